@@ -1,0 +1,43 @@
+# One command per thing a person wants; each sets up what it needs, in .venv and .servers of this folder.
+PYTHON ?= python3
+PROFILE ?= ci
+BIN := .venv/bin
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
+
+demo: .venv/base  ## a stream is cut, crashes and recovers, drawn (simulated until there is a host)
+	$(BIN)/python -m examples.simulated_recovery
+
+test: .venv/test  ## all tests that need no server; PROFILE=thorough searches 50 times further
+	EPOCHCUT_PROFILE=$(PROFILE) $(BIN)/coverage run -m pytest -m "not servers" $(ARGS)
+	@$(BIN)/coverage report --skip-covered --format=total | sed 's/^/branch coverage, percent: /'
+
+test-servers: .venv/servers .servers/minio  ## the tests against real servers, which they start themselves
+	$(BIN)/pytest -m servers $(ARGS)
+
+lint: .venv/lint  ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/test  ## figures as JSON lines; ONLY="coordinator" for some
+	@$(BIN)/python -m tests.bench $(ONLY)
+
+clean:  ## forget what was built and installed
+	rm -rf .venv .servers .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage *.egg-info
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+# One stamp per set of extras, so that a command installs no more than it uses.
+.venv/base: EXTRAS = testing
+.venv/test: EXTRAS = test
+.venv/servers: EXTRAS = servers
+.venv/lint: EXTRAS = lint
+.venv/base .venv/test .venv/servers .venv/lint: .venv/bin/python setup.cfg pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
+	@touch $@
+
+.PHONY: help demo test test-servers lint bench clean
+.DEFAULT_GOAL := help

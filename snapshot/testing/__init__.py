@@ -1,0 +1,1 @@
+"""Kits for testing protocols: a simulated network, checkers, diagrams and conformance tests."""

@@ -1,0 +1,1 @@
+"""Conformance kits for what the state backend is built on."""
