@@ -1,0 +1,54 @@
+"""The event time of a subtask: the minimum over its inputs, and never going back.
+
+What always holds: a subtask's watermark is at most what every input that is neither idle nor ended has announced,
+so no input that keeps its own promise can make a row late here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from snapshot.frames import Watermark
+from snapshot.ids import ChannelId
+
+
+class Watermarks:
+    """The watermarks of a subtask's inputs. `current` belongs into the cut, and a restored subtask starts from it.
+
+    A restored subtask announces `current` to its outputs before anything else; after a rescale it starts from the
+    minimum over the subtasks whose state it takes.
+    """
+
+    def __init__(self, channels: Collection[ChannelId], restored: Watermark | None = None) -> None:
+        self._inputs: dict[ChannelId, Watermark | None] = dict.fromkeys(channels)
+        self._current = restored
+
+    @property
+    def current(self) -> Watermark | None:
+        """The last watermark announced; None before the first."""
+        return self._current
+
+    def advance(self, channel: ChannelId, watermark: Watermark) -> Watermark | None:
+        """An input has announced a watermark; returns the subtask's new one, or None if that stays the same."""
+        self._inputs[channel] = watermark
+        return self._combine()
+
+    def end(self, channel: ChannelId) -> Watermark | None:
+        """An input has ended and no longer holds the others back."""
+        del self._inputs[channel]
+        return self._combine()
+
+    def _combine(self) -> Watermark | None:
+        if not self._inputs or any(watermark is None for watermark in self._inputs.values()):
+            return None
+        known = [watermark for watermark in self._inputs.values() if watermark is not None]
+        active = [watermark.timestamp for watermark in known if not watermark.idle]
+        # When all are idle, time may move to the latest of them: nobody is left who could send something older.
+        timestamp = min(active) if active else max(watermark.timestamp for watermark in known)
+        if self._current is not None:
+            timestamp = max(timestamp, self._current.timestamp)
+        combined = Watermark(timestamp, idle=not active)
+        if combined == self._current:
+            return None
+        self._current = combined
+        return combined
