@@ -1,0 +1,269 @@
+"""The files that a partition's keyed state consists of, and how they are put together again after a rescale.
+
+What always holds: for every key group there is at most one base, it is the oldest file valid for that group, and
+every file that is valid for the group and younger than it is a delta of a later epoch. So nothing that a base has
+replaced can come back. The rules are checked whenever a `FileSet` is made, by `check_invariants`.
+
+A delta holds what changed in its epoch, tombstones included; a base holds all there is at its epoch, deltas of
+that epoch included, and no tombstones. A file keeps its content for good; what shrinks is the set of key groups for
+which it is *valid*: a rescale narrows it (projection), a consolidation takes away what a new base says better.
+
+Epochs must rise along a job's history. Within a job the journal's generations see to that; whoever begins a new job
+from these files must begin with a generation above that of every file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from statebackend.ids import Epoch
+from statebackend.keygroups import KeyGroupRange, joined
+
+_PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
+_CHECKSUM = re.compile(r"[a-z0-9]+:[0-9a-f]+")
+
+
+class FileSetError(ValueError):
+    """A file set that breaks a rule: from a bug, or from a manifest that somebody made up."""
+
+
+class PathError(ValueError):
+    """A reference that is not a plain path relative to its tree; it might point outside."""
+
+
+def check_path(path: str) -> None:
+    """Refuse, with a `PathError`, all but relative paths of plain segments: letters, digits, `.`, `_` and `-`.
+
+    No segment begins with a dot, so nothing is hidden and nothing climbs out of the tree.
+    """
+    if _PATH.fullmatch(path):
+        return
+    if path.startswith(("/", "\\")) or re.match(r"[A-Za-z]:[\\/]", path):
+        reason = "it is absolute, so the tree could not be moved"
+    elif "://" in path:
+        reason = "it has a scheme, so it may point into another store"
+    elif ".." in path.replace("\\", "/").split("/"):
+        reason = "it climbs out of its tree"
+    else:
+        reason = "expected segments of letters, digits, '.', '_' and '-', none beginning with a dot, joined by '/'"
+    raise PathError(f"{path!r} is no reference to a file of the tree: {reason}")
+
+
+class FileKind(Enum):
+    """Whether a file says everything about its key groups, or only what changed in an epoch."""
+
+    DELTA = "delta"
+    BASE = "base"
+
+
+@dataclass(frozen=True, slots=True)
+class FileRef:
+    """A reference to one immutable file of sorted entries.
+
+    `ranges` are the key groups for which it is valid, never empty, ascending and apart from each other; when a file
+    is made they hold all groups that it has entries of. Two files of the same epoch and kind never speak of the same
+    key. `checksum` is `<algorithm>:<hex digits>`.
+    """
+
+    path: str
+    ranges: tuple[KeyGroupRange, ...]
+    epoch: Epoch
+    kind: FileKind
+    size: int
+    checksum: str
+
+    def __post_init__(self) -> None:
+        check_path(self.path)
+        if not self.ranges:
+            raise FileSetError(f"{self.path} is valid for no key group; such a file leaves the set")
+        if len(self.ranges) > 1 and self.ranges != joined(self.ranges):
+            listed = ", ".join(map(str, self.ranges))
+            raise FileSetError(f"{self.path} is valid for {listed}; expected ascending ranges that do not touch")
+        if self.size < 0:
+            raise FileSetError(f"{self.path} has a size of {self.size} bytes")
+        if not _CHECKSUM.fullmatch(self.checksum):
+            raise FileSetError(f"{self.path} has checksum {self.checksum!r}; expected <algorithm>:<hex digits>")
+
+    @property
+    def restore_order(self) -> tuple[Epoch, bool, str]:
+        """What files are sorted by: epoch, and in it deltas before bases, as a base contains its epoch's deltas."""
+        return self.epoch, self.kind is FileKind.BASE, self.path
+
+
+@dataclass(frozen=True, slots=True)
+class FileSet:
+    """All that the state of the key groups in `range` consists of, in restore order. Use `of` to sort."""
+
+    range: KeyGroupRange
+    files: tuple[FileRef, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_invariants(self)
+
+    @classmethod
+    def of(cls, groups: KeyGroupRange, files: Iterable[FileRef]) -> FileSet:
+        """The set of these files, in whichever order they come."""
+        return cls(groups, tuple(sorted(files, key=_restore_order)))
+
+    def added(self, delta: FileRef) -> FileSet:
+        """With one more file: what an epoch adds. The caller owes that the file is of the newest epoch."""
+        return FileSet.of(self.range, (*self.files, delta))
+
+    def consolidated(self, base: FileRef) -> FileSet:
+        """With a base in place of all that files up to its epoch say about its groups; later deltas stay.
+
+        The base may be late: made from the cut of an epoch that others have followed.
+        """
+        return self.emptied(base.ranges, base.epoch).added(base)
+
+    def emptied(self, groups: tuple[KeyGroupRange, ...], epoch: Epoch) -> FileSet:
+        """Without what files up to this epoch say about these groups: a consolidation that finds no key in them."""
+        kept = (_without(file, groups) if file.epoch <= epoch else file for file in self.files)
+        return FileSet(self.range, tuple(file for file in kept if file is not None))
+
+    def projected(self, groups: KeyGroupRange) -> FileSet:
+        """The same files seen through a narrower range; files that hold nothing of it are dropped."""
+        if not self.range.covers(groups):
+            raise FileSetError(f"a set of key groups {self.range} cannot be narrowed to {groups}")
+        narrowed = (_within(file, groups) for file in self.files)
+        return FileSet(groups, tuple(file for file in narrowed if file is not None))
+
+
+def check_invariants(files: FileSet) -> None:
+    """Raise `FileSetError` unless paths are unique, files ordered and in range, and each base is alone and oldest."""
+    seen: tuple[KeyGroupRange, ...] = ()
+    paths: set[str] = set()
+    last: FileRef | None = None
+    for file in files.files:
+        if file.path in paths:
+            raise FileSetError(f"{file.path} is twice in the set of key groups {files.range}")
+        paths.add(file.path)
+        if file.ranges[0].first < files.range.first or file.ranges[-1].end > files.range.end:
+            listed = ", ".join(map(str, file.ranges))
+            raise FileSetError(f"{file.path} is valid for {listed} in a set of key groups {files.range}")
+        if last is not None and last.restore_order > file.restore_order:
+            raise FileSetError(f"{file.path} of epoch {file.epoch} stands after {last.path} of epoch {last.epoch}")
+        if file.kind is FileKind.BASE and _common(seen, file.ranges):
+            hidden = ", ".join(map(str, _common(seen, file.ranges)))
+            raise FileSetError(f"base {file.path} replaces key groups {hidden}, yet older files still speak of them")
+        seen = joined(seen + file.ranges)
+        last = file
+
+
+def union(parts: Iterable[FileSet]) -> FileSet:
+    """One set of adjacent sets; a file that several of them share is in it once, with all its valid groups.
+
+    `FileSetError` if a key group would be missing or have two owners, or if parts contradict each other on a file.
+    """
+    ordered = sorted(parts, key=lambda part: part.range)
+    if not ordered:
+        raise FileSetError("a union of no file sets has no key groups")
+    merged: dict[str, FileRef] = {}
+    end = ordered[0].range.first
+    for part in ordered:
+        if part.range.first != end:
+            fault = "belong to two sets" if part.range.first < end else "are missing"
+            span = f"between {min(end, part.range.first)} and {max(end, part.range.first)}"
+            raise FileSetError(f"key groups {span} {fault}; the sets of a union lie side by side")
+        end = part.range.end
+        for file in part.files:
+            merged[file.path] = _merged(merged.get(file.path), file)
+    return FileSet.of(KeyGroupRange(ordered[0].range.first, end), merged.values())
+
+
+def rescaled(parents: Iterable[FileSet], target: KeyGroupRange) -> FileSet:
+    """What a partition with the groups `target` starts from: the union of its parents' projections.
+
+    Parents that hold none of these groups may be among them. `FileSetError` if some group has no parent, or two.
+    """
+    overlaps = ((parent, parent.range.intersection(target)) for parent in parents)
+    parts = [parent.projected(overlap) for parent, overlap in overlaps if overlap is not None]
+    if not parts:
+        raise FileSetError(f"no parent holds any of the key groups {target}")
+    files = union(parts)
+    if files.range != target:
+        raise FileSetError(f"the parents hold key groups {files.range} of {target}")
+    return files
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Delete all that was taken so far in these groups."""
+
+    ranges: tuple[KeyGroupRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Put the file's entries, tombstones included, on top of what was taken before."""
+
+    file: FileRef
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """Delete all that lies outside these groups."""
+
+    keep: tuple[KeyGroupRange, ...]
+
+
+Step = Clear | Take | Clip
+
+
+def restore_plan(files: FileSet) -> tuple[Step, ...]:
+    """The steps that turn an empty store into the state of the set: each file taken once, in restore order.
+
+    A file may be taken whole, or only in its valid groups: the result is the same. For what a whole file brings in a
+    group for which it is not valid was replaced by a younger base, or lies in another partition's groups by
+    now. So a group is cleared before the first file that is valid for it, which a base always is, and what no file is
+    valid for is clipped at the end. Taking the parents one after the other instead, or not clearing, would bring
+    deleted keys and fired timers back.
+    """
+    steps: list[Step] = []
+    taken: tuple[KeyGroupRange, ...] = ()
+    for file in files.files:
+        fresh = _less(file.ranges, taken)
+        if steps and fresh:
+            steps.append(Clear(fresh))
+        steps.append(Take(file))
+        taken = joined(taken + file.ranges)
+    if steps:
+        steps.append(Clip(taken))
+    return tuple(steps)
+
+
+def _restore_order(file: FileRef) -> tuple[Epoch, bool, str]:
+    return file.restore_order
+
+
+def _merged(known: FileRef | None, file: FileRef) -> FileRef:
+    if known is None:
+        return file
+    both = replace(known, ranges=joined(known.ranges + file.ranges))
+    if replace(file, ranges=both.ranges) != both:
+        raise FileSetError(f"two sets contradict each other on {file.path}: {known} and {file}")
+    return both
+
+
+def _within(file: FileRef, groups: KeyGroupRange) -> FileRef | None:
+    ranges = _common(file.ranges, (groups,))
+    return replace(file, ranges=ranges) if ranges else None
+
+
+def _without(file: FileRef, groups: tuple[KeyGroupRange, ...]) -> FileRef | None:
+    ranges = _less(file.ranges, groups)
+    return replace(file, ranges=ranges) if ranges else None
+
+
+def _common(left: tuple[KeyGroupRange, ...], right: tuple[KeyGroupRange, ...]) -> tuple[KeyGroupRange, ...]:
+    overlaps = (one.intersection(other) for one in left for other in right)
+    return tuple(overlap for overlap in overlaps if overlap is not None)
+
+
+def _less(ranges: tuple[KeyGroupRange, ...], groups: tuple[KeyGroupRange, ...]) -> tuple[KeyGroupRange, ...]:
+    for group in groups:
+        ranges = tuple(part for item in ranges for part in item.minus(group))
+    return ranges
