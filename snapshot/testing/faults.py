@@ -1,0 +1,92 @@
+"""Which faults a history may have, and how each history picks a few of them to have them often.
+
+What always holds: histories differ in what they stress ("swarm testing"), since a search in which everything happens a
+little finds little; and a schedule of zeros picks no fault and no preference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum
+from zlib import crc32
+
+from snapshot.testing.history import Channel
+from snapshot.testing.schedule import Schedule
+
+
+class Fault(Enum):
+    """What may befall a process or a link."""
+
+    CRASH = "crash"
+    CUT = "cut"
+    LOSS = "loss"
+    PAUSE = "pause"
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """How many of each fault a history may have at most, and whom they may befall; None means everybody.
+
+    A crash drops a process's state, all that is on its way to it, and the end of what is on its way from it.
+    A cut drops the end of what is on a link, both ways. Both tell the peers. A loss drops one message of a
+    channel in `lossy`, and nobody is told. A pause stops a process for a while.
+    """
+
+    crashes: int = 0
+    cuts: int = 0
+    losses: int = 0
+    pauses: int = 0
+    crashable: Collection[str] | None = None
+    cuttable: Collection[Channel] | None = None
+    lossy: Collection[Channel] = ()
+    pausable: Collection[str] | None = None
+
+    def budget(self, fault: Fault) -> int:
+        """How many of these a history may have."""
+        return {
+            Fault.CRASH: self.crashes,
+            Fault.CUT: self.cuts,
+            Fault.LOSS: self.losses,
+            Fault.PAUSE: self.pauses,
+        }[fault]
+
+
+NO_FAULTS = Faults()
+
+_RATES = (0, 5, 30)  # in 256ths, per step
+_SPEEDS = (4, 1, 16)
+ORDINARY = _SPEEDS[0]
+"""The weight of a delivery or action that nothing prefers."""
+
+
+class Swarm:
+    """What one history stresses, from the first bytes of its schedule.
+
+    Some processes and channels are slow throughout, since many errors need one that stays behind for long.
+    """
+
+    def __init__(self, schedule: Schedule, faults: Faults) -> None:
+        self.budget = {fault: faults.budget(fault) for fault in Fault if faults.budget(fault)}
+        self.rates = {fault: _RATES[schedule.choose((2, 1, 1)) or 0] for fault in self.budget}
+        self.eagerness = _SPEEDS[schedule.number(len(_SPEEDS))]
+        self.returning = _SPEEDS[schedule.number(len(_SPEEDS))]
+        self._skew = schedule.number(256)
+
+    @property
+    def rate(self) -> int:
+        """The chance of any fault at the next step, in 256ths."""
+        return sum(self.rates[fault] for fault in self.budget)
+
+    def spend(self, fault: Fault) -> None:
+        """One of these has happened."""
+        self.budget[fault] -= 1
+        if not self.budget[fault]:
+            del self.budget[fault]
+
+    def speed(self, *names: str) -> int:
+        """How often this process or channel gets a turn, next to the others."""
+        of_processes, of_channels = self._skew & 64, self._skew & 128
+        if not (of_processes if len(names) == 1 else of_channels):
+            return ORDINARY
+        return _SPEEDS[crc32(f"{self._skew} {names}".encode()) % len(_SPEEDS)]

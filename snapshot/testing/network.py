@@ -1,0 +1,185 @@
+"""The channels of a simulation: FIFO, reliable until something breaks, and then honest about it.
+
+What always holds: what is delivered on a channel is what was sent on it, in that order, with nothing missing
+in between but what a declared loss took; and a process whose connection broke hears of it behind the last message that
+still arrived.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from snapshot.testing.faults import ORDINARY, Faults, Swarm
+from snapshot.testing.history import Channel, History, Kind
+from snapshot.testing.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """A message on its way, and the place in the history where it was sent."""
+
+    sent: int
+    message: object
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """The end of a connection, and the place of the crash that ended it, if it was one."""
+
+    cause: int | None
+
+
+class Link:
+    """One direction between two processes."""
+
+    __slots__ = ("breaks", "channel", "number", "queue", "receiver", "sender", "used", "weight")
+
+    def __init__(self, number: int, sender: str, receiver: str, weight: int) -> None:
+        self.number = number
+        self.sender = sender
+        self.receiver = receiver
+        self.channel = Channel(sender, receiver)
+        self.weight = weight
+        self.queue: deque[Packet | Break] = deque()
+        self.breaks = 0
+        """How many breaks are in the queue: until the receiver knows of them it talks into the void."""
+        self.used = False
+        """Whether anything was sent since the last break, so that there is a connection to break."""
+
+
+class Network:
+    """All links, and which of them have something to deliver to somebody who listens (`ready`).
+
+    `ready` is ordered: whoever was served last comes last.
+    """
+
+    def __init__(self, history: History, swarm: Swarm) -> None:
+        self.ready: dict[Link, None] = {}
+        self._history = history
+        self._swarm = swarm
+        self._links: dict[tuple[str, str], Link] = {}
+        self._deaf: set[str] = set()
+        self._down: dict[str, int] = {}
+
+    def __iter__(self) -> Iterator[Link]:
+        return iter(self._links.values())
+
+    def send(self, sender: str, incarnation: int, to: str, message: object) -> None:
+        """Put a message on its channel, or lose it, if the sender has yet to learn that the connection is gone."""
+        sent = self._history.append(sender, incarnation, Kind.SENT, to, message)
+        back = self._link(to, sender)
+        if to in self._down:
+            self._lose(sent)
+            if not back.breaks:
+                self._put(back, Break(self._down[to]))
+        elif back.breaks:
+            self._lose(sent)
+        else:
+            link = self._link(sender, to)
+            link.used = True
+            self._put(link, Packet(sent, message))
+
+    def take(self, link: Link) -> Packet | Break:
+        """The next thing that a ready link delivers."""
+        item = link.queue.popleft()
+        del self.ready[link]
+        if link.queue:
+            self.ready[link] = None
+        if isinstance(item, Break):
+            link.breaks -= 1
+        return item
+
+    def crash(self, process: str, at: int, schedule: Schedule) -> None:
+        """Forget what was on its way to a process, and the end of what was on its way from it; tell its peers."""
+        self._down[process] = at
+        for link in list(self._links.values()):
+            if link.sender == process != link.receiver:
+                connected = link.used or self._link(link.receiver, process).used
+                self._shorten(link, schedule)
+                if connected and link.receiver not in self._down:
+                    self._put(link, Break(at))
+        for link in self._links.values():
+            if link.receiver == process:
+                while link.queue:
+                    self._drop(link)
+                link.breaks = 0
+                self.ready.pop(link, None)
+            if process in (link.sender, link.receiver):
+                link.used = False
+
+    def restart(self, process: str) -> None:
+        """The process listens again."""
+        del self._down[process]
+
+    def cut(self, link: Link, schedule: Schedule) -> None:
+        """Lose the end of what is on a link, both ways, and tell both ends."""
+        for way in (link, self._link(link.receiver, link.sender)):
+            self._shorten(way, schedule)
+            self._put(way, Break(None))
+            way.used = False
+
+    def lose(self, link: Link) -> None:
+        """Drop the next message of a ready link, and tell nobody."""
+        self._drop(link, last=False)
+        if not link.queue:
+            del self.ready[link]
+
+    def deafen(self, process: str) -> None:
+        """Deliver nothing to a process for now."""
+        self._deaf.add(process)
+        self.ready = {link: None for link in self.ready if link.receiver != process}
+
+    def undeafen(self, process: str) -> None:
+        """Deliver again, and what has been waiting."""
+        self._deaf.remove(process)
+        self.ready.update({link: None for link in self if link.receiver == process and link.queue})
+
+    def cuttable(self, faults: Faults) -> list[Link]:
+        """One link for each connection that may be cut now."""
+        return [
+            link
+            for link in self._links.values()
+            if link.used
+            and link.sender != link.receiver
+            and (faults.cuttable is None or link.channel in faults.cuttable)
+        ]
+
+    def losable(self, faults: Faults) -> list[Link]:
+        """The ready links whose next message may be lost."""
+        return [link for link in self.ready if link.channel in faults.lossy and isinstance(link.queue[0], Packet)]
+
+    def _link(self, sender: str, receiver: str) -> Link:
+        link = self._links.get((sender, receiver))
+        if link is None:
+            speed = self._swarm.speed(receiver) * self._swarm.speed(sender, receiver)
+            link = Link(len(self._links), sender, receiver, max(1, speed // ORDINARY))
+            self._links[sender, receiver] = link
+        return link
+
+    def _put(self, link: Link, item: Packet | Break) -> None:
+        link.queue.append(item)
+        if isinstance(item, Break):
+            link.breaks += 1
+        if link.receiver not in self._deaf:
+            self.ready.setdefault(link)
+
+    def _shorten(self, link: Link, schedule: Schedule) -> None:
+        """Lose as many of the last messages as the schedule says; those of an earlier connection are safe."""
+        current = 0
+        for item in reversed(link.queue):
+            if isinstance(item, Break):
+                break
+            current += 1
+        for _ in range(schedule.number(current + 1)):
+            self._drop(link)
+
+    def _drop(self, link: Link, *, last: bool = True) -> None:
+        item = link.queue.pop() if last else link.queue.popleft()
+        if isinstance(item, Packet):
+            self._lose(item.sent)
+
+    def _lose(self, sent: int) -> None:
+        origin = self._history[sent]
+        self._history.append(origin.process, origin.incarnation, Kind.LOST, origin.peer, origin.payload, sent)

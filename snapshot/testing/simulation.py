@@ -1,0 +1,339 @@
+"""Processes on a network in which a schedule chooses every delivery, delay, crash, cut and restart.
+
+What always holds: what one event makes a process do is done at once, or up to the point where it crashes; and
+when the schedule has run out, everybody is woken and restarted, everything is delivered in a fair order, and
+the history ends in a state in which nothing is left to happen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar, assert_never
+
+from snapshot.testing.faults import NO_FAULTS, ORDINARY, Fault, Faults, Swarm
+from snapshot.testing.history import History, Kind
+from snapshot.testing.network import Break, Link, Network
+from snapshot.testing.process import Acted, Action, Broken, Effect, Event, Note, Process, Received, Save, Send, Started
+from snapshot.testing.schedule import Schedule
+from snapshot.testing.violation import Violation
+
+P = TypeVar("P", bound=Process)
+
+
+@dataclass(slots=True)
+class Statistics:
+    """How much has been explored: steps, histories, and how many of these differ from each other."""
+
+    steps: int = 0
+    histories: int = 0
+    seen: set[int] = field(default_factory=set, repr=False)
+
+    @property
+    def distinct(self) -> int:
+        """How many different histories there were."""
+        return len(self.seen)
+
+    def __str__(self) -> str:
+        return f"{self.steps} steps in {self.histories} histories, {self.distinct} of them distinct"
+
+
+EXPLORED = Statistics()
+"""What all simulations of this Python process have explored together."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step(Generic[P]):
+    """An action that a process offers now."""
+
+    seat: _Seat[P]
+    action: Action
+    weight: int
+
+
+class _Rest:
+    """The choice to let the history end, when nothing but the optional is left."""
+
+    weight = 1
+
+
+_REST = _Rest()
+
+
+class _Seat(Generic[P]):
+    """The place of a process in the simulation, which survives its crashes."""
+
+    def __init__(self, number: int, name: str, factory: Callable[[], P], swarm: Swarm) -> None:
+        self.number = number
+        self.name = name
+        self.factory = factory
+        self.weight = swarm.returning
+        """How eager the scheduler is to bring the process back when it is down or paused."""
+        self.speed = swarm.speed(name) * swarm.eagerness
+        self.process: P | None = None
+        self.incarnation = -1
+        self.saved: object | None = None
+        self.paused = False
+        self.doomed = False
+        """Whether it crashes in the middle of the next thing that it does."""
+        self.drains: list[_Step[P]] = []
+        self.extras: list[_Step[P]] = []
+
+    def offer(self, actions: Sequence[Action]) -> None:
+        """These, and only these, are the actions from now on."""
+        self.drains = []
+        self.extras = []
+        for action in actions:
+            step = _Step(self, action, max(1, action.weight * self.speed // ORDINARY))
+            (self.drains if action.drain else self.extras).append(step)
+
+
+class Simulation(Generic[P]):
+    """One run of `processes` under a schedule; each is made by its factory at the start and after each crash.
+
+    The same schedule gives the same history if the processes are deterministic.
+    """
+
+    def __init__(
+        self,
+        processes: Mapping[str, Callable[[], P]],
+        schedule: Schedule,
+        faults: Faults = NO_FAULTS,
+        statistics: Statistics = EXPLORED,
+    ) -> None:
+        self.history = schedule.history = History(processes)
+        self._schedule = schedule
+        self._faults = faults
+        self._statistics = statistics
+        self._swarm = Swarm(schedule, faults)
+        self._network = Network(self.history, self._swarm)
+        self._seats = {
+            name: _Seat(number, name, factory, self._swarm) for number, (name, factory) in enumerate(processes.items())
+        }
+        self._acting: dict[_Seat[P], None] = {}
+        self._away: dict[_Seat[P], None] = {}
+        self._steps = 0
+        self._digest = 0
+
+    @property
+    def processes(self) -> dict[str, P]:
+        """The processes that are up now: after the run, all of them."""
+        return {name: seat.process for name, seat in self._seats.items() if seat.process is not None}
+
+    def run(self, fair_steps: int = 20_000) -> History:
+        """Run until the schedule has run out and nothing is left to happen; to be called once.
+
+        Raises `Violation` if a process raises anything, sends to nobody, or if the processes do not come to rest within
+        `fair_steps` after the last adverse choice.
+        """
+        try:
+            for seat in self._seats.values():
+                self._start(seat)
+            while self._adverse_step():
+                self._steps += 1
+            self._settle(fair_steps)
+        finally:
+            self._statistics.steps += self._steps
+            self._statistics.histories += 1
+            self._statistics.seen.add(self._digest)
+        return self.history
+
+    def _adverse_step(self) -> bool:
+        """Let the schedule choose one step; False when it has run out or chooses to end here.
+
+        The order of the options is that of their harmlessness, since byte 0 takes the first.
+        """
+        options: list[Link | _Seat[P] | _Step[P] | _Rest] = [*self._network.ready, *self._away]
+        for seat in self._acting:
+            options += seat.drains
+        if not options:
+            options.append(_REST)
+        for seat in self._acting:
+            options += seat.extras
+        rate = self._swarm.rate
+        if not rate and options == [_REST]:
+            return False
+        chosen = self._schedule.choose([option.weight for option in options], rate)
+        if chosen is None:
+            return False
+        if chosen == len(options):
+            self._strike()
+            return True
+        option = options[chosen]
+        if isinstance(option, _Rest):
+            return False
+        self._take(option)
+        return True
+
+    def _settle(self, limit: int) -> None:
+        """No more adversity: everybody comes back, all is delivered, and every action that has to be is taken."""
+        for seat in self._seats.values():
+            seat.doomed = False
+        for _ in range(limit):
+            option = self._fair_option()
+            if option is None:
+                return
+            self._take(option)
+            self._steps += 1
+        raise Violation(f"the processes did not come to rest within {limit} steps without faults")
+
+    def _fair_option(self) -> Link | _Seat[P] | _Step[P] | None:
+        """Returning comes before delivering and delivering before acting; among equals, whose turn is longest ago."""
+        for seat in self._away:
+            return seat
+        for link in self._network.ready:
+            return link
+        for seat in self._acting:
+            if seat.drains:
+                return seat.drains[0]
+        return None
+
+    def _take(self, option: Link | _Seat[P] | _Step[P]) -> None:
+        if isinstance(option, Link):
+            self._mark(0, option.number)
+            self._deliver(option)
+        elif isinstance(option, _Step):
+            seat = option.seat
+            self._mark(1, seat.number)
+            at = self._record(seat, Kind.ACTED, payload=option.action)
+            self._handle(seat, Acted(option.action), at)
+        else:
+            self._mark(2, option.number)
+            self._bring_back(option)
+
+    def _mark(self, what: int, whom: int) -> None:
+        """Tell this history from others by what was chosen in it."""
+        self._digest = hash((self._digest, what, whom))
+
+    def _deliver(self, link: Link) -> None:
+        seat = self._seats[link.receiver]
+        item = self._network.take(link)
+        if isinstance(item, Break):
+            at = self._record(seat, Kind.BROKEN, link.sender, cause=item.cause)
+            self._handle(seat, Broken(link.sender), at)
+        else:
+            at = self._record(seat, Kind.RECEIVED, link.sender, item.message, item.sent)
+            self._handle(seat, Received(link.sender, item.message), at)
+
+    def _bring_back(self, seat: _Seat[P]) -> None:
+        del self._away[seat]
+        if seat.process is None:
+            self._network.restart(seat.name)
+            self._start(seat)
+            return
+        seat.paused = False
+        self._record(seat, Kind.RESUMED)
+        self._network.undeafen(seat.name)
+        self._acting[seat] = None
+
+    def _start(self, seat: _Seat[P]) -> None:
+        seat.incarnation += 1
+        seat.process = seat.factory()
+        at = self._record(seat, Kind.STARTED, payload=seat.saved)
+        self._handle(seat, Started(seat.saved), at)
+
+    def _handle(self, seat: _Seat[P], event: Event, at: int) -> None:
+        process = seat.process
+        assert process is not None
+        try:
+            effects = process.handle(event)
+            if seat.doomed:
+                effects = list(effects)
+                effects = effects[: self._schedule.number(len(effects) + 1)]
+            for effect in effects:
+                self._do(seat, effect)
+            offered = process.actions()
+        except Violation:
+            raise
+        except Exception as error:
+            raise Violation(f"{self.history[at]}, and raised {error!r}", [at]) from error
+        self._acting.pop(seat, None)
+        if seat.doomed:
+            self._crash(seat)
+        else:
+            seat.offer(offered)
+            if offered:
+                self._acting[seat] = None
+
+    def _do(self, seat: _Seat[P], effect: Effect) -> None:
+        match effect:
+            case Send(to, message):
+                if to not in self._seats:
+                    raise Violation(f"{seat.name} sent {message} to {to!r}, and there is no such process")
+                self._network.send(seat.name, seat.incarnation, to, message)
+            case Note(what):
+                self._record(seat, Kind.NOTED, payload=what)
+            case Save(value):
+                seat.saved = value
+                self._record(seat, Kind.SAVED, payload=value)
+            case _:
+                assert_never(effect)
+
+    def _record(
+        self,
+        seat: _Seat[P],
+        kind: Kind,
+        peer: str | None = None,
+        payload: object = None,
+        cause: int | None = None,
+    ) -> int:
+        return self.history.append(seat.name, seat.incarnation, kind, peer, payload, cause)
+
+    def _strike(self) -> None:
+        """Let the schedule choose a fault and whom it befalls; nothing happens if there is nobody to befall."""
+        swarm = self._swarm
+        kinds = list(swarm.budget)
+        chosen = self._schedule.choose([swarm.rates[kind] for kind in kinds])
+        if chosen is None:
+            return
+        fault = kinds[chosen]
+        victims: list[_Seat[P]] | list[Link]
+        match fault:
+            case Fault.CRASH:
+                victims = self._up(self._faults.crashable)
+            case Fault.PAUSE:
+                victims = self._up(self._faults.pausable)
+            case Fault.CUT:
+                victims = self._network.cuttable(self._faults)
+            case Fault.LOSS:
+                victims = self._network.losable(self._faults)
+        if victims:
+            victim = victims[self._schedule.number(len(victims))]
+            swarm.spend(fault)
+            self._mark(3 + list(Fault).index(fault), victim.number)
+            self._befall(fault, victim)
+
+    def _up(self, allowed: Collection[str] | None) -> list[_Seat[P]]:
+        return [
+            seat
+            for seat in self._seats.values()
+            if seat.process is not None and not seat.paused and (allowed is None or seat.name in allowed)
+        ]
+
+    def _befall(self, fault: Fault, victim: _Seat[P] | Link) -> None:
+        if isinstance(victim, Link):
+            if fault is Fault.LOSS:
+                self._network.lose(victim)
+            else:
+                seat = self._seats[victim.sender]
+                self._record(seat, Kind.CUT, victim.receiver)
+                self._network.cut(victim, self._schedule)
+        elif fault is Fault.PAUSE:
+            victim.paused = True
+            self._record(victim, Kind.PAUSED)
+            self._network.deafen(victim.name)
+            self._acting.pop(victim, None)
+            self._away[victim] = None
+        elif self._schedule.flag():
+            victim.doomed = True
+        else:
+            self._crash(victim)
+
+    def _crash(self, seat: _Seat[P]) -> None:
+        seat.doomed = False
+        seat.process = None
+        seat.offer(())
+        self._acting.pop(seat, None)
+        self._away[seat] = None
+        at = self._record(seat, Kind.CRASHED)
+        self._network.crash(seat.name, at, self._schedule)
