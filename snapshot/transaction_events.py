@@ -1,0 +1,175 @@
+"""What the two-phase commit of a sink is told and what it tells its host to do, and the names of transactions.
+
+What always holds: a transaction's id is made once, in one attempt of one job; rewinds and forks make others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Generic, TypeVar
+
+from snapshot.ids import JobId, TransactionId
+from statebackend.ids import Epoch, Incarnation, Partition, Uid
+
+Payload = TypeVar("Payload")
+"""What a sink needs to commit a prepared transaction, from any process, after any crash."""
+
+
+def transaction_id(job: JobId, sink: Uid, incarnation: Incarnation, partition: Partition, n: int) -> TransactionId:
+    """The name of the n-th transaction of a sink in one attempt; no other attempt, rewind or fork makes it again."""
+    return TransactionId(f"{job}/{sink}/{incarnation.generation}-{incarnation.attempt}-{partition}-{n}")
+
+
+@dataclass(frozen=True, slots=True)
+class Committable(Generic[Payload]):
+    """A prepared transaction, as an epoch carries it until it is known to be committed."""
+
+    transaction: TransactionId
+    sealed_in: Epoch
+    payload: Payload
+
+
+class CommitOutcome(Enum):
+    """What a target says of a commit. An unknown outcome is no outcome: the sink asks again, or says `RETRY_LATER`."""
+
+    COMMITTED = auto()
+    ALREADY_COMMITTED = auto()
+    RETRY_LATER = auto()
+    FAILED = auto()
+
+
+# --- events ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SinkCut:
+    """The state is being cut for this epoch."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(Generic[Payload]):
+    """A sealed transaction is durable. `payload` is None if it has no rows: then there is nothing to commit."""
+
+    transaction: TransactionId
+    payload: Payload | None
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareFailed:
+    """A sealed transaction could not be made durable now."""
+
+    transaction: TransactionId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EpochCompleted:
+    """The epoch is in the journal: what it carries is to be committed."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAnswered:
+    """The target has answered."""
+
+    transaction: TransactionId
+    outcome: CommitOutcome
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryDue:
+    """It is time to try a commit again."""
+
+    transaction: TransactionId
+
+
+TransactionEvent = SinkCut | Prepared[Payload] | PrepareFailed | EpochCompleted | CommitAnswered | RetryDue
+
+
+# --- instructions ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Write the following rows to this new transaction."""
+
+    transaction: TransactionId
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Write nothing more to this transaction; O(1), inside the cut."""
+
+    transaction: TransactionId
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Make a sealed transaction durable, in the background; answer with `Prepared` or `PrepareFailed`."""
+
+    transaction: TransactionId
+
+
+@dataclass(frozen=True, slots=True)
+class SinkReady(Generic[Payload]):
+    """All that was sealed up to this epoch is prepared: this is what its acknowledgement carries."""
+
+    epoch: Epoch
+    committables: tuple[Committable[Payload], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SinkNotReady:
+    """The epoch must be declined; what it sealed goes with the next one."""
+
+    epoch: Epoch
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit(Generic[Payload]):
+    """Ask the target to commit; it may have done so already. Answer with `CommitAnswered`."""
+
+    committable: Committable[Payload]
+
+
+@dataclass(frozen=True, slots=True)
+class RetryLater:
+    """Report `RetryDue` after a while; `attempts` commits of this transaction have been put off so far."""
+
+    transaction: TransactionId
+    attempts: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Everything up to this complete epoch is committed here."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(Generic[Payload]):
+    """The target refuses a committable for good: stop the job. The committable stays in the epoch."""
+
+    committable: Committable[Payload]
+    reason: str
+
+
+TransactionInstruction = (
+    Begin
+    | Seal
+    | Prepare
+    | SinkReady[Payload]
+    | SinkNotReady
+    | Commit[Payload]
+    | RetryLater
+    | Settled
+    | Refused[Payload]
+)
