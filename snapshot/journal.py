@@ -1,8 +1,8 @@
 """What the journal says, as a fold over its entries, and which entry may follow.
 
 What always holds: a `JournalState` is the fold of entries 1 to `number`, each of which was admissible where it stands.
-So only the newest generation completes, commits and removes; epochs complete in rising order and are committed in
-that order; what is pinned, uncommitted or newest is never removed.
+So only the newest generation completes, commits and removes; epochs complete in rising order; what is pinned,
+uncommitted or newest is never removed.
 
 The fold is the same whether it began at the first entry or at a summary, but for what was removed; and the same
 entries may follow.
@@ -40,7 +40,6 @@ class Reason(Enum):
     EPOCH_NOT_RISING = "epoch not rising"
     NO_SUCH_EPOCH = "no such epoch"
     ALREADY_COMMITTED = "already committed"
-    EARLIER_UNCOMMITTED = "earlier uncommitted"
     NOT_COMMITTED = "not committed"
     NEWEST_EPOCH = "newest epoch"
     PINNED = "pinned"
@@ -84,7 +83,7 @@ def _with_body(state: JournalState, entry: Entry) -> JournalState:
             record = EpochRecord(epoch, manifest, digest, has_committables)
             return replace(state, epochs=(*state.epochs, record), newest_complete=epoch)
         case Committed(epoch=epoch):
-            return _moved(state, frozenset((epoch,)), EpochState.COMMITTED)
+            return _moved(state, frozenset(r.epoch for r in state.usable if r.epoch <= epoch), EpochState.COMMITTED)
         case Rewound(to=to):
             return _moved(state, frozenset(r.epoch for r in state.usable if r.epoch > to), EpochState.GIVEN_UP)
         case Removed(epochs=epochs, files=files, manifests=manifests):
@@ -149,9 +148,6 @@ def _refusal_of_commit(state: JournalState, epoch: Epoch) -> Refusal | None:
         return _no_such_epoch(state, epoch)
     if record.state is EpochState.COMMITTED:
         return Refusal(Reason.ALREADY_COMMITTED, f"epoch {epoch} is committed already")
-    earlier = [str(other.epoch) for other in state.epochs if other.awaits_commit and other.epoch < epoch]
-    if earlier:
-        return Refusal(Reason.EARLIER_UNCOMMITTED, f"epoch {epoch} must wait for the commit of {', '.join(earlier)}")
     return None
 
 

@@ -73,7 +73,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """All committables of the epoch's manifest are committed. `by` may be a later generation than the epoch's."""
+    """Everything up to this epoch is committed. `by` may be a later generation than the epoch's."""
 
     by: Generation
     epoch: Epoch

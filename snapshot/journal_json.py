@@ -1,0 +1,183 @@
+"""The bytes of journal entries and summaries: versioned JSON with a checksum.
+
+What always holds: what was written is what is read, or a named error says which entry or summary is damaged, or newer
+than this program. Every version that was ever released stays readable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from snapshot.journal_entries import (
+    Body,
+    Claimed,
+    Committed,
+    Completed,
+    DamagedJournal,
+    Entry,
+    NewerJournal,
+    Nonce,
+    PinId,
+    Pinned,
+    Pinner,
+    Removed,
+    Rewound,
+    Unpinned,
+)
+from snapshot.journal_state import EpochRecord, EpochState, JournalState, Pin
+from snapshot.sealed_json import DamagedDocument, Fields, NewerDocument, seal, unseal
+from statebackend.ids import NO_EPOCH, Epoch, Generation
+
+ENTRY_VERSION = 1
+SUMMARY_VERSION = 1
+
+_ENTRY = "epochcut.journal.entry"
+_SUMMARY = "epochcut.journal.summary"
+_Content = TypeVar("_Content")
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """What is stored at the entry's number."""
+    content = {"number": entry.number, "nonce": entry.nonce, **_body_to_json(entry.body)}
+    return seal(_ENTRY, ENTRY_VERSION, content)
+
+
+def decode_entry(number: int, data: bytes) -> Entry:
+    """The entry found at this number; `DamagedJournal` or `NewerJournal` if it cannot be read as one."""
+    entry = _decode(f"journal entry {number}", data, _ENTRY, ENTRY_VERSION, _entry_from_json)
+    if entry.number != number:
+        raise DamagedJournal(f"journal entry {number} is damaged: it says that it is entry {entry.number}")
+    return entry
+
+
+def encode_summary(state: JournalState) -> bytes:
+    """The state at its number, without what was removed; `state.removals` are forgotten."""
+    kept = state.summarised()
+    content = {
+        "floor": kept.number,
+        "generation": kept.generation,
+        "driver": kept.driver,
+        "newest_complete": "" if kept.newest_complete == NO_EPOCH else str(kept.newest_complete),
+        "epochs": [_record_to_json(record) for record in kept.epochs],
+        "pins": [{"pin": pin.pin, "epoch": str(pin.epoch), "pinner": pin.pinner.value} for pin in kept.pins],
+        "nonces": list(kept.nonces),
+    }
+    return seal(_SUMMARY, SUMMARY_VERSION, content)
+
+
+def decode_summary(floor: int, data: bytes) -> JournalState:
+    """The state at this floor; `DamagedJournal` or `NewerJournal` if it cannot be read as one."""
+    state = _decode(f"journal summary {floor}", data, _SUMMARY, SUMMARY_VERSION, _summary_from_json)
+    if state.number != floor:
+        raise DamagedJournal(f"journal summary {floor} is damaged: it says that its floor is {state.number}")
+    return state
+
+
+def _decode(what: str, data: bytes, form: str, version: int, read: Callable[[Fields], _Content]) -> _Content:
+    try:
+        fields = unseal(data, form, version)
+        content = read(fields)
+        fields.close()
+    except NewerDocument as error:
+        raise NewerJournal(f"{what} was written by a newer program: {error}") from error
+    except ValueError as error:
+        raise DamagedJournal(f"{what} is damaged: {error}") from error
+    return content
+
+
+def _entry_from_json(fields: Fields) -> Entry:
+    return Entry(fields.count("number"), Nonce(fields.text("nonce")), _body_from_json(fields))
+
+
+def _body_to_json(body: Body) -> dict[str, object]:
+    match body:
+        case Claimed(generation=generation, driver=driver):
+            return {"kind": "claimed", "generation": generation, "driver": driver}
+        case Completed():
+            return {"kind": "completed", **_completion_to_json(body)}
+        case Committed(by=by, epoch=epoch):
+            return {"kind": "committed", "by": by, "epoch": str(epoch)}
+        case Rewound(by=by, to=to):
+            return {"kind": "rewound", "by": by, "to": str(to)}
+        case Removed(by=by, epochs=epochs, files=files, manifests=manifests):
+            named = {"epochs": list(map(str, epochs)), "files": list(files), "manifests": list(manifests)}
+            return {"kind": "removed", "by": by, **named}
+        case Pinned(pin=pin, epoch=epoch, pinner=pinner):
+            return {"kind": "pinned", "pin": pin, "epoch": str(epoch), "pinner": pinner.value}
+        case Unpinned(pin=pin):
+            return {"kind": "unpinned", "pin": pin}
+
+
+def _body_from_json(fields: Fields) -> Body:
+    match fields.text("kind"):
+        case "claimed":
+            return Claimed(Generation(fields.count("generation")), fields.text("driver"))
+        case "completed":
+            return _completion_from_json(fields)
+        case "committed":
+            return Committed(Generation(fields.count("by")), _epoch(fields, "epoch"))
+        case "rewound":
+            return Rewound(Generation(fields.count("by")), _epoch(fields, "to"))
+        case "removed":
+            epochs = tuple(map(Epoch.parse, fields.texts("epochs")))
+            return Removed(Generation(fields.count("by")), epochs, fields.texts("files"), fields.texts("manifests"))
+        case "pinned":
+            return Pinned(PinId(fields.text("pin")), _epoch(fields, "epoch"), Pinner(fields.text("pinner")))
+        case "unpinned":
+            return Unpinned(PinId(fields.text("pin")))
+        case other:
+            raise DamagedDocument(f"its kind is {other!r}")
+
+
+def _summary_from_json(fields: Fields) -> JournalState:
+    return JournalState(
+        number=fields.count("floor"),
+        generation=Generation(fields.count("generation")),
+        driver=fields.text("driver"),
+        newest_complete=_epoch_if_any(fields, "newest_complete"),
+        epochs=tuple(map(_record_from_json, fields.objects("epochs"))),
+        pins=tuple(map(_pin_from_json, fields.objects("pins"))),
+        nonces=tuple(map(Nonce, fields.texts("nonces"))),
+    )
+
+
+def _completion_to_json(record: Completed | EpochRecord) -> dict[str, object]:
+    return {
+        "epoch": str(record.epoch),
+        "manifest": record.manifest,
+        "digest": record.digest,
+        "has_committables": record.has_committables,
+    }
+
+
+def _record_to_json(record: EpochRecord) -> dict[str, object]:
+    return {**_completion_to_json(record), "state": record.state.value}
+
+
+def _completion_from_json(fields: Fields) -> Completed:
+    return Completed(
+        _epoch(fields, "epoch"), fields.text("manifest"), fields.text("digest"), fields.flag("has_committables")
+    )
+
+
+def _record_from_json(fields: Fields) -> EpochRecord:
+    made = _completion_from_json(fields)
+    state = EpochState(fields.text("state"))
+    fields.close()
+    return EpochRecord(made.epoch, made.manifest, made.digest, made.has_committables, state)
+
+
+def _pin_from_json(fields: Fields) -> Pin:
+    pin = Pin(PinId(fields.text("pin")), _epoch(fields, "epoch"), Pinner(fields.text("pinner")))
+    fields.close()
+    return pin
+
+
+def _epoch(fields: Fields, name: str) -> Epoch:
+    return Epoch.parse(fields.text(name))
+
+
+def _epoch_if_any(fields: Fields, name: str) -> Epoch:
+    text = fields.text(name)
+    return Epoch.parse(text) if text else NO_EPOCH
