@@ -69,20 +69,19 @@ class Swarm:
     def __init__(self, schedule: Schedule, faults: Faults) -> None:
         self.budget = {fault: faults.budget(fault) for fault in Fault if faults.budget(fault)}
         self.rates = {fault: _RATES[schedule.choose((2, 1, 1)) or 0] for fault in self.budget}
+        self.rate = 0
+        """The chance of any fault at the next step, in 256ths."""
+        self._tune()
         self.eagerness = _SPEEDS[schedule.number(len(_SPEEDS))]
         self.returning = _SPEEDS[schedule.number(len(_SPEEDS))]
         self._skew = schedule.number(256)
-
-    @property
-    def rate(self) -> int:
-        """The chance of any fault at the next step, in 256ths."""
-        return sum(self.rates[fault] for fault in self.budget)
 
     def spend(self, fault: Fault) -> None:
         """One of these has happened."""
         self.budget[fault] -= 1
         if not self.budget[fault]:
             del self.budget[fault]
+            self._tune()
 
     def speed(self, *names: str) -> int:
         """How often this process or channel gets a turn, next to the others."""
@@ -90,3 +89,6 @@ class Swarm:
         if not (of_processes if len(names) == 1 else of_channels):
             return ORDINARY
         return _SPEEDS[crc32(f"{self._skew} {names}".encode()) % len(_SPEEDS)]
+
+    def _tune(self) -> None:
+        self.rate = sum(self.rates[fault] for fault in self.budget)

@@ -76,7 +76,7 @@ class Record(NamedTuple):
             case Kind.STARTED if self.payload is not None:
                 return f"started from {self.payload}"
             case Kind.ACTED | Kind.NOTED | Kind.SAVED:
-                return f"{self.kind.name.lower()} {self.payload}"
+                return f"{self.kind.name.lower()}: {self.payload}"
             case _:
                 return self.kind.name.lower()
 
@@ -182,6 +182,16 @@ class History(Sequence[Record]):
             if earlier.kind not in _EFFECTS:
                 break
         raise ValueError(f"{record} is not part of the handling of anything")
+
+    def effects(self, stimulus: Record) -> list[Record]:
+        """What the process did in handling this; a message that was lost as it was sent counts with its loss."""
+        effects = []
+        for at in range(stimulus.at + 1, len(self._records)):
+            record = self._records[at]
+            if record.process != stimulus.process or record.kind not in _EFFECTS:
+                break
+            effects.append(record)
+        return effects
 
     def clock(self, record: Record) -> tuple[int, ...]:
         """The record's vector clock: for each process, how many of its events are in the record's past.

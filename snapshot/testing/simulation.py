@@ -42,7 +42,7 @@ EXPLORED = Statistics()
 """What all simulations of this Python process have explored together."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Step(Generic[P]):
     """An action that a process offers now."""
 
@@ -151,7 +151,7 @@ class Simulation(Generic[P]):
         for seat in self._acting:
             options += seat.extras
         rate = self._swarm.rate
-        if not rate and options == [_REST]:
+        if not rate and options[-1] is _REST:
             return False
         chosen = self._schedule.choose([option.weight for option in options], rate)
         if chosen is None:

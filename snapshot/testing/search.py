@@ -1,0 +1,117 @@
+"""The search for a history that breaks a promise, driven by hypothesis, and what it found, drawn.
+
+What always holds: what is found can be had again from its schedule alone, a line of hexadecimal digits; and
+shrinking leaves a history with as few steps, faults and preferences as still break a promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import TypeAlias
+
+from hypothesis import HealthCheck, Phase, find, settings
+from hypothesis import strategies as st
+from hypothesis.errors import NoSuchExample
+
+from snapshot.testing.diagram import as_text
+from snapshot.testing.diagram_svg import as_svg
+from snapshot.testing.history import Cut, History
+from snapshot.testing.schedule import Schedule
+from snapshot.testing.violation import Violation
+
+Run: TypeAlias = Callable[[Schedule], object]
+"""Runs one simulation under a schedule and checks its history; raises `Violation`, or fails an assertion."""
+
+SIZE = 300
+"""How many bytes the longest schedules have, unless told otherwise; a step of a small simulation needs about one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counterexample:
+    """A schedule under which a promise is broken, how it is broken, and the history in which it is."""
+
+    schedule: bytes
+    violation: AssertionError
+    history: History | None
+
+    def __str__(self) -> str:
+        return f"{self.violation}\n\n{self.text()}\nTo see it again: replay(run, {self.schedule.hex()!r})"
+
+    @property
+    def cut(self) -> Cut | None:
+        """The cut that the violation is about, if it is about one."""
+        return self.violation.cut if isinstance(self.violation, Violation) else None
+
+    def text(self) -> str:
+        """The history as a space-time diagram of characters."""
+        return as_text(self.history, self.cut, self._marked) if self.history else ""
+
+    def svg(self) -> str:
+        """The history as a space-time diagram in SVG."""
+        return as_svg(self.history, self.cut, self._marked) if self.history else ""
+
+    @property
+    def _marked(self) -> tuple[int, ...]:
+        return self.violation.at if isinstance(self.violation, Violation) else ()
+
+
+def schedules(size: int = SIZE) -> st.SearchStrategy[Schedule]:
+    """Schedules of up to `size` bytes, all lengths equally likely; they shrink to few bytes and to zeros."""
+    return _bytes(size).map(Schedule)
+
+
+def search(
+    run: Run, histories: int = 1000, size: int = SIZE, seed: int = 0, shrink: bool = True
+) -> Counterexample | None:
+    """Try up to so many schedules of up to `size` bytes; the answer is the (smallest) one that breaks a promise.
+
+    The same `seed` tries the same schedules. Without `shrink` the first that is found is the answer, which is
+    much faster.
+    """
+    phases = (Phase.generate, Phase.shrink) if shrink else (Phase.generate,)
+    options = settings(
+        max_examples=histories,
+        phases=phases,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    try:
+        data = find(_bytes(size), lambda data: _attempt(run, data) is not None, settings=options, random=Random(seed))
+    except NoSuchExample:
+        return None
+    return _attempt(run, data)
+
+
+def check(run: Run, histories: int = 1000, size: int = SIZE, seed: int = 0) -> None:
+    """Search, and fail with the counterexample, drawn and with a line to replay it, if there is one."""
+    counterexample = search(run, histories, size, seed)
+    if counterexample is not None:
+        raise AssertionError(str(counterexample)) from counterexample.violation
+
+
+def replay(run: Run, schedule: str) -> Counterexample | None:
+    """Run once more under a schedule that is given in hexadecimal digits; None if no promise is broken."""
+    return _attempt(run, bytes.fromhex(schedule))
+
+
+def _attempt(run: Run, data: bytes) -> Counterexample | None:
+    schedule = Schedule(data)
+    try:
+        run(schedule)
+    except AssertionError as violation:
+        return Counterexample(data, violation, schedule.history)
+    return None
+
+
+def _bytes(size: int) -> st.SearchStrategy[bytes]:
+    """Bytes of a length that is drawn first, since `binary` by itself prefers very short ones.
+
+    One time in sixteen the length is free: that is what the others shrink to, because only then
+    hypothesis may delete from the middle.
+    """
+    return st.tuples(st.integers(0, 15), st.integers(0, size)).flatmap(
+        lambda drawn: st.binary(min_size=drawn[1] if drawn[0] else 0, max_size=drawn[1] if drawn[0] else size)
+    )
