@@ -1,7 +1,19 @@
-"""Kits for testing protocols: a simulated network, checkers, diagrams and conformance tests."""
+"""Kits for testing protocols: a simulated network, checkers, diagrams and conformance tests.
+
+What is here needs nothing but the standard library. The search for counterexamples, `snapshot.testing.search`, needs
+hypothesis (`pip install epochcut[testing]`).
+"""
 
 from __future__ import annotations
 
+from snapshot.testing.checkers import (
+    check_channel_state,
+    check_consistent,
+    check_exactly_once,
+    check_sequential,
+)
+from snapshot.testing.diagram import as_text
+from snapshot.testing.diagram_svg import as_svg
 from snapshot.testing.faults import NO_FAULTS, Faults
 from snapshot.testing.history import Channel, Cut, History, Kind, Record
 from snapshot.testing.process import (
@@ -45,4 +57,10 @@ __all__ = [
     "Started",
     "Statistics",
     "Violation",
+    "as_svg",
+    "as_text",
+    "check_channel_state",
+    "check_consistent",
+    "check_exactly_once",
+    "check_sequential",
 ]

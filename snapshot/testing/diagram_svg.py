@@ -30,7 +30,7 @@ _CUT = "#1d8a4b"
 _STYLE = """
 text { font: 11px sans-serif; fill: #222222 }
 text.name { font-weight: bold; font-size: 13px }
-text.label { paint-order: stroke; stroke: white; stroke-width: 4px; stroke-linejoin: round }
+text.halo { fill: none; stroke: white; stroke-width: 4px; stroke-linejoin: round }
 .line { stroke: #222222; stroke-width: 1.6 }
 .down { stroke: #bbbbbb; stroke-width: 1.2; stroke-dasharray: 2 5 }
 """
@@ -99,8 +99,9 @@ class _Drawing:
 
     def _head(self, fate: Fate) -> str:
         return (
-            f'<marker id="{fate.name}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="8" markerHeight="8" '
-            f'orient="auto"><path d="M0 1 L10 5 L0 9 z" fill="{_COLOURS[fate]}"/></marker>'
+            f'<marker id="{fate.name}" viewBox="0 0 10 10" refX="9" refY="5" orient="auto" '
+            'markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse">'
+            f'<path d="M0 1 L10 5 L0 9 z" fill="{_COLOURS[fate]}"/></marker>'
         )
 
     def _process(self, name: str) -> list[str]:
@@ -154,9 +155,10 @@ class _Drawing:
             ring = f'<circle cx="{x:.1f}" cy="{y}" r="9" fill="none" stroke="#d01f1f" stroke-width="1.5"/>'
         # A label stands on the side that the message does not leave to, so that its arrow never crosses it.
         upwards = record.kind is Kind.SENT and self.ys[record.peer or record.process] < y
+        place = f'x="{x:.1f}" y="{y + (22 if upwards else -12)}" text-anchor="middle"'
         label = escape(self._label(record))
-        text = f'<text class="label" x="{x:.1f}" y="{y + (22 if upwards else -12)}" text-anchor="middle">{label}</text>'
-        return [f"<g><title>{escape(str(record))}</title>{symbol}{ring}</g>", text if label else ""]
+        texts = [f'<text class="halo" {place}>{label}</text>', f"<text {place}>{label}</text>"] if label else []
+        return [f"<g><title>{escape(str(record))}</title>{symbol}{ring}</g>", *texts]
 
     def _cut_parts(self) -> list[str]:
         """The past of the cut, tinted, and the line that ends it."""
