@@ -55,9 +55,11 @@ class CutHere:
 class Branch:
     """A branch of a bank: money comes in and goes out, some of it round in circles, and now and then it is counted."""
 
-    def __init__(self, incoming: Sequence[str], outgoing: Sequence[str], snapshots: int, counts: bool) -> None:
+    def __init__(
+        self, incoming: Sequence[str], outgoing: Sequence[str], snapshots: int, transfers: int, counts: bool
+    ) -> None:
         self.balance = START
-        self.transfers = 3
+        self.transfers = transfers
         self.outgoing = outgoing
         self.must_count = counts
         self.optional = set(range(snapshots))
@@ -132,23 +134,24 @@ def cuts(history: History) -> list[Cut]:
 
 
 def cut_of(history: History, snapshot: int) -> Cut:
-    frontier = {record.process: record.at for record, note in history.notes(CutHere) if note.snapshot == snapshot}
+    marks = [record for record, note in history.notes(CutHere) if note.snapshot == snapshot]
     parts = {record.process: note for record, note in history.notes(Recorded) if note.snapshot == snapshot}
     if set(parts) != set(history.processes):
         raise Violation(f"snapshot {snapshot} is finished only at {sorted(parts)}")
     channels = {
         Channel(sender, name): messages for name, part in parts.items() for sender, messages in part.channels.items()
     }
+    frontier = {record.process: history.before(record) for record in marks}
     return Cut(frontier, {name: part.state for name, part in parts.items()}, channels, f"snapshot {snapshot}")
 
 
 def run(schedule: Schedule, branch: type[Branch] = Branch) -> None:
     graph = any_strongly_connected_graph(schedule)
-    snapshots = 1 + schedule.number(3)
+    snapshots, transfers = 1 + schedule.number(3), schedule.number(4)
 
     def open_branch(name: str) -> Callable[[], Branch]:
         counts = name == graph.names[0]
-        return lambda: branch(graph.incoming(name), graph.outgoing(name), snapshots, counts)
+        return lambda: branch(graph.incoming(name), graph.outgoing(name), snapshots, transfers, counts)
 
     branches: Mapping[str, Callable[[], Branch]] = {name: open_branch(name) for name in graph.names}
     history = Simulation(branches, schedule).run()
@@ -182,8 +185,10 @@ class MarkerAfterOneMoreMessage(Branch):
 
 
 class ForgetsWhatWasInFlight(Branch):
-    def __init__(self, incoming: Sequence[str], outgoing: Sequence[str], snapshots: int, counts: bool) -> None:
-        super().__init__(incoming, outgoing, snapshots, counts)
+    def __init__(
+        self, incoming: Sequence[str], outgoing: Sequence[str], snapshots: int, transfers: int, counts: bool
+    ) -> None:
+        super().__init__(incoming, outgoing, snapshots, transfers, counts)
         self.rule = _Deaf(incoming, outgoing, lambda: self.balance)
 
 

@@ -96,8 +96,9 @@ class Channel:
 class Cut:
     """A line across a history: what of it is in the past of a snapshot, and what the snapshot recorded.
 
-    `frontier` names for each process the place of its last record inside the cut, -1 if none is inside. `states` and
-    `channels` are what the protocol recorded, if the checker that is asked needs it.
+    `frontier` names for each process the place of its last record inside the cut, -1 if none is inside. A cut that a
+    message brings about, such as a marker, lies before the arrival of that message (`History.before`). `states`
+    and `channels` are what the protocol recorded, if the checker that is asked needs it.
     """
 
     frontier: Mapping[str, int]
@@ -182,6 +183,10 @@ class History(Sequence[Record]):
             if earlier.kind not in _EFFECTS:
                 break
         raise ValueError(f"{record} is not part of the handling of anything")
+
+    def before(self, record: Record) -> int:
+        """The place just before the stimulus that the record is part of: a frontier that leaves all of it outside."""
+        return self.stimulus(record).at - 1
 
     def effects(self, stimulus: Record) -> list[Record]:
         """What the process did in handling this; a message that was lost as it was sent counts with its loss."""
