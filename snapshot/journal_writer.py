@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from snapshot.journal import Reason, Refusal, apply, refusal
-from snapshot.journal_entries import Body, Entry, JournalError, Nonce, writer_of
+from snapshot.journal_entries import Body, Entry, JournalError, Nonce
 from snapshot.journal_json import decode_entry, decode_summary, encode_entry
 from snapshot.journal_requests import (
     AlreadyThere,
@@ -48,10 +48,7 @@ class Won:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """A newer generation has claimed the job: the proposer's generation is over and must stop.
-
-    The proposal is not in the journal, unless compactions went far ahead meanwhile (see `Forgotten`).
-    """
+    """A newer generation has claimed the job: the proposal is not in the journal, and its generation must stop."""
 
     by: Generation
 
@@ -200,9 +197,6 @@ class JournalWriter:
         if tried.nonce in summary.nonces:
             return self._end(Won(tried))
         if may_be_there and not summary.remembers(tried.number):
-            generation = writer_of(tried.body)
-            if generation is not None and generation < summary.generation:
-                return self._end(Fenced(summary.generation))
             return self._end(Forgotten(tried.number))
         return self._try_next()
 

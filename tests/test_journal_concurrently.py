@@ -324,6 +324,15 @@ def test_random_schedules_reach_what_is_hard_and_nothing_goes_wrong() -> None:
     assert all(outcomes.count(kind) > 50 for kind in (Won, Fenced, Refused))
 
 
+def test_a_writer_that_was_left_far_behind_is_told_nothing_rather_than_something_false(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("snapshot.journal.NONCES_KEPT", 2)
+    worlds = [explore(random.Random(seed).randbytes(600), Kit()) for seed in range(30)]
+    outcomes = [type(outcome) for world in worlds for _, outcome in world.outcomes]
+    assert outcomes.count(Forgotten) > 10
+
+
 # --- machines with one rule broken
 
 

@@ -1,0 +1,220 @@
+"""What a new start of a job does with what its predecessors left: a pure function of what was found.
+
+What always holds: the job comes back to the newest epoch to which it can without losing or repeating anything; if
+there is none it stops and says why, unless its operator accepts repeated output. Nothing that is not journalled as
+complete is ever restored or committed, and no complete epoch with output is passed over in silence.
+
+An unusable epoch does no harm once a later one is sound: the state is all in the later one, and so are the
+committables, as every participant acknowledges all that it does not know to be committed, of whatever epoch. What a
+later manifest does not name of the earlier one was committed before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from snapshot.journal_state import EpochRecord, JournalState
+from statebackend.ids import Epoch, Generation
+
+
+class Condition(Enum):
+    """What was found where a complete epoch's manifest should be."""
+
+    SOUND = "sound"
+    MISSING = "missing"
+    DAMAGED = "damaged"
+    NEWER = "newer"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundManifest:
+    """The manifest of a complete epoch as it was found; all but `epoch` and `condition` only if it is sound.
+
+    `digest` is that of the bytes found. `files` are all files that it refers to.
+    """
+
+    epoch: Epoch
+    condition: Condition
+    detail: str = ""
+    digest: str = ""
+    files: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """All that the decision depends on: found after our claim was won, so that no older driver adds to it.
+
+    `manifests` has one for each usable epoch of the journal; `present` are the files that the store lists.
+    """
+
+    journal: JournalState
+    generation: Generation
+    manifests: tuple[FoundManifest, ...]
+    present: frozenset[str]
+    accept_duplicates: bool = False
+
+
+class Fault(Enum):
+    """Why a complete epoch cannot be used."""
+
+    MISSING = "its manifest is missing"
+    DAMAGED = "its manifest is damaged"
+    NEWER = "its manifest was written by a newer program"
+    OTHER_DIGEST = "its manifest is not the one that was journalled"
+    FILES_MISSING = "files that it refers to are missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """A complete epoch that cannot be used, and why."""
+
+    epoch: Epoch
+    fault: Fault
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartFresh:
+    """No epoch was ever complete: begin at the beginning, and abort every transaction of the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Come back to `epoch`.
+
+    First, if `gives_up` is not empty, `Rewound` to the epoch is journalled: these later ones cannot be kept. Then all
+    committables that the manifests of `replay` name are committed, in this order, each of which may be committed
+    already, and `epoch` is journalled as committed; every other transaction of the job is aborted. After a crash
+    anywhere in between, the next start decides the same for what is left. `skipped` is for the log.
+    """
+
+    epoch: Epoch
+    replay: tuple[Epoch, ...]
+    gives_up: tuple[Epoch, ...]
+    skipped: tuple[Unusable, ...]
+
+
+class Why(Enum):
+    """Why a start is refused."""
+
+    NOT_CLAIMED = "our generation is not in the journal"
+    FENCED = "a newer generation has claimed the job"
+    MANIFEST_NEWER = "a manifest was written by a newer program"
+    OUTPUT_MAY_REPEAT = "output that may be committed would be made again"
+    NO_SOUND_EPOCH = "no complete epoch is sound"
+
+
+@dataclass(frozen=True, slots=True)
+class Hindrance:
+    """One reason not to start, and what to do about it."""
+
+    why: Why
+    epochs: tuple[Epoch, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Do not start, and change nothing; each reason stands for itself."""
+
+    hindrances: tuple[Hindrance, ...]
+    unusable: tuple[Unusable, ...] = ()
+
+
+Decision = StartFresh | Restore | Refuse
+
+
+def decide(observed: Observed) -> Decision:
+    """What this start of the job does. Equal observations give equal decisions."""
+    hindrance = _not_ours(observed)
+    if hindrance is not None:
+        return Refuse((hindrance,))
+    records = observed.journal.usable
+    if not records:
+        return StartFresh()
+    unusable = _unusable(records, observed)
+    newest = max((record.epoch for record in records if record.epoch not in unusable), default=None)
+    behind = tuple(record for record in records if newest is None or record.epoch > newest)
+    hindrances = _in_the_way_of(newest, behind, unusable, observed.accept_duplicates)
+    if newest is None or hindrances:
+        return Refuse(hindrances, tuple(unusable.values()))
+    replay = (r.epoch for r in records if r.awaits_commit and r.epoch <= newest and r.epoch not in unusable)
+    return Restore(newest, tuple(replay), tuple(record.epoch for record in behind), tuple(unusable.values()))
+
+
+def _not_ours(observed: Observed) -> Hindrance | None:
+    ours, newest = observed.generation, observed.journal.generation
+    if newest > ours:
+        text = f"generation {ours} is fenced by {newest} at {observed.journal.driver!r}; stop"
+        return Hindrance(Why.FENCED, (), text)
+    if newest < ours:
+        text = f"generation {ours} is not claimed, {newest} is the newest; claim it before anything is decided"
+        return Hindrance(Why.NOT_CLAIMED, (), text)
+    return None
+
+
+def _unusable(records: tuple[EpochRecord, ...], observed: Observed) -> dict[Epoch, Unusable]:
+    found = {manifest.epoch: manifest for manifest in observed.manifests}
+    faults = (_fault(record, found.get(record.epoch), observed.present) for record in records)
+    return {fault.epoch: fault for fault in faults if fault is not None}
+
+
+def _fault(record: EpochRecord, manifest: FoundManifest | None, present: frozenset[str]) -> Unusable | None:
+    if manifest is None:
+        raise ValueError(f"nothing was observed of epoch {record.epoch}; every usable epoch is looked at first")
+    match manifest.condition:
+        case Condition.MISSING:
+            return Unusable(record.epoch, Fault.MISSING, record.manifest)
+        case Condition.DAMAGED:
+            return Unusable(record.epoch, Fault.DAMAGED, manifest.detail)
+        case Condition.NEWER:
+            return Unusable(record.epoch, Fault.NEWER, manifest.detail)
+        case Condition.SOUND:
+            if manifest.digest != record.digest:
+                detail = f"{record.manifest} has digest {manifest.digest}, the journal says {record.digest}"
+                return Unusable(record.epoch, Fault.OTHER_DIGEST, detail)
+            missing = sorted(manifest.files - present)
+            if missing:
+                more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+                return Unusable(record.epoch, Fault.FILES_MISSING, ", ".join(missing[:3]) + more)
+            return None
+
+
+def _in_the_way_of(
+    epoch: Epoch | None, behind: tuple[EpochRecord, ...], unusable: Mapping[Epoch, Unusable], accept_duplicates: bool
+) -> tuple[Hindrance, ...]:
+    """Why the job may not go back to this epoch and give up the unusable ones behind it.
+
+    What a newer program wrote is no damage, so it is never given up.
+    """
+    newer = tuple(record.epoch for record in behind if unusable[record.epoch].fault is Fault.NEWER)
+    if newer:
+        return (_manifest_newer(newer),)
+    if epoch is None:
+        return (_no_sound_epoch(tuple(record.epoch for record in behind)),)
+    repeated = tuple(record.epoch for record in behind if record.has_committables)
+    return (_output_may_repeat(epoch, repeated),) if repeated and not accept_duplicates else ()
+
+
+def _manifest_newer(newer: tuple[Epoch, ...]) -> Hindrance:
+    text = f"a newer program wrote the manifest of {_named(newer)}; start the job with that program"
+    return Hindrance(Why.MANIFEST_NEWER, newer, text)
+
+
+def _output_may_repeat(epoch: Epoch, repeated: tuple[Epoch, ...]) -> Hindrance:
+    text = (
+        f"the job could go back to epoch {epoch}, but the output of {_named(repeated)} may be committed and would be "
+        "made once more; repair what is damaged, or accept repeated output"
+    )
+    return Hindrance(Why.OUTPUT_MAY_REPEAT, repeated, text)
+
+
+def _no_sound_epoch(epochs: tuple[Epoch, ...]) -> Hindrance:
+    text = f"none of the complete epochs can be restored: {_named(epochs)}; repair one, or begin a new job"
+    return Hindrance(Why.NO_SOUND_EPOCH, epochs, text)
+
+
+def _named(epochs: tuple[Epoch, ...]) -> str:
+    return ("epoch " if len(epochs) == 1 else "epochs ") + ", ".join(map(str, epochs))
