@@ -1,0 +1,191 @@
+"""What of a job's tree may be deleted, and when: pure functions of the journal, the references and a listing.
+
+What always holds: no file is deleted that a retained epoch, a pin, or an epoch in flight or its base refers to, nor
+one whose owner may still be about to refer to it. What an epoch leaves behind is named in a `Removed` entry before
+the first of it is deleted, so a clean-up that dies is taken up by the next; deleting twice does no harm.
+
+An epoch in flight may be acknowledged with any file of its base, also when later epochs have completed meanwhile. So
+nothing from the oldest base on is removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from snapshot.journal_entries import Removed
+from snapshot.journal_state import JournalState
+from statebackend.ids import Epoch, Generation
+
+
+class CleanupError(Exception):
+    """What was observed contradicts itself or is not enough, so that nothing may be deleted."""
+
+
+class ObjectKind(Enum):
+    """What an object's path says that it is."""
+
+    JOURNAL = "journal"
+    MANIFEST = "manifest"
+    FILE = "file"
+    FOREIGN = "foreign"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundObject:
+    """An object that the store lists; `generation` is the one in its name, 0 if there is none."""
+
+    path: str
+    kind: ObjectKind
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class EpochFiles:
+    """All files that the manifest of a retained epoch refers to; None if it cannot be read."""
+
+    epoch: Epoch
+    files: frozenset[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """An epoch under way: the complete epoch it builds on, if any, and what has been acknowledged for it."""
+
+    epoch: Epoch
+    base: Epoch | None
+    files: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedTree:
+    """What was found: first the journal was read, then the manifests of its retained epochs, then the listing.
+
+    Only the driver knows what is in flight; from outside, `in_flight` is empty.
+    """
+
+    journal: JournalState
+    references: tuple[EpochFiles, ...]
+    found: tuple[FoundObject, ...] = ()
+    in_flight: tuple[InFlight, ...] = ()
+
+
+class Fate(Enum):
+    """What becomes of an object; only what is removable or orphaned is ever deleted."""
+
+    NEEDED = "referred to, or part of the journal, which compaction alone shortens"
+    REMOVABLE = "named by a removal"
+    ORPHANED = "left by a fenced generation, which can complete nothing any more"
+    IN_FLIGHT_POSSIBLE = "of the current generation: its driver alone knows"
+    UNEXPLAINED = "of a fenced generation, but perhaps of an epoch whose manifest cannot be read"
+    FOREIGN = "not ours"
+
+
+@dataclass(frozen=True, slots=True)
+class Classified:
+    """An object, and what becomes of it."""
+
+    path: str
+    fate: Fate
+
+
+@dataclass(frozen=True, slots=True)
+class Classification:
+    """The fate of every object found."""
+
+    objects: tuple[Classified, ...]
+
+    def of(self, fate: Fate) -> tuple[str, ...]:
+        """The paths with this fate; those that are removable in the order in which they are to be deleted."""
+        return tuple(item.path for item in self.objects if item.fate is fate)
+
+
+def classify(observed: ObservedTree) -> Classification:
+    """Decide on every object before the first is deleted. `CleanupError` if the references are not complete."""
+    needed = _needed(observed)
+    named = _named_by_removals(observed.journal)
+    unreadable = any(known.files is None for known in observed.references)
+    ordered = sorted(observed.found, key=lambda item: (named.get(item.path, -1), item.path))
+    return Classification(
+        tuple(Classified(item.path, _fate(item, needed, named, observed, unreadable)) for item in ordered)
+    )
+
+
+def _fate(
+    item: FoundObject, needed: frozenset[str], named: dict[str, int], observed: ObservedTree, unreadable: bool
+) -> Fate:
+    if item.kind is ObjectKind.FOREIGN:
+        return Fate.FOREIGN
+    if item.kind is ObjectKind.JOURNAL or item.path in needed:
+        return Fate.NEEDED
+    if item.path in named:
+        return Fate.REMOVABLE
+    if item.generation >= observed.journal.generation:
+        return Fate.IN_FLIGHT_POSSIBLE
+    return Fate.UNEXPLAINED if unreadable else Fate.ORPHANED
+
+
+def removable_epochs(state: JournalState, retain: int, oldest_base_in_flight: Epoch | None) -> tuple[Epoch, ...]:
+    """The epochs that the retention lets go, oldest first.
+
+    Kept are the newest `retain` that the job can come back to, at least one; what is pinned; what has output that
+    is not committed; and everything from the oldest base of an epoch in flight on.
+    """
+    if retain < 1:
+        raise ValueError(f"a job retains at least one complete epoch, not {retain}")
+    kept = {record.epoch for record in state.usable[-retain:]} | state.pinned
+    return tuple(
+        record.epoch
+        for record in state.retained
+        if record.epoch not in kept
+        and not record.awaits_commit
+        and (oldest_base_in_flight is None or record.epoch < oldest_base_in_flight)
+    )
+
+
+def plan_removal(observed: ObservedTree, by: Generation, retain: int) -> Removed | None:
+    """What the driver proposes to the journal; none if there is nothing to remove, or nothing can be now.
+
+    Only when the entry is won, what it names may be deleted: it is then classified as `REMOVABLE`. While an epoch
+    that stays cannot be read, nothing is removed, as nobody knows which files it shares.
+    """
+    bases = [in_flight.base for in_flight in observed.in_flight if in_flight.base is not None]
+    epochs = removable_epochs(observed.journal, retain, min(bases, default=None))
+    references = _references(observed)
+    if not epochs or any(files is None for epoch, files in references.items() if epoch not in epochs):
+        return None
+    kept = _union(files for epoch, files in references.items() if epoch not in epochs)
+    kept |= _union(in_flight.files for in_flight in observed.in_flight)
+    doomed = [path for epoch in epochs for path in sorted((references[epoch] or frozenset()) - kept)]
+    manifests = (record.manifest for record in observed.journal.retained if record.epoch in epochs)
+    return Removed(by, epochs, tuple(dict.fromkeys(doomed)), tuple(manifests))
+
+
+def _needed(observed: ObservedTree) -> frozenset[str]:
+    manifests = frozenset(record.manifest for record in observed.journal.retained)
+    in_flight = _union(item.files for item in observed.in_flight)
+    return manifests | in_flight | _union(_references(observed).values())
+
+
+def _references(observed: ObservedTree) -> dict[Epoch, frozenset[str] | None]:
+    """The files of each retained epoch, oldest first; an epoch that nobody has looked at stops everything."""
+    known = {item.epoch: item.files for item in observed.references}
+    retained = [record.epoch for record in observed.journal.retained]
+    for epoch in retained:
+        if epoch not in known:
+            raise CleanupError(f"epoch {epoch} is retained, and nobody has looked which files it refers to")
+    for item in observed.in_flight:
+        if item.base is not None and item.base not in retained:
+            raise CleanupError(f"epoch {item.epoch} is in flight on {item.base}, which the journal does not retain")
+    return {epoch: known[epoch] for epoch in retained}
+
+
+def _union(sets: Iterable[frozenset[str] | None]) -> frozenset[str]:
+    return frozenset().union(*(files for files in sets if files is not None))
+
+
+def _named_by_removals(state: JournalState) -> dict[str, int]:
+    """The paths that removals name, each with its place: files before manifests, as the journal has them."""
+    paths = [path for removal in state.removals for path in (*removal.files, *removal.manifests)]
+    return {path: place for place, path in enumerate(paths)}

@@ -1,0 +1,302 @@
+"""Clean-up: what somebody still needs, or may need, is never deleted, and what nobody needs goes in the end."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recovery.cleanup import (
+    CleanupError,
+    EpochFiles,
+    Fate,
+    FoundObject,
+    InFlight,
+    ObjectKind,
+    ObservedTree,
+    classify,
+    plan_removal,
+    removable_epochs,
+)
+from snapshot.journal import apply
+from snapshot.journal_entries import (
+    Body,
+    Claimed,
+    Committed,
+    Completed,
+    Entry,
+    Nonce,
+    PinId,
+    Pinned,
+    Pinner,
+    Removed,
+    Rewound,
+    Unpinned,
+)
+from snapshot.journal_state import EMPTY, JournalState
+from statebackend.ids import Epoch, Generation
+
+FIRST, SECOND = Generation(1), Generation(2)
+
+
+def epoch(number: int, generation: Generation = FIRST) -> Epoch:
+    return Epoch(generation, number)
+
+
+def manifest(of: Epoch) -> str:
+    return f"epochs/{of}-x/manifest.json"
+
+
+def complete(of: Epoch, has_committables: bool = False) -> Completed:
+    return Completed(of, manifest(of), "sha256:00", has_committables)
+
+
+def state_after(*bodies: Body) -> JournalState:
+    return continued(EMPTY, Claimed(FIRST, "driver"), *bodies)
+
+
+def continued(state: JournalState, *bodies: Body) -> JournalState:
+    for body in bodies:
+        state = apply(state, Entry(state.number + 1, Nonce(f"n{state.number}"), body))
+    return state
+
+
+def file(path: str, generation: Generation = FIRST) -> FoundObject:
+    return FoundObject(path, ObjectKind.FILE, generation)
+
+
+def refers(of: Epoch, *files: str) -> EpochFiles:
+    return EpochFiles(of, frozenset(files))
+
+
+ONE, TWO, THREE, FOUR = (epoch(number) for number in range(1, 5))
+THREE_COMPLETE = (complete(ONE), complete(TWO), complete(THREE))
+
+
+# --- retention
+
+
+def test_the_newest_epochs_are_retained_and_the_older_may_go() -> None:
+    assert removable_epochs(state_after(*THREE_COMPLETE), 1, None) == (ONE, TWO)
+    assert removable_epochs(state_after(*THREE_COMPLETE), 2, None) == (ONE,)
+    assert removable_epochs(state_after(*THREE_COMPLETE), 3, None) == ()
+
+
+def test_an_epoch_with_uncommitted_output_stays_until_it_is_committed() -> None:
+    state = state_after(complete(ONE, has_committables=True), complete(TWO), complete(THREE))
+    assert removable_epochs(state, 1, None) == (TWO,)
+    assert removable_epochs(continued(state, Committed(FIRST, ONE)), 1, None) == (ONE, TWO)
+
+
+def test_a_pinned_epoch_stays_until_it_is_unpinned() -> None:
+    state = state_after(*THREE_COMPLETE, Pinned(PinId("p"), ONE, Pinner.SAVEPOINT))
+    assert removable_epochs(state, 1, None) == (TWO,)
+    assert removable_epochs(continued(state, Unpinned(PinId("p"))), 1, None) == (ONE, TWO)
+
+
+def test_nothing_from_the_oldest_base_in_flight_on_is_removed() -> None:
+    assert removable_epochs(state_after(*THREE_COMPLETE), 1, TWO) == (ONE,)
+    assert removable_epochs(state_after(*THREE_COMPLETE), 1, ONE) == ()
+
+
+def test_given_up_epochs_do_not_count_as_retained_and_may_go() -> None:
+    state = state_after(complete(ONE), complete(TWO, has_committables=True), Rewound(FIRST, ONE), complete(THREE))
+    assert removable_epochs(state, 2, None) == (TWO,)
+
+
+def test_a_job_that_would_retain_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        removable_epochs(EMPTY, 0, None)
+
+
+# --- removals
+
+
+def test_a_removal_names_what_only_the_removed_epochs_refer_to_oldest_first() -> None:
+    state = state_after(*THREE_COMPLETE)
+    references = (refers(ONE, "a", "b", "s"), refers(TWO, "a0", "b", "s"), refers(THREE, "s", "t"))
+    planned = plan_removal(ObservedTree(state, references), FIRST, 1)
+    assert planned == Removed(FIRST, (ONE, TWO), ("a", "b", "a0"), (manifest(ONE), manifest(TWO)))
+
+
+def test_a_removal_spares_what_was_acknowledged_for_an_epoch_in_flight() -> None:
+    tree = ObservedTree(
+        state_after(*THREE_COMPLETE),
+        (refers(ONE, "a"), refers(TWO, "b"), refers(THREE, "c")),
+        in_flight=(InFlight(FOUR, THREE, frozenset({"a"})),),
+    )
+    planned = plan_removal(tree, FIRST, 1)
+    assert planned is not None
+    assert planned.files == ("b",)
+
+
+def test_the_files_of_a_base_survive_the_completion_of_a_later_epoch() -> None:
+    tree = ObservedTree(
+        state_after(*THREE_COMPLETE),
+        (refers(ONE, "a"), refers(TWO, "b"), refers(THREE, "c")),
+        in_flight=(InFlight(FOUR, ONE),),
+    )
+    assert plan_removal(tree, FIRST, 1) is None
+
+
+def test_nothing_is_removed_while_an_epoch_that_stays_cannot_be_read() -> None:
+    state = state_after(*THREE_COMPLETE)
+    unreadable = (refers(ONE, "a"), refers(TWO, "b"), EpochFiles(THREE, None))
+    assert plan_removal(ObservedTree(state, unreadable), FIRST, 1) is None
+    unreadable = (refers(ONE, "a"), EpochFiles(TWO, None), refers(THREE, "c"))
+    planned = plan_removal(ObservedTree(state, unreadable), FIRST, 1)
+    assert planned == Removed(FIRST, (ONE, TWO), ("a",), (manifest(ONE), manifest(TWO)))
+
+
+def test_an_epoch_that_nobody_has_looked_at_stops_the_clean_up() -> None:
+    with pytest.raises(CleanupError, match="nobody has looked"):
+        classify(ObservedTree(state_after(complete(ONE)), ()))
+
+
+def test_a_base_that_is_gone_stops_the_clean_up() -> None:
+    with pytest.raises(CleanupError, match="in flight on 1-1"):
+        classify(ObservedTree(state_after(), (), in_flight=(InFlight(TWO, ONE),)))
+
+
+# --- classification
+
+
+def test_every_object_has_one_fate() -> None:
+    state = state_after(*THREE_COMPLETE, Removed(FIRST, (ONE,), ("a", "b"), (manifest(ONE),)))
+    state = continued(state, Claimed(SECOND, "other"))
+    found = (
+        file("b"),
+        FoundObject("journal/0000000001.json", ObjectKind.JOURNAL, Generation(0)),
+        FoundObject(manifest(ONE), ObjectKind.MANIFEST, FIRST),
+        FoundObject(manifest(TWO), ObjectKind.MANIFEST, FIRST),
+        FoundObject("epochs/9-1-lost/manifest.json", ObjectKind.MANIFEST, FIRST),
+        file("acknowledged", SECOND),
+        file("new", SECOND),
+        file("left"),
+        file("kept"),
+        FoundObject("notes.txt", ObjectKind.FOREIGN, Generation(0)),
+    )
+    in_flight = (InFlight(Epoch(SECOND, 4), THREE, frozenset({"acknowledged"})),)
+    fates = classify(ObservedTree(state, (refers(TWO, "kept"), refers(THREE, "kept")), found, in_flight))
+    assert fates.of(Fate.NEEDED) == ("acknowledged", manifest(TWO), "journal/0000000001.json", "kept")
+    assert fates.of(Fate.REMOVABLE) == ("b", manifest(ONE))
+    assert fates.of(Fate.ORPHANED) == ("epochs/9-1-lost/manifest.json", "left")
+    assert fates.of(Fate.IN_FLIGHT_POSSIBLE) == ("new",)
+    assert fates.of(Fate.FOREIGN) == ("notes.txt",)
+
+
+def test_what_a_removal_names_and_somebody_refers_to_is_needed() -> None:
+    state = state_after(complete(ONE), complete(TWO), Removed(FIRST, (ONE,), ("shared",), (manifest(ONE),)))
+    fates = classify(ObservedTree(state, (refers(TWO, "shared"),), (file("shared"),)))
+    assert fates.of(Fate.NEEDED) == ("shared",)
+
+
+def test_leftovers_are_unexplained_while_a_retained_manifest_cannot_be_read() -> None:
+    state = continued(state_after(complete(ONE)), Claimed(SECOND, "other"))
+    fates = classify(ObservedTree(state, (EpochFiles(ONE, None),), (file("left"),)))
+    assert fates.of(Fate.UNEXPLAINED) == ("left",)
+
+
+# --- any history
+
+
+class Job:
+    """A job whose epochs share files; it is cleaned up at random moments, by clean-ups that may die half-way."""
+
+    def __init__(self, draw: st.DataObject) -> None:
+        self.draw = draw
+        self.state = state_after()
+        self.files: dict[Epoch, frozenset[str]] = {}
+        self.in_flight: list[InFlight] = []
+        self.there: dict[str, FoundObject] = {}
+        self.counter = 0
+
+    def write(self, *bodies: Body) -> None:
+        self.state = continued(self.state, *bodies)
+
+    def trigger(self) -> None:
+        base = self.state.usable[-1].epoch if self.state.usable else None
+        number = max([self.state.newest_complete.number, *(item.epoch.number for item in self.in_flight)]) + 1
+        self.in_flight.append(InFlight(Epoch(self.state.generation, number), base))
+
+    def complete(self) -> None:
+        """The oldest in flight completes with any files of its base and a new one."""
+        if not self.in_flight:
+            return
+        item = self.in_flight.pop(0)
+        of_base = sorted(self.files[item.base]) if item.base is not None else []
+        kept = self.draw.draw(st.sets(st.sampled_from(of_base))) if of_base else set()
+        self.files[item.epoch] = frozenset(kept | {self.made(item.epoch.generation)})
+        self.put(FoundObject(manifest(item.epoch), ObjectKind.MANIFEST, item.epoch.generation))
+        self.write(complete(item.epoch, has_committables=self.draw.draw(st.booleans())))
+
+    def made(self, generation: Generation) -> str:
+        self.counter += 1
+        self.put(file(f"shared/{generation}-{self.counter}.sst", generation))
+        return f"shared/{generation}-{self.counter}.sst"
+
+    def put(self, item: FoundObject) -> None:
+        self.there[item.path] = item
+
+    def commit(self) -> None:
+        if self.state.usable and self.state.usable[-1].awaits_commit:
+            self.write(Committed(self.state.generation, self.state.usable[-1].epoch))
+
+    def pin(self) -> None:
+        if self.state.usable and len(self.state.pins) < 2:
+            chosen = self.draw.draw(st.sampled_from(self.state.usable))
+            self.write(Pinned(PinId(f"p{self.state.number}"), chosen.epoch, Pinner.READER))
+
+    def unpin(self) -> None:
+        if self.state.pins:
+            self.write(Unpinned(self.state.pins[0].pin))
+
+    def restart(self) -> None:
+        """A crash: what was in flight leaves its files behind."""
+        for item in self.in_flight:
+            self.made(item.epoch.generation)
+        self.in_flight.clear()
+        self.write(Claimed(Generation(self.state.generation + 1), "driver"))
+
+    def remove(self) -> None:
+        planned = plan_removal(self.tree(), self.state.generation, self.draw.draw(st.integers(1, 3)))
+        if planned is not None:
+            self.write(planned)
+
+    def clean(self, limit: int | None = None) -> None:
+        fates = classify(self.tree())
+        deletions = fates.of(Fate.REMOVABLE) + fates.of(Fate.ORPHANED)
+        for path in deletions[: self.draw.draw(st.integers(0, len(deletions))) if limit is None else limit]:
+            del self.there[path]
+
+    def summarise(self) -> None:
+        self.state = self.state.summarised()
+
+    def tree(self) -> ObservedTree:
+        references = tuple(EpochFiles(record.epoch, self.files[record.epoch]) for record in self.state.retained)
+        return ObservedTree(self.state, references, tuple(self.there.values()), tuple(self.in_flight))
+
+    def check(self) -> None:
+        bases = {item.base for item in self.in_flight if item.base is not None}
+        for needed in {record.epoch for record in self.state.retained} | self.state.pinned | bases:
+            missing = self.files[needed] | {manifest(needed)}
+            assert missing <= self.there.keys(), f"epoch {needed} has lost {missing - self.there.keys()}"
+
+
+MOVES = ("trigger", "complete", "commit", "pin", "unpin", "restart", "remove", "clean", "summarise")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_nothing_reachable_is_ever_deleted_and_leftovers_go_in_the_end(data: st.DataObject) -> None:
+    job = Job(data)
+    for move in data.draw(st.lists(st.sampled_from(MOVES), max_size=40)):
+        getattr(job, move)()
+        job.check()
+    job.restart()
+    job.clean(limit=len(job.there))
+    job.check()
+    reachable = frozenset().union(
+        *(job.files[record.epoch] | {manifest(record.epoch)} for record in job.state.retained)
+    )
+    assert job.there.keys() == reachable
