@@ -42,7 +42,7 @@ def check_consistent(history: History, cut: Cut, content: Content = everything) 
 
 
 def check_channel_state(history: History, cut: Cut, content: Content = everything) -> None:
-    """`cut.channels` is what was sent inside the cut and received outside of it, in order; no channel is left out.
+    """`cut.channels` is what was sent inside the cut and received outside of it, in the order of arrival.
 
     A channel that is not named was recorded as empty. What was lost on its way belongs to no state.
     """
@@ -139,9 +139,11 @@ class _Replay(Generic[P]):
                 self._handle(record, self._event(record))
 
     def left(self, content: Content) -> dict[Channel, list[object]]:
-        """What was sent and neither received nor lost."""
+        """What was sent and neither received nor lost, in the order in which it will be received."""
         left: dict[Channel, list[object]] = {}
-        for sent, payload in self._in_flight.items():
+        arrivals = {record.cause: record.at for record in self._history.kinds(Kind.RECEIVED)}
+        never = len(self._history)
+        for sent, payload in sorted(self._in_flight.items(), key=lambda item: arrivals.get(item[0], never)):
             message, record = content(payload), self._history[sent]
             if message is not None and record.peer is not None:
                 left.setdefault(Channel(record.process, record.peer), []).append(message)

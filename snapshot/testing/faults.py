@@ -30,7 +30,8 @@ class Faults:
 
     A crash drops a process's state, all that is on its way to it, and the end of what is on its way from it.
     A cut drops the end of what is on a link, both ways. Both tell the peers. A loss drops one message of a
-    channel in `lossy`, and nobody is told. A pause stops a process for a while.
+    channel in `lossy`, and nobody is told. A pause stops a process for a while. Channels are FIFO, except those in
+    `overtaking`, on which messages may overtake each other.
     """
 
     crashes: int = 0
@@ -41,6 +42,7 @@ class Faults:
     cuttable: Collection[Channel] | None = None
     lossy: Collection[Channel] = ()
     pausable: Collection[str] | None = None
+    overtaking: Collection[Channel] = ()
 
     def budget(self, fault: Fault) -> int:
         """How many of these a history may have."""

@@ -1,15 +1,16 @@
 """The channels of a simulation: FIFO, reliable until something breaks, and then honest about it.
 
-What always holds: what is delivered on a channel is what was sent on it, in that order, with nothing missing
-in between but what a declared loss took; and a process whose connection broke hears of it behind the last message that
-still arrived.
+What always holds: what is delivered on a channel is what was sent on it, in that order (unless it is declared
+to overtake), with nothing missing in between but what a declared loss took; and a process whose connection
+broke hears of it behind the last message that still arrived.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 from snapshot.testing.faults import ORDINARY, Faults, Swarm
 from snapshot.testing.history import Channel, History, Kind
@@ -34,14 +35,15 @@ class Break:
 class Link:
     """One direction between two processes."""
 
-    __slots__ = ("breaks", "channel", "number", "queue", "receiver", "sender", "used", "weight")
+    __slots__ = ("breaks", "channel", "number", "ordered", "queue", "receiver", "sender", "used", "weight")
 
-    def __init__(self, number: int, sender: str, receiver: str, weight: int) -> None:
+    def __init__(self, number: int, channel: Channel, weight: int) -> None:
         self.number = number
-        self.sender = sender
-        self.receiver = receiver
-        self.channel = Channel(sender, receiver)
+        self.channel = channel
+        self.sender = channel.sender
+        self.receiver = channel.receiver
         self.weight = weight
+        self.ordered = True
         self.queue: deque[Packet | Break] = deque()
         self.breaks = 0
         """How many breaks are in the queue: until the receiver knows of them it talks into the void."""
@@ -55,10 +57,11 @@ class Network:
     `ready` is ordered: whoever was served last comes last.
     """
 
-    def __init__(self, history: History, swarm: Swarm) -> None:
+    def __init__(self, history: History, swarm: Swarm, faults: Faults) -> None:
         self.ready: dict[Link, None] = {}
         self._history = history
         self._swarm = swarm
+        self._faults = faults
         self._links: dict[tuple[str, str], Link] = {}
         self._deaf: set[str] = set()
         self._down: dict[str, int] = {}
@@ -81,9 +84,14 @@ class Network:
             link.used = True
             self._put(link, Packet(sent, message))
 
-    def take(self, link: Link) -> Packet | Break:
-        """The next thing that a ready link delivers."""
-        item = link.queue.popleft()
+    def take(self, link: Link, schedule: Schedule) -> Packet | Break:
+        """What a ready link delivers next, or, where messages may overtake each other, what the schedule picks."""
+        if link.ordered or isinstance(link.queue[0], Break):
+            item = link.queue.popleft()
+        else:
+            overtaken = schedule.number(self._current(link.queue))
+            item = link.queue[overtaken]
+            del link.queue[overtaken]
         del self.ready[link]
         if link.queue:
             self.ready[link] = None
@@ -136,25 +144,26 @@ class Network:
         self._deaf.remove(process)
         self.ready.update({link: None for link in self if link.receiver == process and link.queue})
 
-    def cuttable(self, faults: Faults) -> list[Link]:
+    def cuttable(self) -> list[Link]:
         """One link for each connection that may be cut now."""
         return [
             link
             for link in self._links.values()
             if link.used
             and link.sender != link.receiver
-            and (faults.cuttable is None or link.channel in faults.cuttable)
+            and (self._faults.cuttable is None or link.channel in self._faults.cuttable)
         ]
 
-    def losable(self, faults: Faults) -> list[Link]:
+    def losable(self) -> list[Link]:
         """The ready links whose next message may be lost."""
-        return [link for link in self.ready if link.channel in faults.lossy and isinstance(link.queue[0], Packet)]
+        return [link for link in self.ready if link.channel in self._faults.lossy and isinstance(link.queue[0], Packet)]
 
     def _link(self, sender: str, receiver: str) -> Link:
         link = self._links.get((sender, receiver))
         if link is None:
             speed = self._swarm.speed(receiver) * self._swarm.speed(sender, receiver)
-            link = Link(len(self._links), sender, receiver, max(1, speed // ORDINARY))
+            link = Link(len(self._links), Channel(sender, receiver), max(1, speed // ORDINARY))
+            link.ordered = link.channel not in self._faults.overtaking
             self._links[sender, receiver] = link
         return link
 
@@ -167,13 +176,12 @@ class Network:
 
     def _shorten(self, link: Link, schedule: Schedule) -> None:
         """Lose as many of the last messages as the schedule says; those of an earlier connection are safe."""
-        current = 0
-        for item in reversed(link.queue):
-            if isinstance(item, Break):
-                break
-            current += 1
-        for _ in range(schedule.number(current + 1)):
+        for _ in range(schedule.number(self._current(reversed(link.queue)) + 1)):
             self._drop(link)
+
+    def _current(self, items: Iterable[Packet | Break]) -> int:
+        """How many messages come before the first break."""
+        return sum(1 for _ in takewhile(lambda item: isinstance(item, Packet), items))
 
     def _drop(self, link: Link, *, last: bool = True) -> None:
         item = link.queue.pop() if last else link.queue.popleft()

@@ -106,7 +106,7 @@ class Simulation(Generic[P]):
         self._faults = faults
         self._statistics = statistics
         self._swarm = Swarm(schedule, faults)
-        self._network = Network(self.history, self._swarm)
+        self._network = Network(self.history, self._swarm, faults)
         self._seats = {
             name: _Seat(number, name, factory, self._swarm) for number, (name, factory) in enumerate(processes.items())
         }
@@ -207,7 +207,7 @@ class Simulation(Generic[P]):
 
     def _deliver(self, link: Link) -> None:
         seat = self._seats[link.receiver]
-        item = self._network.take(link)
+        item = self._network.take(link, self._schedule)
         if isinstance(item, Break):
             at = self._record(seat, Kind.BROKEN, link.sender, cause=item.cause)
             self._handle(seat, Broken(link.sender), at)
@@ -294,9 +294,9 @@ class Simulation(Generic[P]):
             case Fault.PAUSE:
                 victims = self._up(self._faults.pausable)
             case Fault.CUT:
-                victims = self._network.cuttable(self._faults)
+                victims = self._network.cuttable()
             case Fault.LOSS:
-                victims = self._network.losable(self._faults)
+                victims = self._network.losable()
         if victims:
             victim = victims[self._schedule.number(len(victims))]
             swarm.spend(fault)

@@ -1,0 +1,1 @@
+"""Small programs that show what the packages are for; each runs by itself and says more with --help."""
