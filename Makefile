@@ -13,8 +13,14 @@ test: .venv/test  ## all tests that need no server; PROFILE=thorough searches 50
 	EPOCHCUT_PROFILE=$(PROFILE) $(BIN)/coverage run -m pytest -m "not servers" $(ARGS)
 	@$(BIN)/coverage report --skip-covered --format=total | sed 's/^/branch coverage, percent: /'
 
-test-servers: .venv/servers .servers/minio  ## the tests against real servers, which they start themselves
+test-servers: .venv/servers .servers/versitygw  ## the tests against real servers, which they start themselves
 	$(BIN)/pytest -m servers $(ARGS)
+
+# An S3 server whose conditional puts are atomic, from its source; its version is pinned in the file it depends on.
+.servers/versitygw: tests/servers/versitygw.version
+	GOBIN=$(CURDIR)/.servers CGO_ENABLED=0 go install -trimpath -ldflags='-s -w' \
+		github.com/versity/versitygw/cmd/versitygw@$$(cat $<)
+	@touch $@
 
 lint: .venv/lint  ## ruff and mypy --strict
 	$(BIN)/ruff check .

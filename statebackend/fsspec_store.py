@@ -53,6 +53,8 @@ def _refuse_options(uri: str, options: dict[str, object]) -> None:
 
 
 def _s3_store(root: str, options: dict[str, object]) -> BlobStore:
+    if not root.strip("/"):
+        raise ValueError("s3:// names no bucket; expected s3://bucket/prefix")
     try:
         from statebackend.s3_store import S3Store
     except ModuleNotFoundError as error:
@@ -74,7 +76,7 @@ def _try_out(store: BlobStore) -> None:
     except UnsuitableStore:
         raise
     except StoreError as error:
-        raise StoreUnavailable(f"could not open {store}: {error}") from error
+        raise StoreUnavailable(f"could not open {store}: {error.__cause__ or error}") from error
     if answers != [Creation.CREATED, Creation.EXISTED] or kept != first:
         raise UnsuitableStore(
             f"{store} lets a second creator overwrite the first: it ignores the condition If-None-Match; "

@@ -51,10 +51,16 @@ class S3Store:
     def __init__(self, root: str, options: Mapping[str, object]) -> None:
         self.root = root.strip("/")
         fresh = {**options, "use_listings_cache": False, "skip_instance_cache": True}
-        self._files = S3FileSystem(**fresh)
         config = fresh.get("config_kwargs")
         once = {**(config if isinstance(config, Mapping) else {}), "retries": {"total_max_attempts": 1}}
-        self._creating = S3FileSystem(**{**fresh, "config_kwargs": once})
+        try:
+            self._files = S3FileSystem(**fresh)
+            self._files.connect()
+            # One session for both: the description of the service is parsed once, a fifth of a second.
+            self._creating = S3FileSystem(**{**fresh, "session": self._files.session, "config_kwargs": once})
+            self._creating.connect()
+        except Exception as error:
+            raise StoreUnavailable(f"could not open {self} with the options given: {error!r}") from error
         self._creating.retries = 1
 
     def __repr__(self) -> str:

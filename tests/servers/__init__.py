@@ -1,0 +1,1 @@
+"""Tests against real servers, and the fixtures that start them; all are marked `servers`."""

@@ -1,0 +1,28 @@
+"""The servers as fixtures. A server that is not built is an error, never a skip; a failed test shows its log."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+import pytest
+
+from .s3 import S3Server, running_s3_server
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One server for all tests that do not harm it; each takes its own bucket."""
+    with running_s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        for value in getattr(item, "funcargs", {}).values():
+            if isinstance(value, S3Server):
+                report.sections.append(("S3 server log, last lines", value.end_of_log()))
+    return report
