@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
@@ -357,9 +359,6 @@ def test_every_option_can_be_reached_however_many_there_are() -> None:
 
 def test_the_engine_does_without_hypothesis() -> None:
     """Only the search needs it, so a run can be replayed and drawn where hypothesis is not installed."""
-    import subprocess
-    import sys
-
     code = "import sys; sys.modules['hypothesis'] = None; import snapshot.testing"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

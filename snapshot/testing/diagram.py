@@ -101,14 +101,14 @@ class _Page:
         for name, centre in self.centres.items():
             start = centre - len(name) // 2
             heads[start : start + len(name)] = name
-        rows = [" " * 8 + "".join(heads).rstrip()]
+        rows = [" " * 7 + "".join(heads).rstrip()]
         if self.cut is None:
             rows += self._rows(list(self.history))
         else:
             rows += self._rows([record for record in self.history if self._inside(record)])
-            rows.append(" " * 8 + "═" * self.end + f" {self.cut.name}")
+            rows.append(" " * 7 + "═" * self.end + f" {self.cut.name}")
             rows += self._rows([record for record in self.history if not self._inside(record)])
-        return "\n".join([*rows, "", " " * 8 + _LEGEND, ""])
+        return "\n".join([*rows, "", " " * 7 + _LEGEND, ""])
 
     def _inside(self, record: Record) -> bool:
         """A loss stands where the sending does, wherever the network lost the message later."""
