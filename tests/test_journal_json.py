@@ -1,0 +1,173 @@
+"""The bytes of the journal: read back as written, readable for good, and any damage named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snapshot.journal import apply
+from snapshot.journal_entries import (
+    Body,
+    Claimed,
+    Committed,
+    Completed,
+    DamagedJournal,
+    Entry,
+    NewerJournal,
+    Nonce,
+    PinId,
+    Pinned,
+    Pinner,
+    Removed,
+    Rewound,
+    Unpinned,
+)
+from snapshot.journal_json import decode_entry, decode_summary, encode_entry, encode_summary
+from snapshot.journal_state import EMPTY, JournalState
+from snapshot.sealed_json import DamagedDocument, Fields, seal, unseal
+from statebackend.ids import Epoch, Generation
+
+GOLDEN = Path(__file__).parent / "golden"
+G1, G2 = Generation(1), Generation(2)
+ONE, TWO, THREE, FOUR = (Epoch(G1, number) for number in (1, 2, 3, 4))
+
+
+def complete(epoch: Epoch, has_committables: bool) -> Completed:
+    return Completed(epoch, f"epochs/{epoch}-5f3a/manifest.json", "sha256:00ff", has_committables)
+
+
+BODIES: dict[str, Body] = {
+    "claimed": Claimed(G1, "tcp://[::1]:4711"),
+    "completed": complete(ONE, True),
+    "completed-2": complete(TWO, False),
+    "completed-3": complete(THREE, True),
+    "completed-4": complete(FOUR, True),
+    "rewound": Rewound(G1, THREE),
+    "committed": Committed(G1, TWO),
+    "pinned": Pinned(PinId("reader-7"), TWO, Pinner.READER),
+    "pinned-2": Pinned(PinId("savepoint-1"), THREE, Pinner.SAVEPOINT),
+    "unpinned": Unpinned(PinId("reader-7")),
+    "removed": Removed(G1, (ONE,), ("shared/1-0-1-1.sst",), (f"epochs/{ONE}-5f3a/manifest.json",)),
+}
+ENTRIES = {name: Entry(number, Nonce(f"nonce-{number}"), body) for number, (name, body) in enumerate(BODIES.items(), 1)}
+
+
+def whole() -> JournalState:
+    state = EMPTY
+    for entry in ENTRIES.values():
+        state = apply(state, entry)
+    return state
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_entries_of_version_1_stay_readable_and_are_written_the_same(name: str) -> None:
+    golden = (GOLDEN / f"journal-entry-1-{name}.json").read_bytes()
+    entry = ENTRIES[name]
+    assert decode_entry(entry.number, golden) == entry
+    assert encode_entry(entry) == golden
+
+
+@pytest.mark.parametrize(("name", "state"), [("whole", whole()), ("empty", EMPTY)])
+def test_summaries_of_version_1_stay_readable_and_are_written_the_same(name: str, state: JournalState) -> None:
+    golden = (GOLDEN / f"journal-summary-1-{name}.json").read_bytes()
+    assert decode_summary(state.number, golden) == state.summarised()
+    assert encode_summary(state) == golden
+
+
+CLAIM = ENTRIES["claimed"]
+DATA = encode_entry(CLAIM)
+
+
+@given(st.integers(0, len(DATA) - 1), st.integers(1, 255))
+def test_one_changed_byte_is_noticed(place: int, change: int) -> None:
+    changed = DATA[:place] + bytes([DATA[place] ^ change]) + DATA[place + 1 :]
+    if changed.strip() == DATA.strip():
+        assert decode_entry(1, changed) == CLAIM
+    else:
+        with pytest.raises((DamagedJournal, NewerJournal), match="journal entry 1 "):
+            decode_entry(1, changed)
+
+
+@given(st.integers(0, len(DATA) - 2))
+def test_an_entry_that_is_cut_short_is_noticed(length: int) -> None:
+    with pytest.raises(DamagedJournal, match="journal entry 1 is damaged"):
+        decode_entry(1, DATA[:length])
+
+
+@given(st.binary(max_size=50))
+def test_any_bytes_are_an_entry_or_a_named_error(data: bytes) -> None:
+    with pytest.raises(DamagedJournal):
+        decode_entry(1, data)
+
+
+def resealed(**changes: object) -> bytes:
+    content = {name: value for name, value in json.loads(DATA).items() if name not in ("version", "checksum")}
+    form = str(content.pop("format"))
+    return seal(form, 1, {name: value for name, value in {**content, **changes}.items() if value is not None})
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"number": 2}, "it says that it is entry 2"),
+        ({"number": "1"}, "'number' is '1'"),
+        ({"number": True}, "'number' is True"),
+        ({"number": -1}, "'number' is -1"),
+        ({"nonce": 5}, "'nonce' is 5"),
+        ({"nonce": ""}, "nonce ''"),
+        ({"driver": None}, "'driver' is missing"),
+        ({"colour": "red"}, "fields that nobody knows: colour"),
+        ({"kind": "married"}, "its kind is 'married'"),
+        ({"kind": "committed", "by": 1, "epoch": "one"}, "'one' is not an epoch"),
+        ({"kind": "pinned", "pin": "p", "epoch": "1-1", "pinner": "nobody"}, "'nobody'"),
+        ({"kind": "removed", "by": 1, "epochs": [], "files": ["/etc/passwd"], "manifests": []}, "absolute"),
+        ({"kind": "removed", "by": 1, "epochs": [], "files": [1], "manifests": []}, "not a text"),
+        ({"kind": "removed", "by": 1, "epochs": {}, "files": [], "manifests": []}, "not a list"),
+    ],
+)
+def test_a_sealed_entry_with_strange_content_is_refused(changes: dict[str, object], says: str) -> None:
+    with pytest.raises(DamagedJournal, match="journal entry 1 is damaged") as caught:
+        decode_entry(1, resealed(**changes))
+    assert says in str(caught.value)
+
+
+def test_a_newer_version_is_told_from_damage() -> None:
+    with pytest.raises(NewerJournal, match=r"journal entry 1 was written by a newer program.*version 2"):
+        decode_entry(1, seal("epochcut.journal.entry", 2, {"anything": 1}))
+    with pytest.raises(NewerJournal, match="journal summary 7"):
+        decode_summary(7, seal("epochcut.journal.summary", 2, {}))
+
+
+def test_a_summary_in_the_place_of_another_is_refused() -> None:
+    with pytest.raises(DamagedJournal, match="journal summary 7 is damaged: it says that its floor is 0"):
+        decode_summary(7, encode_summary(EMPTY))
+    with pytest.raises(DamagedJournal, match="not of the format"):
+        decode_entry(1, encode_summary(EMPTY))
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b'{"a":1,"a":2}', "twice"),
+        (b'{"a":NaN}', "NaN"),
+        (b"[" * 100_000, "not JSON"),
+        (b'"\xff"', "not JSON"),
+        (b'{"format":"f","version":0}', "version is 0"),
+        (b'{"format":"f","version":true}', "version is True"),
+        (b'{"format":"f","version":1}', "checksum"),
+    ],
+)
+def test_a_document_that_is_no_sealed_one_is_refused(data: bytes, says: str) -> None:
+    with pytest.raises(DamagedDocument, match=says):
+        unseal(data, "f", 1)
+
+
+def test_fields_are_taken_as_what_they_are_or_not_at_all() -> None:
+    with pytest.raises(DamagedDocument, match="not true or false"):
+        Fields({"flag": 1}).flag("flag")
+    with pytest.raises(DamagedDocument, match="not an object"):
+        Fields({"list": [{}, 1]}).objects("list")
