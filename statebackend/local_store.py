@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
+from stat import S_ISDIR
 from typing import BinaryIO
 
 from statebackend.store import (
@@ -106,9 +107,10 @@ class LocalStore:
     def stat(self, path: str) -> BlobInfo:
         """Return the size. See `BlobStore.stat`."""
         with self._unavailable(f"stat {path}"), self._found(path) as file:
-            if file.is_dir():
-                raise IsADirectoryError(file)
-            return BlobInfo(path, file.stat().st_size)
+            status = file.stat()
+            if S_ISDIR(status.st_mode):
+                raise BlobNotFound(f"{path} is a folder in {self}, not a blob")
+            return BlobInfo(path, status.st_size)
 
     def download(self, path: str, target: Path) -> None:
         """Copy the blob into a local file. See `BlobStore.download`."""
@@ -183,7 +185,7 @@ class LocalStore:
         try:
             yield file
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-            if file.is_file():
+            if str(error.filename) != str(file):  # it was the target of a download
                 raise
             raise BlobNotFound(f"there is no {path} in {self}") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,13 @@ from .s3 import S3Server, running_s3_server
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """One server for all tests that do not harm it; each takes its own bucket."""
     with running_s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture
+def mortal_s3_server(tmp_path: Path) -> Iterator[S3Server]:
+    """A server of the test's own, which it may kill and start again."""
+    with running_s3_server(tmp_path) as server:
         yield server
 
 

@@ -1,0 +1,184 @@
+"""The conformance kit has teeth: each of these stores breaks one promise, and the kit says which."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from pathlib import Path
+from secrets import token_hex
+
+import pytest
+
+from statebackend.local_store import LocalStore
+from statebackend.memory_store import MemoryStore
+from statebackend.store import BlobInfo, BlobNotFound, Creation, StoreError, check_path
+from statebackend.testing.blob_race import race_for_one_name
+from statebackend.testing.blob_store import BrokenPromise, check_blob_store
+
+
+class LooksThenWrites(MemoryStore):
+    """Two that look at the same time both find nothing."""
+
+    _both_looked = threading.Barrier(2)
+
+    def create(self, path: str, data: bytes) -> Creation:
+        try:
+            self.stat(path)
+        except BlobNotFound:
+            try:
+                self._both_looked.wait(0.05)
+            except threading.BrokenBarrierError:
+                self._both_looked.reset()
+            self.write(path, data)
+            return Creation.CREATED
+        return Creation.EXISTED
+
+
+class Overwrites(MemoryStore):
+    def create(self, path: str, data: bytes) -> Creation:
+        self.write(path, data)
+        return Creation.CREATED
+
+
+class TellsNobody(MemoryStore):
+    def create(self, path: str, data: bytes) -> Creation:
+        super().create(path, data)
+        return Creation.CREATED
+
+
+class TakesTheSameForItsOwn(MemoryStore):
+    def create(self, path: str, data: bytes) -> Creation:
+        answer = super().create(path, data)
+        return Creation.CREATED if self.read(path) == data else answer
+
+
+class WritesInPlace(MemoryStore):
+    def write(self, path: str, data: bytes) -> None:
+        super().write(path, data[: len(data) // 2])
+        threading.Event().wait(0.005)
+        super().write(path, data)
+
+
+class RemembersListings(MemoryStore):
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self._remembered: dict[str, tuple[BlobInfo, ...]] = {}
+
+    def list(self, folder: str = "") -> tuple[BlobInfo, ...]:
+        return self._remembered.setdefault(folder, super().list(folder))
+
+
+class ListsOnePage(MemoryStore):
+    def list(self, folder: str = "") -> tuple[BlobInfo, ...]:
+        return super().list(folder)[:1000]
+
+
+class ListsSiblings(MemoryStore):
+    def list(self, folder: str = "") -> tuple[BlobInfo, ...]:
+        return tuple(info for info in super().list() if info.path.startswith(folder))
+
+
+class ListsFolderByFolder(MemoryStore):
+    def list(self, folder: str = "") -> tuple[BlobInfo, ...]:
+        return tuple(sorted(super().list(folder), key=lambda info: info.path.split("/")))
+
+
+class MissesAtDeletion(MemoryStore):
+    def delete(self, path: str) -> None:
+        self.stat(path)
+        super().delete(path)
+
+
+class NeverDeletes(MemoryStore):
+    def delete(self, path: str) -> None:
+        check_path(path)
+
+
+class ReadsNothingForMissing(MemoryStore):
+    def read(self, path: str) -> bytes:
+        try:
+            return super().read(path)
+        except BlobNotFound:
+            return b""
+
+
+class UploadsTheBeginning(MemoryStore):
+    def upload(self, source: Path, path: str) -> None:
+        self.write(path, source.read_bytes()[: 8 << 20])
+
+
+class LeavesHalfADownload(MemoryStore):
+    def download(self, path: str, target: Path) -> None:
+        target.touch()
+        super().download(path, target)
+
+
+class LooksAnywhere(MemoryStore):
+    def stat(self, path: str) -> BlobInfo:
+        return super().stat(path) if path[:1].isalnum() else BlobInfo(path, 0)
+
+
+@pytest.mark.parametrize(
+    ("broken", "promise"),
+    [
+        (LooksThenWrites, "exactly one wins"),
+        (Overwrites, "a path that is existed says so"),
+        (TellsNobody, "a path that is existed says so"),
+        (TakesTheSameForItsOwn, "a path that is existed says so"),
+        (WritesInPlace, "never seen cut short|before it is whole"),
+        (RemembersListings, "listed as soon as it is made"),
+        (ListsOnePage, "is whole"),
+        (ListsSiblings, "all below the folder"),
+        (ListsFolderByFolder, "sorted by path"),
+        (MissesAtDeletion, "there is no"),
+        (NeverDeletes, "what is deleted is not listed"),
+        (ReadsNothingForMissing, "BlobNotFound is raised"),
+        (UploadsTheBeginning, "bytes goes up and down"),
+        (LeavesHalfADownload, "leaves nothing"),
+        (LooksAnywhere, "is refused with BadBlobPath"),
+    ],
+)
+def test_a_store_that_breaks_a_promise_fails_the_kit(broken: type[MemoryStore], promise: str) -> None:
+    with pytest.raises((BrokenPromise, StoreError), match=promise):
+        check_blob_store(partial(broken, f"kit-{token_hex(8)}"))
+
+
+class LooksThenWritesToDisk(LocalStore):
+    def create(self, path: str, data: bytes) -> Creation:
+        if (self.root / path).exists():
+            return Creation.EXISTED
+        self.write(path, data)
+        return Creation.CREATED
+
+
+class OverwritesOnDisk(LocalStore):
+    def create(self, path: str, data: bytes) -> Creation:
+        answer = super().create(path, data)
+        self.write(path, data)
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("broken", "promise"),
+    [
+        (LooksThenWritesToDisk, "exactly one creates the entry"),
+        (OverwritesOnDisk, "all racers read the winner's entry"),
+    ],
+)
+def test_a_store_that_breaks_a_promise_between_processes_loses_the_race(
+    broken: type[LocalStore], promise: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BrokenPromise, match=promise):
+        race_for_one_name(partial(broken, tmp_path), processes=4, rounds=50)
+
+
+class FailsInTheRace(LocalStore):
+    def create(self, path: str, data: bytes) -> Creation:
+        if path.endswith("0000000003.json"):
+            raise StoreError("the disk is on fire")
+        return super().create(path, data)
+
+
+def test_an_error_in_a_race_is_raised_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="on fire"):
+        race_for_one_name(partial(FailsInTheRace, tmp_path), processes=3, rounds=5)

@@ -1,0 +1,207 @@
+"""What the local store does for a crash of a process or of the machine, step by step."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from statebackend.fsspec_store import open_store
+from statebackend.local_store import LocalStore
+from statebackend.store import BadBlobPath, BlobNotFound, Creation, StoreUnavailable, UnknownOutcome, UnsuitableStore
+
+_DIE_WHEN_LINKING = """
+import os, sys
+from pathlib import Path
+from statebackend.local_store import LocalStore
+store = LocalStore(Path(sys.argv[1]))
+os.link = lambda *_: os._exit(7)
+store.create("journal/1.json", b"never linked")
+"""
+
+
+def _fails(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "root")
+
+
+def test_a_writer_that_dies_before_its_link_leaves_what_is_not_listed_and_can_be_removed(store: LocalStore) -> None:
+    died = subprocess.run([sys.executable, "-c", _DIE_WHEN_LINKING, str(store.root)], check=False)
+    assert died.returncode == 7
+    assert len(list((store.root / "journal").iterdir())) == 1
+    assert store.list() == ()
+    with pytest.raises(BlobNotFound):
+        store.read("journal/1.json")
+    assert store.remove_leftovers() == 1
+    assert not list((store.root / "journal").iterdir())
+    assert store.create("journal/1.json", b"new") is Creation.CREATED
+
+
+def test_what_a_living_writer_has_not_finished_is_not_removed(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, removed = os.link, list[int]()
+
+    def tidy_up_and_link(source: Path, target: Path) -> None:
+        removed.append(store.remove_leftovers())
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", tidy_up_and_link)
+    assert store.create("a", b"x") is Creation.CREATED
+    assert removed == [0]
+
+
+def test_a_writer_whose_file_is_removed_before_it_is_locked_takes_another(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, removed = fcntl.flock, list[int]()
+
+    def be_late(file: BinaryIO, operation: int) -> None:
+        if not removed:
+            removed.append(0)
+            removed[0] = store.remove_leftovers()
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", be_late)
+    assert store.create("a", b"x") is Creation.CREATED
+    assert removed == [1]
+    assert [file.name for file in store.root.iterdir()] == ["a"]
+
+
+def test_the_file_is_on_the_disk_before_its_name_and_the_name_before_the_answer(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    link, fsync = os.link, os.fsync
+
+    def noted_fsync(descriptor: int) -> None:
+        done.append(f"flush {Path(f'/proc/self/fd/{descriptor}').readlink().name.partition('-')[0]}")
+        fsync(descriptor)
+
+    def noted_link(source: Path, target: Path) -> None:
+        done.append(f"link {target.name}")
+        link(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "link", noted_link)
+    store.create("a/b/c", b"x")
+    assert done == ["flush a", "flush root", "flush .unfinished", "link c", "flush b"]
+    done.clear()
+    assert store.create("a/b/c", b"y") is Creation.EXISTED
+    assert done == ["flush .unfinished", "link c", "flush b"], "the loser sees to it as well: it will act on the entry"
+    done.clear()
+    store.write("a/b/d", b"x")
+    assert done == ["flush .unfinished", "flush b"]
+
+
+def test_folders_that_another_process_made_are_flushed_as_well(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (store.root / "a" / "b").mkdir(parents=True)
+    flushed: list[str] = []
+    monkeypatch.setattr("statebackend.local_store._flush_folder", lambda folder: flushed.append(folder.name))
+    store.create("a/b/c", b"x")
+    assert flushed == ["a", "root", "b"]
+
+
+def test_the_folders_above_a_new_root_are_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[Path] = []
+    monkeypatch.setattr("statebackend.local_store._flush_folder", flushed.append)
+    LocalStore(tmp_path / "x" / "y" / "z")
+    assert flushed == [tmp_path / "x" / "y", tmp_path / "x", tmp_path]
+
+
+def test_an_own_link_whose_answer_was_lost_is_recognised(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = os.link
+
+    def link_twice(source: Path, target: Path) -> None:
+        link(source, target)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", link_twice)
+    assert store.create("a", b"mine") is Creation.CREATED
+
+
+def _raise_from_link(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def fail(source: Path, target: Path) -> None:
+        raise _fails(number)
+
+    monkeypatch.setattr(os, "link", fail)
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP])
+def test_a_disk_without_hard_links_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    _raise_from_link(monkeypatch, number)
+    with pytest.raises(UnsuitableStore, match=r"has no hard links.*use a folder on a POSIX file system"):
+        open_store(str(tmp_path))
+
+
+def test_a_link_that_fails_strangely_leaves_the_outcome_unknown(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _raise_from_link(monkeypatch, errno.EIO)
+    with pytest.raises(UnknownOutcome, match="whether a was linked"):
+        store.create("a", b"x")
+
+
+def test_a_folder_that_cannot_be_flushed_leaves_the_outcome_unknown(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create("before", b"x")
+
+    def fail(folder: Path) -> None:
+        raise _fails(errno.EIO)
+
+    monkeypatch.setattr("statebackend.local_store._flush_folder", fail)
+    with pytest.raises(UnknownOutcome, match="whether a is safe"):
+        store.create("a", b"x")
+
+
+def test_a_full_disk_makes_nothing_and_leaves_nothing(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int) -> None:
+        raise _fails(errno.ENOSPC)
+
+    monkeypatch.setattr(os, "fsync", fail)
+    for make in (store.create, store.write):
+        with pytest.raises(StoreUnavailable, match="No space left"):
+            make("a", b"x")
+    assert not list(store.root.iterdir())
+
+
+def test_a_leftover_that_cannot_be_removed_does_not_undo_a_success(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, missing_ok: bool = False) -> None:
+        raise _fails(errno.EIO)
+
+    monkeypatch.setattr(Path, "unlink", fail)
+    assert store.create("a", b"x") is Creation.CREATED
+
+
+def test_a_folder_cannot_be_created_as_a_blob(store: LocalStore) -> None:
+    store.create("a/b", b"x")
+    with pytest.raises(BadBlobPath, match="a is a folder"):
+        store.create("a", b"x")
+
+
+def test_files_of_others_are_not_listed(store: LocalStore) -> None:
+    for name in ("has space", ".hidden", "ümlaut"):
+        (store.root / name).write_bytes(b"x")
+    assert store.list() == ()
+
+
+def test_a_folder_that_was_removed_is_made_again(store: LocalStore) -> None:
+    store.create("a/b", b"x")
+    store.delete("a/b")
+    (store.root / "a").rmdir()
+    assert store.create("a/b", b"y") is Creation.CREATED
