@@ -52,6 +52,15 @@ def check_path(path: str) -> None:
     raise PathError(f"{path!r} is no reference to a file of the tree: {reason}")
 
 
+def check_file(path: str, size: int, checksum: str) -> None:
+    """Refuse a reference with such a path, size or checksum: `PathError` or `FileSetError`."""
+    check_path(path)
+    if size < 0:
+        raise FileSetError(f"{path} has a size of {size} bytes")
+    if not _CHECKSUM.fullmatch(checksum):
+        raise FileSetError(f"{path} has checksum {checksum!r}; expected <algorithm>:<hex digits>")
+
+
 class FileKind(Enum):
     """Whether a file says everything about its key groups, or only what changed in an epoch."""
 
@@ -76,16 +85,12 @@ class FileRef:
     checksum: str
 
     def __post_init__(self) -> None:
-        check_path(self.path)
+        check_file(self.path, self.size, self.checksum)
         if not self.ranges:
             raise FileSetError(f"{self.path} is valid for no key group; such a file leaves the set")
         if len(self.ranges) > 1 and self.ranges != joined(self.ranges):
             listed = ", ".join(map(str, self.ranges))
             raise FileSetError(f"{self.path} is valid for {listed}; expected ascending ranges that do not touch")
-        if self.size < 0:
-            raise FileSetError(f"{self.path} has a size of {self.size} bytes")
-        if not _CHECKSUM.fullmatch(self.checksum):
-            raise FileSetError(f"{self.path} has checksum {self.checksum!r}; expected <algorithm>:<hex digits>")
 
     @property
     def restore_order(self) -> tuple[Epoch, bool, str]:

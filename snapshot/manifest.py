@@ -1,0 +1,263 @@
+"""What an epoch consists of: every operator's state, positions, watermarks, in-flight data and committables.
+
+What always holds: a manifest names every partition of every operator exactly once, the key groups of a keyed operator
+all have an owner, every reference is relative to the tree, and nothing in it is younger than its epoch. The rules
+are checked whenever a `Manifest` is made, by `check_manifest`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+from typing import TypeVar
+
+from snapshot.frames import Watermark
+from snapshot.frozen_json import NULL, Json
+from snapshot.ids import ChannelId, JobId, SubtaskId, TransactionId
+from snapshot.transaction_events import Committable
+from statebackend.files import FileRef, FileSet, check_file
+from statebackend.ids import NO_EPOCH, Attempt, Epoch, Incarnation, Partition, Uid
+from statebackend.keygroups import KeyGroupRange, check_parallelism, range_of
+
+_Name = TypeVar("_Name", str, ChannelId)
+
+
+class ManifestError(ValueError):
+    """Something about a manifest that stops whoever works with it."""
+
+
+class InvalidManifest(ManifestError):
+    """A manifest that contradicts itself."""
+
+
+class DamagedManifest(ManifestError):
+    """Bytes that are not a manifest as it was written; the message says in which file and where in it."""
+
+
+class PointsOutside(DamagedManifest):
+    """A manifest that refers to something that is not a file of its tree."""
+
+
+class NewerManifest(ManifestError):
+    """A manifest of a format version that this program does not know."""
+
+
+class ForeignJob(ManifestError):
+    """A manifest of another job than the one that was asked for."""
+
+
+class ManifestKind(Enum):
+    """Who the epoch is for."""
+
+    CHECKPOINT = "checkpoint"
+    """For recovery: it goes when newer epochs have taken its place."""
+    SAVEPOINT = "savepoint"
+    """For people: it stays until they remove it."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StoredFile:
+    """A file that holds something else than keyed state. `checksum` is `<algorithm>:<hex digits>`."""
+
+    path: str
+    size: int
+    checksum: str
+
+    def __post_init__(self) -> None:
+        check_file(self.path, self.size, self.checksum)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Inline:
+    """A few bytes that are in the manifest itself."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelState:
+    """What was in flight on a channel at the cut, first to last. It is processed before any new input."""
+
+    channel: ChannelId
+    parts: tuple[StoredFile | Inline, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPosition:
+    """Where the reading of a source's split goes on."""
+
+    split: str
+    position: Json
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPayload:
+    """What a sink needs to commit a transaction, and the rows that it has staged in the tree until then."""
+
+    value: Json
+    staged: tuple[StoredFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskSnapshot:
+    """One operator's part of the cut in one partition.
+
+    `state` is None unless the operator is keyed; its range is the partition's key groups. `positions` and
+    `channels` are ordered by split and by channel; `committables` are in the order in which they were sealed.
+    """
+
+    partition: Partition
+    state: FileSet | None = None
+    positions: tuple[SplitPosition, ...] = ()
+    watermark: Watermark | None = None
+    channels: tuple[ChannelState, ...] = ()
+    committables: tuple[Committable[CommitPayload], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSnapshot:
+    """All partitions of one operator, in order; of a source also what its enumerator has not yet assigned."""
+
+    uid: Uid
+    parallelism: int
+    subtasks: tuple[SubtaskSnapshot, ...]
+    enumerator: Json = NULL
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One epoch of a job. `operators` are ordered by uid.
+
+    `attempt` is the one of the epoch's generation that made it; `parent` is the complete epoch on which it is based,
+    `NO_EPOCH` for a job without a past; `created_at` is in milliseconds since 1970.
+    """
+
+    job: JobId
+    epoch: Epoch
+    attempt: Attempt
+    kind: ManifestKind
+    max_parallelism: int
+    created_at: int
+    operators: tuple[OperatorSnapshot, ...]
+    parent: Epoch = NO_EPOCH
+
+    def __post_init__(self) -> None:
+        check_manifest(self)
+
+    @property
+    def incarnation(self) -> Incarnation:
+        """Who made the epoch."""
+        return Incarnation(self.epoch.generation, self.attempt)
+
+    def references(self) -> frozenset[str]:
+        """The paths of all files without which the epoch could not be restored and committed."""
+        state = (file.path for subtask in _subtasks(self) if subtask.state for file in subtask.state.files)
+        stored = (file.path for subtask in _subtasks(self) for file in _stored(subtask))
+        return frozenset(state).union(stored)
+
+
+def check_job(manifest: Manifest, job: JobId, where: str) -> None:
+    """Refuse, with `ForeignJob`, a manifest of another job: its epochs and transactions are not this job's."""
+    if manifest.job != job:
+        raise ForeignJob(
+            f"{where} belongs to job {manifest.job!r}, not to {job!r}; to start from it as a new job, fork it"
+        )
+
+
+def check_manifest(manifest: Manifest) -> None:
+    """Raise `InvalidManifest`, saying at which uid and partition, unless all rules of this module hold."""
+    epoch = manifest.epoch
+    if not manifest.job:
+        raise InvalidManifest("a manifest without a job id")
+    if epoch.generation < 1 or manifest.attempt < 0 or not 0 <= manifest.created_at < 2**63:
+        raise InvalidManifest(
+            f"epoch {epoch} of attempt {manifest.attempt}, created at {manifest.created_at}, was never triggered"
+        )
+    if manifest.parent >= epoch:
+        raise InvalidManifest(
+            f"epoch {epoch} says that it is based on {manifest.parent}, which is not older; a job that starts from "
+            "another job's epoch begins with a later generation"
+        )
+    if not _ascending([operator.uid for operator in manifest.operators]):
+        raise InvalidManifest(f"the operators of epoch {epoch} are not ordered by uid, or one is there twice")
+    for operator in manifest.operators:
+        _check_operator(operator, epoch, manifest.max_parallelism)
+    _check_names(manifest)
+
+
+def _check_operator(operator: OperatorSnapshot, epoch: Epoch, max_parallelism: int) -> None:
+    uid, parallelism = operator.uid, operator.parallelism
+    try:
+        check_parallelism(parallelism, max_parallelism)
+    except ValueError as error:
+        raise InvalidManifest(f"{uid}: {error}") from error
+    if [subtask.partition for subtask in operator.subtasks] != list(range(parallelism)):
+        raise InvalidManifest(f"{uid}: expected each of the partitions 0 to {parallelism - 1} once, in order")
+    keyed = operator.subtasks[0].state is not None
+    for subtask in operator.subtasks:
+        who = SubtaskId(uid, subtask.partition)
+        if keyed != (subtask.state is not None):
+            raise InvalidManifest(f"{who}: some partitions of {uid} have key groups and some have none")
+        if subtask.state is not None:
+            _check_state(who, subtask.state, epoch, range_of(subtask.partition, parallelism, max_parallelism))
+        if subtask.positions and not _ascending([position.split for position in subtask.positions]):
+            raise InvalidManifest(f"{who}: the splits are not in order, or one has two positions")
+        if subtask.channels:
+            _check_channels(who, subtask.channels)
+        for committable in subtask.committables:
+            if committable.sealed_in > epoch:
+                raise InvalidManifest(f"{who}: transaction {committable.transaction} was sealed after epoch {epoch}")
+
+
+def _check_state(who: SubtaskId, state: FileSet, epoch: Epoch, own: KeyGroupRange) -> None:
+    if state.range != own:
+        raise InvalidManifest(f"{who} has key groups {state.range} instead of {own}")
+    if state.files and state.files[-1].epoch > epoch:
+        raise InvalidManifest(f"{who} has file {state.files[-1].path} of a later epoch, {state.files[-1].epoch}")
+
+
+def _check_channels(who: SubtaskId, channels: tuple[ChannelState, ...]) -> None:
+    if not _ascending([state.channel for state in channels]):
+        raise InvalidManifest(f"{who}: the channels are not in order, or one is there twice")
+    for state in channels:
+        if SubtaskId(state.channel.target, state.channel.receiver) != who:
+            raise InvalidManifest(f"{who} has state of channel {state.channel}, which leads elsewhere")
+
+
+def _check_names(manifest: Manifest) -> None:
+    """A transaction is in one place, and whoever refers to a file says the same of it."""
+    files: dict[str, FileRef | StoredFile] = {}
+    transactions: set[TransactionId] = set()
+    for subtask in _subtasks(manifest):
+        for ref in subtask.state.files if subtask.state else ():
+            known = files.setdefault(ref.path, ref)
+            if known is not ref and not (isinstance(known, FileRef) and _is_same_file(known, ref)):
+                raise InvalidManifest(f"{ref.path} is referred to twice, in ways that contradict each other")
+        for file in _stored(subtask) if subtask.channels or subtask.committables else ():
+            if files.setdefault(file.path, file) is not file:
+                raise InvalidManifest(f"{file.path} is referred to twice; in-flight data and rows are in one place")
+        for committable in subtask.committables:
+            if committable.transaction in transactions:
+                raise InvalidManifest(f"transaction {committable.transaction} is there twice")
+            transactions.add(committable.transaction)
+
+
+def _is_same_file(one: FileRef, other: FileRef) -> bool:
+    return (one.epoch, one.kind, one.size, one.checksum) == (other.epoch, other.kind, other.size, other.checksum)
+
+
+def _subtasks(manifest: Manifest) -> Iterator[SubtaskSnapshot]:
+    return (subtask for operator in manifest.operators for subtask in operator.subtasks)
+
+
+def _stored(subtask: SubtaskSnapshot) -> Iterator[StoredFile]:
+    for state in subtask.channels:
+        yield from (part for part in state.parts if isinstance(part, StoredFile))
+    for committable in subtask.committables:
+        yield from committable.payload.staged
+
+
+def _ascending(names: Sequence[_Name]) -> bool:
+    return len(names) < 2 or all(one < other for one, other in pairwise(names))
