@@ -10,35 +10,18 @@ nothing from the oldest base on is removed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from snapshot.journal_entries import Removed
 from snapshot.journal_state import JournalState
-from statebackend.ids import Epoch, Generation
+from snapshot.layout import JournalEntry, JournalSummary, ManifestFile, SharedFile, parse
+from statebackend.ids import Epoch, Generation, Incarnation
 
 
 class CleanupError(Exception):
     """What was observed contradicts itself or is not enough, so that nothing may be deleted."""
-
-
-class ObjectKind(Enum):
-    """What an object's path says that it is."""
-
-    JOURNAL = "journal"
-    MANIFEST = "manifest"
-    FILE = "file"
-    FOREIGN = "foreign"
-
-
-@dataclass(frozen=True, slots=True)
-class FoundObject:
-    """An object that the store lists; `generation` is the one in its name, 0 if there is none."""
-
-    path: str
-    kind: ObjectKind
-    generation: Generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +45,13 @@ class InFlight:
 class ObservedTree:
     """What was found: first the journal was read, then the manifests of its retained epochs, then the listing.
 
-    Only the driver knows what is in flight; from outside, `in_flight` is empty.
+    `found` are the paths of all objects in the tree. Only the driver knows what is in flight; from outside,
+    `in_flight` is empty.
     """
 
     journal: JournalState
     references: tuple[EpochFiles, ...]
-    found: tuple[FoundObject, ...] = ()
+    found: tuple[str, ...] = ()
     in_flight: tuple[InFlight, ...] = ()
 
 
@@ -106,24 +90,24 @@ def classify(observed: ObservedTree) -> Classification:
     needed = _needed(observed)
     named = _named_by_removals(observed.journal)
     unreadable = any(known.files is None for known in observed.references)
-    ordered = sorted(observed.found, key=lambda item: (named.get(item.path, -1), item.path))
-    return Classification(
-        tuple(Classified(item.path, _fate(item, needed, named, observed, unreadable)) for item in ordered)
-    )
+    ordered = sorted(observed.found, key=lambda path: (named.get(path, -1), path))
+    leftover = Fate.UNEXPLAINED if unreadable else Fate.ORPHANED
+    fates = (_fate(path, needed, named, observed.journal.generation, leftover) for path in ordered)
+    return Classification(tuple(map(Classified, ordered, fates)))
 
 
-def _fate(
-    item: FoundObject, needed: frozenset[str], named: dict[str, int], observed: ObservedTree, unreadable: bool
-) -> Fate:
-    if item.kind is ObjectKind.FOREIGN:
-        return Fate.FOREIGN
-    if item.kind is ObjectKind.JOURNAL or item.path in needed:
-        return Fate.NEEDED
-    if item.path in named:
-        return Fate.REMOVABLE
-    if item.generation >= observed.journal.generation:
-        return Fate.IN_FLIGHT_POSSIBLE
-    return Fate.UNEXPLAINED if unreadable else Fate.ORPHANED
+def _fate(path: str, needed: frozenset[str], named: Mapping[str, int], generation: Generation, leftover: Fate) -> Fate:
+    match parse(path):
+        case None:
+            return Fate.FOREIGN
+        case JournalEntry() | JournalSummary():
+            return Fate.NEEDED
+        case ManifestFile(epoch=Epoch(generation=made_by)) | SharedFile(incarnation=Incarnation(generation=made_by)):
+            if path in needed:
+                return Fate.NEEDED
+            if path in named:
+                return Fate.REMOVABLE
+            return leftover if made_by < generation else Fate.IN_FLIGHT_POSSIBLE
 
 
 def removable_epochs(state: JournalState, retain: int, oldest_base_in_flight: Epoch | None) -> tuple[Epoch, ...]:

@@ -10,9 +10,7 @@ from recovery.cleanup import (
     CleanupError,
     EpochFiles,
     Fate,
-    FoundObject,
     InFlight,
-    ObjectKind,
     ObservedTree,
     classify,
     plan_removal,
@@ -61,8 +59,8 @@ def continued(state: JournalState, *bodies: Body) -> JournalState:
     return state
 
 
-def file(path: str, generation: Generation = FIRST) -> FoundObject:
-    return FoundObject(path, ObjectKind.FILE, generation)
+def file(number: int, generation: Generation = FIRST) -> str:
+    return f"shared/{generation}-0-1-{number}.sst"
 
 
 def refers(of: Epoch, *files: str) -> EpochFiles:
@@ -162,39 +160,38 @@ def test_a_base_that_is_gone_stops_the_clean_up() -> None:
 
 
 def test_every_object_has_one_fate() -> None:
-    state = state_after(*THREE_COMPLETE, Removed(FIRST, (ONE,), ("a", "b"), (manifest(ONE),)))
+    state = state_after(*THREE_COMPLETE, Removed(FIRST, (ONE,), (file(2), file(1)), (manifest(ONE),)))
     state = continued(state, Claimed(SECOND, "other"))
-    found = (
-        file("b"),
-        FoundObject("journal/0000000001.json", ObjectKind.JOURNAL, Generation(0)),
-        FoundObject(manifest(ONE), ObjectKind.MANIFEST, FIRST),
-        FoundObject(manifest(TWO), ObjectKind.MANIFEST, FIRST),
-        FoundObject("epochs/9-1-lost/manifest.json", ObjectKind.MANIFEST, FIRST),
-        file("acknowledged", SECOND),
-        file("new", SECOND),
-        file("left"),
-        file("kept"),
-        FoundObject("notes.txt", ObjectKind.FOREIGN, Generation(0)),
-    )
-    in_flight = (InFlight(Epoch(SECOND, 4), THREE, frozenset({"acknowledged"})),)
-    fates = classify(ObservedTree(state, (refers(TWO, "kept"), refers(THREE, "kept")), found, in_flight))
-    assert fates.of(Fate.NEEDED) == ("acknowledged", manifest(TWO), "journal/0000000001.json", "kept")
-    assert fates.of(Fate.REMOVABLE) == ("b", manifest(ONE))
-    assert fates.of(Fate.ORPHANED) == ("epochs/9-1-lost/manifest.json", "left")
-    assert fates.of(Fate.IN_FLIGHT_POSSIBLE) == ("new",)
-    assert fates.of(Fate.FOREIGN) == ("notes.txt",)
+    entry, lost, kept, left = "journal/0000000001.json", manifest(epoch(9)), file(3), file(4)
+    acknowledged, new = file(1, SECOND), file(2, SECOND)
+    foreign = ("notes.txt", "shared/notes.txt")
+    found = (file(1), file(2), entry, manifest(ONE), manifest(TWO), lost, acknowledged, new, left, kept, *foreign)
+    in_flight = (InFlight(Epoch(SECOND, 4), THREE, frozenset({acknowledged})),)
+    fates = classify(ObservedTree(state, (refers(TWO, kept), refers(THREE, kept)), found, in_flight))
+    assert fates.of(Fate.NEEDED) == (manifest(TWO), entry, kept, acknowledged)
+    assert fates.of(Fate.REMOVABLE) == (file(2), file(1), manifest(ONE)), "in the order of the removal"
+    assert fates.of(Fate.ORPHANED) == (lost, left)
+    assert fates.of(Fate.IN_FLIGHT_POSSIBLE) == (new,)
+    assert fates.of(Fate.FOREIGN) == foreign
 
 
 def test_what_a_removal_names_and_somebody_refers_to_is_needed() -> None:
-    state = state_after(complete(ONE), complete(TWO), Removed(FIRST, (ONE,), ("shared",), (manifest(ONE),)))
-    fates = classify(ObservedTree(state, (refers(TWO, "shared"),), (file("shared"),)))
-    assert fates.of(Fate.NEEDED) == ("shared",)
+    state = state_after(complete(ONE), complete(TWO), Removed(FIRST, (ONE,), (file(1),), (manifest(ONE),)))
+    fates = classify(ObservedTree(state, (refers(TWO, file(1)),), (file(1),)))
+    assert fates.of(Fate.NEEDED) == (file(1),)
+
+
+def test_a_removal_that_names_the_journal_does_not_delete_it() -> None:
+    entry = "journal/0000000001.json"
+    state = state_after(complete(ONE), complete(TWO), Removed(FIRST, (ONE,), (entry, "notes.txt"), (manifest(ONE),)))
+    fates = classify(ObservedTree(state, (refers(TWO),), (entry, "notes.txt")))
+    assert (fates.of(Fate.NEEDED), fates.of(Fate.FOREIGN)) == ((entry,), ("notes.txt",))
 
 
 def test_leftovers_are_unexplained_while_a_retained_manifest_cannot_be_read() -> None:
     state = continued(state_after(complete(ONE)), Claimed(SECOND, "other"))
-    fates = classify(ObservedTree(state, (EpochFiles(ONE, None),), (file("left"),)))
-    assert fates.of(Fate.UNEXPLAINED) == ("left",)
+    fates = classify(ObservedTree(state, (EpochFiles(ONE, None),), (file(1),)))
+    assert fates.of(Fate.UNEXPLAINED) == (file(1),)
 
 
 # --- any history
@@ -208,7 +205,7 @@ class Job:
         self.state = state_after()
         self.files: dict[Epoch, frozenset[str]] = {}
         self.in_flight: list[InFlight] = []
-        self.there: dict[str, FoundObject] = {}
+        self.there: set[str] = set()
         self.counter = 0
 
     def write(self, *bodies: Body) -> None:
@@ -227,16 +224,13 @@ class Job:
         of_base = sorted(self.files[item.base]) if item.base is not None else []
         kept = self.draw.draw(st.sets(st.sampled_from(of_base))) if of_base else set()
         self.files[item.epoch] = frozenset(kept | {self.made(item.epoch.generation)})
-        self.put(FoundObject(manifest(item.epoch), ObjectKind.MANIFEST, item.epoch.generation))
+        self.there.add(manifest(item.epoch))
         self.write(complete(item.epoch, has_committables=self.draw.draw(st.booleans())))
 
     def made(self, generation: Generation) -> str:
         self.counter += 1
-        self.put(file(f"shared/{generation}-{self.counter}.sst", generation))
-        return f"shared/{generation}-{self.counter}.sst"
-
-    def put(self, item: FoundObject) -> None:
-        self.there[item.path] = item
+        self.there.add(file(self.counter, generation))
+        return file(self.counter, generation)
 
     def commit(self) -> None:
         if self.state.usable and self.state.usable[-1].awaits_commit:
@@ -267,20 +261,20 @@ class Job:
         fates = classify(self.tree())
         deletions = fates.of(Fate.REMOVABLE) + fates.of(Fate.ORPHANED)
         for path in deletions[: self.draw.draw(st.integers(0, len(deletions))) if limit is None else limit]:
-            del self.there[path]
+            self.there.remove(path)
 
     def summarise(self) -> None:
         self.state = self.state.summarised()
 
     def tree(self) -> ObservedTree:
         references = tuple(EpochFiles(record.epoch, self.files[record.epoch]) for record in self.state.retained)
-        return ObservedTree(self.state, references, tuple(self.there.values()), tuple(self.in_flight))
+        return ObservedTree(self.state, references, tuple(self.there), tuple(self.in_flight))
 
     def check(self) -> None:
         bases = {item.base for item in self.in_flight if item.base is not None}
         for needed in {record.epoch for record in self.state.retained} | self.state.pinned | bases:
-            missing = self.files[needed] | {manifest(needed)}
-            assert missing <= self.there.keys(), f"epoch {needed} has lost {missing - self.there.keys()}"
+            lost = (self.files[needed] | {manifest(needed)}) - self.there
+            assert not lost, f"epoch {needed} has lost {lost}"
 
 
 OFTEN = ("trigger", "trigger", "complete", "complete", "commit", "remove", "clean")
@@ -300,4 +294,4 @@ def test_nothing_reachable_is_ever_deleted_and_leftovers_go_in_the_end(data: st.
     reachable = frozenset().union(
         *(job.files[record.epoch] | {manifest(record.epoch)} for record in job.state.retained)
     )
-    assert job.there.keys() == reachable
+    assert job.there == reachable
