@@ -26,6 +26,7 @@ from snapshot.journal_entries import (
     Unpinned,
 )
 from snapshot.journal_state import EpochRecord, EpochState, JournalState, Pin
+from snapshot.layout import JournalEntry, JournalSummary, path_of
 from snapshot.sealed_json import DamagedDocument, Fields, NewerDocument, seal, unseal
 from statebackend.ids import NO_EPOCH, Epoch, Generation
 
@@ -45,9 +46,10 @@ def encode_entry(entry: Entry) -> bytes:
 
 def decode_entry(number: int, data: bytes) -> Entry:
     """The entry found at this number; `DamagedJournal` or `NewerJournal` if it cannot be read as one."""
-    entry = _decode(f"journal entry {number}", data, _ENTRY, ENTRY_VERSION, _entry_from_json)
+    entry = _decode(path_of(JournalEntry(number)), data, _ENTRY, ENTRY_VERSION, _entry_from_json)
     if entry.number != number:
-        raise DamagedJournal(f"journal entry {number} is damaged: it says that it is entry {entry.number}")
+        where = path_of(JournalEntry(number))
+        raise DamagedJournal(f"{where} is damaged: it says that it is entry {entry.number}")
     return entry
 
 
@@ -68,21 +70,22 @@ def encode_summary(state: JournalState) -> bytes:
 
 def decode_summary(floor: int, data: bytes) -> JournalState:
     """The state at this floor; `DamagedJournal` or `NewerJournal` if it cannot be read as one."""
-    state = _decode(f"journal summary {floor}", data, _SUMMARY, SUMMARY_VERSION, _summary_from_json)
+    state = _decode(path_of(JournalSummary(floor)), data, _SUMMARY, SUMMARY_VERSION, _summary_from_json)
     if state.number != floor:
-        raise DamagedJournal(f"journal summary {floor} is damaged: it says that its floor is {state.number}")
+        where = path_of(JournalSummary(floor))
+        raise DamagedJournal(f"{where} is damaged: it says that its floor is {state.number}")
     return state
 
 
-def _decode(what: str, data: bytes, form: str, version: int, read: Callable[[Fields], _Content]) -> _Content:
+def _decode(where: str, data: bytes, form: str, version: int, read: Callable[[Fields], _Content]) -> _Content:
     try:
         fields = unseal(data, form, version)
         content = read(fields)
         fields.close()
     except NewerDocument as error:
-        raise NewerJournal(f"{what} was written by a newer program: {error}") from error
+        raise NewerJournal(f"{where} was written by a newer program: {error}") from error
     except ValueError as error:
-        raise DamagedJournal(f"{what} is damaged: {error}") from error
+        raise DamagedJournal(f"{where} is damaged: {error}") from error
     return content
 
 

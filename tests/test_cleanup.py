@@ -281,7 +281,7 @@ OFTEN = ("trigger", "trigger", "complete", "complete", "commit", "remove", "clea
 MOVES = (*OFTEN, *OFTEN, "pin", "unpin", "restart", "summarise")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 @given(st.data())
 def test_nothing_reachable_is_ever_deleted_and_leftovers_go_in_the_end(data: st.DataObject) -> None:
     job = Job(data)

@@ -231,7 +231,7 @@ def bodies(draw: st.DrawFn) -> Body:
     return draw(st.sampled_from(offered))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 @given(st.lists(bodies(), max_size=80), st.sets(st.integers(0, 80)))
 def test_a_fold_over_summaries_is_the_fold_and_keeps_what_must_be_kept(
     offered: list[Body], summaries: set[int]

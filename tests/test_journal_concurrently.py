@@ -311,7 +311,7 @@ def settle(world: World, actors: list[Actor]) -> None:
         final.move()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=4 * settings().max_examples, deadline=None)
 @given(st.binary(max_size=600))
 def test_whatever_is_reported_is_what_the_history_says(data: bytes) -> None:
     explore(data, Kit())

@@ -82,19 +82,16 @@ CLAIM = ENTRIES["claimed"]
 DATA = encode_entry(CLAIM)
 
 
-@given(st.integers(0, len(DATA) - 1), st.integers(1, 255))
+@given(st.integers(0, len(DATA) - 2), st.integers(1, 255))
 def test_one_changed_byte_is_noticed(place: int, change: int) -> None:
     changed = DATA[:place] + bytes([DATA[place] ^ change]) + DATA[place + 1 :]
-    if changed.strip() == DATA.strip():
-        assert decode_entry(1, changed) == CLAIM
-    else:
-        with pytest.raises((DamagedJournal, NewerJournal), match="journal entry 1 "):
-            decode_entry(1, changed)
+    with pytest.raises((DamagedJournal, NewerJournal), match=r"journal/0000000001\.json "):
+        decode_entry(1, changed)
 
 
 @given(st.integers(0, len(DATA) - 2))
 def test_an_entry_that_is_cut_short_is_noticed(length: int) -> None:
-    with pytest.raises(DamagedJournal, match="journal entry 1 is damaged"):
+    with pytest.raises(DamagedJournal, match=r"journal/0000000001\.json is damaged"):
         decode_entry(1, DATA[:length])
 
 
@@ -130,20 +127,20 @@ def resealed(**changes: object) -> bytes:
     ],
 )
 def test_a_sealed_entry_with_strange_content_is_refused(changes: dict[str, object], says: str) -> None:
-    with pytest.raises(DamagedJournal, match="journal entry 1 is damaged") as caught:
+    with pytest.raises(DamagedJournal, match=r"journal/0000000001\.json is damaged") as caught:
         decode_entry(1, resealed(**changes))
     assert says in str(caught.value)
 
 
 def test_a_newer_version_is_told_from_damage() -> None:
-    with pytest.raises(NewerJournal, match=r"journal entry 1 was written by a newer program.*version 2"):
+    with pytest.raises(NewerJournal, match=r"journal/0000000001\.json was written by a newer program.*version 2"):
         decode_entry(1, seal("epochcut.journal.entry", 2, {"anything": 1}))
-    with pytest.raises(NewerJournal, match="journal summary 7"):
+    with pytest.raises(NewerJournal, match=r"journal/summary-0000000007\.json"):
         decode_summary(7, seal("epochcut.journal.summary", 2, {}))
 
 
 def test_a_summary_in_the_place_of_another_is_refused() -> None:
-    with pytest.raises(DamagedJournal, match="journal summary 7 is damaged: it says that its floor is 0"):
+    with pytest.raises(DamagedJournal, match=r"summary-0000000007\.json is damaged: it says that its floor is 0"):
         decode_summary(7, encode_summary(EMPTY))
     with pytest.raises(DamagedJournal, match="not of the format"):
         decode_entry(1, encode_summary(EMPTY))

@@ -250,7 +250,7 @@ def test_a_damaged_entry_is_named_unless_it_is_void() -> None:
     reader = reading_to(2)
     reader.handle(EntryRead(b"{"))
     reader.handle(EntryRead(None))
-    with pytest.raises(DamagedJournal, match="journal entry 3 is damaged"):
+    with pytest.raises(DamagedJournal, match=r"journal/0000000003\.json is damaged"):
         reader.handle(FloorRead(0))
     reader = reading_to(2)
     reader.handle(EntryRead(b"{"))

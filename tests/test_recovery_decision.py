@@ -205,7 +205,7 @@ def observations(draw: st.DrawFn) -> Observed:
     return replace(seen, present=seen.present - draw(st.sets(st.sampled_from(sorted(seen.present)))))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=4 * settings().max_examples, deadline=None)
 @given(observations())
 def test_whatever_was_left_nothing_is_lost_repeated_or_made_up_without_consent(seen: Observed) -> None:
     decision = decide(seen)
@@ -234,7 +234,7 @@ def test_whatever_was_left_nothing_is_lost_repeated_or_made_up_without_consent(s
             assert set(waiting) <= set(replay) | named | set(gives_up), "no output is passed over in silence"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=4 * settings().max_examples, deadline=None)
 @given(observations())
 def test_a_start_that_dies_after_giving_up_epochs_is_followed_by_the_same_decision(seen: Observed) -> None:
     decision = decide(seen)
