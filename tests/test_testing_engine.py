@@ -314,12 +314,45 @@ def test_a_crash_loses_the_end_of_what_was_sent_and_no_more() -> None:
     assert sorted(str(record.payload) for record in history.kinds(Kind.LOST)) == ["1", "2"]
 
 
+def test_only_who_had_to_do_with_a_process_hears_of_its_crash() -> None:
+    net, history = network()
+    net.send("a", 0, "b", "hello")
+    net.crash("b", history.append("b", 0, Kind.CRASHED), Schedule(b""))
+    assert [link.channel for link in net.ready] == [Channel("b", "a")]
+
+
 def test_a_cut_tells_both_ends() -> None:
     net, _ = network()
     net.send("a", 0, "b", "lost")
     net.cut(net.cuttable()[0], Schedule(b"\xff"))
     assert deliver(net) == [Break(None), Break(None)]
     assert net.cuttable() == []
+
+
+FREQUENT_CRASHES = "ff 00 00 00"
+A_CRASH_IN_THE_MIDDLE_OF_THE_NEXT_STEP = "ff 00 00 ff"
+
+
+def test_no_fault_happens_after_the_schedule_has_run_out() -> None:
+    announced = bytes.fromhex(FREQUENT_CRASHES + A_CRASH_IN_THE_MIDDLE_OF_THE_NEXT_STEP)
+    faults = Faults(crashes=1)
+    assert not talk(Schedule(announced), faults).kinds(Kind.CRASHED)
+    assert len(talk(Schedule(announced + bytes(3)), faults).kinds(Kind.CRASHED)) == 1
+
+
+def test_some_histories_have_slow_processes_and_slow_channels_and_the_benign_one_has_neither() -> None:
+    def speeds(skew: int) -> tuple[set[int], set[int]]:
+        swarm = Swarm(Schedule(bytes([0, 0, skew])), Faults())
+        names = [f"p{number}" for number in range(30)]
+        return {swarm.speed(name) for name in names}, {swarm.speed(name, "q") for name in names}
+
+    assert {(len(of_processes), len(of_channels)) for of_processes, of_channels in map(speeds, range(256))} == {
+        (1, 1),
+        (1, 3),
+        (3, 1),
+        (3, 3),
+    }
+    assert speeds(0) == ({4}, {4})
 
 
 def test_statistics_tell_histories_apart() -> None:

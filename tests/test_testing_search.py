@@ -150,6 +150,47 @@ def test_in_text_a_process_is_a_column_and_a_message_an_arrow() -> None:
     ]
 
 
+def history_of_everything() -> History:
+    history = History(("a", "b"))
+    history.append("a", 0, Kind.NOTED, payload="x" * 99)
+    history.append("a", 0, Kind.SAVED, payload=5)
+    to_itself = history.append("a", 0, Kind.SENT, "a", "self")
+    history.append("a", 0, Kind.RECEIVED, "a", "self", to_itself)
+    history.append("b", 0, Kind.SENT, "a", "forever under way")
+    history.append("b", 0, Kind.PAUSED)
+    history.append("a", 0, Kind.CUT, "b")
+    history.append("a", 0, Kind.BROKEN, "b")
+    history.append("b", 0, Kind.RESUMED)
+    history.append("b", 0, Kind.CRASHED)
+    history.append("b", 1, Kind.STARTED)
+    return history
+
+
+def test_in_text_whatever_happens_has_its_sign() -> None:
+    rows = as_text(history_of_everything()).splitlines()[1:-2]
+    assert [row[9:20].rstrip() for row in rows] == [
+        "◆         │",
+        "▪         │",
+        "●─m1─◂    │".replace("◂", "▸"),
+        "●─m1─◂    │",
+        "│    ◂─m2─●",
+        "│         ‖",
+        "●         ┊",
+        "≀         ┊",
+        "│         ▷",
+        "│         ✗",
+        "│         ○",
+    ]
+    assert "a was cut off from b" in rows[6]
+
+
+def test_in_an_svg_whatever_happens_is_labelled() -> None:
+    drawing = as_svg(history_of_everything(), Cut({}))
+    texts = {element.text for element in ElementTree.fromstring(drawing).iter() if element.text}
+    assert {"x" * 21 + "…", "saves 5", "self", "paused", "⚡ b", "resumed", "crashed", "starts anew"} <= texts
+    assert "#0 a noted: " + "x" * 99 in texts
+
+
 def test_in_text_the_past_of_a_cut_stands_above_it() -> None:
     cut = Cut({"a": 5, "b": 2, "c": 2}, name="epoch 1")
     lines = as_text(small_history(), cut).splitlines()

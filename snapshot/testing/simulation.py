@@ -333,7 +333,6 @@ class Simulation(Generic[P]):
         seat.doomed = False
         seat.process = None
         seat.offer(())
-        self._acting.pop(seat, None)
         self._away[seat] = None
         at = self._record(seat, Kind.CRASHED)
         self._network.crash(seat.name, at, self._schedule)
