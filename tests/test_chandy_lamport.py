@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
+from hypothesis import settings
 
 from snapshot.chandy_lamport import MarkerRule, Recorded, SendMarkers
 from snapshot.testing import (
@@ -174,7 +175,7 @@ def check_total(cut: Cut, total: int) -> None:
 
 
 def test_every_snapshot_of_any_graph_is_a_state_that_the_system_could_have_been_in() -> None:
-    check(run, histories=500)
+    check(run, histories=5 * settings().max_examples)
 
 
 class MarkerAfterOneMoreMessage(Branch):

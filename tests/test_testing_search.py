@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from examples import third_party_protocol, wrong_protocol
 from snapshot.testing import (
@@ -152,7 +153,7 @@ def test_in_text_a_process_is_a_column_and_a_message_an_arrow() -> None:
 
 def history_of_everything() -> History:
     history = History(("a", "b"))
-    history.append("a", 0, Kind.NOTED, payload="x" * 99)
+    history.append("a", 0, Kind.NOTED, payload="x" * 120)
     history.append("a", 0, Kind.SAVED, payload=5)
     to_itself = history.append("a", 0, Kind.SENT, "a", "self")
     history.append("a", 0, Kind.RECEIVED, "a", "self", to_itself)
@@ -182,13 +183,14 @@ def test_in_text_whatever_happens_has_its_sign() -> None:
         "│         ○",
     ]
     assert "a was cut off from b" in rows[6]
+    assert rows[0].endswith("xxx…")
 
 
 def test_in_an_svg_whatever_happens_is_labelled() -> None:
     drawing = as_svg(history_of_everything(), Cut({}))
     texts = {element.text for element in ElementTree.fromstring(drawing).iter() if element.text}
     assert {"x" * 21 + "…", "saves 5", "self", "paused", "⚡ b", "resumed", "crashed", "starts anew"} <= texts
-    assert "#0 a noted: " + "x" * 99 in texts
+    assert "#0 a noted: " + "x" * 120 in texts
 
 
 def test_in_text_the_past_of_a_cut_stands_above_it() -> None:
@@ -262,4 +264,4 @@ def test_on_fifo_channels_the_wrong_protocol_would_be_right() -> None:
         accounts = third.open_accounts(schedule, wrong_protocol.WaitsForTheAnnouncement)
         third.check_snapshot(Simulation(accounts, schedule).run(), accounts)
 
-    check(run_in_order, histories=300)
+    check(run_in_order, histories=3 * settings().max_examples)

@@ -22,6 +22,8 @@ _SYMBOLS = {
     Kind.PAUSED: "‖",
     Kind.RESUMED: "▷",
 }
+_WORDS = 110  # what a row says; a payload that is longer can be had from the history
+
 _LEGEND = (
     "● acts, sends, receives  ◆ remarks  ▪ saves  ○ starts  ✗ crashes  ≀ hears of a broken link  ‖ ▷ pauses, resumes"
 )
@@ -134,6 +136,7 @@ class _Page:
         cells[own] = _SYMBOLS.get(record.kind, "●")
         message = self.messages.get(record.cause if record.cause is not None else record.at)
         words = f"{record.process} {record.what}"
+        words = words if len(words) <= _WORDS else f"{words[: _WORDS - 1]}…"
         match record.kind:
             case Kind.CRASHED:
                 self.lines[record.process] = " "
