@@ -194,7 +194,8 @@ class _Drawing:
             parts.append(_line(x, y - 4, x + 24, y - 4, style))
             parts.append(f'<text x="{x + 30:.1f}" y="{y}">{meaning}</text>')
             x += 50 + len(meaning) * _LETTER
-        parts.append(f'<text x="{x:.1f}" y="{y}">■ remark or save   <tspan fill="#d01f1f">✕</tspan> crash</text>')
+        signs = f'<tspan fill="{_CUT}">■</tspan> remark or save   <tspan fill="#d01f1f">✕</tspan> crash'
+        parts.append(f'<text x="{x:.1f}" y="{y}">{signs}</text>')
         return parts
 
 

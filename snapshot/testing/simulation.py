@@ -48,6 +48,7 @@ class _Step(Generic[P]):
 
     seat: _Seat[P]
     action: Action
+    number: int
     weight: int
 
 
@@ -83,8 +84,8 @@ class _Seat(Generic[P]):
         """These, and only these, are the actions from now on."""
         self.drains = []
         self.extras = []
-        for action in actions:
-            step = _Step(self, action, max(1, action.weight * self.speed // ORDINARY))
+        for number, action in enumerate(actions):
+            step = _Step(self, action, number, max(1, action.weight * self.speed // ORDINARY))
             (self.drains if action.drain else self.extras).append(step)
 
 
@@ -113,7 +114,7 @@ class Simulation(Generic[P]):
         self._acting: dict[_Seat[P], None] = {}
         self._away: dict[_Seat[P], None] = {}
         self._steps = 0
-        self._digest = 0
+        self._digest = hash(self.history.processes)
 
     @property
     def processes(self) -> dict[str, P]:
@@ -190,24 +191,24 @@ class Simulation(Generic[P]):
 
     def _take(self, option: Link | _Seat[P] | _Step[P]) -> None:
         if isinstance(option, Link):
-            self._mark(0, option.number)
             self._deliver(option)
         elif isinstance(option, _Step):
             seat = option.seat
-            self._mark(1, seat.number)
+            self._mark(1, seat.number, option.number)
             at = self._record(seat, Kind.ACTED, payload=option.action)
             self._handle(seat, Acted(option.action), at)
         else:
             self._mark(2, option.number)
             self._bring_back(option)
 
-    def _mark(self, what: int, whom: int) -> None:
+    def _mark(self, *chosen: int) -> None:
         """Tell this history from others by what was chosen in it."""
-        self._digest = hash((self._digest, what, whom))
+        self._digest = hash((self._digest, chosen))
 
     def _deliver(self, link: Link) -> None:
         seat = self._seats[link.receiver]
         item = self._network.take(link, self._schedule)
+        self._mark(0, link.number if isinstance(item, Break) else item.sent)
         if isinstance(item, Break):
             at = self._record(seat, Kind.BROKEN, link.sender, cause=item.cause)
             self._handle(seat, Broken(link.sender), at)
