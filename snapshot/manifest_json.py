@@ -77,7 +77,7 @@ def decode(data: bytes, where: str) -> Manifest:
     if header is None:
         _refuse_header(data, where)
     body = data[header.end() : -len(_END)]
-    if not data.endswith(_END) or digest(body) != header[1].decode():
+    if digest(body) != header[1].decode():
         raise DamagedManifest(f"{where} is damaged: its checksum does not match, so it was changed or cut short")
     try:
         manifest = _Reader(where).manifest(json.loads(body))

@@ -113,9 +113,9 @@ class FileSet:
         """The set of these files, in whichever order they come."""
         return cls(groups, tuple(sorted(files, key=_restore_order)))
 
-    def added(self, delta: FileRef) -> FileSet:
-        """With one more file: what an epoch adds. The caller owes that the file is of the newest epoch."""
-        return FileSet.of(self.range, (*self.files, delta))
+    def added(self, file: FileRef) -> FileSet:
+        """With one more file: what an epoch adds. The caller owes that no younger base speaks of its groups."""
+        return FileSet.of(self.range, (*self.files, file))
 
     def consolidated(self, base: FileRef) -> FileSet:
         """With a base in place of all that files up to its epoch say about its groups; later deltas stay.

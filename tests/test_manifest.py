@@ -228,6 +228,19 @@ def test_a_manifest_with_one_changed_byte_is_refused(at: int, change: int) -> No
         decode(bytes(data), WHERE)
 
 
+def test_a_changed_body_is_told_by_its_checksum() -> None:
+    with pytest.raises(DamagedManifest, match="its checksum does not match, so it was changed or cut short"):
+        decode(encode(RICH).replace(b'"size":4096', b'"size":4097'), WHERE)
+
+
+def test_a_manifest_with_something_after_its_end_is_refused() -> None:
+    for tail in (b"}", b"\n", b"}\n", b" "):
+        with pytest.raises(DamagedManifest):
+            decode(encode(RICH) + tail, WHERE)
+    with pytest.raises(DamagedManifest, match="not in the form in which manifests are written"):
+        decode(encode(RICH)[:-2] + b" }", WHERE)
+
+
 def test_a_manifest_that_was_cut_short_anywhere_is_refused() -> None:
     data = encode(RICH)
     for kept in range(len(data)):
@@ -370,7 +383,7 @@ def with_out(subtask: SubtaskSnapshot) -> Callable[[], Manifest]:
 
 
 assert COUNT_0.state is not None
-LATER = FileSet(groups(0, 4), (state_file("later", epoch(18), FileKind.DELTA, groups(0, 4)),))
+LATER = COUNT_0.state.added(state_file("later", epoch(18), FileKind.DELTA, groups(0, 4)))
 OTHER_SIZE = FileSet(groups(0, 4), (replace(SHARED, ranges=(groups(0, 3),), size=1),))
 STAGED = StoredFile("shared/2-0-1-6.channel", 70_000, "crc32:0badcafe")
 
