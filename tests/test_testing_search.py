@@ -186,6 +186,18 @@ def test_in_text_whatever_happens_has_its_sign() -> None:
     assert rows[0].endswith("xxx…")
 
 
+def test_of_a_very_long_history_the_text_shows_what_is_near_its_ends_and_near_what_is_marked() -> None:
+    history = History(("a",))
+    for number in range(2000):
+        history.append("a", 0, Kind.NOTED, payload=number)
+    rows = as_text(history, marked=[1000]).splitlines()
+    assert len(rows) < 300
+    for number in (0, 1000, 1999):
+        assert any(row.endswith(f"a noted: {number}") for row in rows)
+    gaps = [int(row.split()[1]) for row in rows if "... " in row]
+    assert sum(gaps) + sum("a noted" in row for row in rows) == 2000
+
+
 def test_in_an_svg_whatever_happens_is_labelled() -> None:
     drawing = as_svg(history_of_everything(), Cut({}))
     texts = {element.text for element in ElementTree.fromstring(drawing).iter() if element.text}

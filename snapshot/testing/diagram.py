@@ -1,8 +1,9 @@
 """The space-time diagram of the lectures as text: a column for each process, and time running down.
 
-What always holds: each record has a row of its own, and the rows of a process are in its order. If there is a
-cut, all of its past stands above it, so the cut is a straight line: a consistent cut leaves every arrow
-pointing down, and a message that arrives above the line but is sent below it is the contradiction itself.
+What always holds: each record has a row of its own, and the rows of a process are in its order; of a very long
+history those rows are left out that are far from its ends, its cut and what is marked. If there is a cut, all of
+its past stands above it, so the cut is a straight line: a consistent cut leaves every arrow pointing down, and a
+message that arrives above the line but is sent below it is the contradiction itself.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 
 from snapshot.testing.history import Cut, History, Kind, Record
 
@@ -23,6 +25,8 @@ _SYMBOLS = {
     Kind.RESUMED: "▷",
 }
 _WORDS = 110  # what a row says; a payload that is longer can be had from the history
+
+_NEAR = 60  # rows that are kept around whatever matters in a very long history
 
 _LEGEND = (
     "● acts, sends, receives  ◆ remarks  ▪ saves  ○ starts  ✗ crashes  ≀ hears of a broken link  ‖ ▷ pauses, resumes"
@@ -110,7 +114,7 @@ class _Page:
             rows += self._rows([record for record in self.history if self._inside(record)])
             rows.append(" " * 7 + "═" * self.end + f" {self.cut.name}")
             rows += self._rows([record for record in self.history if not self._inside(record)])
-        return "\n".join([*rows, "", " " * 7 + _LEGEND, ""])
+        return "\n".join([*_abridged(rows), "", " " * 7 + _LEGEND, ""])
 
     def _inside(self, record: Record) -> bool:
         """A loss stands where the sending does, wherever the network lost the message later."""
@@ -182,3 +186,17 @@ class _Page:
         cells[low:high] = way
         middle = (start + 3 if start < end else start - 2 - len(name)) if high - low > 6 else low
         cells[middle : middle + len(name)] = name
+
+
+def _abridged(rows: list[str]) -> list[str]:
+    """All rows of a history that can be read; of a longer one what is near its ends, its cut and what is marked."""
+    if len(rows) <= 10 * _NEAR:
+        return rows
+    matters = [0, len(rows), *(number for number, row in enumerate(rows) if row.startswith(">") or "══" in row)]
+    kept = sorted({at for number in matters for at in range(number - _NEAR, number + _NEAR) if 0 <= at < len(rows)})
+    short = [rows[0]]
+    for before, at in pairwise(kept):
+        if at > before + 1:
+            short.append(f"       ... {at - before - 1} rows ...")
+        short.append(rows[at])
+    return short

@@ -7,12 +7,13 @@ the history ends in a state in which nothing is left to happen.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar, assert_never
 
 from snapshot.testing.faults import NO_FAULTS, ORDINARY, Fault, Faults, Swarm
-from snapshot.testing.history import History, Kind
+from snapshot.testing.history import STIMULI, History, Kind
 from snapshot.testing.network import Break, Link, Network
 from snapshot.testing.process import Acted, Action, Broken, Effect, Event, Note, Process, Received, Save, Send, Started
 from snapshot.testing.schedule import Schedule
@@ -77,6 +78,8 @@ class _Seat(Generic[P]):
         self.paused = False
         self.doomed = False
         """Whether it crashes in the middle of the next thing that it does."""
+        self.turn = 0
+        """Counts its fair turns, so that none of its actions starves the others."""
         self.drains: list[_Step[P]] = []
         self.extras: list[_Step[P]] = []
 
@@ -121,7 +124,7 @@ class Simulation(Generic[P]):
         """The processes that are up now: after the run, all of them."""
         return {name: seat.process for name, seat in self._seats.items() if seat.process is not None}
 
-    def run(self, fair_steps: int = 20_000) -> History:
+    def run(self, fair_steps: int = 10_000) -> History:
         """Run until the schedule has run out and nothing is left to happen; to be called once.
 
         Raises `Violation` if a process raises anything, sends to nobody, or if the processes do not come to rest within
@@ -176,7 +179,9 @@ class Simulation(Generic[P]):
                 return
             self._take(option)
             self._steps += 1
-        raise Violation(f"the processes did not come to rest within {limit} steps without faults")
+        last = Counter(f"{r.process} {r.what}" for r in self.history[-limit // 2 :] if r.kind in STIMULI)
+        often = "; ".join(f"{what} ({times} times)" for what, times in last.most_common(3))
+        raise Violation(f"the processes did not come to rest within {limit} steps without faults; lately {often}")
 
     def _fair_option(self) -> Link | _Seat[P] | _Step[P] | None:
         """Returning comes before delivering and delivering before acting; among equals, whose turn is longest ago."""
@@ -186,7 +191,8 @@ class Simulation(Generic[P]):
             return link
         for seat in self._acting:
             if seat.drains:
-                return seat.drains[0]
+                seat.turn += 1
+                return seat.drains[seat.turn % len(seat.drains)]
         return None
 
     def _take(self, option: Link | _Seat[P] | _Step[P]) -> None:
