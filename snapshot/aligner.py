@@ -88,7 +88,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """The channel state of an unaligned epoch, complete: what was sent before each marker and not processed by the cut."""
+    """The channel state of an unaligned epoch, complete: sent before the marker, not processed at the cut."""
 
     epoch: Epoch
     channels: tuple[tuple[ChannelId, tuple[Data, ...]], ...]
@@ -252,7 +252,7 @@ class Aligner:
         return instructions + self._try_cut(pending)
 
     def _close(self, channel: ChannelId, epoch: Epoch | None) -> list[AlignerInstruction]:
-        """A marker (or, without an epoch, the end) has arrived: what is recorded of this channel up to it is complete."""
+        """A marker (or, without an epoch, the end) has arrived: up to it, this channel is recorded."""
         instructions: list[AlignerInstruction] = []
         for recorded, recording in list(self._recordings.items()):
             if channel not in recording.open or (epoch is not None and epoch < recorded):

@@ -235,7 +235,14 @@ class Coordinator(Generic[Content]):
         self._publishing = self._ready.pop(0)
         epoch = self._in_flight[self._publishing]
         return [
-            Publish(self._publishing, self._incarnation, epoch.marker.savepoint, epoch.contents, bool(epoch.committers))
+            Publish(
+                self._publishing,
+                epoch.base,
+                self._incarnation,
+                epoch.marker.savepoint,
+                epoch.contents,
+                bool(epoch.committers),
+            )
         ]
 
     def _published(self, epoch: Epoch) -> list[CoordinatorInstruction[Content]]:

@@ -172,9 +172,13 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class Publish(Generic[Content]):
-    """Write the manifest, then propose the journal's entry; answer with `Published`, `PublishFailed` or `Fenced`."""
+    """Write the manifest, then propose the journal's entry; answer with `Published`, `PublishFailed` or `Fenced`.
+
+    `base` is the epoch that was the last complete one when this was triggered.
+    """
 
     epoch: Epoch
+    base: Epoch | None
     incarnation: Incarnation
     savepoint: bool
     contents: Mapping[Partition, Content]
@@ -209,7 +213,11 @@ class Subsume:
 
 @dataclass(frozen=True, slots=True)
 class RollBack:
-    """Restore every participant from `epoch` (None: from the beginning) as this incarnation, then report it started."""
+    """Restore every participant from `epoch` (None: from the beginning) as this incarnation, then report it started.
+
+    Meanwhile read the journal, and report `Fenced` if there is a newer claim: a fenced driver might otherwise try for
+    ever to restore what its successor has removed.
+    """
 
     epoch: Epoch | None
     incarnation: Incarnation

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from snapshot.frames import Data, Frame, Marker, MarkerMode
+from snapshot.frames import Data, End, Frame, Marker, MarkerMode
 
 
 class Outbox:
@@ -23,6 +23,7 @@ class Outbox:
         self._ordered = ordered
         self._frames: deque[Frame] = deque()
         self._bytes = 0
+        self._ended = False
 
     def __len__(self) -> int:
         return len(self._frames)
@@ -33,7 +34,15 @@ class Outbox:
         return self._bytes
 
     def put(self, frame: Frame) -> tuple[Data, ...]:
-        """Queue a frame; returns the data that it overtook, which is none unless it is an unaligned marker."""
+        """Queue a frame; returns the data that it overtook, which is none unless it is an unaligned marker.
+
+        A marker behind the end is dropped: to the receiver, the end stands for all markers to come.
+        """
+        if self._ended:
+            if isinstance(frame, Marker):
+                return ()
+            raise ValueError(f"{frame} cannot be sent: the channel has ended")
+        self._ended = isinstance(frame, End)
         if isinstance(frame, Marker) and frame.mode is MarkerMode.UNALIGNED and not self._ordered:
             return self._overtake(frame)
         if isinstance(frame, Data):

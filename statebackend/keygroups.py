@@ -59,9 +59,7 @@ class KeyGroupRange:
 def check_parallelism(parallelism: int, max_parallelism: int) -> None:
     """Refuse a parallelism that the key groups cannot be divided over; `ValueError` says the limits."""
     if not 1 <= max_parallelism <= LARGEST_MAX_PARALLELISM:
-        raise ValueError(
-            f"maximum parallelism {max_parallelism} is out of bounds: 1 to {LARGEST_MAX_PARALLELISM}"
-        )
+        raise ValueError(f"maximum parallelism {max_parallelism} is out of bounds: 1 to {LARGEST_MAX_PARALLELISM}")
     if not 1 <= parallelism <= max_parallelism:
         raise ValueError(
             f"parallelism {parallelism} is out of bounds: 1 to the maximum parallelism "

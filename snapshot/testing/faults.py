@@ -22,6 +22,7 @@ class Fault(Enum):
     CUT = "cut"
     LOSS = "loss"
     PAUSE = "pause"
+    CALM = "calm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +31,16 @@ class Faults:
 
     A crash drops a process's state, all that is on its way to it, and the end of what is on its way from it.
     A cut drops the end of what is on a link, both ways. Both tell the peers. A loss drops one message of a
-    channel in `lossy`, and nobody is told. A pause stops a process for a while. Channels are FIFO, except those in
-    `overtaking`, on which messages may overtake each other.
+    channel in `lossy`, and nobody is told. A pause stops a process for a while. A calm is no fault but the want
+    of any: for a while all goes its fair way, so that a short schedule gets far before it turns adverse again.
+    Channels are FIFO, except those in `overtaking`, on which messages may overtake each other.
     """
 
     crashes: int = 0
     cuts: int = 0
     losses: int = 0
     pauses: int = 0
+    calms: int = 0
     crashable: Collection[str] | None = None
     cuttable: Collection[Channel] | None = None
     lossy: Collection[Channel] = ()
@@ -51,6 +54,7 @@ class Faults:
             Fault.CUT: self.cuts,
             Fault.LOSS: self.losses,
             Fault.PAUSE: self.pauses,
+            Fault.CALM: self.calms,
         }[fault]
 
 
@@ -58,6 +62,7 @@ NO_FAULTS = Faults()
 
 _RATES = (0, 5, 30)  # in 256ths, per step
 _SPEEDS = (4, 1, 16)
+_CALMS = (0, 20, 60, 150, 400)
 ORDINARY = _SPEEDS[0]
 """The weight of a delivery or action that nothing prefers."""
 
@@ -77,6 +82,13 @@ class Swarm:
         self.eagerness = _SPEEDS[schedule.number(len(_SPEEDS))]
         self.returning = _SPEEDS[schedule.number(len(_SPEEDS))]
         self._skew = schedule.number(256)
+        self.calm = self.calm_steps(schedule) if faults.calms else 0
+        """For how many more steps all goes its fair way."""
+
+    @staticmethod
+    def calm_steps(schedule: Schedule) -> int:
+        """How long a calm lasts."""
+        return _CALMS[schedule.number(len(_CALMS))]
 
     def spend(self, fault: Fault) -> None:
         """One of these has happened."""

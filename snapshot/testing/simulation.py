@@ -147,6 +147,13 @@ class Simulation(Generic[P]):
 
         The order of the options is that of their harmlessness, since byte 0 takes the first.
         """
+        if self._swarm.calm:
+            self._swarm.calm -= 1
+            calm = self._fair_option(returning=False)
+            if calm is not None:
+                self._take(calm)
+                return True
+            self._swarm.calm = 0
         options: list[Link | _Seat[P] | _Step[P] | _Rest] = [*self._network.ready, *self._away]
         for seat in self._acting:
             options += seat.drains
@@ -174,7 +181,7 @@ class Simulation(Generic[P]):
         for seat in self._seats.values():
             seat.doomed = False
         for _ in range(limit):
-            option = self._fair_option()
+            option = self._fair_option(returning=True)
             if option is None:
                 return
             self._take(option)
@@ -183,9 +190,9 @@ class Simulation(Generic[P]):
         often = "; ".join(f"{what} ({times} times)" for what, times in last.most_common(3))
         raise Violation(f"the processes did not come to rest within {limit} steps without faults; lately {often}")
 
-    def _fair_option(self) -> Link | _Seat[P] | _Step[P] | None:
+    def _fair_option(self, *, returning: bool) -> Link | _Seat[P] | _Step[P] | None:
         """Returning comes before delivering and delivering before acting; among equals, whose turn is longest ago."""
-        for seat in self._away:
+        for seat in self._away if returning else ():
             return seat
         for link in self._network.ready:
             return link
@@ -304,6 +311,10 @@ class Simulation(Generic[P]):
                 victims = self._network.cuttable()
             case Fault.LOSS:
                 victims = self._network.losable()
+            case Fault.CALM:
+                swarm.spend(fault)
+                swarm.calm = swarm.calm_steps(self._schedule)
+                return
         if victims:
             victim = victims[self._schedule.number(len(victims))]
             swarm.spend(fault)

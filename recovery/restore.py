@@ -1,0 +1,96 @@
+"""What each partition starts from: an operator's part of an epoch, dealt out anew for any parallelism.
+
+What always holds: nothing of the epoch is left out or dealt twice. In-flight data goes to everybody whose keys may be
+in it, and each keeps its own. No state is rewritten: the files are the same, seen through other ranges of key groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from snapshot.frames import Watermark
+from snapshot.manifest import ChannelState, CommitPayload, OperatorSnapshot, SplitPosition, SubtaskSnapshot
+from snapshot.transaction_events import Committable
+from statebackend.files import FileSet, rescaled
+from statebackend.ids import Partition, Uid
+from statebackend.keygroups import check_parallelism, owner_of, range_of
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskRestore:
+    """What one subtask starts from.
+
+    It commits `committables`, announces `watermark` before anything else, and then processes what of `channels` has
+    its own keys, each channel in order, before any new input.
+    """
+
+    uid: Uid
+    partition: Partition
+    state: FileSet | None
+    positions: tuple[SplitPosition, ...]
+    watermark: Watermark | None
+    channels: tuple[ChannelState, ...]
+    committables: tuple[Committable[CommitPayload], ...]
+
+
+def plan_restore(operator: OperatorSnapshot, parallelism: int, max_parallelism: int) -> tuple[SubtaskRestore, ...]:
+    """One operator's parts at a parallelism; each partition gets its own again if that has not changed."""
+    check_parallelism(parallelism, max_parallelism)
+    if parallelism == operator.parallelism:
+        return tuple(_as_it_was(operator.uid, subtask) for subtask in operator.subtasks)
+    return tuple(_dealt(operator, Partition(index), parallelism, max_parallelism) for index in range(parallelism))
+
+
+def _as_it_was(uid: Uid, subtask: SubtaskSnapshot) -> SubtaskRestore:
+    return SubtaskRestore(
+        uid,
+        subtask.partition,
+        subtask.state,
+        subtask.positions,
+        subtask.watermark,
+        subtask.channels,
+        subtask.committables,
+    )
+
+
+def _dealt(operator: OperatorSnapshot, partition: Partition, parallelism: int, max_parallelism: int) -> SubtaskRestore:
+    parents = _parents(operator, partition, parallelism, max_parallelism)
+    groups = range_of(partition, parallelism, max_parallelism)
+    states = [subtask.state for subtask in operator.subtasks if subtask.state is not None]
+    positions = sorted((p for subtask in operator.subtasks for p in subtask.positions), key=lambda p: p.split)
+    committables = (
+        committable
+        for subtask in operator.subtasks
+        if subtask.partition % parallelism == partition
+        for committable in subtask.committables
+    )
+    return SubtaskRestore(
+        operator.uid,
+        partition,
+        rescaled(states, groups) if states else None,
+        tuple(positions[partition::parallelism]),
+        earliest([subtask.watermark for subtask in parents]),
+        tuple(channel for subtask in parents for channel in subtask.channels),
+        tuple(sorted(committables, key=lambda committable: committable.sealed_in)),
+    )
+
+
+def _parents(
+    operator: OperatorSnapshot, partition: Partition, parallelism: int, max_parallelism: int
+) -> Sequence[SubtaskSnapshot]:
+    """Whose keys this partition takes over; of an operator without keys, everybody."""
+    if operator.subtasks[0].state is None:
+        return operator.subtasks
+    groups = range_of(partition, parallelism, max_parallelism)
+    owners = {owner_of(group, operator.parallelism, max_parallelism) for group in groups}
+    return [operator.subtasks[owner] for owner in sorted(owners)]
+
+
+def earliest(watermarks: Sequence[Watermark | None]) -> Watermark | None:
+    """The watermark that none of these contradicts: the minimum over those not idle, none if one has none yet."""
+    known = [watermark for watermark in watermarks if watermark is not None]
+    if len(known) < len(watermarks) or not known:
+        return None
+    active = [watermark.timestamp for watermark in known if not watermark.idle]
+    return Watermark(min(active or [watermark.timestamp for watermark in known]), idle=not active)

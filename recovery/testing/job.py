@@ -1,0 +1,76 @@
+"""One simulated job under one schedule: drivers, workers, store and target, put together and run to their rest.
+
+What always holds: the first bytes of the schedule decide the job's shape (mode, target, parallelism of each start,
+options), the rest what happens to it. A history in which a promise is broken ends in a `Violation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from recovery.testing.driver import Driver
+from recovery.testing.generation import DriverPlan
+from recovery.testing.observer import Observer
+from recovery.testing.sink import TargetKind
+from recovery.testing.store import SimulatedStore
+from recovery.testing.stream import Stream
+from recovery.testing.target import SimulatedTarget
+from recovery.testing.worker import STORE, TARGET, Worker
+from snapshot.coordinator_options import CoordinatorOptions
+from snapshot.frames import MarkerMode
+from snapshot.testing.faults import Faults
+from snapshot.testing.history import Channel
+from snapshot.testing.process import Process
+from snapshot.testing.schedule import Schedule
+from snapshot.testing.simulation import Simulation
+
+DRIVERS = ("driver1", "driver2")
+WORKERS = ("worker1", "worker2", "worker3", "worker4")
+_MODES = (MarkerMode.ALIGNED, MarkerMode.UNALIGNED, MarkerMode.AT_LEAST_ONCE)
+_PARALLELISM = ((2,), (2, 4, 3), (3, 1, 4), (1, 2))
+
+
+def run(schedule: Schedule) -> Observer:
+    """Run one history; the observer has seen it all. Raises `Violation` if it breaks a promise."""
+    mode = _MODES[schedule.choose((3, 3, 1)) or 0]
+    parallelism = _PARALLELISM[schedule.number(len(_PARALLELISM))]
+    target = (TargetKind.STAGES, TargetKind.TOKENS)[schedule.number(2)]
+    stream = Stream(splits=1 + schedule.number(4), length=2 + schedule.number(5), window=(20, 50)[schedule.number(2)])
+    options = CoordinatorOptions(
+        interval=10,
+        timeout=60,
+        max_in_flight=1 + schedule.number(3),
+        retain=1 + schedule.number(2),
+        tolerated_failures=(None, 1)[schedule.number(2)],
+        mode=mode,
+    )
+    consolidate = (1, 2, 3)[schedule.number(3)]
+    observer = Observer(stream, exactly_once=mode is not MarkerMode.AT_LEAST_ONCE)
+    plan = DriverPlan(stream, WORKERS, parallelism, options, suspicions=schedule.number(3))
+    drivers = DRIVERS[: 1 + schedule.number(2)]
+    processes: dict[str, Callable[[], Process]] = {
+        STORE: partial(SimulatedStore, observer.objects, observer, schedule.number(3)),
+        TARGET: partial(SimulatedTarget, observer.rows, observer),
+        **{name: partial(Driver, name, plan, observer, starts=name == DRIVERS[0]) for name in drivers},
+        **{name: partial(Worker, name, drivers, stream, target, consolidate) for name in WORKERS},
+    }
+    Simulation(processes, schedule, faults(drivers)).run(fair_steps=5_000)
+    observer.check_output()
+    return observer
+
+
+def faults(drivers: Sequence[str]) -> Faults:
+    """What may befall the job: everything but the loss of what the store and the target hold."""
+    active = (*drivers, *WORKERS)
+    return Faults(
+        crashes=3,
+        cuts=2,
+        losses=4,
+        pauses=3,
+        calms=6,
+        crashable=active,
+        pausable=active,
+        cuttable=[Channel(a, b) for a in active for b in active if a != b],
+        lossy=[Channel(server, name) for server in (STORE, TARGET) for name in active],
+    )

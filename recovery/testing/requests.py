@@ -1,0 +1,72 @@
+"""A process's questions to a server whose answers may be lost: each is answered once, or known not to be.
+
+What always holds: an answer that comes after its question was given up is ignored, so nobody acts on it twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from snapshot.testing.process import Action, Send
+
+Answered = Callable[[object | None], None]
+"""What to do with the answer; None if none came in time, which says nothing about what the server did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A numbered question."""
+
+    id: int
+    body: object
+
+    def __str__(self) -> str:
+        return f"?{self.id} {self.body}"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to the question of the same number."""
+
+    id: int
+    body: object
+
+    def __str__(self) -> str:
+        return f"!{self.id} {self.body}"
+
+
+class Requests:
+    """The questions of one process to one server that are not answered yet. They do not survive its crash."""
+
+    def __init__(self, server: str, first_id: int) -> None:
+        self._server = server
+        self._next = first_id
+        self._waiting: dict[int, Answered] = {}
+
+    def ask(self, body: object, answered: Answered) -> Send:
+        """Send a question."""
+        self._next += 1
+        self._waiting[self._next] = answered
+        return Send(self._server, Request(self._next, body))
+
+    def answered(self, answer: Answer) -> None:
+        """Pass on an answer, unless it is too late."""
+        waiting = self._waiting.pop(answer.id, None)
+        if waiting is not None:
+            waiting(answer.body)
+
+    def broken(self) -> None:
+        """The connection is gone: nothing that was asked is answered any more."""
+        for id in list(self._waiting):
+            self.time_out(id)
+
+    def time_out(self, id: int) -> None:
+        """Wait no longer for an answer."""
+        waiting = self._waiting.pop(id, None)
+        if waiting is not None:
+            waiting(None)
+
+    def actions(self) -> list[Action]:
+        """The time-outs that may strike; they do so last of all, when nothing else can happen."""
+        return [Action(f"time out of {self._server}", id) for id in self._waiting]
