@@ -13,7 +13,7 @@ from statebackend.local_store import LocalStore
 from statebackend.memory_store import MemoryStore
 from statebackend.store import BlobInfo, BlobNotFound, Creation, StoreError, check_path
 from statebackend.testing.blob_race import race_for_one_name
-from statebackend.testing.blob_store import BrokenPromise, check_blob_store
+from statebackend.testing.blob_store import READ_MEANWHILE, BrokenPromise, check_blob_store
 
 
 class LooksThenWrites(MemoryStore):
@@ -53,10 +53,28 @@ class TakesTheSameForItsOwn(MemoryStore):
 
 
 class WritesInPlace(MemoryStore):
+    _half_was_seen = threading.Event()
+
+    def create(self, path: str, data: bytes) -> Creation:
+        return MemoryStore(self.root).create(path, data)
+
     def write(self, path: str, data: bytes) -> None:
         super().write(path, data[: len(data) // 2])
-        threading.Event().wait(0.005)
+        if len(data) == READ_MEANWHILE:
+            self._half_was_seen.wait(10)
         super().write(path, data)
+
+    def read(self, path: str) -> bytes:
+        data = super().read(path)
+        if len(data) == READ_MEANWHILE // 2:
+            self._half_was_seen.set()
+        return data
+
+    def list(self, folder: str = "") -> tuple[BlobInfo, ...]:
+        listed = super().list(folder)
+        if any(info.size == READ_MEANWHILE // 2 for info in listed):
+            self._half_was_seen.set()
+        return listed
 
 
 class RemembersListings(MemoryStore):

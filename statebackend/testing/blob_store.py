@@ -23,6 +23,7 @@ OpenStore = Callable[[], BlobStore]
 THREADS = 8
 LONG_LISTING = 1_100
 LARGE = 33 << 20
+READ_MEANWHILE = 300_000
 
 
 class BrokenPromise(AssertionError):
@@ -230,7 +231,7 @@ def of_racing_threads_one_wins(open_store: OpenStore) -> None:
 def a_blob_is_whole_or_absent(open_store: OpenStore) -> None:
     """Whoever reads while others make a blob finds the whole of it or nothing; so do listings."""
     store, reader, folder = open_store(), open_store(), _folder()
-    whole = token_bytes(300_000)
+    whole = token_bytes(READ_MEANWHILE)
     done = threading.Event()
 
     def make() -> None:
