@@ -65,19 +65,18 @@ def _s3_store(root: str, options: dict[str, object]) -> BlobStore:
 
 
 def _try_out(store: BlobStore) -> None:
-    path, first = f"probe-{token_hex(16)}", b"first"
+    path = f"probe-{token_hex(16)}"
     try:
-        answers = [store.create(path, first)]
+        answers = [store.create(path, b"first")]
         try:
             answers.append(store.create(path, b"second"))
-            kept = store.read(path)
         finally:
             store.delete(path)
     except UnsuitableStore:
         raise
     except StoreError as error:
         raise StoreUnavailable(f"could not open {store}: {error.__cause__ or error}") from error
-    if answers != [Creation.CREATED, Creation.EXISTED] or kept != first:
+    if answers != [Creation.CREATED, Creation.EXISTED]:
         raise UnsuitableStore(
             f"{store} lets a second creator overwrite the first: it ignores the condition If-None-Match; "
             f"use a server that keeps it, such as AWS S3, MinIO or Versity, or a folder on a POSIX file system"

@@ -154,6 +154,14 @@ def test_a_link_that_fails_strangely_leaves_the_outcome_unknown(
         store.create("a", b"x")
 
 
+def test_a_link_that_is_certainly_not_made_is_no_unknown_outcome(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _raise_from_link(monkeypatch, errno.ENOSPC)
+    with pytest.raises(StoreUnavailable, match="could not create a"):
+        store.create("a", b"x")
+
+
 def test_a_folder_that_cannot_be_flushed_leaves_the_outcome_unknown(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
