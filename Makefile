@@ -14,7 +14,7 @@ test: .venv/test  ## all tests that need no server; PROFILE=thorough searches 50
 	@$(BIN)/coverage report --skip-covered --format=total | sed 's/^/branch coverage, percent: /'
 
 test-servers: .venv/servers .servers/versitygw  ## the tests against real servers, which they start themselves
-	$(BIN)/pytest -m servers $(ARGS)
+	$(BIN)/python -m pytest -m servers $(ARGS)
 
 # An S3 server whose conditional puts are atomic, from its source; its version is pinned in the file it depends on.
 .servers/versitygw: tests/servers/versitygw.version
