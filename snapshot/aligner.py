@@ -7,8 +7,9 @@ state (aligned and unaligned), or at least that (at-least-once).
 One rule serves every mode. An epoch's marker *arrives* when it enters a channel's queue and is *reached* when all
 before it has been processed. A subtask cuts when the marker was reached on every live channel that it must wait
 for: all of them in an aligned epoch, in an unaligned one only those that cannot be overtaken (broadcast, forward,
-rebalance), as soon as one marker has arrived. A channel whose marker was reached is held back until the cut. What
-stands before a marker that has not been reached at the cut, or has not even arrived, is channel state.
+rebalance), as soon as one marker has arrived and no savepoint is waiting to be cut before. A channel whose marker
+was reached is held back until the cut. What stands before a marker that has not been reached at the cut, or has not
+even arrived, is channel state.
 """
 
 from __future__ import annotations
@@ -88,7 +89,10 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """The channel state of an unaligned epoch, complete: sent before the marker, not processed at the cut."""
+    """The channel state of an unaligned epoch, complete: sent before the marker, not processed at the cut.
+
+    `channels` are those with any, in the order in which the aligner was given them.
+    """
 
     epoch: Epoch
     channels: tuple[tuple[ChannelId, tuple[Data, ...]], ...]
@@ -242,14 +246,13 @@ class Aligner:
 
     def _marker_arrived(self, channel: ChannelId, marker: Marker) -> list[AlignerInstruction]:
         instructions = [*self._close(channel, marker.epoch), *self._skip(channel, marker.epoch)]
-        if not self._wanted(marker.epoch):
-            return instructions
-        pending = self._await(marker)
-        if not pending.arrived:
-            instructions.append(AlignmentBegan(marker.epoch))
-        pending.arrived.add(channel)
-        pending.unaligned = pending.unaligned or marker.mode is MarkerMode.UNALIGNED
-        return instructions + self._try_cut(pending)
+        if self._wanted(marker.epoch):
+            pending = self._await(marker)
+            if not pending.arrived:
+                instructions.append(AlignmentBegan(marker.epoch))
+            pending.arrived.add(channel)
+            pending.unaligned = pending.unaligned or marker.mode is MarkerMode.UNALIGNED
+        return instructions + self._cut_what_is_due()
 
     def _close(self, channel: ChannelId, epoch: Epoch | None) -> list[AlignerInstruction]:
         """A marker (or, without an epoch, the end) has arrived: up to it, this channel is recorded."""
@@ -308,16 +311,14 @@ class Aligner:
         if marker.mode is not MarkerMode.AT_LEAST_ONCE:
             self._held[channel] = marker.epoch
             self._ready.pop(channel, None)
-        return self._try_cut(pending)
+        return self._cut_what_is_due()
 
     def _ended(self, channel: ChannelId) -> list[AlignerInstruction]:
         self._live.discard(channel)
         instructions: list[AlignerInstruction] = [ChannelEnded(channel)]
         for pending in list(self._pending.values()):
             pending.unreached.discard(channel)
-        for epoch in sorted(self._pending):
-            if epoch in self._pending:
-                instructions += self._try_cut(self._pending[epoch])
+        instructions += self._cut_what_is_due()
         if not self._live:
             instructions.append(AllEnded())
         return instructions
@@ -325,23 +326,23 @@ class Aligner:
     # --- the coordinator and the clock ----------------------------------------------------------------------------
 
     def _triggered(self, marker: Marker) -> list[AlignerInstruction]:
-        if not self._wanted(marker.epoch):
-            return []
-        return self._try_cut(self._await(marker))
+        if self._wanted(marker.epoch):
+            self._await(marker)
+        return self._cut_what_is_due()
 
     def _timed_out(self, epoch: Epoch) -> list[AlignerInstruction]:
         pending = self._pending.get(epoch)
         if pending is None or pending.marker.savepoint or pending.marker.mode is not MarkerMode.ALIGNED:
             return []
         pending.unaligned = True
-        return self._try_cut(pending)
+        return self._cut_what_is_due()
 
     def _abort(self, epoch: Epoch) -> list[AlignerInstruction]:
         self._recordings.pop(epoch, None)
         self._give_up(epoch)
         if epoch > self._floor:
             self._aborted.add(epoch)
-        return []
+        return self._cut_what_is_due()
 
     # --- the cut --------------------------------------------------------------------------------------------------
 
@@ -353,9 +354,19 @@ class Aligner:
     def _await(self, marker: Marker) -> _Pending:
         return self._pending.setdefault(marker.epoch, _Pending(marker, set(self._live)))
 
-    def _try_cut(self, pending: _Pending) -> list[AlignerInstruction]:
-        overtaking = pending.unaligned and pending.arrived and pending.unreached.isdisjoint(self._ordered)
-        return self._cut(pending) if overtaking or not pending.unreached else []
+    def _cut_what_is_due(self) -> list[AlignerInstruction]:
+        instructions: list[AlignerInstruction] = []
+        for epoch in sorted(self._pending):
+            pending = self._pending.get(epoch)
+            if pending is not None and (not pending.unreached or self._may_overtake(pending)):
+                instructions += self._cut(pending)
+        return instructions
+
+    def _may_overtake(self, pending: _Pending) -> bool:
+        if not (pending.unaligned and pending.arrived and pending.unreached.isdisjoint(self._ordered)):
+            return False
+        # A savepoint would be given up if a later epoch were cut first, and under load no savepoint would succeed.
+        return not any(older.marker.savepoint for epoch, older in self._pending.items() if epoch < pending.marker.epoch)
 
     def _cut(self, pending: _Pending) -> list[AlignerInstruction]:
         epoch = pending.marker.epoch
@@ -369,7 +380,7 @@ class Aligner:
         if not pending.unaligned and pending.marker.mode is not MarkerMode.UNALIGNED:
             return [*instructions, Cut(pending.marker)]
         self._recordings[epoch] = _Recording(
-            {channel: self._before_marker(channel, epoch) for channel in pending.unreached},
+            {channel: self._before_marker(channel, epoch) for channel in self._queues if channel in pending.unreached},
             {c for c in pending.unreached if c not in pending.arrived and c not in self._ending},
         )
         return [*instructions, Cut(Marker(epoch, MarkerMode.UNALIGNED)), *self._finish_recording(epoch)]
