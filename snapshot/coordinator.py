@@ -111,6 +111,7 @@ class Coordinator(Generic[Content]):
         self._incarnation = Incarnation(generation, Attempt(1))
         self._participants: frozenset[Partition] = frozenset()
         self._state = CoordinatorState.STARTING
+        self._has_run = False  # the attempt that broke last: one that could not start may have been fenced
         self._in_flight: dict[Epoch, _InFlight[Content]] = {}
         self._ready: list[Epoch] = []  # acknowledged by all, waiting for a publication before them; ascending
         self._publishing: Epoch | None = None
@@ -361,6 +362,7 @@ class Coordinator(Generic[Content]):
     def _broken(self, event: AttemptBroken) -> list[CoordinatorInstruction[Content]]:
         if not self._is_current(event.incarnation) or self._state is CoordinatorState.BROKEN:
             return []
+        self._has_run = self._state is CoordinatorState.RUNNING
         self._state = CoordinatorState.BROKEN
         self._ready.clear()
         lost = [epoch for epoch in self._in_flight if epoch != self._publishing]
@@ -371,7 +373,7 @@ class Coordinator(Generic[Content]):
         self._state = CoordinatorState.STARTING
         self._committed_by.clear()
         self._incarnation = Incarnation(self._incarnation.generation, Attempt(self._incarnation.attempt + 1))
-        return [RollBack(self._complete, self._incarnation)]
+        return [RollBack(self._complete, self._incarnation, confirm_first=not self._has_run)]
 
     def _stop(self, reason: str) -> list[CoordinatorInstruction[Content]]:
         self._state = CoordinatorState.STOPPED

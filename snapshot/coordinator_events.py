@@ -215,12 +215,13 @@ class Subsume:
 class RollBack:
     """Restore every participant from `epoch` (None: from the beginning) as this incarnation, then report it started.
 
-    Meanwhile read the journal, and report `Fenced` if there is a newer claim: a fenced driver might otherwise try for
-    ever to restore what its successor has removed.
+    Meanwhile read the journal, and report `Fenced` if there is a newer claim: a fenced driver would otherwise try for
+    ever to restore what its successor has removed. If `confirm_first`, read it before anything is restored.
     """
 
     epoch: Epoch | None
     incarnation: Incarnation
+    confirm_first: bool
 
 
 @dataclass(frozen=True, slots=True)

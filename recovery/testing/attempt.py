@@ -72,16 +72,25 @@ JOB = JobId("simulated")
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """What every worker is told when the job is set up."""
+
+    stream: Stream
+    target_kind: TargetKind
+    consolidate_every: int
+    repeats: int
+    """How many markers of an attempt may be sent twice."""
+
+
+@dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What an attempt has around it: its process's connections, and the job's stream."""
+    """What an attempt has around it: its process's connections, and the plan."""
 
     driver: str
     store: Requests
     target: Requests
     effects: list[Effect]
-    stream: Stream
-    target_kind: TargetKind
-    consolidate_every: int
+    plan: WorkerPlan
 
 
 class PartitionAttempt:
@@ -106,11 +115,12 @@ class PartitionAttempt:
             JOB, WINDOWS, self.incarnation, role.partition, restored=role.committables, restored_epoch=deploy.epoch
         )
         self._sink = Sink(
-            around.target_kind, self.incarnation, role.partition, around.target, around.effects, self._transaction
+            around.plan.target_kind, self.incarnation, role.partition, around.target, around.effects, self._transaction
         )
         self._frozen: dict[Epoch, list[StateFile]] = {}
         self._files_made = 0
         self._cuts = 0
+        self._repeats = around.plan.repeats
         self._aligning: list[Epoch] = []
         self._early: list[tuple[ChannelId, Frame]] = []
         self._source: SourceSubtask | None = None
@@ -142,8 +152,8 @@ class PartitionAttempt:
 
     def _run(self) -> None:
         state = load(self._role.files, self._loaded)
-        self._source = SourceSubtask(self._role, len(self._workers), self._around.stream)
-        self._operator = WindowOperator(self._around.stream, self._role, state, self._watermarks)
+        self._source = SourceSubtask(self._role, len(self._workers), self._around.plan.stream)
+        self._operator = WindowOperator(self._around.plan.stream, self._role, state, self._watermarks)
         self._tell(Restored(self.incarnation, self.partition))
         for instruction in self._transactions.begin():
             self._carry_out_transaction(instruction)
@@ -196,6 +206,8 @@ class PartitionAttempt:
         if self._source.active:
             actions.append(Action("read"))
         actions += [Action("retry", transaction) for transaction in self._sink.to_retry]
+        if self._repeats:
+            actions += [Action("repeat a marker", channel, drain=False) for channel in self._source.outboxes]
         actions += [Action("lose patience", epoch, drain=False) for epoch in self._aligning]
         return actions
 
@@ -206,6 +218,9 @@ class PartitionAttempt:
             case "send", ChannelId() as channel:
                 frame = self._source.outboxes[channel].take()
                 self._send(self._workers[channel.receiver], OnChannel(self.incarnation, channel, frame))
+            case "repeat a marker", ChannelId() as channel:
+                self._repeats -= 1
+                self._source.repeat_marker(channel)
             case "process", _:
                 self._align(align.Proceed())
             case "read", _:
@@ -269,7 +284,7 @@ class PartitionAttempt:
         epoch = marker.epoch
         self._aligning = [waiting for waiting in self._aligning if waiting > epoch]
         self._cuts += 1
-        self._frozen[epoch] = self._operator.freeze(consolidate=self._cuts % self._around.consolidate_every == 0)
+        self._frozen[epoch] = self._operator.freeze(consolidate=self._cuts % self._around.plan.consolidate_every == 0)
         owes = {Part.FILES, Part.TRANSACTIONS}
         if marker.mode is MarkerMode.UNALIGNED:
             owes.add(Part.CHANNELS)

@@ -188,26 +188,30 @@ class GenerationRun:
             last_number=state.newest_complete.number,
             uncommitted=replay,
         )
-        self._roll_back(events.RollBack(epoch, self._coordinator.incarnation))
+        self._roll_back(events.RollBack(epoch, self._coordinator.incarnation, confirm_first=False))
         for removal in state.removals:
             self._delete([*removal.files, *removal.manifests], removal.number)
 
     # --- deploy -----------------------------------------------------------------------------------------------------
 
     def _roll_back(self, roll_back: events.RollBack) -> None:
-        self._to_deploy = roll_back
         self._deployed = {}
-        self._deploy_if_possible()
-        self._confirm_claim()
+        self._to_deploy = None
+        if not roll_back.confirm_first:
+            self._to_deploy = roll_back
+            self._deploy_if_possible()
+        self._confirm_claim(roll_back)
 
-    def _confirm_claim(self) -> None:
-        """A fenced driver may fail to restore for ever, since others delete what it needs; so it looks."""
+    def _confirm_claim(self, roll_back: events.RollBack) -> None:
         reader = JournalReader()
 
         def done(result: object) -> None:
             assert isinstance(result, JournalRead)
             if result.state.generation > self._generation:
                 self._tell(events.Fenced(result.state.generation))
+            elif roll_back.confirm_first and self._is_current(roll_back.incarnation):
+                self._to_deploy = roll_back
+                self._deploy_if_possible()
 
         self._machine(reader.handle, done).carry_out(reader.start())
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from recovery.testing.attempt import WorkerPlan
+from recovery.testing.bystanders import Janitor, Reader
 from recovery.testing.driver import Driver
 from recovery.testing.generation import DriverPlan
 from recovery.testing.observer import Observer
@@ -27,6 +29,7 @@ from snapshot.testing.simulation import Simulation
 
 DRIVERS = ("driver1", "driver2")
 WORKERS = ("worker1", "worker2", "worker3", "worker4")
+READER, JANITOR = "reader", "janitor"
 _MODES = (MarkerMode.ALIGNED, MarkerMode.UNALIGNED, MarkerMode.AT_LEAST_ONCE)
 _PARALLELISM = ((2,), (2, 4, 3), (3, 1, 4), (1, 2))
 
@@ -45,7 +48,7 @@ def run(schedule: Schedule) -> Observer:
         tolerated_failures=(None, 1)[schedule.number(2)],
         mode=mode,
     )
-    consolidate = (1, 2, 3)[schedule.number(3)]
+    work = WorkerPlan(stream, target, consolidate_every=1 + schedule.number(3), repeats=schedule.number(3))
     observer = Observer(stream, exactly_once=mode is not MarkerMode.AT_LEAST_ONCE)
     plan = DriverPlan(stream, WORKERS, parallelism, options, suspicions=schedule.number(3))
     drivers = DRIVERS[: 1 + schedule.number(2)]
@@ -53,7 +56,9 @@ def run(schedule: Schedule) -> Observer:
         STORE: partial(SimulatedStore, observer.objects, observer, schedule.number(3)),
         TARGET: partial(SimulatedTarget, observer.rows, observer),
         **{name: partial(Driver, name, plan, observer, starts=name == DRIVERS[0]) for name in drivers},
-        **{name: partial(Worker, name, drivers, stream, target, consolidate) for name in WORKERS},
+        **{name: partial(Worker, drivers, work) for name in WORKERS},
+        READER: partial(Reader, READER, observer, turns=schedule.number(4)),
+        JANITOR: partial(Janitor, JANITOR, observer, turns=schedule.number(3)),
     }
     Simulation(processes, schedule, faults(drivers)).run(fair_steps=5_000)
     observer.check_output()
@@ -63,6 +68,7 @@ def run(schedule: Schedule) -> Observer:
 def faults(drivers: Sequence[str]) -> Faults:
     """What may befall the job: everything but the loss of what the store and the target hold."""
     active = (*drivers, *WORKERS)
+    servers = (STORE, TARGET)
     return Faults(
         crashes=3,
         cuts=2,
@@ -71,6 +77,6 @@ def faults(drivers: Sequence[str]) -> Faults:
         calms=6,
         crashable=active,
         pausable=active,
-        cuttable=[Channel(a, b) for a in active for b in active if a != b],
-        lossy=[Channel(server, name) for server in (STORE, TARGET) for name in active],
+        cuttable=[Channel(a, b) for a in active for b in (*active, *servers) if a != b],
+        lossy=[Channel(server, name) for server in servers for name in active],
     )

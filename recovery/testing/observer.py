@@ -11,13 +11,10 @@ from collections import Counter, defaultdict
 
 from recovery.testing.manifests import in_flight_of, positions_of, splits_of, transactions_of, window_parts_of
 from recovery.testing.stream import RecordId, Row, Stream
+from recovery.testing.truth import JournalTruth
 from recovery.testing.windows import FIRED, IDS, TIMER, WINDOW, State, StateFile, StateKey, load
 from snapshot.ids import TransactionId
-from snapshot.journal import apply
-from snapshot.journal_entries import Completed, Entry, JournalError
-from snapshot.journal_json import decode_entry
-from snapshot.journal_state import EMPTY, JournalState
-from snapshot.layout import JournalEntry, JournalSummary, parse
+from snapshot.journal_entries import Completed, Entry
 from snapshot.manifest import Manifest
 from snapshot.manifest_json import decode, digest
 from snapshot.testing.checkers import check_exactly_once
@@ -25,19 +22,16 @@ from snapshot.testing.violation import Violation
 from statebackend.ids import Epoch, Generation, Incarnation
 
 
-class Observer:
+class Observer(JournalTruth):
     """The truth about one simulated job. `exactly_once` is false in at-least-once mode: then only losses are errors."""
 
     def __init__(self, stream: Stream, *, exactly_once: bool) -> None:
+        super().__init__()
         self._stream = stream
         self._exactly_once = exactly_once
-        self.objects: dict[str, object] = {}
-        """What is in the store."""
         self.rows: list[Row] = []
         """What readers of the target see."""
-        self.journal: JournalState = EMPTY
         self.completed: list[Epoch] = []
-        self._entries: dict[int, Entry] = {}
         self._manifests: dict[Epoch, Manifest] = {}
         self._triggered: set[Epoch] = set()
         self._committable: set[TransactionId] = set()
@@ -45,32 +39,14 @@ class Observer:
 
     # --- what the store is told to do -----------------------------------------------------------------------------
 
-    def creating(self, path: str, data: object) -> None:
-        """A journal entry or a summary comes into being."""
-        place = parse(path)
-        if isinstance(place, JournalEntry) and place.number > self.journal.number:
-            assert isinstance(data, bytes)
-            self._entered(decode_entry(place.number, data))
-
     def _entered(self, entry: Entry) -> None:
-        try:
-            self.journal = apply(self.journal, entry)
-        except JournalError as error:
-            raise Violation(f"the journal takes an entry that nobody may write: {error}") from error
-        self._entries[entry.number] = entry
+        super()._entered(entry)
         if isinstance(entry.body, Completed):
             self._completed(entry.body)
 
-    def writing(self, path: str, data: object, existing: object | None) -> None:
-        """An object is written; a name is never used for two contents."""
-        if existing is not None and existing != data:
-            raise Violation(f"{path} is overwritten")
-
     def deleting(self, path: str) -> None:
         """An object is deleted; nothing may need it."""
-        place = parse(path)
-        if isinstance(place, JournalEntry | JournalSummary):
-            return
+        super().deleting(path)
         for record in self.journal.retained:
             if path == record.manifest or path in self._manifests[record.epoch].references():
                 raise Violation(f"{path} is deleted, and epoch {record.epoch} needs it")
@@ -82,12 +58,6 @@ class Observer:
         if epoch in self._triggered:
             raise Violation(f"epoch id {epoch} is used twice")
         self._triggered.add(epoch)
-
-    def won(self, entry: Entry) -> None:
-        """A driver believes that an entry is in the journal; so it is."""
-        if self._entries.get(entry.number) != entry:
-            truth = self._entries.get(entry.number)
-            raise Violation(f"a driver believes that entry {entry.number} is {entry.body}, but it is {truth}")
 
     def failed(self, incarnation: Incarnation, reason: str) -> None:
         """A partition could not be restored or go on; of the current generation nothing is missing."""
@@ -119,11 +89,30 @@ class Observer:
         missing = [path for path in manifest.references() if path not in self.objects]
         if missing:
             raise Violation(f"epoch {body.epoch} is complete and names {missing}, which the store does not have")
+        self._check_output_is_carried(manifest)
+        self._check_time(manifest)
         self.completed.append(body.epoch)
         self._manifests[body.epoch] = manifest
         self._committable |= transactions_of(manifest)
         self._check_splits(manifest)
         self._check_records(manifest)
+
+    def _check_output_is_carried(self, manifest: Manifest) -> None:
+        """What an earlier epoch carries is committed, or carried by this one: nothing else would commit it."""
+        dropped = self._committable - self._committed - transactions_of(manifest)
+        if dropped:
+            raise Violation(f"epoch {manifest.epoch} does not carry {sorted(dropped)}, which is not committed")
+
+    def _check_time(self, manifest: Manifest) -> None:
+        """Event time does not go back from one complete epoch to the next."""
+        before = (
+            [watermark for watermark, _ in window_parts_of(self._manifests[self.completed[-1]])]
+            if self.completed
+            else []
+        )
+        now = [watermark for watermark, _ in window_parts_of(manifest)]
+        if before and min(now) < min(before):
+            raise Violation(f"epoch {manifest.epoch} has watermarks {now}, the epoch before had {before}")
 
     def _check_splits(self, manifest: Manifest) -> None:
         assigned = list(positions_of(manifest))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from recovery.testing.messages import SOURCE, WINDOWS, Role, SourceCut
 from recovery.testing.stream import MAX_PARALLELISM, Item, Stream, group_of
 from snapshot.aligner import Aborted, Aligner, AlignerInstruction, Cut, Triggered
-from snapshot.frames import Data, End, Frame, Marker, Watermark
+from snapshot.frames import Data, End, Frame, Marker, MarkerMode, Watermark
 from snapshot.ids import ChannelId
 from snapshot.outbox import Outbox
 from snapshot.participant import SubtaskCut
@@ -30,6 +30,7 @@ class SourceSubtask:
         self._watermark = role.source_watermark
         self._no_more = False
         self._asked = False
+        self._last_marker: Marker | None = None
         self.ended = False
         self.outboxes = {
             ChannelId(SOURCE, WINDOWS, role.partition, Partition(receiver)): Outbox() for receiver in range(parallelism)
@@ -72,6 +73,11 @@ class SourceSubtask:
         """The coordinator begins an epoch."""
         return self._carry_out(self._aligner.handle(Triggered(marker)))
 
+    def repeat_marker(self, channel: ChannelId) -> None:
+        """Send the last marker once more on a channel, as a confused sender might."""
+        if self._last_marker is not None:
+            self.outboxes[channel].put(Marker(self._last_marker.epoch, MarkerMode.ALIGNED))
+
     def abandon(self, epoch: Epoch) -> None:
         """The coordinator gives an epoch up."""
         self._aligner.handle(Aborted(epoch))
@@ -80,6 +86,7 @@ class SourceSubtask:
         return [self._cut(instruction.marker) for instruction in instructions if isinstance(instruction, Cut)]
 
     def _cut(self, marker: Marker) -> SubtaskCut[object]:
+        self._last_marker = marker
         overtaken = self._put_on_all(marker)
         content = SourceCut(dict(self._positions), self._watermark, overtaken)
         return SubtaskCut(marker.epoch, SOURCE, content, frozenset())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from recovery.testing.attempt import PartitionAttempt, Surroundings
+from recovery.testing.attempt import PartitionAttempt, Surroundings, WorkerPlan
 from recovery.testing.messages import (
     AssignSplit,
     Deploy,
@@ -19,8 +19,6 @@ from recovery.testing.messages import (
     WhoIsThere,
 )
 from recovery.testing.requests import Answer, Requests
-from recovery.testing.sink import TargetKind
-from recovery.testing.stream import Stream
 from snapshot.testing.process import Acted, Action, Broken, Effect, Event, Received, Save, Send, Started
 from statebackend.ids import Attempt, Generation, Incarnation
 
@@ -32,14 +30,9 @@ _NEVER = Incarnation(Generation(0), Attempt(0))
 class Worker:
     """One worker process."""
 
-    def __init__(
-        self, name: str, drivers: Collection[str], stream: Stream, target: TargetKind, consolidate: int
-    ) -> None:
-        self._name = name
+    def __init__(self, drivers: Collection[str], plan: WorkerPlan) -> None:
         self._drivers = drivers
-        self._stream = stream
-        self._target_kind = target
-        self._consolidate = consolidate
+        self._plan = plan
         self._incarnation = _NEVER
         self._driver = ""
         self._workers: tuple[str, ...] = ()
@@ -94,9 +87,7 @@ class Worker:
         self._incarnation = deploy.incarnation
         self._driver = driver
         self._workers = deploy.workers
-        around = Surroundings(
-            driver, self._store, self._target, self._effects, self._stream, self._target_kind, self._consolidate
-        )
+        around = Surroundings(driver, self._store, self._target, self._effects, self._plan)
         self._attempt = PartitionAttempt(deploy, around)
         ahead, self._ahead = self._ahead, []
         for message in ahead:

@@ -199,7 +199,7 @@ class Simulation(Generic[P]):
         for seat in self._acting:
             if seat.drains:
                 seat.turn += 1
-                return seat.drains[seat.turn % len(seat.drains)]
+                return seat.drains[(seat.turn - 1) % len(seat.drains)]
         return None
 
     def _take(self, option: Link | _Seat[P] | _Step[P]) -> None:
@@ -208,6 +208,7 @@ class Simulation(Generic[P]):
         elif isinstance(option, _Step):
             seat = option.seat
             self._mark(1, seat.number, option.number)
+            del self._acting[seat]  # to the end of the queue, if it goes on acting
             at = self._record(seat, Kind.ACTED, payload=option.action)
             self._handle(seat, Acted(option.action), at)
         else:
@@ -261,13 +262,14 @@ class Simulation(Generic[P]):
             raise
         except Exception as error:
             raise Violation(f"{self.history[at]}, and raised {error!r}", [at]) from error
-        self._acting.pop(seat, None)
         if seat.doomed:
             self._crash(seat)
+            return
+        seat.offer(offered)
+        if offered:
+            self._acting.setdefault(seat)
         else:
-            seat.offer(offered)
-            if offered:
-                self._acting[seat] = None
+            self._acting.pop(seat, None)
 
     def _do(self, seat: _Seat[P], effect: Effect) -> None:
         match effect:
@@ -351,6 +353,7 @@ class Simulation(Generic[P]):
         seat.doomed = False
         seat.process = None
         seat.offer(())
+        self._acting.pop(seat, None)
         self._away[seat] = None
         at = self._record(seat, Kind.CRASHED)
         self._network.crash(seat.name, at, self._schedule)

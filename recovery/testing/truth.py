@@ -1,0 +1,87 @@
+"""The journal as it truly is: what was created at each number first, whoever has deleted or created it since.
+
+What always holds: an entry that is created at a number that was used before is void; nobody may act on it. Every
+other entry must be admissible where it stands, and summaries must say what the entries up to them said.
+"""
+
+from __future__ import annotations
+
+from snapshot.journal import apply
+from snapshot.journal_entries import Completed, Entry, JournalError, Removed
+from snapshot.journal_json import decode_entry, decode_summary
+from snapshot.journal_state import EMPTY, JournalState
+from snapshot.layout import JournalEntry, JournalSummary, parse
+from snapshot.testing.violation import Violation
+
+
+class JournalTruth:
+    """What every driver, reader and compactor is held to."""
+
+    def __init__(self) -> None:
+        self.journal: JournalState = EMPTY
+        self.objects: dict[str, object] = {}
+        """What is in the store."""
+        self._entries: dict[int, Entry] = {}
+        self._states: list[JournalState] = [EMPTY]
+
+    def creating(self, path: str, data: object) -> None:
+        """A journal entry or a summary comes into being."""
+        assert isinstance(data, bytes)
+        place = parse(path)
+        if isinstance(place, JournalSummary):
+            self._summarised(place.number, data)
+        elif isinstance(place, JournalEntry) and place.number > self.journal.number:
+            self._entered(decode_entry(place.number, data))
+
+    def _summarised(self, floor: int, data: bytes) -> None:
+        if floor > self.journal.number or decode_summary(floor, data) != self._states[floor].summarised():
+            raise Violation(f"the summary at {floor} does not say what the entries up to it said")
+
+    def _entered(self, entry: Entry) -> None:
+        if any(entry.nonce == earlier.nonce for earlier in self._entries.values()):
+            raise Violation(f"one proposal is in the journal twice, the second time as {entry}")
+        match entry.body:
+            case Removed(epochs=epochs):
+                self._check_removal(frozenset(epochs))
+            case Completed(epoch=epoch) if epoch.generation != self.journal.generation:
+                raise Violation(f"epoch {epoch} is published by a generation that is fenced")
+            case _:
+                pass
+        try:
+            self.journal = apply(self.journal, entry)
+        except JournalError as error:
+            raise Violation(f"the journal takes an entry that nobody may write: {error}") from error
+        self._entries[entry.number] = entry
+        self._states.append(self.journal)
+
+    def _check_removal(self, epochs: frozenset[object]) -> None:
+        if epochs & self.journal.pinned:
+            raise Violation(f"epochs {epochs} are removed, and {self.journal.pinned} are pinned")
+        if self.journal.usable and self.journal.usable[-1].epoch in epochs:
+            raise Violation("the newest complete epoch is removed")
+
+    def writing(self, path: str, data: object, existing: object | None) -> None:
+        """An object is written; a name is never used for two contents."""
+        if existing is not None and existing != data:
+            raise Violation(f"{path} is overwritten")
+
+    def deleting(self, path: str) -> None:
+        """An object is deleted; of the journal, only what a summary stands for."""
+        place = parse(path)
+        if isinstance(place, JournalEntry | JournalSummary):
+            floors = [found.number for found in map(parse, self.objects) if isinstance(found, JournalSummary)]
+            if place.number > max(floors, default=0):
+                raise Violation(f"{path} is deleted, and no summary stands for it")
+
+    def won(self, entry: Entry) -> None:
+        """A writer believes that its entry is in the journal; so it is."""
+        if self._entries.get(entry.number) != entry:
+            truth = self._entries.get(entry.number)
+            raise Violation(f"a writer believes that entry {entry.number} is {entry.body}, but it is {truth}")
+
+    def read(self, state: JournalState, since: int) -> None:
+        """A reader believes that this is the journal, and it was, at some moment since entry `since` was the last."""
+        if state.number < since:
+            raise Violation(f"a reader missed entries {state.number + 1} to {since}")
+        if state.number > self.journal.number or state.summarised() != self._states[state.number].summarised():
+            raise Violation(f"a reader believes that the journal says {state} at entry {state.number}")
