@@ -1,7 +1,7 @@
 """The event time of a subtask: the minimum over its inputs, and never going back.
 
-What always holds: a subtask's watermark is at most what every input that is neither idle nor ended has announced,
-so no input that keeps its own promise can make a row late here.
+What always holds: whenever a subtask's watermark moves, it is at most what every input that is then neither idle nor
+ended has announced. So no input that keeps its own promise can make a row late here, unless it has been idle.
 """
 
 from __future__ import annotations
