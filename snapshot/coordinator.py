@@ -150,8 +150,10 @@ class Coordinator(Generic[Content]):
         if self._state is CoordinatorState.STOPPED:
             return []
         match event:
-            case Acknowledged():
+            case Acknowledged():  # this and the next come from every participant, all others seldom
                 return self._acknowledged(event)
+            case Committed():
+                return self._committed(event)
             case Ticked(now):
                 self._now = now
                 return [*self._time_out(), *self._trigger_if_due()]
@@ -171,8 +173,6 @@ class Coordinator(Generic[Content]):
                 return self._stop(
                     f"generation {by} has claimed the job; generation {self._incarnation.generation} is over"
                 )
-            case Committed():
-                return self._committed(event)
             case CommitFailed():
                 return self._commit_failed(event)
 
@@ -316,10 +316,13 @@ class Coordinator(Generic[Content]):
             self.statistics.refused += 1
             return []
         self._committed_by[event.partition] = max(event.epoch, self._committed_by.get(event.partition, NO_EPOCH))
+        settled = False
         for epoch, awaited in self._uncommitted.items():
-            if epoch <= event.epoch:
-                awaited.discard(event.partition)
-        return self._record_committed() if self._state is CoordinatorState.RUNNING else []
+            if epoch > event.epoch:
+                break
+            awaited.discard(event.partition)
+            settled = settled or not awaited
+        return self._record_committed() if settled and self._state is CoordinatorState.RUNNING else []
 
     def _record_committed(self) -> list[CoordinatorInstruction[Content]]:
         instructions: list[CoordinatorInstruction[Content]] = []

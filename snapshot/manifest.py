@@ -7,19 +7,20 @@ are checked whenever a `Manifest` is made, by `check_manifest`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from snapshot.frames import Watermark
 from snapshot.frozen_json import NULL, Json
 from snapshot.ids import ChannelId, JobId, SubtaskId, TransactionId
 from snapshot.transaction_events import Committable
 from statebackend.files import FileRef, FileSet, check_file
-from statebackend.ids import NO_EPOCH, Attempt, Epoch, Incarnation, Partition, Uid
-from statebackend.keygroups import KeyGroupRange, check_parallelism, range_of
+from statebackend.ids import NO_EPOCH, Attempt, Epoch, Incarnation, KeyGroup, Partition, Uid
+from statebackend.keygroups import KeyGroupRange, boundaries
 
 _Name = TypeVar("_Name", str, ChannelId)
 
@@ -142,9 +143,10 @@ class Manifest:
     created_at: int
     operators: tuple[OperatorSnapshot, ...]
     parent: Epoch = NO_EPOCH
+    _paths: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_manifest(self)
+        object.__setattr__(self, "_paths", check_manifest(self))
 
     @property
     def incarnation(self) -> Incarnation:
@@ -153,9 +155,7 @@ class Manifest:
 
     def references(self) -> frozenset[str]:
         """The paths of all files without which the epoch could not be restored and committed."""
-        state = (file.path for subtask in _subtasks(self) if subtask.state for file in subtask.state.files)
-        stored = (file.path for subtask in _subtasks(self) for file in _stored(subtask))
-        return frozenset(state).union(stored)
+        return self._paths
 
 
 def check_job(manifest: Manifest, job: JobId, where: str) -> None:
@@ -166,8 +166,8 @@ def check_job(manifest: Manifest, job: JobId, where: str) -> None:
         )
 
 
-def check_manifest(manifest: Manifest) -> None:
-    """Raise `InvalidManifest`, saying at which uid and partition, unless all rules of this module hold."""
+def check_manifest(manifest: Manifest) -> frozenset[str]:
+    """The paths that it refers to; `InvalidManifest`, saying at which uid and partition, unless all rules hold."""
     epoch = manifest.epoch
     if not manifest.job:
         raise InvalidManifest("a manifest without a job id")
@@ -184,38 +184,45 @@ def check_manifest(manifest: Manifest) -> None:
         raise InvalidManifest(f"the operators of epoch {epoch} are not ordered by uid, or one is there twice")
     for operator in manifest.operators:
         _check_operator(operator, epoch, manifest.max_parallelism)
-    _check_names(manifest)
+    return _check_names(manifest)
 
 
 def _check_operator(operator: OperatorSnapshot, epoch: Epoch, max_parallelism: int) -> None:
     uid, parallelism = operator.uid, operator.parallelism
     try:
-        check_parallelism(parallelism, max_parallelism)
+        bounds = boundaries(parallelism, max_parallelism)
     except ValueError as error:
         raise InvalidManifest(f"{uid}: {error}") from error
     if [subtask.partition for subtask in operator.subtasks] != list(range(parallelism)):
         raise InvalidManifest(f"{uid}: expected each of the partitions 0 to {parallelism - 1} once, in order")
     keyed = operator.subtasks[0].state is not None
     for subtask in operator.subtasks:
-        who = SubtaskId(uid, subtask.partition)
-        if keyed != (subtask.state is not None):
-            raise InvalidManifest(f"{who}: some partitions of {uid} have key groups and some have none")
-        if subtask.state is not None:
-            _check_state(who, subtask.state, epoch, range_of(subtask.partition, parallelism, max_parallelism))
-        if subtask.positions and not _ascending([position.split for position in subtask.positions]):
-            raise InvalidManifest(f"{who}: the splits are not in order, or one has two positions")
+        state = subtask.state
+        if keyed != (state is not None):
+            raise InvalidManifest(f"{_who(uid, subtask)}: some partitions of {uid} have key groups and some have none")
+        if state is not None:
+            first, end = bounds[subtask.partition], bounds[subtask.partition + 1]
+            if state.range.first != first or state.range.end != end or (state.files and state.files[-1].epoch > epoch):
+                _refuse_state(_who(uid, subtask), state, KeyGroupRange(KeyGroup(first), KeyGroup(end)))
+        for one, other in pairwise(subtask.positions):
+            if one.split >= other.split:
+                raise InvalidManifest(f"{_who(uid, subtask)}: the splits are not in order, or one has two positions")
         if subtask.channels:
-            _check_channels(who, subtask.channels)
+            _check_channels(_who(uid, subtask), subtask.channels)
         for committable in subtask.committables:
             if committable.sealed_in > epoch:
-                raise InvalidManifest(f"{who}: transaction {committable.transaction} was sealed after epoch {epoch}")
+                transaction = committable.transaction
+                raise InvalidManifest(f"{_who(uid, subtask)}: transaction {transaction} was sealed after epoch {epoch}")
 
 
-def _check_state(who: SubtaskId, state: FileSet, epoch: Epoch, own: KeyGroupRange) -> None:
+def _who(uid: Uid, subtask: SubtaskSnapshot) -> SubtaskId:
+    return SubtaskId(uid, subtask.partition)
+
+
+def _refuse_state(who: SubtaskId, state: FileSet, own: KeyGroupRange) -> NoReturn:
     if state.range != own:
         raise InvalidManifest(f"{who} has key groups {state.range} instead of {own}")
-    if state.files and state.files[-1].epoch > epoch:
-        raise InvalidManifest(f"{who} has file {state.files[-1].path} of a later epoch, {state.files[-1].epoch}")
+    raise InvalidManifest(f"{who} has file {state.files[-1].path} of a later epoch, {state.files[-1].epoch}")
 
 
 def _check_channels(who: SubtaskId, channels: tuple[ChannelState, ...]) -> None:
@@ -226,22 +233,40 @@ def _check_channels(who: SubtaskId, channels: tuple[ChannelState, ...]) -> None:
             raise InvalidManifest(f"{who} has state of channel {state.channel}, which leads elsewhere")
 
 
-def _check_names(manifest: Manifest) -> None:
-    """A transaction is in one place, and whoever refers to a file says the same of it."""
+def _check_names(manifest: Manifest) -> frozenset[str]:
+    """A transaction is in one place, and whoever refers to a file says the same of it; returns the files' paths."""
+    paths: list[str] = []
+    transactions: list[TransactionId] = []
+    for subtask in _subtasks(manifest):
+        if subtask.state is not None:
+            paths += [file.path for file in subtask.state.files]
+        for state in subtask.channels:
+            paths += [part.path for part in state.parts if isinstance(part, StoredFile)]
+        for committable in subtask.committables:
+            transactions.append(committable.transaction)
+            if committable.payload.staged:
+                paths += [file.path for file in committable.payload.staged]
+    if len(set(transactions)) < len(transactions):
+        twice = next(name for name, times in Counter(transactions).items() if times > 1)
+        raise InvalidManifest(f"transaction {twice} is there twice")
+    files = frozenset(paths)
+    if len(files) < len(paths):  # after a rescale, partitions share files
+        _check_shared(manifest)
+    return files
+
+
+def _check_shared(manifest: Manifest) -> None:
     files: dict[str, FileRef | StoredFile] = {}
-    transactions: set[TransactionId] = set()
     for subtask in _subtasks(manifest):
         for ref in subtask.state.files if subtask.state else ():
             known = files.setdefault(ref.path, ref)
             if known is not ref and not (isinstance(known, FileRef) and _is_same_file(known, ref)):
                 raise InvalidManifest(f"{ref.path} is referred to twice, in ways that contradict each other")
-        for file in _stored(subtask) if subtask.channels or subtask.committables else ():
+        in_flight = [part for state in subtask.channels for part in state.parts if isinstance(part, StoredFile)]
+        staged = [file for committable in subtask.committables for file in committable.payload.staged]
+        for file in in_flight + staged:
             if files.setdefault(file.path, file) is not file:
                 raise InvalidManifest(f"{file.path} is referred to twice; in-flight data and rows are in one place")
-        for committable in subtask.committables:
-            if committable.transaction in transactions:
-                raise InvalidManifest(f"transaction {committable.transaction} is there twice")
-            transactions.add(committable.transaction)
 
 
 def _is_same_file(one: FileRef, other: FileRef) -> bool:
@@ -252,12 +277,5 @@ def _subtasks(manifest: Manifest) -> Iterator[SubtaskSnapshot]:
     return (subtask for operator in manifest.operators for subtask in operator.subtasks)
 
 
-def _stored(subtask: SubtaskSnapshot) -> Iterator[StoredFile]:
-    for state in subtask.channels:
-        yield from (part for part in state.parts if isinstance(part, StoredFile))
-    for committable in subtask.committables:
-        yield from committable.payload.staged
-
-
 def _ascending(names: Sequence[_Name]) -> bool:
-    return len(names) < 2 or all(one < other for one, other in pairwise(names))
+    return all(one < other for one, other in pairwise(names))

@@ -15,7 +15,8 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from json.encoder import encode_basestring_ascii as _text
 from reprlib import repr as _shown
 from typing import NoReturn, TypeVar, cast
 
@@ -47,7 +48,7 @@ VERSION = 1
 _HEADER = re.compile(rb'\{"format":"epochcut\.manifest","version":1,"checksum":"(sha256:[0-9a-f]{64})","body":')
 _END = b"}\n"
 _Item = TypeVar("_Item")
-_KINDS = {kind: f'"{kind.value}"' for kind in FileKind}
+_IS_DELTA, _DELTA, _BASE = FileKind.DELTA, f'"{FileKind.DELTA.value}"', f'"{FileKind.BASE.value}"'
 
 
 def digest(data: bytes) -> str:
@@ -61,7 +62,7 @@ def encode(manifest: Manifest) -> bytes:
     body = (
         f'{{"job":{_text(manifest.job)},"epoch":"{manifest.epoch}","attempt":{manifest.attempt},"parent":{parent},'
         f'"kind":"{manifest.kind.value}","max_parallelism":{manifest.max_parallelism},'
-        f'"created_at":{manifest.created_at},"operators":[{_joined(map(_operator, manifest.operators))}]}}'
+        f'"created_at":{manifest.created_at},"operators":[{",".join(map(_operator, manifest.operators))}]}}'
     ).encode()
     header = f'{{"format":"{FORMAT}","version":{VERSION},"checksum":"{digest(body)}","body":'
     return b"".join((header.encode(), body, _END))
@@ -111,24 +112,26 @@ def _refuse_header(data: bytes, where: str) -> NoReturn:
 
 
 def _operator(operator: OperatorSnapshot) -> str:
+    subtasks = ",".join([_subtask(subtask) for subtask in operator.subtasks])
     return (
         f'{{"uid":{_text(operator.uid)},"parallelism":{operator.parallelism},"enumerator":{operator.enumerator.text},'
-        f'"subtasks":[{_joined(map(_subtask, operator.subtasks))}]}}'
+        f'"subtasks":[{subtasks}]}}'
     )
 
 
 def _subtask(subtask: SubtaskSnapshot) -> str:
-    state, watermark = subtask.state, subtask.watermark
-    groups = "null" if state is None else f"[{state.range.first},{state.range.end}]"
-    files = _joined(map(_file, state.files)) if state else ""
-    positions = (
-        _joined(f"{_text(at.split)}:{at.position.text}" for at in subtask.positions) if subtask.positions else ""
-    )
-    time = "null"
-    if watermark is not None:
+    groups, files, positions, time, channels, committables = "null", "", "", "null", "", ""
+    if (state := subtask.state) is not None:
+        groups = f"[{state.range.first},{state.range.end}]"
+        files = ",".join([_file(file) for file in state.files])
+    if subtask.positions:
+        positions = ",".join([f"{_text(at.split)}:{at.position.text}" for at in subtask.positions])
+    if (watermark := subtask.watermark) is not None:
         time = f'{{"timestamp":{watermark.timestamp},"idle":{"true" if watermark.idle else "false"}}}'
-    channels = _joined(map(_channel, subtask.channels)) if subtask.channels else ""
-    committables = _joined(map(_committable, subtask.committables)) if subtask.committables else ""
+    if subtask.channels:
+        channels = ",".join([_channel(channel) for channel in subtask.channels])
+    if subtask.committables:
+        committables = ",".join([_committable(committable) for committable in subtask.committables])
     return (
         f'{{"partition":{subtask.partition},"key_groups":{groups},"files":[{files}],"positions":{{{positions}}},'
         f'"watermark":{time},"channels":[{channels}],"committables":[{committables}]}}'
@@ -136,11 +139,13 @@ def _subtask(subtask: SubtaskSnapshot) -> str:
 
 
 def _file(file: FileRef) -> str:
-    epoch = file.epoch
-    groups = ",".join([f"[{part.first},{part.end}]" for part in file.ranges])
+    epoch, ranges = file.epoch, file.ranges
+    groups = f"[{ranges[0].first},{ranges[0].end}]"
+    if len(ranges) > 1:
+        groups = ",".join([f"[{part.first},{part.end}]" for part in ranges])
     return (
         f'{{"path":"{file.path}","key_groups":[{groups}],"epoch":"{epoch.number}-{epoch.generation}",'
-        f'"kind":{_KINDS[file.kind]},"size":{file.size},"checksum":"{file.checksum}"}}'
+        f'"kind":{_DELTA if file.kind is _IS_DELTA else _BASE},"size":{file.size},"checksum":"{file.checksum}"}}'
     )
 
 
@@ -152,7 +157,7 @@ def _channel(state: ChannelState) -> str:
     channel = state.channel
     return (
         f'{{"source":{_text(channel.source)},"target":{_text(channel.target)},"sender":{channel.sender},'
-        f'"receiver":{channel.receiver},"port":{channel.port},"parts":[{_joined(map(_part, state.parts))}]}}'
+        f'"receiver":{channel.receiver},"port":{channel.port},"parts":[{",".join(map(_part, state.parts))}]}}'
     )
 
 
@@ -165,19 +170,12 @@ def _part(part: StoredFile | Inline) -> str:
 
 
 def _committable(committable: Committable[CommitPayload]) -> str:
-    payload = committable.payload
+    payload, sealed_in = committable.payload, committable.sealed_in
+    staged = ",".join([_stored(file) for file in payload.staged]) if payload.staged else ""
     return (
-        f'{{"transaction":{_text(committable.transaction)},"sealed_in":"{committable.sealed_in}",'
-        f'"payload":{payload.value.text},"staged":[{_joined(map(_stored, payload.staged))}]}}'
+        f'{{"transaction":{_text(committable.transaction)},"sealed_in":"{sealed_in.number}-{sealed_in.generation}",'
+        f'"payload":{payload.value.text},"staged":[{staged}]}}'
     )
-
-
-def _joined(texts: Iterable[str]) -> str:
-    return ",".join(texts)
-
-
-def _text(text: str) -> str:
-    return json.dumps(text)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

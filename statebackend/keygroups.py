@@ -82,6 +82,12 @@ def range_of(partition: Partition, parallelism: int, max_parallelism: int) -> Ke
     return KeyGroupRange(KeyGroup(first), KeyGroup(end))
 
 
+def boundaries(parallelism: int, max_parallelism: int) -> list[int]:
+    """Where each partition's range begins, and at last where all end: `range_of` for all partitions at once."""
+    check_parallelism(parallelism, max_parallelism)
+    return [-(-partition * max_parallelism // parallelism) for partition in range(parallelism + 1)]
+
+
 def owner_of(group: KeyGroup, parallelism: int, max_parallelism: int) -> Partition:
     """The partition whose range holds the group: the inverse of `range_of`."""
     return Partition(group * parallelism // max_parallelism)
