@@ -143,7 +143,8 @@ class Coordinator(Generic[Content]):
     def deadline(self) -> int:
         """When the next `Ticked` is wanted: the next trigger, or the next time-out."""
         due = max(self._next_due, self._pause_until)
-        return min([due, *(epoch.triggered_at + self._options.timeout for epoch in self._in_flight.values())])
+        waiting = (in_flight for epoch, in_flight in self._in_flight.items() if self._is_waiting(epoch))
+        return min([due, *(in_flight.triggered_at + self._options.timeout for in_flight in waiting)])
 
     def handle(self, event: CoordinatorEvent[Content]) -> list[CoordinatorInstruction[Content]]:
         """What to do about an event, in order."""
@@ -262,8 +263,7 @@ class Coordinator(Generic[Content]):
     def _publish_failed(self, epoch: Epoch, reason: str) -> list[CoordinatorInstruction[Content]]:
         self._end_publication(epoch)
         if self._state is CoordinatorState.BROKEN:
-            del self._in_flight[epoch]
-            return self._roll_back()
+            return [*self._abandon(epoch, AbandonReason.PUBLISH_FAILED, reason), *self._roll_back()]
         return self._fail(epoch, AbandonReason.PUBLISH_FAILED, reason)
 
     def _end_publication(self, epoch: Epoch) -> None:

@@ -23,7 +23,10 @@ Content = TypeVar("Content")
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time has come to `now`, in milliseconds of a clock that never goes back."""
+    """Time has come to `now`, in milliseconds of a clock that never goes back.
+
+    It is reported before whatever happens at a later time, as pauses and time-outs are measured from the last one.
+    """
 
     now: int
 

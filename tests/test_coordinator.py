@@ -1,0 +1,586 @@
+"""The coordinator step by step: what it says to every event, in every state."""
+
+from __future__ import annotations
+
+import pytest
+
+from snapshot.coordinator import Coordinator, CoordinatorState
+from snapshot.coordinator_events import (
+    Abandon,
+    AbandonReason,
+    Acknowledged,
+    AttemptBroken,
+    AttemptStarted,
+    CommitFailed,
+    Committed,
+    Complete,
+    CoordinatorInstruction,
+    Declined,
+    Fenced,
+    Publish,
+    Published,
+    PublishFailed,
+    RecordCommitted,
+    RollBack,
+    SavepointRequested,
+    Skipped,
+    SkipReason,
+    Stop,
+    Subsume,
+    Ticked,
+    Trigger,
+)
+from snapshot.coordinator_options import CoordinatorOptions
+from snapshot.frames import Marker, MarkerMode
+from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition
+
+GENERATION = Generation(2)
+BOTH = frozenset({Partition(0), Partition(1)})
+OPTIONS = CoordinatorOptions(interval=10, timeout=60, max_in_flight=3)
+SUBSUMED, DECLINED, TIMED_OUT = AbandonReason.SUBSUMED, AbandonReason.DECLINED, AbandonReason.TIMED_OUT
+ATTEMPT_BROKEN, PUBLISH_FAILED = AbandonReason.ATTEMPT_BROKEN, AbandonReason.PUBLISH_FAILED
+
+Instructions = list[CoordinatorInstruction[str]]
+
+
+def epoch(number: int) -> Epoch:
+    return Epoch(GENERATION, number)
+
+
+def of_attempt(attempt: int) -> Incarnation:
+    return Incarnation(GENERATION, Attempt(attempt))
+
+
+def new(options: CoordinatorOptions = OPTIONS) -> Coordinator[str]:
+    return Coordinator(options, GENERATION, now=0)
+
+
+def started(options: CoordinatorOptions = OPTIONS) -> Coordinator[str]:
+    coordinator = new(options)
+    assert coordinator.handle(AttemptStarted(of_attempt(1), BOTH)) == []
+    return coordinator
+
+
+def triggered(*times: int, options: CoordinatorOptions = OPTIONS) -> Coordinator[str]:
+    """A coordinator that has triggered an epoch at each of these times."""
+    coordinator = started(options)
+    for time in times:
+        assert [type(i) for i in coordinator.handle(Ticked(time))] == [Trigger]
+    return coordinator
+
+
+def trigger(number: int, mode: MarkerMode = MarkerMode.ALIGNED, *, savepoint: bool = False) -> Trigger:
+    return Trigger(Marker(epoch(number), mode, savepoint), BOTH)
+
+
+def ack(number: int, partition: int, *, attempt: int = 1, output: bool = False) -> Acknowledged[str]:
+    content = f"{number}/{partition}"
+    return Acknowledged(epoch(number), of_attempt(attempt), Partition(partition), content, output)
+
+
+def publish(number: int, base: Epoch | None = None, *, savepoint: bool = False, output: bool = False) -> Publish[str]:
+    contents = {Partition(partition): f"{number}/{partition}" for partition in (0, 1)}
+    return Publish(epoch(number), base, of_attempt(1), savepoint, contents, output)
+
+
+def roll_back(to: Epoch | None, attempt: int, *, confirm_first: bool = False) -> RollBack:
+    return RollBack(to, of_attempt(attempt), confirm_first)
+
+
+def committed(number: int, partition: int, *, attempt: int = 1) -> Committed:
+    return Committed(epoch(number), of_attempt(attempt), Partition(partition))
+
+
+def declined(number: int, *, attempt: int = 1) -> Declined:
+    return Declined(epoch(number), of_attempt(attempt), Partition(1), "disk full")
+
+
+def acknowledge(coordinator: Coordinator[str], number: int, *, output: bool = False) -> Instructions:
+    """Both partitions acknowledge; what the second of them leads to."""
+    assert coordinator.handle(ack(number, 0, output=output)) == []
+    return coordinator.handle(ack(number, 1))
+
+
+# --- trigger
+
+
+def test_an_epoch_is_triggered_every_interval_from_the_start_of_the_attempt() -> None:
+    coordinator = started()
+    assert coordinator.deadline == 10
+    assert coordinator.handle(Ticked(9)) == []
+    assert coordinator.handle(Ticked(10)) == [trigger(1)]
+    assert coordinator.deadline == 20
+    assert coordinator.handle(Ticked(19)) == []
+    assert coordinator.handle(Ticked(20)) == [trigger(2)]
+    assert list(coordinator.in_flight) == [epoch(1), epoch(2)]
+    assert coordinator.statistics.triggered == 2
+
+
+def test_intervals_that_passed_unseen_are_not_made_up_for() -> None:
+    coordinator = started()
+    assert coordinator.handle(Ticked(55)) == [trigger(1)]
+    assert coordinator.handle(Ticked(64)) == []
+    assert coordinator.handle(Ticked(65)) == [trigger(2)]
+
+
+def test_nothing_is_triggered_before_the_participants_are_there() -> None:
+    coordinator = new()
+    assert coordinator.handle(Ticked(10)) == [Skipped(SkipReason.NOT_RUNNING)]
+    assert coordinator.handle(SavepointRequested()) == [Skipped(SkipReason.NOT_RUNNING)]
+    assert coordinator.handle(Ticked(15)) == []
+    coordinator.handle(AttemptStarted(of_attempt(1), BOTH))
+    assert coordinator.deadline == 25
+    assert coordinator.statistics.skipped == 2
+
+
+def test_numbers_go_on_from_the_last_one_of_the_journal() -> None:
+    coordinator: Coordinator[str] = Coordinator(OPTIONS, GENERATION, now=0, complete=epoch(4), last_number=7)
+    coordinator.handle(AttemptStarted(of_attempt(1), BOTH))
+    assert coordinator.handle(Ticked(10)) == [trigger(8)]
+    assert acknowledge(coordinator, 8) == [publish(8, epoch(4))]
+
+
+def test_at_the_limit_of_epochs_in_flight_a_trigger_is_skipped_and_counted() -> None:
+    coordinator = triggered(10, 20, 30)
+    assert coordinator.handle(Ticked(40)) == [Skipped(SkipReason.IN_FLIGHT)]
+    assert coordinator.handle(Ticked(45)) == []
+    acknowledge(coordinator, 1)
+    assert coordinator.handle(Ticked(50)) == [Skipped(SkipReason.IN_FLIGHT)]
+    coordinator.handle(Published(epoch(1)))
+    assert coordinator.handle(Ticked(60)) == [trigger(4)]
+    assert coordinator.statistics.skipped == 2
+
+
+@pytest.mark.parametrize("mode", MarkerMode)
+def test_epochs_have_the_mode_of_the_job_and_savepoints_are_aligned(mode: MarkerMode) -> None:
+    coordinator = started(CoordinatorOptions(interval=10, mode=mode))
+    assert coordinator.handle(Ticked(10)) == [trigger(1, mode)]
+    assert coordinator.handle(SavepointRequested()) == [trigger(2, savepoint=True)]
+
+
+def test_a_savepoint_is_triggered_at_once_whatever_is_in_flight_and_the_interval_goes_on() -> None:
+    coordinator = triggered(10, options=CoordinatorOptions(interval=10, max_in_flight=1))
+    assert coordinator.handle(SavepointRequested()) == [trigger(2, savepoint=True)]
+    assert coordinator.deadline == 20
+
+
+def test_after_a_publication_there_is_a_pause() -> None:
+    options = CoordinatorOptions(interval=10, min_pause=25, max_in_flight=1)
+    coordinator = triggered(10, options=options)
+    acknowledge(coordinator, 1)
+    coordinator.handle(Ticked(18))
+    coordinator.handle(Published(epoch(1)))
+    assert coordinator.deadline == 43
+    assert coordinator.handle(Ticked(42)) == []
+    assert coordinator.handle(Ticked(43)) == [trigger(2)]
+    assert coordinator.handle(Ticked(50)) == []
+    assert coordinator.handle(Ticked(53)) == [Skipped(SkipReason.IN_FLIGHT)]
+
+
+# --- acknowledgements
+
+
+def test_an_epoch_is_published_when_all_have_acknowledged_it() -> None:
+    coordinator = triggered(10)
+    assert coordinator.handle(ack(1, 1)) == []
+    assert coordinator.handle(ack(1, 0)) == [publish(1)]
+    assert list(coordinator.in_flight) == [epoch(1)]
+    assert coordinator.handle(Published(epoch(1))) == [Complete(epoch(1)), Subsume(1, None)]
+    assert coordinator.complete == epoch(1)
+    assert coordinator.statistics.completed == 1
+
+
+@pytest.mark.parametrize(
+    "stale",
+    [
+        ack(1, 0),
+        ack(2, 1),
+        ack(1, 7),
+        ack(1, 1, attempt=2),
+        ack(1, 1, attempt=0),
+        Acknowledged(epoch(1), Incarnation(Generation(1), Attempt(1)), Partition(1), "", has_committables=False),
+        declined(1, attempt=2),
+        committed(1, 1, attempt=2),
+        CommitFailed(epoch(1), of_attempt(2), Partition(1), "gone"),
+        AttemptStarted(of_attempt(1), BOTH),
+        AttemptStarted(of_attempt(2), BOTH),
+    ],
+    ids=str,
+)
+def test_a_report_that_is_stale_or_not_expected_is_refused_and_counted(
+    stale: Acknowledged[str] | Declined | Committed | CommitFailed | AttemptStarted,
+) -> None:
+    coordinator = triggered(10)
+    coordinator.handle(ack(1, 0))
+    assert coordinator.handle(stale) == []
+    assert coordinator.statistics.refused == 1
+    assert coordinator.handle(ack(1, 1)) == [publish(1)]
+
+
+def test_an_attempt_that_others_believe_broken_goes_on_if_it_is_not_the_current_one() -> None:
+    coordinator = triggered(10)
+    assert coordinator.handle(AttemptBroken(of_attempt(2), "old news")) == []
+    assert coordinator.state is CoordinatorState.RUNNING
+
+
+# --- publication
+
+
+def test_one_publication_is_under_way_at_a_time_and_in_order() -> None:
+    coordinator = triggered(10, 20, 30)
+    assert acknowledge(coordinator, 1) == [publish(1)]
+    assert acknowledge(coordinator, 2) == []
+    assert acknowledge(coordinator, 3) == []
+    assert coordinator.handle(Published(epoch(1))) == [Complete(epoch(1)), Subsume(1, None), publish(2)]
+    assert coordinator.handle(Published(epoch(2))) == [Complete(epoch(2)), Subsume(1, None), publish(3)]
+    assert coordinator.handle(Published(epoch(3))) == [Complete(epoch(3)), Subsume(1, None)]
+
+
+def test_an_epoch_that_is_acknowledged_first_subsumes_the_older_ones() -> None:
+    coordinator = triggered(10, 20, 30)
+    assert acknowledge(coordinator, 3) == [Abandon(epoch(1), SUBSUMED), Abandon(epoch(2), SUBSUMED), publish(3)]
+    assert coordinator.statistics.abandoned == 2
+    assert coordinator.statistics.failures_in_a_row == 0
+
+
+def test_an_epoch_that_is_acknowledged_by_all_is_not_subsumed_any_more() -> None:
+    coordinator = triggered(10, 20, 30)
+    acknowledge(coordinator, 1)
+    assert acknowledge(coordinator, 3) == [Abandon(epoch(2), SUBSUMED)]
+    assert coordinator.handle(Published(epoch(1))) == [Complete(epoch(1)), Subsume(1, None), publish(3)]
+
+
+def test_a_savepoint_is_not_subsumed_but_waited_for() -> None:
+    coordinator = started()
+    coordinator.handle(SavepointRequested())
+    coordinator.handle(Ticked(10))
+    assert acknowledge(coordinator, 2) == []
+    assert acknowledge(coordinator, 1) == [publish(1, savepoint=True)]
+    assert coordinator.handle(Published(epoch(1))) == [Complete(epoch(1)), Subsume(1, None), publish(2)]
+
+
+@pytest.mark.parametrize("event", [declined(1), Ticked(60)], ids=str)
+def test_the_epoch_that_waits_for_a_savepoint_is_published_when_that_fails(event: Declined | Ticked) -> None:
+    coordinator = started()
+    coordinator.handle(SavepointRequested())
+    coordinator.handle(Ticked(10))
+    acknowledge(coordinator, 2)
+    assert publish(2) in coordinator.handle(event)
+
+
+def test_an_epoch_that_waits_for_a_savepoint_is_not_timed_out() -> None:
+    coordinator = triggered(10)
+    coordinator.handle(SavepointRequested())
+    acknowledge(coordinator, 1)
+    coordinator.handle(Ticked(20))
+    assert acknowledge(coordinator, 3) == []
+    coordinator.handle(Ticked(30))
+    timed_out, _ = coordinator.handle(Ticked(75))
+    assert isinstance(timed_out, Abandon)
+    assert timed_out.epoch == epoch(2)
+    assert coordinator.handle(Published(epoch(1)))[-1] == publish(3)
+
+
+def test_an_epoch_that_could_not_be_published_is_abandoned_and_the_next_one_is_tried() -> None:
+    coordinator = triggered(10, 20)
+    acknowledge(coordinator, 1)
+    acknowledge(coordinator, 2)
+    assert coordinator.handle(PublishFailed(epoch(1), "no space")) == [
+        Abandon(epoch(1), PUBLISH_FAILED, "no space"),
+        publish(2),
+    ]
+    assert coordinator.complete is None
+    assert coordinator.statistics.failures_in_a_row == 1
+
+
+def test_an_answer_about_an_epoch_that_is_not_being_published_is_an_error() -> None:
+    coordinator = triggered(10)
+    with pytest.raises(ValueError, match="epoch 1-2 is not the one being published, which is None"):
+        coordinator.handle(Published(epoch(1)))
+    acknowledge(coordinator, 1)
+    with pytest.raises(ValueError, match="epoch 2-2 is not the one being published, which is 1-2"):
+        coordinator.handle(PublishFailed(epoch(2), ""))
+
+
+# --- giving up
+
+
+def test_an_epoch_that_takes_too_long_is_abandoned() -> None:
+    coordinator = triggered(10)
+    coordinator.handle(Ticked(60))
+    coordinator.handle(ack(1, 0))
+    assert coordinator.handle(Ticked(69)) == []
+    assert coordinator.deadline == 70
+    assert coordinator.handle(Ticked(70)) == [
+        Abandon(epoch(1), TIMED_OUT, "partitions still awaited: 1"),
+        trigger(3),
+    ]
+    assert coordinator.handle(ack(1, 1)) == []
+    assert coordinator.statistics.refused == 1
+
+
+def test_the_publication_under_way_is_not_timed_out_and_nobody_waits_for_its_time_out() -> None:
+    coordinator = triggered(10_000, options=CoordinatorOptions(interval=10_000, timeout=60))
+    assert coordinator.deadline == 10_060
+    acknowledge(coordinator, 1)
+    assert coordinator.deadline == 20_000
+    assert coordinator.handle(Ticked(10_060)) == []
+    assert coordinator.handle(Published(epoch(1))) == [Complete(epoch(1)), Subsume(1, None)]
+
+
+def test_an_epoch_that_one_participant_declines_is_abandoned_once() -> None:
+    coordinator = triggered(10)
+    assert coordinator.handle(declined(1)) == [Abandon(epoch(1), DECLINED, "partition 1: disk full")]
+    assert coordinator.handle(declined(1)) == []
+    assert coordinator.statistics.failures_in_a_row == 1
+
+
+def test_an_epoch_that_all_have_acknowledged_cannot_be_declined() -> None:
+    coordinator = triggered(10, 20)
+    acknowledge(coordinator, 1)
+    acknowledge(coordinator, 2)
+    assert coordinator.handle(declined(1)) == []
+    assert coordinator.handle(declined(2)) == []
+    assert list(coordinator.in_flight) == [epoch(1), epoch(2)]
+
+
+def test_more_failures_in_a_row_than_tolerated_break_the_attempt() -> None:
+    coordinator = triggered(10, 20, options=CoordinatorOptions(interval=10, tolerated_failures=1, max_in_flight=3))
+    coordinator.handle(declined(1))
+    coordinator.handle(Ticked(30))
+    first, second, third = coordinator.handle(declined(2))
+    assert first == Abandon(epoch(2), DECLINED, "partition 1: disk full")
+    assert isinstance(second, Abandon)
+    assert (second.epoch, second.reason) == (epoch(3), ATTEMPT_BROKEN)
+    assert "more than 1 epochs in a row failed; the last one, 2-2: a participant declined it" in second.detail
+    assert third == roll_back(None, 2)
+    assert coordinator.statistics.failures_in_a_row == 0
+
+
+def test_a_complete_epoch_in_between_makes_the_failures_count_anew() -> None:
+    coordinator = triggered(10, 20, 30, options=CoordinatorOptions(interval=10, tolerated_failures=1, max_in_flight=3))
+    coordinator.handle(declined(1))
+    acknowledge(coordinator, 2)
+    coordinator.handle(Published(epoch(2)))
+    assert coordinator.handle(declined(3)) == [Abandon(epoch(3), DECLINED, "partition 1: disk full")]
+    assert coordinator.state is CoordinatorState.RUNNING
+
+
+def test_no_failure_is_tolerated_if_none_is_to_be() -> None:
+    coordinator = triggered(10, options=CoordinatorOptions(interval=10, tolerated_failures=0))
+    assert coordinator.handle(declined(1))[-1] == roll_back(None, 2)
+
+
+def test_a_time_out_that_breaks_the_attempt_takes_the_other_late_epochs_with_it() -> None:
+    options = CoordinatorOptions(interval=10, timeout=60, tolerated_failures=0, max_in_flight=3)
+    coordinator = triggered(10, 20, options=options)
+    instructions = coordinator.handle(Ticked(90))
+    assert [(type(i), getattr(i, "epoch", None)) for i in instructions] == [
+        (Abandon, epoch(1)),
+        (Abandon, epoch(2)),
+        (RollBack, None),
+        (Skipped, None),
+    ]
+
+
+# --- commit
+
+
+def test_an_epoch_is_recorded_as_committed_when_all_its_committers_have_committed() -> None:
+    coordinator = triggered(10)
+    coordinator.handle(ack(1, 0, output=True))
+    assert coordinator.handle(ack(1, 1, output=True)) == [publish(1, output=True)]
+    assert coordinator.handle(Published(epoch(1))) == [Complete(epoch(1))]
+    assert coordinator.handle(committed(1, 0)) == []
+    assert coordinator.handle(committed(1, 0)) == []
+    assert coordinator.handle(committed(1, 1)) == [RecordCommitted(epoch(1)), Subsume(1, None)]
+    assert coordinator.handle(committed(1, 1)) == []
+
+
+def test_whoever_has_nothing_to_commit_is_not_waited_for() -> None:
+    coordinator = triggered(10)
+    assert acknowledge(coordinator, 1, output=True) == [publish(1, output=True)]
+    coordinator.handle(Published(epoch(1)))
+    assert coordinator.handle(committed(1, 1)) == []
+    assert coordinator.handle(committed(1, 0)) == [RecordCommitted(epoch(1)), Subsume(1, None)]
+
+
+def test_epochs_are_recorded_as_committed_in_order() -> None:
+    coordinator = triggered(10, 20)
+    for number, partition in ((1, 0), (2, 1)):
+        coordinator.handle(ack(number, partition, output=True))
+        coordinator.handle(ack(number, 1 - partition))
+        coordinator.handle(Published(epoch(number)))
+    assert coordinator.handle(committed(2, 1)) == []
+    assert coordinator.handle(committed(2, 0)) == [
+        RecordCommitted(epoch(1)),
+        RecordCommitted(epoch(2)),
+        Subsume(1, None),
+    ]
+
+
+def test_an_epoch_without_output_is_not_subsumed_for_before_the_older_are_committed() -> None:
+    coordinator = triggered(10, 20)
+    acknowledge(coordinator, 1, output=True)
+    coordinator.handle(Published(epoch(1)))
+    acknowledge(coordinator, 2)
+    assert coordinator.handle(Published(epoch(2))) == [Complete(epoch(2))]
+    assert coordinator.handle(committed(2, 0)) == [RecordCommitted(epoch(1)), Subsume(1, None)]
+
+
+def test_a_commit_that_fails_for_good_stops_the_job() -> None:
+    coordinator = triggered(10)
+    acknowledge(coordinator, 1, output=True)
+    coordinator.handle(Published(epoch(1)))
+    failed = CommitFailed(epoch(1), of_attempt(1), Partition(0), "the table is gone")
+    assert coordinator.handle(failed) == [Stop("partition 0 cannot commit epoch 1-2: the table is gone")]
+    assert coordinator.state is CoordinatorState.STOPPED
+
+
+# --- retention
+
+
+def test_retention_keeps_what_the_oldest_epoch_in_flight_was_triggered_on() -> None:
+    options = CoordinatorOptions(interval=10, max_in_flight=3, retain=2)
+    coordinator = triggered(10, options=options)
+    acknowledge(coordinator, 1)
+    coordinator.handle(Published(epoch(1)))
+    coordinator.handle(Ticked(20))
+    coordinator.handle(SavepointRequested())
+    acknowledge(coordinator, 2)
+    assert coordinator.handle(Published(epoch(2))) == [Complete(epoch(2)), Subsume(2, epoch(1))]
+    coordinator.handle(Ticked(30))
+    assert acknowledge(coordinator, 3) == [publish(3, epoch(1), savepoint=True)]
+    assert coordinator.handle(Published(epoch(3))) == [Complete(epoch(3)), Subsume(2, epoch(2))]
+
+
+# --- attempts
+
+
+def test_a_broken_attempt_is_rolled_back_to_the_last_complete_epoch() -> None:
+    coordinator = triggered(10)
+    acknowledge(coordinator, 1)
+    coordinator.handle(Published(epoch(1)))
+    coordinator.handle(Ticked(20))
+    coordinator.handle(Ticked(30))
+    assert coordinator.handle(AttemptBroken(of_attempt(1), "lost worker 3")) == [
+        Abandon(epoch(2), ATTEMPT_BROKEN, "lost worker 3"),
+        Abandon(epoch(3), ATTEMPT_BROKEN, "lost worker 3"),
+        roll_back(epoch(1), 2),
+    ]
+    assert coordinator.state is CoordinatorState.STARTING
+    assert coordinator.incarnation == of_attempt(2)
+    assert coordinator.handle(ack(2, 0)) == []
+    assert coordinator.statistics.failures_in_a_row == 0
+
+
+def test_the_next_attempt_uses_no_number_again() -> None:
+    coordinator = triggered(10, 20)
+    coordinator.handle(AttemptBroken(of_attempt(1), ""))
+    coordinator.handle(AttemptStarted(of_attempt(2), BOTH))
+    assert coordinator.handle(Ticked(30)) == [trigger(3)]
+    assert coordinator.handle(ack(3, 0, attempt=2)) == []
+    published = coordinator.handle(ack(3, 1, attempt=2))
+    assert [getattr(i, "incarnation", None) for i in published] == [of_attempt(2)]
+
+
+def test_after_an_attempt_that_could_not_be_restored_the_claim_is_confirmed_first() -> None:
+    coordinator = new()
+    assert coordinator.handle(AttemptBroken(of_attempt(1), "")) == [roll_back(None, 2, confirm_first=True)]
+    assert coordinator.handle(AttemptBroken(of_attempt(1), "")) == []
+    coordinator.handle(AttemptStarted(of_attempt(2), BOTH))
+    assert coordinator.handle(AttemptBroken(of_attempt(2), "")) == [roll_back(None, 3)]
+    assert coordinator.handle(AttemptBroken(of_attempt(3), "")) == [roll_back(None, 4, confirm_first=True)]
+
+
+def test_a_roll_back_waits_for_the_publication_under_way_and_goes_to_its_epoch() -> None:
+    coordinator = triggered(10, 20, 30)
+    acknowledge(coordinator, 1)
+    acknowledge(coordinator, 2)
+    assert coordinator.handle(AttemptBroken(of_attempt(1), "x")) == [
+        Abandon(epoch(2), ATTEMPT_BROKEN, "x"),
+        Abandon(epoch(3), ATTEMPT_BROKEN, "x"),
+    ]
+    assert coordinator.state is CoordinatorState.BROKEN
+    assert coordinator.handle(AttemptBroken(of_attempt(1), "y")) == []
+    assert coordinator.handle(AttemptStarted(of_attempt(1), BOTH)) == []
+    assert coordinator.handle(Ticked(80)) == [Skipped(SkipReason.NOT_RUNNING)]
+    assert coordinator.deadline == 90
+    assert coordinator.handle(Published(epoch(1))) == [roll_back(epoch(1), 2)]
+    assert coordinator.complete == epoch(1)
+
+
+def test_a_roll_back_after_a_publication_that_failed_goes_to_the_epoch_before() -> None:
+    coordinator = triggered(10)
+    acknowledge(coordinator, 1)
+    coordinator.handle(AttemptBroken(of_attempt(1), ""))
+    assert coordinator.handle(PublishFailed(epoch(1), "no space")) == [
+        Abandon(epoch(1), PUBLISH_FAILED, "no space"),
+        roll_back(None, 2),
+    ]
+    assert not coordinator.in_flight
+    assert coordinator.statistics.abandoned == 1
+
+
+def test_after_a_roll_back_all_restored_participants_report_what_they_have_committed() -> None:
+    coordinator = triggered(10)
+    acknowledge(coordinator, 1, output=True)
+    coordinator.handle(Published(epoch(1)))
+    coordinator.handle(AttemptBroken(of_attempt(1), ""))
+    assert coordinator.handle(committed(1, 0)) == []
+    assert coordinator.handle(committed(1, 0, attempt=2)) == []
+    assert coordinator.handle(AttemptStarted(of_attempt(2), BOTH)) == []
+    assert coordinator.handle(committed(1, 1, attempt=2)) == [RecordCommitted(epoch(1)), Subsume(1, None)]
+
+
+def test_a_commit_that_was_reported_to_a_broken_attempt_is_reported_again() -> None:
+    coordinator = triggered(10)
+    acknowledge(coordinator, 1, output=True)
+    coordinator.handle(Ticked(20))
+    coordinator.handle(Published(epoch(1)))
+    acknowledge(coordinator, 2)
+    coordinator.handle(AttemptBroken(of_attempt(1), ""))
+    assert coordinator.handle(committed(1, 0)) == []
+    assert coordinator.handle(Published(epoch(2))) == [roll_back(epoch(2), 2)]
+    assert coordinator.handle(AttemptStarted(of_attempt(2), BOTH)) == []
+    assert coordinator.handle(committed(2, 0, attempt=2)) == []
+    assert coordinator.handle(committed(2, 1, attempt=2)) == [RecordCommitted(epoch(1)), Subsume(1, None)]
+
+
+def test_a_new_generation_replays_the_commits_that_the_last_one_left() -> None:
+    coordinator: Coordinator[str] = Coordinator(
+        OPTIONS, GENERATION, now=0, complete=epoch(4), last_number=4, uncommitted=[epoch(4), epoch(3)]
+    )
+    assert coordinator.handle(committed(4, 1)) == []
+    assert coordinator.handle(AttemptStarted(of_attempt(1), BOTH)) == []
+    assert coordinator.handle(committed(4, 0)) == [
+        RecordCommitted(epoch(3)),
+        RecordCommitted(epoch(4)),
+        Subsume(1, None),
+    ]
+
+
+def test_if_all_were_quick_the_replay_is_recorded_when_the_attempt_starts() -> None:
+    coordinator: Coordinator[str] = Coordinator(
+        OPTIONS, GENERATION, now=0, complete=epoch(4), last_number=4, uncommitted=[epoch(4)]
+    )
+    coordinator.handle(committed(4, 1))
+    coordinator.handle(committed(4, 0))
+    assert coordinator.handle(AttemptStarted(of_attempt(1), BOTH)) == [RecordCommitted(epoch(4)), Subsume(1, None)]
+
+
+# --- the end
+
+
+@pytest.mark.parametrize("state", ["starting", "running", "publishing", "broken"])
+def test_whoever_is_fenced_stops_and_says_nothing_any_more(state: str) -> None:
+    coordinator = new() if state == "starting" else triggered(10)
+    if state in ("publishing", "broken"):
+        acknowledge(coordinator, 1)
+    if state == "broken":
+        coordinator.handle(AttemptBroken(of_attempt(1), ""))
+    assert coordinator.handle(Fenced(Generation(3))) == [Stop("generation 3 has claimed the job; generation 2 is over")]
+    assert coordinator.state is CoordinatorState.STOPPED
+    for event in (Ticked(99), SavepointRequested(), ack(1, 0), Published(epoch(1)), AttemptBroken(of_attempt(1), "")):
+        assert coordinator.handle(event) == []
+    assert coordinator.complete is None
