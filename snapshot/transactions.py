@@ -120,7 +120,8 @@ class Transactions(Generic[Payload]):
             case CommitAnswered():
                 return self._answered(event)
             case RetryDue(transaction):
-                return self._commit(self._unsettled[transaction])
+                committing = self._committing(transaction)
+                return [] if committing is None else self._commit(committing)
 
     # --- the first phase ------------------------------------------------------------------------------------------
 
@@ -195,10 +196,15 @@ class Transactions(Generic[Payload]):
         transaction.state = TransactionState.COMMITTING
         return [Commit(transaction.committable)]
 
+    def _committing(self, id: TransactionId) -> _Transaction[Payload] | None:
+        """The transaction, unless its outcome is known: an answer may come after the commit was put off."""
+        transaction = self._unsettled.get(id)
+        return transaction if transaction is not None and transaction.state is TransactionState.COMMITTING else None
+
     def _answered(self, event: CommitAnswered) -> list[TransactionInstruction[Payload]]:
-        transaction = self._unsettled.get(event.transaction)
-        if transaction is None or transaction.state is not TransactionState.COMMITTING:
-            return []  # answered before
+        transaction = self._committing(event.transaction)
+        if transaction is None:
+            return []
         assert transaction.committable is not None
         match event.outcome:
             case CommitOutcome.COMMITTED | CommitOutcome.ALREADY_COMMITTED:

@@ -1,0 +1,158 @@
+"""From frozen changes to durable file sets: an epoch that is declined or abandoned loses nothing to the next."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statebackend.files import FileKind, FileRef, FileSet
+from statebackend.ids import Epoch, Generation, KeyGroup
+from statebackend.keygroups import KeyGroupRange
+from statebackend.uploads import Durable, NotDurable, Persist, Uploads
+
+ALL = KeyGroupRange(KeyGroup(0), KeyGroup(8))
+LOW, HIGH = KeyGroupRange(KeyGroup(0), KeyGroup(4)), KeyGroupRange(KeyGroup(4), KeyGroup(8))
+
+
+def epoch(number: int) -> Epoch:
+    return Epoch(Generation(1), number)
+
+
+def delta(number: int, name: str = "delta", ranges: KeyGroupRange = ALL) -> FileRef:
+    return FileRef(f"shared/{name}-{number}", (ranges,), epoch(number), FileKind.DELTA, 1, "none:0")
+
+
+def base(number: int, ranges: KeyGroupRange = ALL) -> FileRef:
+    return FileRef(f"shared/base-{number}", (ranges,), epoch(number), FileKind.BASE, 1, "none:0")
+
+
+def durable(number: int, *files: FileRef) -> Durable:
+    return Durable(epoch(number), FileSet.of(ALL, files))
+
+
+def not_durable(number: int, because_of: int) -> NotDurable:
+    return NotDurable(epoch(number), f"persisting what epoch {epoch(because_of)} changed failed: disk full")
+
+
+def persist(*numbers: int) -> list[Persist]:
+    return [Persist(epoch(number)) for number in numbers]
+
+
+RESTORED = FileSet.of(ALL, [delta(1)])
+
+
+def test_the_state_is_the_restored_one_and_what_was_persisted_since() -> None:
+    uploads = Uploads(RESTORED)
+    assert uploads.freeze(epoch(2)) == persist(2)
+    assert uploads.persisted(epoch(2), [delta(2)]) == [durable(2, delta(1), delta(2))]
+    assert uploads.freeze(epoch(3)) == persist(3)
+    assert uploads.persisted(epoch(3), []) == [durable(3, delta(1), delta(2))]
+
+
+def test_an_epoch_is_durable_only_when_all_before_it_are() -> None:
+    uploads = Uploads(RESTORED)
+    uploads.freeze(epoch(2))
+    uploads.freeze(epoch(3))
+    assert uploads.persisted(epoch(3), [delta(3)]) == []
+    assert uploads.persisted(epoch(2), [delta(2)]) == [
+        durable(2, delta(1), delta(2)),
+        durable(3, delta(1), delta(2), delta(3)),
+    ]
+
+
+def test_a_base_takes_the_place_of_the_files_before_it() -> None:
+    uploads = Uploads(RESTORED)
+    uploads.freeze(epoch(2))
+    assert uploads.persisted(epoch(2), [base(2), delta(2)]) == [durable(2, base(2))]
+
+
+def test_a_base_of_some_key_groups_leaves_the_others_as_they_were() -> None:
+    uploads = Uploads(RESTORED)
+    uploads.freeze(epoch(2))
+    [seen] = uploads.persisted(epoch(2), [base(2, LOW), delta(2)])
+    assert [(file.path, file.ranges) for file in seen.files.files] == [
+        ("shared/delta-1", (HIGH,)),
+        ("shared/delta-2", (HIGH,)),
+        ("shared/base-2", (LOW,)),
+    ]
+
+
+def test_an_epoch_whose_changes_are_not_durable_is_declined_and_so_are_those_after_it() -> None:
+    uploads = Uploads(RESTORED)
+    uploads.freeze(epoch(2))
+    uploads.freeze(epoch(3))
+    assert uploads.failed(epoch(2), "disk full") == [not_durable(2, 2), not_durable(3, 2)]
+    assert uploads.persisted(epoch(3), [delta(3)]) == []
+
+
+def test_a_failure_leaves_the_epochs_before_it_alone() -> None:
+    uploads = Uploads(RESTORED)
+    uploads.freeze(epoch(2))
+    uploads.freeze(epoch(3))
+    assert uploads.failed(epoch(3), "disk full") == [not_durable(3, 3)]
+    assert uploads.persisted(epoch(2), [delta(2)]) == [durable(2, delta(1), delta(2))]
+
+
+def test_what_could_not_be_persisted_is_tried_again_and_goes_with_the_next_epoch() -> None:
+    uploads = Uploads(RESTORED)
+    uploads.freeze(epoch(2))
+    uploads.freeze(epoch(3))
+    uploads.failed(epoch(2), "disk full")
+    assert uploads.freeze(epoch(4)) == persist(2, 4)
+    assert uploads.persisted(epoch(4), [delta(4)]) == []
+    assert uploads.persisted(epoch(3), [delta(3)]) == []
+    assert uploads.persisted(epoch(2), [delta(2, "again")]) == [
+        durable(4, delta(1), delta(2, "again"), delta(3), delta(4))
+    ]
+
+
+def test_what_fails_twice_is_declined_once_for_each_epoch() -> None:
+    uploads = Uploads(RESTORED)
+    uploads.freeze(epoch(2))
+    assert uploads.failed(epoch(2), "disk full") == [not_durable(2, 2)]
+    uploads.freeze(epoch(3))
+    assert uploads.failed(epoch(2), "disk full") == [not_durable(3, 2)]
+    assert uploads.failed(epoch(3), "disk full") == []
+    assert uploads.freeze(epoch(4)) == persist(2, 3, 4)
+
+
+@given(st.lists(st.sampled_from(["freeze", "persist", "fail", "persist last"]), max_size=40), st.data())
+def test_whatever_fails_an_epoch_is_durable_with_all_that_changed_before_it_or_declined(
+    steps: list[str], data: st.DataObject
+) -> None:
+    uploads = Uploads(RESTORED)
+    frozen = 1
+    asked: list[int] = []
+    answered: set[int] = set()
+    said: dict[Epoch, Durable | NotDurable] = {}
+
+    def note(results: list[Durable] | list[NotDurable]) -> None:
+        for result in results:
+            assert result.epoch not in said, "an epoch is answered once"
+            said[result.epoch] = result
+            if isinstance(result, Durable):
+                number = result.epoch.number
+                assert result.files == FileSet.of(ALL, [delta(n) for n in range(1, number + 1)])
+                assert answered >= set(range(2, number + 1)), "all that is named is durable"
+
+    def persisted(number: int) -> None:
+        asked.remove(number)
+        answered.add(number)
+        note(uploads.persisted(epoch(number), [delta(number)]))
+
+    for step in [*steps, "freeze"]:
+        if step == "freeze":
+            frozen += 1
+            due = [persist.epoch.number for persist in uploads.freeze(epoch(frozen))]
+            assert set(due).isdisjoint(asked), "what is under way is not begun again"
+            asked += due
+        elif asked and step == "fail":
+            number = data.draw(st.sampled_from(asked))
+            asked.remove(number)
+            note(uploads.failed(epoch(number), "disk full"))
+        elif asked:
+            persisted(asked[-1] if step == "persist last" else data.draw(st.sampled_from(asked)))
+    while asked:
+        persisted(asked[-1])
+    assert isinstance(said[epoch(frozen)], Durable), "the next epoch that nothing goes wrong with has it all"
+    assert set(said) == {epoch(number) for number in range(2, frozen + 1)}
