@@ -57,7 +57,7 @@ from snapshot.transaction_events import Committable, transaction_id
 from statebackend.files import FileKind, FileRef, FileSet
 from statebackend.ids import NO_EPOCH, Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from statebackend.keygroups import LARGEST_MAX_PARALLELISM, KeyGroupRange, range_of
-from tests.bench.figures import RUNS, Figure, figure
+from tests.bench.figures import RUNS, Figure, figure, progress
 
 WORKLOAD = "coordinator"
 SIZES = (1_000, 5_000, 10_000, 20_000)
@@ -251,6 +251,7 @@ def figures(sizes: tuple[int, ...] = SIZES) -> Iterator[Figure]:
     """The whole of an epoch and its parts, for each number of partitions, and how the cost grows."""
     totals: dict[int, float] = {}
     for partitions in sizes:
+        progress(f"coordinator: epochs of {partitions} partitions")
         runs = measured(partitions)
         spent = sum(sum(run.values()) for run in runs)
         whole = [1_000 * sum(run.values()) for run in runs]

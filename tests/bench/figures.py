@@ -6,6 +6,7 @@ What always holds: a figure is one line of JSON, and its value is the median of 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -46,6 +47,11 @@ class Figure:
 def figure(workload: str, name: str, unit: str, runs: Sequence[float], cpu_s: float) -> Figure:
     """The figure with these runs."""
     return Figure(workload, name, unit, tuple(runs), cpu_s)
+
+
+def progress(text: str) -> None:
+    """Tell the person who waits what is being done; the standard output has figures only."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def rounded(value: float) -> float:

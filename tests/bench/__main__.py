@@ -1,0 +1,56 @@
+"""The command line of the benchmarks: figures as JSON lines on standard output, progress on standard error."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from tests.bench import alignment, coordinator
+from tests.bench.figures import Figure, progress
+
+EXAMPLE = 'example: make bench ONLY="coordinator alignment", or python -m tests.bench alignment --write'
+STOPPED = 130
+"""What a shell expects of a command that Ctrl-C has stopped."""
+
+Workloads = Mapping[str, Callable[[], Iterator[Figure]]]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the arguments name; the result is the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__, epilog=EXAMPLE)
+    parser.add_argument("only", nargs="*", metavar="ONLY", help=f"of {', '.join(_workloads())}; none for all")
+    parser.add_argument("--small", action="store_true", help="try it in seconds, at sizes whose figures mean nothing")
+    parser.add_argument("--write", action="store_true", help="renew the committed results instead of showing them")
+    given = parser.parse_args(arguments)
+    if given.small and given.write:
+        parser.error("--small makes no results worth writing; leave one of the two out")
+    known = _workloads(small=given.small, write=given.write)
+    unknown = sorted(set(given.only) - known.keys())
+    if unknown:
+        parser.error(f"there is no {', '.join(unknown)}; known are {', '.join(known)}")
+    return _run(known, given.only or list(known))
+
+
+def _workloads(*, small: bool = False, write: bool = False) -> Workloads:
+    sizes = (20, 40) if small else coordinator.SIZES
+    rows = alignment.rows((1, 2), (2,)) if small else alignment.rows()
+    return {
+        coordinator.WORKLOAD: lambda: coordinator.figures(sizes),
+        alignment.WORKLOAD: lambda: alignment.figures(rows, alignment.RESULTS if write else None),
+    }
+
+
+def _run(known: Workloads, names: Sequence[str]) -> int:
+    try:
+        for name in dict.fromkeys(names):
+            for figure in known[name]():
+                print(figure.json(), flush=True)
+    except KeyboardInterrupt:
+        progress("stopped; the figures that were printed are whole")
+        return STOPPED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
