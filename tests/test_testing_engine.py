@@ -222,9 +222,10 @@ def test_a_crash_may_come_in_the_middle_of_what_an_event_makes_a_process_do() ->
 
 
 def test_an_empty_schedule_delivers_everything_in_turn_and_knows_no_fault() -> None:
-    history = talk(Schedule(b""))
-    assert len(history.kinds(Kind.RECEIVED)) == len(history.kinds(Kind.SENT)) == 18
-    assert list(talk(Schedule(bytes(500)))) == list(history)
+    for schedule in (Schedule(b""), Schedule(bytes(500))):
+        history = talk(schedule)
+        assert len(history.kinds(Kind.RECEIVED)) == len(history.kinds(Kind.SENT)) == 18
+        assert not history.kinds(Kind.CRASHED, Kind.CUT, Kind.LOST, Kind.PAUSED)
 
 
 def test_an_optional_action_is_not_taken_once_the_schedule_has_run_out() -> None:

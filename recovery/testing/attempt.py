@@ -206,7 +206,7 @@ class PartitionAttempt:
         if self._source.active:
             actions.append(Action("read"))
         actions += [Action("retry", transaction) for transaction in self._sink.to_retry]
-        if self._repeats:
+        if self._repeats and self._source.has_sent_marker:
             actions += [Action("repeat a marker", channel, drain=False) for channel in self._source.outboxes]
         actions += [Action("lose patience", epoch, drain=False) for epoch in self._aligning]
         return actions
@@ -306,9 +306,7 @@ class PartitionAttempt:
             self._uploaded(self._uploads.persisted(epoch, written))
             return
         file = left[0]
-        self._files_made += 1
-        path = path_of(SharedFile(self.incarnation, self.partition, self._files_made, Holds.STATE))
-        ref = FileRef(path, file.ranges, epoch, file.kind, len(file.entries), "none:0")
+        ref = self._refer_to(file, epoch)
 
         def answered(answer: object | None) -> None:
             if answer is Written.WRITTEN:
@@ -316,7 +314,13 @@ class PartitionAttempt:
             else:
                 self._uploaded(self._uploads.failed(epoch, "the store did not take it"))
 
-        self._around.effects.append(self._around.store.ask(Write(path, file), answered))
+        self._around.effects.append(self._around.store.ask(Write(ref.path, file), answered))
+
+    def _refer_to(self, file: StateFile, epoch: Epoch) -> FileRef:
+        """A reference to a file that is about to be written, under a name that nobody has used."""
+        self._files_made += 1
+        path = path_of(SharedFile(self.incarnation, self.partition, self._files_made, Holds.STATE))
+        return FileRef(path, file.ranges, epoch, file.kind, len(file.entries), "none:0")
 
     def _uploaded(self, results: list[Durable] | list[NotDurable]) -> None:
         for result in results:

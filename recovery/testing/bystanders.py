@@ -7,6 +7,7 @@ classification allows, having read the journal first and listed the tree last.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from recovery.cleanup import EpochFiles, Fate, ObservedTree, classify
@@ -34,6 +35,7 @@ class Bystander(ABC):
         self._turns = turns
         self._busy = False
         self._effects: list[Effect] = []
+        self._pending: deque[Callable[[], None]] = deque()
         self._store = Requests(STORE, 0)
 
     def handle(self, event: Event) -> Iterable[Effect]:
@@ -43,6 +45,8 @@ class Bystander(ABC):
                 self._turns -= 1
                 self._busy = True
                 self._read_journal(self._go_on)
+            case Acted(Action("read on")):
+                self._pending.popleft()()
             case Acted(Action(argument=int() as late)):
                 self._store.time_out(late)
             case Received(_, Answer() as answer):
@@ -55,9 +59,10 @@ class Bystander(ABC):
         return effects
 
     def actions(self) -> Sequence[Action]:
-        """Begin, if idle; time-outs."""
+        """Begin, if idle; go on, which it does in its own time; time-outs."""
         begin = [Action("begin", drain=False)] if self._turns and not self._busy else []
-        return [*begin, *self._store.actions()]
+        on = [Action("read on")] if self._pending else []
+        return [*begin, *on, *self._store.actions()]
 
     @abstractmethod
     def _go_on(self, state: JournalState) -> None:
@@ -80,13 +85,15 @@ class Bystander(ABC):
         return JournalRun(self._store, self._effects, handle, done)
 
     def _ask(self, request: object, then: Callable[[object], None]) -> None:
+        """Ask, when the schedule lets this process go on, until there is an answer."""
+
         def answered(answer: object | None) -> None:
             if answer is None:
                 self._ask(request, then)
             else:
                 then(answer)
 
-        self._effects.append(self._store.ask(request, answered))
+        self._pending.append(lambda: self._effects.append(self._store.ask(request, answered)))
 
 
 class Reader(Bystander):
@@ -94,6 +101,7 @@ class Reader(Bystander):
 
     def _go_on(self, state: JournalState) -> None:
         if not state.usable:
+            self._turns += 1
             self._done()
             return
         record = state.usable[-1]

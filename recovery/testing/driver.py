@@ -42,7 +42,7 @@ class Driver:
 
     def actions(self) -> Sequence[Action]:
         """Taking over, or what the running generation may do; and time-outs."""
-        own = [Action("take over", drain=False)] if self._run is None else self._run.actions()
+        own = [Action("take over", weight=2, drain=False)] if self._run is None else self._run.actions()
         return [*own, *self._means.store.actions(), *self._means.target.actions()]
 
     def _start(self, boots: int) -> None:

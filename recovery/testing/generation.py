@@ -290,14 +290,14 @@ class GenerationRun:
         if coordinator is None or coordinator.state is CoordinatorState.STOPPED or self._is_finished:
             return []
         running = coordinator.state is CoordinatorState.RUNNING
-        actions = [Action("tick", weight=2, drain=running and not coordinator.in_flight)]
+        actions = [Action("tick", weight=6, drain=running and not coordinator.in_flight)]
         if running:
             if self._suspicions:
-                actions += [Action("suspect", worker, drain=False) for worker in self._deployed]
+                actions += [Action("suspect", worker, weight=1, drain=False) for worker in self._deployed]
             if self._savepoints:
                 actions.append(Action("savepoint", drain=False))
         if not self._compacting:
-            actions.append(Action("compact", drain=False))
+            actions.append(Action("compact", weight=2, drain=False))
         return actions
 
     @property

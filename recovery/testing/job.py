@@ -36,7 +36,7 @@ _PARALLELISM = ((2,), (2, 4, 3), (3, 1, 4), (1, 2))
 
 def run(schedule: Schedule) -> Observer:
     """Run one history; the observer has seen it all. Raises `Violation` if it breaks a promise."""
-    mode = _MODES[schedule.choose((3, 3, 1)) or 0]
+    mode = _MODES[schedule.choose((3, 3, 2)) or 0]
     parallelism = _PARALLELISM[schedule.number(len(_PARALLELISM))]
     target = (TargetKind.STAGES, TargetKind.TOKENS)[schedule.number(2)]
     stream = Stream(splits=1 + schedule.number(4), length=2 + schedule.number(5), window=(20, 50)[schedule.number(2)])
@@ -50,14 +50,14 @@ def run(schedule: Schedule) -> Observer:
     )
     work = WorkerPlan(stream, target, consolidate_every=1 + schedule.number(3), repeats=schedule.number(3))
     observer = Observer(stream, exactly_once=mode is not MarkerMode.AT_LEAST_ONCE)
-    plan = DriverPlan(stream, WORKERS, parallelism, options, suspicions=schedule.number(3))
+    plan = DriverPlan(stream, WORKERS, parallelism, options, suspicions=schedule.number(4))
     drivers = DRIVERS[: 1 + schedule.number(2)]
     processes: dict[str, Callable[[], Process]] = {
         STORE: partial(SimulatedStore, observer.objects, observer, schedule.number(3)),
         TARGET: partial(SimulatedTarget, observer.rows, observer),
         **{name: partial(Driver, name, plan, observer, starts=name == DRIVERS[0]) for name in drivers},
         **{name: partial(Worker, drivers, work) for name in WORKERS},
-        READER: partial(Reader, READER, observer, turns=schedule.number(4)),
+        READER: partial(Reader, READER, observer, turns=schedule.number(5)),
         JANITOR: partial(Janitor, JANITOR, observer, turns=schedule.number(3)),
     }
     Simulation(processes, schedule, faults(drivers)).run(fair_steps=5_000)
@@ -76,7 +76,7 @@ def faults(drivers: Sequence[str]) -> Faults:
         pauses=3,
         calms=6,
         crashable=active,
-        pausable=active,
+        pausable=(*active, READER),
         cuttable=[Channel(a, b) for a in active for b in (*active, *servers) if a != b],
         lossy=[Channel(server, name) for server in servers for name in active],
     )

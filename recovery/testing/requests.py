@@ -68,5 +68,5 @@ class Requests:
             waiting(None)
 
     def actions(self) -> list[Action]:
-        """The time-outs that may strike; they do so last of all, when nothing else can happen."""
-        return [Action(f"time out of {self._server}", id) for id in self._waiting]
+        """The oldest question may be given up."""
+        return [Action(f"time out of {self._server}", id, weight=1) for id in list(self._waiting)[:1]]

@@ -73,10 +73,18 @@ class SourceSubtask:
         """The coordinator begins an epoch."""
         return self._carry_out(self._aligner.handle(Triggered(marker)))
 
+    @property
+    def has_sent_marker(self) -> bool:
+        """Whether there is a marker that could be sent again."""
+        return self._last_marker is not None and not self.ended
+
     def repeat_marker(self, channel: ChannelId) -> None:
         """Send the last marker once more on a channel, as a confused sender might."""
-        if self._last_marker is not None:
-            self.outboxes[channel].put(Marker(self._last_marker.epoch, MarkerMode.ALIGNED))
+        assert self._last_marker is not None
+        mode = self._last_marker.mode
+        # A second unaligned marker would overtake again; what it overtakes would be recorded twice.
+        repeated = MarkerMode.ALIGNED if mode is MarkerMode.UNALIGNED else mode
+        self.outboxes[channel].put(Marker(self._last_marker.epoch, repeated))
 
     def abandon(self, epoch: Epoch) -> None:
         """The coordinator gives an epoch up."""

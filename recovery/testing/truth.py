@@ -7,7 +7,7 @@ other entry must be admissible where it stands, and summaries must say what the 
 from __future__ import annotations
 
 from snapshot.journal import apply
-from snapshot.journal_entries import Completed, Entry, JournalError, Removed
+from snapshot.journal_entries import Completed, Entry, JournalError, Nonce, Removed
 from snapshot.journal_json import decode_entry, decode_summary
 from snapshot.journal_state import EMPTY, JournalState
 from snapshot.layout import JournalEntry, JournalSummary, parse
@@ -78,6 +78,11 @@ class JournalTruth:
         if self._entries.get(entry.number) != entry:
             truth = self._entries.get(entry.number)
             raise Violation(f"a writer believes that entry {entry.number} is {entry.body}, but it is {truth}")
+
+    def lost(self, nonce: Nonce) -> None:
+        """A writer believes that its entry is not in the journal; so it is."""
+        if any(entry.nonce == nonce for entry in self._entries.values()):
+            raise Violation(f"a writer believes that its proposal {nonce} came to nothing, and it is in the journal")
 
     def read(self, state: JournalState, since: int) -> None:
         """A reader believes that this is the journal, and it was, at some moment since entry `since` was the last."""

@@ -12,6 +12,7 @@ from enum import Enum
 from zlib import crc32
 
 from snapshot.testing.history import Channel
+from snapshot.testing.process import ORDINARY
 from snapshot.testing.schedule import Schedule
 
 
@@ -61,10 +62,8 @@ class Faults:
 NO_FAULTS = Faults()
 
 _RATES = (0, 5, 30)  # in 256ths, per step
-_SPEEDS = (4, 1, 16)
+_SPEEDS = (ORDINARY, 1, 16)
 _CALMS = (0, 20, 60, 150, 400)
-ORDINARY = _SPEEDS[0]
-"""The weight of a delivery or action that nothing prefers."""
 
 
 class Swarm:

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 
-from snapshot.testing.faults import ORDINARY, Faults, Swarm
+from snapshot.testing.faults import Faults, Swarm
 from snapshot.testing.history import Channel, History, Kind
+from snapshot.testing.process import ORDINARY
 from snapshot.testing.schedule import Schedule
 
 

@@ -10,18 +10,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+ORDINARY = 4
+"""The weight of a delivery or an action that nothing prefers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Action:
     """A step that a process may take by itself: emit a record, start a snapshot, let a timer fire.
 
-    The scheduler takes it when it likes, the more often the greater `weight`. Those with `drain` are also taken
-    after the schedule has run out, so they must come to an end; the others are optional.
+    The scheduler takes it when it likes, the more often the greater `weight`; a delivery has `ORDINARY`. Those with
+    `drain` are also taken after the schedule has run out, so they must come to an end; the others are optional.
     """
 
     name: str
     argument: object = None
-    weight: int = 1
+    weight: int = ORDINARY
     drain: bool = True
 
     def __str__(self) -> str:

@@ -12,10 +12,23 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar, assert_never
 
-from snapshot.testing.faults import NO_FAULTS, ORDINARY, Fault, Faults, Swarm
+from snapshot.testing.faults import NO_FAULTS, Fault, Faults, Swarm
 from snapshot.testing.history import STIMULI, History, Kind
 from snapshot.testing.network import Break, Link, Network
-from snapshot.testing.process import Acted, Action, Broken, Effect, Event, Note, Process, Received, Save, Send, Started
+from snapshot.testing.process import (
+    ORDINARY,
+    Acted,
+    Action,
+    Broken,
+    Effect,
+    Event,
+    Note,
+    Process,
+    Received,
+    Save,
+    Send,
+    Started,
+)
 from snapshot.testing.schedule import Schedule
 from snapshot.testing.violation import Violation
 
@@ -88,7 +101,7 @@ class _Seat(Generic[P]):
         self.drains = []
         self.extras = []
         for number, action in enumerate(actions):
-            step = _Step(self, action, number, max(1, action.weight * self.speed // ORDINARY))
+            step = _Step(self, action, number, max(1, action.weight * self.speed // ORDINARY**2))
             (self.drains if action.drain else self.extras).append(step)
 
 

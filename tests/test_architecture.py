@@ -1,0 +1,93 @@
+"""Imports point one way, and the protocol cores know nothing of the world."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+ALLOWED = {
+    "statebackend": {"statebackend"},
+    "snapshot": {"statebackend", "snapshot"},
+    "recovery": {"statebackend", "snapshot", "recovery"},
+}
+"""Which of our packages a package may import: statebackend <- snapshot <- recovery."""
+
+EDGES = {
+    "snapshot/journal_store.py",
+    "statebackend/fsspec_store.py",
+    "statebackend/local_store.py",
+    "statebackend/memory_store.py",
+    "statebackend/s3_store.py",
+}
+"""The modules that touch the world. Every other one, outside the test kits, is a core: new modules are cores too."""
+
+WORLD = {
+    "asyncio", "concurrent", "datetime", "fsspec", "multiprocessing", "os", "pathlib", "pyarrow", "pyspark", "random",
+    "rocksdict", "s3fs", "secrets", "select", "selectors", "shutil", "signal", "socket", "subprocess", "tempfile",
+    "threading", "time", "urllib", "uuid",
+}  # fmt: skip
+"""What a core must not import: Spark, storage, sockets, threads, clocks, randomness."""
+
+STORE_INTERFACE = "statebackend/store.py"
+"""It names local paths in its signatures, and does nothing with them."""
+
+
+def modules() -> list[Path]:
+    return sorted(path for package in ALLOWED for path in (ROOT / package).rglob("*.py"))
+
+
+def imports(path: Path) -> set[str]:
+    """Every module that a file imports, anywhere in it."""
+    return imported(ast.parse(path.read_text()))
+
+
+def imported(tree: ast.AST) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                found.update(alias.name for alias in names)
+            case ast.ImportFrom(module=str(module), level=0):
+                found.add(module)
+            case ast.ImportFrom():
+                found.add("a relative import")
+            case _:
+                pass
+    return found
+
+
+def wrong_way(package: str, names: set[str]) -> set[str]:
+    ours = {name for name in names if name.split(".")[0] in {*ALLOWED, "tests", "examples"}}
+    return {name for name in ours if name.split(".")[0] not in ALLOWED[package]}
+
+
+def worldly(names: set[str]) -> set[str]:
+    return {name for name in names if name.split(".")[0] in WORLD}
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_from_recovery_to_snapshot_to_statebackend(path: Path) -> None:
+    package = path.relative_to(ROOT).parts[0]
+    assert wrong_way(package, imports(path)) == set()
+
+
+def test_no_core_imports_spark_storage_sockets_threads_clocks_or_randomness() -> None:
+    for path in modules():
+        name = path.relative_to(ROOT).as_posix()
+        if "/testing/" in name or name in EDGES or name == STORE_INTERFACE:
+            continue
+        assert worldly(imports(path)) == set(), f"{name} is a protocol core"
+
+
+def test_every_edge_that_is_named_exists() -> None:
+    assert [edge for edge in sorted(EDGES) if not (ROOT / edge).exists()] == []
+
+
+def test_an_import_that_points_the_wrong_way_is_noticed() -> None:
+    tree = ast.parse("def f():\n    from recovery.decision import decide\n    import time")
+    assert wrong_way("snapshot", imported(tree)) == {"recovery.decision"}
+    assert worldly(imported(tree)) == {"time"}

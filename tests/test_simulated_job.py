@@ -1,0 +1,45 @@
+"""No promise is broken in any history that the search finds: of the whole job, and of the journal alone.
+
+How much was explored is printed and asserted; what these searches would find, `test_seeded_errors` shows.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from recovery.testing import job, journal_job
+from snapshot.testing.schedule import Schedule
+from snapshot.testing.search import check
+from snapshot.testing.simulation import EXPLORED
+
+HISTORIES = 2_200
+STEPS = 100_000
+
+
+@pytest.mark.timeout(0)
+def test_a_job_keeps_its_promises_whatever_is_delayed_lost_cut_paused_or_killed(search_factor: int) -> None:
+    steps, distinct = EXPLORED.steps, EXPLORED.distinct
+    check(job.run, histories=HISTORIES * search_factor, size=400, seed=1)
+    steps, distinct = EXPLORED.steps - steps, EXPLORED.distinct - distinct
+    print(f"{steps} steps in {distinct} distinct histories of the whole job")
+    assert steps >= STEPS * search_factor
+    assert distinct >= 2_000 * search_factor
+
+
+@pytest.mark.timeout(0)
+def test_the_journal_keeps_its_promises_among_late_and_crashing_writers(search_factor: int) -> None:
+    check(journal_job.run, histories=2_000 * search_factor, size=250, seed=2)
+
+
+def test_a_job_that_nothing_befalls_ends_with_every_row_once() -> None:
+    observer = job.run(Schedule(b""))
+    assert observer.completed
+    assert observer.rows
+
+
+def test_the_same_schedule_gives_the_same_run() -> None:
+    schedule = bytes(range(1, 250))
+    runs = [job.run(Schedule(schedule)) for _ in range(2)]
+    assert runs[0].rows == runs[1].rows
+    assert runs[0].completed == runs[1].completed
+    assert runs[0].journal == runs[1].journal
