@@ -124,7 +124,7 @@ def _drawn(line: Line, points: Sequence[tuple[float, float]]) -> Iterator[str]:
 
 def _legend(lines: Sequence[Line]) -> Iterator[str]:
     for number, line in enumerate(lines):
-        left = _LEFT + number * 200
+        left = _LEFT + number * (_WIDTH + _GAP)
         yield from _drawn(line, [(left, 24), (left + 34, 24)])
         yield _text(left + 44, 28, line.name, "start")
 
