@@ -396,6 +396,16 @@ def test_an_abort_leaves_the_other_epochs_alone() -> None:
     assert drain(aligner) == [*processed((B, "b1")), Cut(marker(2)), *processed((A, "a2"))]
 
 
+def test_an_epoch_stays_aborted_when_an_older_one_is_cut() -> None:
+    aligner = Aligner([A, B])
+    aligner.handle(Aborted(epoch(2)))
+    arrive(aligner, A, marker(1))
+    arrive(aligner, B, marker(1))
+    assert drain(aligner) == [Cut(marker(1))]
+    assert arrive(aligner, A, marker(2), data("a2")) + arrive(aligner, B, marker(2)) == []
+    assert drain(aligner) == processed((A, "a2"))
+
+
 # --- markers late, twice, out of order, skipped
 
 

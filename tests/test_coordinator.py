@@ -508,6 +508,12 @@ def test_a_roll_back_waits_for_the_publication_under_way_and_goes_to_its_epoch()
     assert coordinator.deadline == 90
     assert coordinator.handle(Published(epoch(1))) == [roll_back(epoch(1), 2)]
     assert coordinator.complete == epoch(1)
+    coordinator.handle(AttemptStarted(of_attempt(2), BOTH))
+    assert coordinator.handle(Ticked(90)) == [trigger(4)]
+    coordinator.handle(ack(4, 0, attempt=2))
+    [published] = coordinator.handle(ack(4, 1, attempt=2))
+    assert isinstance(published, Publish)
+    assert (published.epoch, published.base, published.incarnation) == (epoch(4), epoch(1), of_attempt(2))
 
 
 def test_a_roll_back_after_a_publication_that_failed_goes_to_the_epoch_before() -> None:
@@ -543,8 +549,8 @@ def test_a_commit_that_was_reported_to_a_broken_attempt_is_reported_again() -> N
     assert coordinator.handle(committed(1, 0)) == []
     assert coordinator.handle(Published(epoch(2))) == [roll_back(epoch(2), 2)]
     assert coordinator.handle(AttemptStarted(of_attempt(2), BOTH)) == []
-    assert coordinator.handle(committed(2, 0, attempt=2)) == []
-    assert coordinator.handle(committed(2, 1, attempt=2)) == [RecordCommitted(epoch(1)), Subsume(1, None)]
+    assert coordinator.handle(committed(2, 1, attempt=2)) == []
+    assert coordinator.handle(committed(2, 0, attempt=2)) == [RecordCommitted(epoch(1)), Subsume(1, None)]
 
 
 def test_a_new_generation_replays_the_commits_that_the_last_one_left() -> None:

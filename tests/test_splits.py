@@ -29,6 +29,12 @@ def test_a_restored_enumerator_assigns_no_split_that_has_a_reader() -> None:
     assert [splits.assign(), splits.assign(), splits.assign()] == ["b", "c", None]
 
 
+def test_an_unassigned_split_that_is_found_again_is_not_there_twice() -> None:
+    splits = SplitEnumerator(["a"], ["b"])
+    splits.discover(["b"])
+    assert splits.unassigned == ("b",)
+
+
 def test_what_is_unassigned_at_a_cut_stays_as_it_was() -> None:
     splits = SplitEnumerator((), ["a", "b"])
     cut = splits.unassigned

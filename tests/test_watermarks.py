@@ -71,6 +71,13 @@ def test_when_all_are_idle_so_is_the_subtask_at_the_latest_of_them() -> None:
     assert watermarks.advance(A, at(6)) == at(9)
 
 
+def test_an_idle_input_that_was_ahead_counts_when_the_others_become_idle() -> None:
+    watermarks = Watermarks([A, B])
+    watermarks.advance(A, at(5))
+    assert watermarks.advance(B, idle(9)) == at(5)
+    assert watermarks.advance(A, idle(5)) == idle(9)
+
+
 def test_an_ended_input_no_longer_counts() -> None:
     watermarks = Watermarks([A, B, C])
     watermarks.advance(A, at(5))
@@ -122,4 +129,5 @@ def test_a_new_watermark_is_at_most_what_every_input_that_counts_has_announced(
         assert new.idle == all(word.idle for word in last)
         if before is None or new.timestamp > before.timestamp:
             assert all(new.timestamp <= word.timestamp for word in last if not word.idle)
-            assert new.timestamp in {word.timestamp for word in last}
+            counting = [word.timestamp for word in last if not word.idle]
+            assert new.timestamp == (min(counting) if counting else max(word.timestamp for word in last))
