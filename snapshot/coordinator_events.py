@@ -97,7 +97,10 @@ class Fenced:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A participant has committed everything that it acknowledged up to this epoch."""
+    """A participant has committed everything that it acknowledged up to this epoch.
+
+    Participants without a sink report it as well: after a restore nobody but they know that they have none.
+    """
 
     epoch: Epoch
     incarnation: Incarnation

@@ -18,7 +18,8 @@ Payload = TypeVar("Payload")
 
 def transaction_id(job: JobId, sink: Uid, incarnation: Incarnation, partition: Partition, n: int) -> TransactionId:
     """The name of the n-th transaction of a sink in one attempt; no other attempt, rewind or fork makes it again."""
-    return TransactionId(f"{job}/{sink}/{incarnation.generation}-{incarnation.attempt}-{partition}-{n}")
+    job_part, sink_part = (name.replace("%", "%25").replace("/", "%2F") for name in (job, sink))
+    return TransactionId(f"{job_part}/{sink_part}/{incarnation.generation}-{incarnation.attempt}-{partition}-{n}")
 
 
 @dataclass(frozen=True, slots=True)

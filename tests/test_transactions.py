@@ -390,3 +390,10 @@ def test_whatever_fails_everything_that_was_sealed_is_committed_once_and_in_orde
     assert host.settled[-1] == host.epochs
     assert host.settled == sorted(set(host.settled))
     assert list(host.transactions.unsettled) == [host.open]
+
+
+def test_no_two_pairs_of_job_and_sink_share_a_transaction_id() -> None:
+    names = [("a/b", "c"), ("a", "b/c"), ("a%2Fb", "c"), ("a", "b%2Fc")]
+    incarnation = Incarnation(Generation(1), Attempt(1))
+    ids = {transaction_id(JobId(job), Uid(sink), incarnation, Partition(0), 0) for job, sink in names}
+    assert len(ids) == len(names)
