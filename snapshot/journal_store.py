@@ -1,0 +1,155 @@
+"""The journal in a blob store: here the journal's machines are carried out, and no rule of the protocol is decided.
+
+What always holds: each request is made as the machine asked for it, and is answered by what the store said. A create
+whose answer was lost is told to the machine as such, never as a success or a failure.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from secrets import token_hex
+from typing import Final, TypeVar
+
+from snapshot.journal_compaction import Compacted, JournalCompactor
+from snapshot.journal_entries import Body, Nonce
+from snapshot.journal_reader import JournalRead, JournalReader
+from snapshot.journal_requests import (
+    AlreadyThere,
+    CreateAnswer,
+    Created,
+    CreateEntry,
+    CreateSummary,
+    Deleted,
+    DeleteEntry,
+    DeleteSummary,
+    EntryRead,
+    FloorRead,
+    JournalListed,
+    ListJournal,
+    OutcomeUnknown,
+    ReadEntry,
+    ReadFloor,
+    ReadSummary,
+    SummaryRead,
+)
+from snapshot.journal_state import JournalState
+from snapshot.journal_writer import Fenced, Forgotten, JournalWriter, Outcome, Refused, Won
+from snapshot.layout import JOURNAL, JournalEntry, JournalSummary, parse, path_of
+from statebackend.store import BlobNotFound, BlobStore, Creation, StoreUnavailable, UnknownOutcome
+
+PAUSES: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
+"""Seconds before each repetition of what the store did not do; after the last, its error is raised."""
+
+_Answer = TypeVar("_Answer")
+
+
+def fresh_nonce() -> Nonce:
+    """A nonce that no proposal of anybody ever had: 128 random bits."""
+    return Nonce(token_hex(16))
+
+
+class StoredJournal:
+    """The journal of the job whose tree is at the root of the store.
+
+    Every call returns when its machine is done, and repeats what the store failed to do, with growing pauses. It
+    raises `StoreUnavailable` or `UnknownOutcome` when the store goes on failing, and what the machines raise
+    (`DamagedJournal`, `NewerJournal`). It keeps nothing between calls, so threads may share it as they may the store.
+    """
+
+    def __init__(self, store: BlobStore, sleep: Callable[[float], object] = time.sleep) -> None:
+        self._store = store
+        self._sleep = sleep
+
+    def read(self) -> JournalState:
+        """What the journal said at some moment of this call. Writes nothing; a crash leaves no trace."""
+        reader = JournalReader()
+        step = reader.start()
+        while not isinstance(step, JournalRead):
+            step = reader.handle(self._read(step))
+        return step.state
+
+    def propose(self, writer: JournalWriter, nonce: Nonce, body: Body) -> Outcome:
+        """Bring this into the journal, or learn why not. The nonce is fresh; the writer is the caller's generation's.
+
+        After a crash or an error of the store, the proposal may be in the journal or not, or may yet get there. The
+        writer cannot be used any more then: the driver stops, and whoever starts next reads what counts.
+        """
+        doubts = iter(PAUSES)
+        step = writer.propose(nonce, body)
+        while True:
+            match step:
+                case CreateEntry(number, data):
+                    step = writer.handle(self._create(path_of(JournalEntry(number)), data, doubts))
+                case ReadEntry() | ReadFloor() | ReadSummary():
+                    step = writer.handle(self._read(step))
+                case Won() | Fenced() | Refused() | Forgotten():
+                    return step
+
+    def compact(self, state: JournalState, carried_out: int) -> None:
+        """Let the journal begin at `state`, which was read or won; what removals up to `carried_out` name is deleted.
+
+        A crash or an error at any point leaves a journal that says the same; the next compaction goes on.
+        """
+        doubts = iter(PAUSES)
+        compactor = JournalCompactor(state, carried_out)
+        step = compactor.start()
+        while True:
+            match step:
+                case ListJournal():
+                    step = compactor.handle(self._list())
+                case CreateSummary(floor, data):
+                    step = compactor.handle(self._create(path_of(JournalSummary(floor)), data, doubts))
+                case DeleteEntry(number):
+                    step = compactor.handle(self._delete(path_of(JournalEntry(number))))
+                case DeleteSummary(floor):
+                    step = compactor.handle(self._delete(path_of(JournalSummary(floor))))
+                case Compacted():
+                    return
+
+    def _create(self, path: str, data: bytes, doubts: Iterator[float]) -> CreateAnswer:
+        """`doubts` bounds the lost answers of one call: a store that never answers would be asked for ever."""
+        try:
+            creation = self._patiently(lambda: self._store.create(path, data))
+        except UnknownOutcome:
+            pause = next(doubts, None)
+            if pause is None:
+                raise
+            self._sleep(pause)
+            return OutcomeUnknown()
+        return Created() if creation is Creation.CREATED else AlreadyThere()
+
+    def _read(self, request: ReadEntry | ReadFloor | ReadSummary) -> EntryRead | FloorRead | SummaryRead:
+        match request:
+            case ReadEntry(number):
+                return EntryRead(self._content(path_of(JournalEntry(number))))
+            case ReadSummary(floor):
+                return SummaryRead(self._content(path_of(JournalSummary(floor))))
+            case ReadFloor():
+                return FloorRead(max(self._list().floors, default=0))
+
+    def _content(self, path: str) -> bytes | None:
+        try:
+            return self._patiently(lambda: self._store.read(path))
+        except BlobNotFound:
+            return None
+
+    def _list(self) -> JournalListed:
+        places = [parse(info.path) for info in self._patiently(lambda: self._store.list(JOURNAL))]
+        return JournalListed(
+            frozenset(place.number for place in places if isinstance(place, JournalEntry)),
+            frozenset(place.number for place in places if isinstance(place, JournalSummary)),
+        )
+
+    def _delete(self, path: str) -> Deleted:
+        self._patiently(lambda: self._store.delete(path))
+        return Deleted()
+
+    def _patiently(self, call: Callable[[], _Answer]) -> _Answer:
+        """Whoever gets `StoreUnavailable` has changed nothing that doing it again would not."""
+        for pause in PAUSES:
+            try:
+                return call()
+            except StoreUnavailable:
+                self._sleep(pause)
+        return call()
