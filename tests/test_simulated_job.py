@@ -12,7 +12,7 @@ from snapshot.testing.schedule import Schedule
 from snapshot.testing.search import check
 from snapshot.testing.simulation import EXPLORED
 
-HISTORIES = 2_200
+HISTORIES = 2_300
 STEPS = 100_000
 
 
