@@ -7,7 +7,7 @@ help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
 
 demo: .venv/base  ## a stream is cut, crashes and recovers, drawn (simulated until there is a host)
-	$(BIN)/python -m examples.simulated_recovery
+	$(BIN)/python -m examples.simulated_recovery --svg build/simulated-recovery.svg
 
 test: .venv/test  ## all tests that need no server; PROFILE=thorough searches 50 times further
 	EPOCHCUT_PROFILE=$(PROFILE) $(BIN)/coverage run -m pytest -m "not servers" $(ARGS)

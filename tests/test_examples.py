@@ -1,0 +1,96 @@
+"""Each example as a person runs it, from the command line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from examples import simulated_recovery
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ("simulated_recovery", "third_party_protocol", "wrong_protocol")
+
+
+def run(example: str, *arguments: str, hash_seed: str = "random") -> str:
+    """What an example prints; it ends with exit code 0 and complains of nothing."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", f"examples.{example}", *arguments],
+        cwd=ROOT,
+        env={"PYTHONHASHSEED": hash_seed, "PYTHONUTF8": "1"},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_every_example_is_known_here() -> None:
+    names = {path.stem for path in (ROOT / "examples").glob("[!_]*.py")}
+    assert names == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_explains_itself(example: str) -> None:
+    out = run(example, "--help")
+    assert out.startswith("usage: ")
+    assert "--svg FILE" in out
+
+
+def test_the_recovery_shows_a_cut_a_crash_and_a_return_to_the_complete_epoch(tmp_path: Path) -> None:
+    svg = tmp_path / "new folder" / "recovery.svg"
+    out = run("simulated_recovery", "--svg", str(svg))
+    went_back = out.split("went back   to epoch ")[1].split(",")[0]
+    before, cut, after = out.partition(f"═ the cut of {went_back}\n")
+    assert f"sent marker {went_back} to worker" in before
+    assert cut, "the cut of the epoch that the job went back to is drawn"
+    crash = after.index("crashed")
+    assert 0 < after.index(f"received {went_back} is complete") < after.index("sent marker") < crash
+    assert crash < after.index(f"sent partition 0 from {went_back}") < after.index("received restored")
+    assert "32 rows expected, 32 rows seen: 0 lost, 0 twice or wrong" in out
+    assert max(map(len, out.splitlines()[:-1])) <= 120
+    assert f"The picture is drawn in {svg}." in out
+    assert ElementTree.parse(svg).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+
+
+def test_the_recovery_is_the_same_in_every_run() -> None:
+    assert run("simulated_recovery", hash_seed="1") == run("simulated_recovery", hash_seed="2")
+
+
+def test_the_wrong_protocol_is_caught_and_drawn() -> None:
+    out = run("wrong_protocol", "--histories", "300")
+    assert "the snapshot is not consistent" in out
+    assert "<-- not sent yet" in out
+
+
+def test_the_protocol_of_a_third_party_passes_and_is_drawn() -> None:
+    out = run("third_party_protocol", "--histories", "50")
+    assert "each snapshot is consistent, complete, and a state of a sequential execution" in out
+    assert "══" in out
+
+
+@pytest.mark.parametrize(("change", "said"), [("lose", "1 lost, 0 twice or wrong"), ("repeat", "0 lost, 1 twice")])
+def test_the_recovery_fails_if_the_output_is_not_exact(
+    change: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def find_and_spoil(first: int, tries: int) -> simulated_recovery.Story | None:
+        story = find(first, tries)
+        assert story is not None
+        rows = story.observer.rows
+        rows[:] = rows[1:] if change == "lose" else [*rows, rows[0]]
+        return story
+
+    find = simulated_recovery.find
+    monkeypatch.setattr(simulated_recovery, "find", find_and_spoil)
+    assert simulated_recovery.main([]) == 1
+    assert said in capsys.readouterr().out
+
+
+def test_the_recovery_says_so_if_no_schedule_has_a_story(capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulated_recovery.main(["--tries", "0"]) == 1
+    assert "try others with --seed" in capsys.readouterr().out
