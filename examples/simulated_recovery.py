@@ -185,7 +185,7 @@ def picture(story: Story) -> tuple[History, Cut, int]:
                 frontier[record.process] = place
             case _:
                 pass
-    return part, Cut(frontier, name=f"the cut of {story.kept}"), places[story.crash.at]
+    return part, Cut(frontier, name=f"the cut of epoch {story.kept}"), places[story.crash.at]
 
 
 def _in_short(record: Record, *, shown: bool) -> str | None:

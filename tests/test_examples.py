@@ -46,7 +46,7 @@ def test_the_recovery_shows_a_cut_a_crash_and_a_return_to_the_complete_epoch(tmp
     svg = tmp_path / "new folder" / "recovery.svg"
     out = run("simulated_recovery", "--svg", str(svg))
     went_back = out.split("went back   to epoch ")[1].split(",")[0]
-    before, cut, after = out.partition(f"═ the cut of {went_back}\n")
+    before, cut, after = out.partition(f"═ the cut of epoch {went_back}\n")
     assert f"sent marker {went_back} to worker" in before
     assert cut, "the cut of the epoch that the job went back to is drawn"
     crash = after.index("crashed")
