@@ -315,7 +315,8 @@ class Coordinator(Generic[Content]):
         if not self._is_current(event.incarnation):
             self.statistics.refused += 1
             return []
-        self._committed_by[event.partition] = max(event.epoch, self._committed_by.get(event.partition, NO_EPOCH))
+        if event.epoch > self._committed_by.get(event.partition, NO_EPOCH):
+            self._committed_by[event.partition] = event.epoch
         settled = False
         for epoch, awaited in self._uncommitted.items():
             if epoch > event.epoch:
@@ -346,7 +347,9 @@ class Coordinator(Generic[Content]):
     # --- attempts -------------------------------------------------------------------------------------------------
 
     def _is_current(self, incarnation: Incarnation) -> bool:
-        return incarnation == self._incarnation
+        # By field, as it is asked of every message: comparing dataclasses makes two tuples first.
+        current = self._incarnation
+        return incarnation.attempt == current.attempt and incarnation.generation == current.generation
 
     def _started(self, event: AttemptStarted) -> list[CoordinatorInstruction[Content]]:
         if not self._is_current(event.incarnation) or self._state is not CoordinatorState.STARTING:

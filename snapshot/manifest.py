@@ -8,20 +8,23 @@ are checked whenever a `Manifest` is made, by `check_manifest`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import pairwise
+from itertools import chain, pairwise
+from operator import attrgetter
 from typing import NoReturn, TypeVar
 
 from snapshot.frames import Watermark
 from snapshot.frozen_json import NULL, Json
-from snapshot.ids import ChannelId, JobId, SubtaskId, TransactionId
+from snapshot.ids import ChannelId, JobId, SubtaskId
 from snapshot.transaction_events import Committable
 from statebackend.files import FileRef, FileSet, check_file
 from statebackend.ids import NO_EPOCH, Attempt, Epoch, Incarnation, KeyGroup, Partition, Uid
 from statebackend.keygroups import KeyGroupRange, boundaries
 
+_PATHS: Callable[[SubtaskSnapshot], tuple[str, ...]] = attrgetter("paths")
+_COMMITTABLES: Callable[[SubtaskSnapshot], tuple[Committable[CommitPayload], ...]] = attrgetter("committables")
 _Name = TypeVar("_Name", str, ChannelId)
 
 
@@ -107,6 +110,10 @@ class SubtaskSnapshot:
 
     `state` is None unless the operator is keyed; its range is the partition's key groups. `positions` and
     `channels` are ordered by split and by channel; `committables` are in the order in which they were sealed.
+
+    What a manifest has to know of thousands of them at once is noted when one is made: `paths` are those of all files
+    that it refers to, `newest` is the latest epoch that it mentions, and `text` is its canonical form, if
+    `manifest_json` has read it from that. A changed copy notes its own, and has no text.
     """
 
     partition: Partition
@@ -115,6 +122,22 @@ class SubtaskSnapshot:
     watermark: Watermark | None = None
     channels: tuple[ChannelState, ...] = ()
     committables: tuple[Committable[CommitPayload], ...] = ()
+    paths: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    newest: Epoch | None = field(init=False, repr=False, compare=False)
+    text: str | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        files = self.state.files if self.state is not None else ()
+        if any(one.split >= other.split for one, other in pairwise(self.positions)):
+            raise InvalidManifest(f"partition {self.partition}: the splits are not in order, or one has two positions")
+        paths = [file.path for file in files] + [file.path for file in _stored(self)]
+        epochs = [file.epoch for file in files[-1:]] + [item.sealed_in for item in self.committables]
+        object.__setattr__(self, "paths", tuple(paths))
+        object.__setattr__(self, "newest", max(epochs, default=None))
+
+    def remember(self, text: str) -> None:
+        """Keep the canonical form. The caller owes that it is."""
+        object.__setattr__(self, "text", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,33 +219,29 @@ def _check_operator(operator: OperatorSnapshot, epoch: Epoch, max_parallelism: i
     if [subtask.partition for subtask in operator.subtasks] != list(range(parallelism)):
         raise InvalidManifest(f"{uid}: expected each of the partitions 0 to {parallelism - 1} once, in order")
     keyed = operator.subtasks[0].state is not None
-    for subtask in operator.subtasks:
+    for subtask, first, end in zip(operator.subtasks, bounds, bounds[1:], strict=False):
         state = subtask.state
         if keyed != (state is not None):
             raise InvalidManifest(f"{_who(uid, subtask)}: some partitions of {uid} have key groups and some have none")
-        if state is not None:
-            first, end = bounds[subtask.partition], bounds[subtask.partition + 1]
-            if state.range.first != first or state.range.end != end or (state.files and state.files[-1].epoch > epoch):
-                _refuse_state(_who(uid, subtask), state, KeyGroupRange(KeyGroup(first), KeyGroup(end)))
-        for one, other in pairwise(subtask.positions):
-            if one.split >= other.split:
-                raise InvalidManifest(f"{_who(uid, subtask)}: the splits are not in order, or one has two positions")
+        if state is not None and (state.range.first != first or state.range.end != end):
+            own = KeyGroupRange(KeyGroup(first), KeyGroup(end))
+            raise InvalidManifest(f"{_who(uid, subtask)} has key groups {state.range} instead of {own}")
+        if subtask.newest is not None and subtask.newest > epoch:
+            _refuse_later(_who(uid, subtask), subtask, epoch)
         if subtask.channels:
             _check_channels(_who(uid, subtask), subtask.channels)
-        for committable in subtask.committables:
-            if committable.sealed_in > epoch:
-                transaction = committable.transaction
-                raise InvalidManifest(f"{_who(uid, subtask)}: transaction {transaction} was sealed after epoch {epoch}")
 
 
 def _who(uid: Uid, subtask: SubtaskSnapshot) -> SubtaskId:
     return SubtaskId(uid, subtask.partition)
 
 
-def _refuse_state(who: SubtaskId, state: FileSet, own: KeyGroupRange) -> NoReturn:
-    if state.range != own:
-        raise InvalidManifest(f"{who} has key groups {state.range} instead of {own}")
-    raise InvalidManifest(f"{who} has file {state.files[-1].path} of a later epoch, {state.files[-1].epoch}")
+def _refuse_later(who: SubtaskId, subtask: SubtaskSnapshot, epoch: Epoch) -> NoReturn:
+    for file in subtask.state.files if subtask.state is not None else ():
+        if file.epoch > epoch:
+            raise InvalidManifest(f"{who} has file {file.path} of a later epoch, {file.epoch}")
+    late = next(committable for committable in subtask.committables if committable.sealed_in > epoch)
+    raise InvalidManifest(f"{who}: transaction {late.transaction} was sealed after epoch {epoch}")
 
 
 def _check_channels(who: SubtaskId, channels: tuple[ChannelState, ...]) -> None:
@@ -235,22 +254,14 @@ def _check_channels(who: SubtaskId, channels: tuple[ChannelState, ...]) -> None:
 
 def _check_names(manifest: Manifest) -> frozenset[str]:
     """A transaction is in one place, and whoever refers to a file says the same of it; returns the files' paths."""
-    paths: list[str] = []
-    transactions: list[TransactionId] = []
-    for subtask in _subtasks(manifest):
-        if subtask.state is not None:
-            paths += [file.path for file in subtask.state.files]
-        for state in subtask.channels:
-            paths += [part.path for part in state.parts if isinstance(part, StoredFile)]
-        for committable in subtask.committables:
-            transactions.append(committable.transaction)
-            if committable.payload.staged:
-                paths += [file.path for file in committable.payload.staged]
+    subtasks = _subtasks(manifest)
+    transactions = [committable.transaction for some in map(_COMMITTABLES, subtasks) if some for committable in some]
     if len(set(transactions)) < len(transactions):
         twice = next(name for name, times in Counter(transactions).items() if times > 1)
         raise InvalidManifest(f"transaction {twice} is there twice")
-    files = frozenset(paths)
-    if len(files) < len(paths):  # after a rescale, partitions share files
+    paths = list(map(_PATHS, subtasks))
+    files = frozenset(chain.from_iterable(paths))
+    if len(files) < sum(map(len, paths)):  # after a rescale, partitions share files
         _check_shared(manifest)
     return files
 
@@ -262,19 +273,22 @@ def _check_shared(manifest: Manifest) -> None:
             known = files.setdefault(ref.path, ref)
             if known is not ref and not (isinstance(known, FileRef) and _is_same_file(known, ref)):
                 raise InvalidManifest(f"{ref.path} is referred to twice, in ways that contradict each other")
-        in_flight = [part for state in subtask.channels for part in state.parts if isinstance(part, StoredFile)]
-        staged = [file for committable in subtask.committables for file in committable.payload.staged]
-        for file in in_flight + staged:
+        for file in _stored(subtask):
             if files.setdefault(file.path, file) is not file:
                 raise InvalidManifest(f"{file.path} is referred to twice; in-flight data and rows are in one place")
+
+
+def _stored(subtask: SubtaskSnapshot) -> list[StoredFile]:
+    in_flight = [part for state in subtask.channels for part in state.parts if isinstance(part, StoredFile)]
+    return in_flight + [file for committable in subtask.committables for file in committable.payload.staged]
 
 
 def _is_same_file(one: FileRef, other: FileRef) -> bool:
     return (one.epoch, one.kind, one.size, one.checksum) == (other.epoch, other.kind, other.size, other.checksum)
 
 
-def _subtasks(manifest: Manifest) -> Iterator[SubtaskSnapshot]:
-    return (subtask for operator in manifest.operators for subtask in operator.subtasks)
+def _subtasks(manifest: Manifest) -> list[SubtaskSnapshot]:
+    return [subtask for operator in manifest.operators for subtask in operator.subtasks]
 
 
 def _ascending(names: Sequence[_Name]) -> bool:

@@ -91,6 +91,29 @@ def decode(data: bytes, where: str) -> Manifest:
     return manifest
 
 
+def encode_subtask(subtask: SubtaskSnapshot) -> bytes:
+    """A participant's part of an epoch, as it goes to the driver: in the form in which it stands in the manifest."""
+    return _subtask(subtask).encode()
+
+
+def decode_subtask(data: bytes, where: str) -> SubtaskSnapshot:
+    """What `encode_subtask` wrote; `DamagedManifest` or `PointsOutside`, which name `where`, for anything else.
+
+    It keeps its form, so that the driver puts the manifest together without writing every part of it anew.
+    """
+    try:
+        text = data.decode()
+        subtask = _Reader(where).subtask(json.loads(text))
+    except DamagedManifest:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise DamagedManifest(f"{where} is damaged: {error}") from error
+    if _subtask(subtask) != text:
+        raise DamagedManifest(f"{where} is damaged: it is not in the form in which manifests are written")
+    subtask.remember(text)
+    return subtask
+
+
 def _refuse_header(data: bytes, where: str) -> NoReturn:
     """Say what is wrong with bytes that do not begin as those of a manifest of this version do."""
     try:
@@ -112,7 +135,7 @@ def _refuse_header(data: bytes, where: str) -> NoReturn:
 
 
 def _operator(operator: OperatorSnapshot) -> str:
-    subtasks = ",".join([_subtask(subtask) for subtask in operator.subtasks])
+    subtasks = ",".join([subtask.text or _subtask(subtask) for subtask in operator.subtasks])
     return (
         f'{{"uid":{_text(operator.uid)},"parallelism":{operator.parallelism},"enumerator":{operator.enumerator.text},'
         f'"subtasks":[{subtasks}]}}'
@@ -208,6 +231,9 @@ class _Reader:
             operators=self._each(body, "body", "operators", self._operator),
             parent=NO_EPOCH if body["parent"] is None else Epoch.parse(self._text(body, "body", "parent")),
         )
+
+    def subtask(self, value: object) -> SubtaskSnapshot:
+        return self._subtask(value, "subtask")
 
     def _operator(self, value: object, place: str) -> OperatorSnapshot:
         fields = self._fields(value, place, _OPERATOR)
