@@ -31,7 +31,7 @@ bench: .venv/test  ## figures as JSON lines; ONLY="coordinator" for some
 	@$(BIN)/python -m tests.bench $(ONLY)
 
 clean:  ## forget what was built and installed
-	rm -rf .venv .servers .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage *.egg-info
+	rm -rf .venv .servers build .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage *.egg-info
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
