@@ -10,8 +10,13 @@ demo: .venv/base  ## a stream is cut, crashes and recovers, drawn (simulated unt
 	$(BIN)/python -m examples.simulated_recovery --svg build/simulated-recovery.svg
 
 test: .venv/test  ## all tests that need no server; PROFILE=thorough searches 50 times further
-	EPOCHCUT_PROFILE=$(PROFILE) $(BIN)/coverage run -m pytest -m "not servers" $(ARGS)
-	@$(BIN)/coverage report --skip-covered --format=total | sed 's/^/branch coverage, percent: /'
+	EPOCHCUT_PROFILE=$(PROFILE) $(BIN)/python -m pytest -m "not servers" $(ARGS)
+
+# Apart from the tests, and without the longest searches: tracing makes them many times slower.
+coverage: .venv/test  ## which lines and branches the tests reach
+	$(BIN)/coverage run -m pytest -q -m "not servers" --deselect tests/test_seeded_errors.py \
+		--deselect tests/test_simulated_job.py::test_a_job_keeps_its_promises_whatever_is_delayed_lost_cut_paused_or_killed
+	$(BIN)/coverage report --skip-covered
 
 test-servers: .venv/servers .servers/versitygw  ## the tests against real servers, which they start themselves
 	$(BIN)/python -m pytest -m servers $(ARGS)
@@ -45,5 +50,5 @@ clean:  ## forget what was built and installed
 	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
 	@touch $@
 
-.PHONY: help demo test test-servers lint bench clean
+.PHONY: help demo test coverage test-servers lint bench clean
 .DEFAULT_GOAL := help
