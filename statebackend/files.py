@@ -21,8 +21,8 @@ from enum import Enum
 
 from statebackend.ids import Epoch
 from statebackend.keygroups import KeyGroupRange, joined
+from statebackend.store import LONGEST_PART, LONGEST_PATH, could_be_ours
 
-_PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 _CHECKSUM = re.compile(r"[a-z0-9]+:[0-9a-f]+")
 
 
@@ -35,11 +35,11 @@ class PathError(ValueError):
 
 
 def check_path(path: str) -> None:
-    """Refuse, with a `PathError`, all but relative paths of plain segments: letters, digits, `.`, `_` and `-`.
+    """Refuse, with a `PathError`, a reference to what no store could hold: the rule is that of the blob stores.
 
     No segment begins with a dot, so nothing is hidden and nothing climbs out of the tree.
     """
-    if _PATH.fullmatch(path):
+    if could_be_ours(path):
         return
     if path.startswith(("/", "\\")) or re.match(r"[A-Za-z]:[\\/]", path):
         reason = "it is absolute, so the tree could not be moved"
@@ -47,8 +47,10 @@ def check_path(path: str) -> None:
         reason = "it has a scheme, so it may point into another store"
     elif ".." in path.replace("\\", "/").split("/"):
         reason = "it climbs out of its tree"
+    elif len(path) > LONGEST_PATH or any(len(part) > LONGEST_PART for part in path.split("/")):
+        reason = f"it is too long; at most {LONGEST_PATH} characters fit, and {LONGEST_PART} between two '/'"
     else:
-        reason = "expected segments of letters, digits, '.', '_' and '-', none beginning with a dot, joined by '/'"
+        reason = "expected segments of ASCII letters, digits and _=@+,~.-, none beginning with a dot, joined by '/'"
     raise PathError(f"{path!r} is no reference to a file of the tree: {reason}")
 
 

@@ -448,6 +448,8 @@ def test_a_reference_that_makes_no_sense_is_refused(
         ("shared/state.sst\n", "expected segments"),
         ("shared/state\0.sst", "expected segments"),
         ("", "expected segments"),
+        ("x" * 201, "too long"),
+        ("x/" * 400 + "x", "too long"),
     ],
 )
 def test_a_path_that_may_point_outside_the_tree_is_refused(path: str, complaint: str) -> None:
