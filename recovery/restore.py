@@ -35,7 +35,10 @@ class SubtaskRestore:
 
 
 def plan_restore(operator: OperatorSnapshot, parallelism: int, max_parallelism: int) -> tuple[SubtaskRestore, ...]:
-    """One operator's parts at a parallelism; each partition gets its own again if that has not changed."""
+    """One operator's parts at a parallelism; each partition gets its own again if that has not changed.
+
+    The caller owes that `max_parallelism` is the manifest's: it says which keys are in which group, for good.
+    """
     check_parallelism(parallelism, max_parallelism)
     if parallelism == operator.parallelism:
         return tuple(_as_it_was(operator.uid, subtask) for subtask in operator.subtasks)

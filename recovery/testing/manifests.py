@@ -112,7 +112,7 @@ def roles_from(manifest: Manifest | None, parallelism: int, stream: Stream) -> t
     if manifest is None:
         ranges = (range_of(Partition(index), parallelism, MAX_PARALLELISM) for index in range(parallelism))
         return tuple(Role(Partition(index), FileSet(groups)) for index, groups in enumerate(ranges))
-    source, windows = (plan_restore(operator, parallelism, MAX_PARALLELISM) for operator in manifest.operators)
+    source, windows = (plan_restore(operator, parallelism, manifest.max_parallelism) for operator in manifest.operators)
     return tuple(_role(*parts, stream) for parts in zip(source, windows, strict=True))
 
 
