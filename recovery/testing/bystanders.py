@@ -167,9 +167,8 @@ class Janitor(Bystander):
 
         def answered(answer: object) -> None:
             assert isinstance(answer, Content)
-            readable = isinstance(answer.data, bytes)
             files = decode(answer.data, record.manifest).references() if isinstance(answer.data, bytes) else None
-            self._look_at(state, [*known, EpochFiles(record.epoch, files if readable else None)])
+            self._look_at(state, [*known, EpochFiles(record.epoch, files)])
 
         self._ask(Read(record.manifest), answered)
 

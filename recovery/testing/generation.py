@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from recovery.cleanup import EpochFiles, InFlight, ObservedTree, plan_removal
 from recovery.decision import Condition, FoundManifest, Observed, Refuse, Restore, StartFresh, decide
@@ -82,7 +82,7 @@ class Means:
     target: Requests
     effects: list[Effect]
     there: set[str]
-    numbered: int = field(default=0)
+    numbered: int = 0
 
     def nonce(self) -> Nonce:
         """A name that nobody else makes."""

@@ -112,9 +112,6 @@ class AssignSplit:
         return f"split {self.split}"
 
 
-ToWorker = WhoIsThere | Deploy | TriggerEpoch | EpochIsOver | AssignSplit
-
-
 # --- worker to driver ------------------------------------------------------------------------------------------------
 
 
