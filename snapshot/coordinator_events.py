@@ -33,7 +33,10 @@ class Ticked:
 
 @dataclass(frozen=True, slots=True)
 class SavepointRequested:
-    """Somebody wants a savepoint; it is triggered at once, whatever the interval and the pause say."""
+    """Somebody wants a savepoint, whatever the interval, the pause and the epochs in flight say.
+
+    It is triggered at once, or skipped if no attempt is running: then whoever wants it asks again.
+    """
 
 
 @dataclass(frozen=True, slots=True)
