@@ -14,7 +14,7 @@ from recovery.testing.stream import RecordId, Row, Stream
 from recovery.testing.truth import JournalTruth
 from recovery.testing.windows import FIRED, IDS, TIMER, WINDOW, State, StateFile, StateKey, load
 from snapshot.ids import TransactionId
-from snapshot.journal_entries import Completed, Entry
+from snapshot.journal_entries import Committed, Completed, Entry
 from snapshot.manifest import Manifest
 from snapshot.manifest_json import decode, digest
 from snapshot.testing.checkers import check_exactly_once
@@ -41,8 +41,20 @@ class Observer(JournalTruth):
 
     def _entered(self, entry: Entry) -> None:
         super()._entered(entry)
-        if isinstance(entry.body, Completed):
-            self._completed(entry.body)
+        match entry.body:
+            case Completed():
+                self._completed(entry.body)
+            case Committed(epoch=epoch):
+                self._check_committed(epoch)
+            case _:
+                pass
+
+    def _check_committed(self, epoch: Epoch) -> None:
+        """What is journalled as committed is: nobody would commit the rest once the epoch is removed."""
+        carried = (transactions_of(self._manifests[one]) for one in self.completed if one <= epoch)
+        missing = frozenset().union(*carried) - self._committed
+        if missing:
+            raise Violation(f"epoch {epoch} is journalled as committed, and {sorted(missing)} is not")
 
     def deleting(self, path: str) -> None:
         """An object is deleted; nothing may need it."""

@@ -96,6 +96,19 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Transactions, "begin", begin)
 
 
+@in_the_job("an epoch is journalled as committed before those who were restored have committed it")
+def _(patch: MonkeyPatch) -> None:
+    right = Coordinator._started
+
+    def started(self: Coordinator[Any], event: Any) -> Any:
+        instructions = right(self, event)
+        for awaited in self._uncommitted.values():
+            awaited.clear()
+        return [*instructions, *self._record_committed()]
+
+    patch.setattr(Coordinator, "_started", started)
+
+
 @in_the_job("recovery aborts transactions that the epoch carries")
 def _(patch: MonkeyPatch) -> None:
     patch.setattr(generation, "transactions_of", lambda manifest: frozenset())
