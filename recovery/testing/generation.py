@@ -101,6 +101,7 @@ class GenerationRun:
         self._proposals: deque[tuple[Body, Callable[[Outcome], None]]] = deque()
         self._coordinator: Coordinator[Contents] | None = None
         self._manifests: dict[Epoch, Manifest] = {}
+        self._found: dict[Epoch, FoundManifest] = {}
         self._enumerator: SplitEnumerator[int] = SplitEnumerator((), ())
         self._unassigned: dict[Epoch, tuple[int, ...]] = {}
         self._generation = Generation(0)
@@ -153,7 +154,11 @@ class GenerationRun:
             assert isinstance(answer, Content)
             if not isinstance(answer.data, bytes):
                 raise Violation(f"epoch {record.epoch} is complete, and its manifest {record.manifest} is not there")
-            self._manifests[record.epoch] = decode(answer.data, record.manifest)
+            manifest = decode(answer.data, record.manifest)
+            self._manifests[record.epoch] = manifest
+            self._found[record.epoch] = FoundManifest(
+                record.epoch, Condition.SOUND, digest=digest(answer.data), files=manifest.references()
+            )
             self._look_at_manifests()
 
         self._ask_again(Read(record.manifest), answered)
@@ -161,12 +166,7 @@ class GenerationRun:
     def _decide(self, listed: object) -> None:
         assert isinstance(listed, Listing)
         state = self._journal
-        found = tuple(
-            FoundManifest(
-                record.epoch, Condition.SOUND, digest=record.digest, files=self._manifests[record.epoch].references()
-            )
-            for record in state.usable
-        )
+        found = tuple(self._found[record.epoch] for record in state.usable)
         decision = decide(Observed(state, self._generation, found, frozenset(listed.paths)))
         match decision:
             case StartFresh():
