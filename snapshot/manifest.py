@@ -112,8 +112,8 @@ class SubtaskSnapshot:
     `channels` are ordered by split and by channel; `committables` are in the order in which they were sealed.
 
     What a manifest has to know of thousands of them at once is noted when one is made: `paths` are those of all files
-    that it refers to, `newest` is the latest epoch that it mentions, and `text` is its canonical form, if
-    `manifest_json` has read it from that. A changed copy notes its own, and has no text.
+    that it refers to, `newest` is the latest epoch that it mentions, and `written` is its canonical form, if
+    `manifest_json` has read it from that. A changed copy notes its own, and has not been written yet.
     """
 
     partition: Partition
@@ -124,7 +124,7 @@ class SubtaskSnapshot:
     committables: tuple[Committable[CommitPayload], ...] = ()
     paths: tuple[str, ...] = field(init=False, repr=False, compare=False)
     newest: Epoch | None = field(init=False, repr=False, compare=False)
-    text: str | None = field(default=None, init=False, repr=False, compare=False)
+    written: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         files = self.state.files if self.state is not None else ()
@@ -135,9 +135,9 @@ class SubtaskSnapshot:
         object.__setattr__(self, "paths", tuple(paths))
         object.__setattr__(self, "newest", max(epochs, default=None))
 
-    def remember(self, text: str) -> None:
+    def remember(self, written: bytes) -> None:
         """Keep the canonical form. The caller owes that it is."""
-        object.__setattr__(self, "text", text)
+        object.__setattr__(self, "written", written)
 
 
 @dataclass(frozen=True, slots=True)

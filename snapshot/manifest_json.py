@@ -59,13 +59,20 @@ def digest(data: bytes) -> str:
 def encode(manifest: Manifest) -> bytes:
     """The canonical bytes of the manifest."""
     parent = "null" if manifest.parent == NO_EPOCH else f'"{manifest.parent}"'
-    body = (
+    start = (
         f'{{"job":{_text(manifest.job)},"epoch":"{manifest.epoch}","attempt":{manifest.attempt},"parent":{parent},'
         f'"kind":"{manifest.kind.value}","max_parallelism":{manifest.max_parallelism},'
-        f'"created_at":{manifest.created_at},"operators":[{",".join(map(_operator, manifest.operators))}]}}'
-    ).encode()
-    header = f'{{"format":"{FORMAT}","version":{VERSION},"checksum":"{digest(body)}","body":'
-    return b"".join((header.encode(), body, _END))
+        f'"created_at":{manifest.created_at},"operators":['
+    )
+    body = [start.encode()]
+    for number, operator in enumerate(manifest.operators):
+        body += (b"," if number else b"", *_operator(operator))
+    body.append(b"]}")
+    checksum = hashlib.sha256()
+    for piece in body:  # megabytes, which are not put together before they are all there
+        checksum.update(piece)
+    header = f'{{"format":"{FORMAT}","version":{VERSION},"checksum":"sha256:{checksum.hexdigest()}","body":'
+    return b"".join((header.encode(), *body, _END))
 
 
 def decode(data: bytes, where: str) -> Manifest:
@@ -102,15 +109,14 @@ def decode_subtask(data: bytes, where: str) -> SubtaskSnapshot:
     It keeps its form, so that the driver puts the manifest together without writing every part of it anew.
     """
     try:
-        text = data.decode()
-        subtask = _Reader(where).subtask(json.loads(text))
+        subtask = _Reader(where).subtask(json.loads(data))
     except DamagedManifest:
         raise
     except (ValueError, RecursionError) as error:
         raise DamagedManifest(f"{where} is damaged: {error}") from error
-    if _subtask(subtask) != text:
+    if encode_subtask(subtask) != data:
         raise DamagedManifest(f"{where} is damaged: it is not in the form in which manifests are written")
-    subtask.remember(text)
+    subtask.remember(data)
     return subtask
 
 
@@ -134,12 +140,13 @@ def _refuse_header(data: bytes, where: str) -> NoReturn:
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def _operator(operator: OperatorSnapshot) -> str:
-    subtasks = ",".join([subtask.text or _subtask(subtask) for subtask in operator.subtasks])
-    return (
+def _operator(operator: OperatorSnapshot) -> tuple[bytes, bytes, bytes]:
+    start = (
         f'{{"uid":{_text(operator.uid)},"parallelism":{operator.parallelism},"enumerator":{operator.enumerator.text},'
-        f'"subtasks":[{subtasks}]}}'
+        f'"subtasks":['
     )
+    subtasks = b",".join([subtask.written or _subtask(subtask).encode() for subtask in operator.subtasks])
+    return start.encode(), subtasks, b"]}"
 
 
 def _subtask(subtask: SubtaskSnapshot) -> str:

@@ -14,7 +14,8 @@ from typing import Protocol
 
 LONGEST_PART = 200
 LONGEST_PATH = 800
-_PART = re.compile(r"[A-Za-z0-9_=@+,~-][A-Za-z0-9_=@+,~.-]*")
+_PART = re.compile(rf"[A-Za-z0-9_=@+,~-][A-Za-z0-9_=@+,~.-]{{0,{LONGEST_PART - 1}}}")
+_PATH = re.compile(rf"{_PART.pattern}(?:/{_PART.pattern})*")
 
 
 class Creation(Enum):
@@ -153,4 +154,4 @@ def check_folder(folder: str) -> None:
 
 def could_be_ours(path: str) -> bool:
     """Whether `check_path` accepts the path; for listings, which leave out what others put there."""
-    return len(path) <= LONGEST_PATH and all(_fault_of(part) is None for part in path.split("/"))
+    return len(path) <= LONGEST_PATH and _PATH.fullmatch(path) is not None

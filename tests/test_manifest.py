@@ -268,7 +268,7 @@ def decoded(part: SubtaskSnapshot) -> SubtaskSnapshot:
 def test_a_manifest_of_parts_that_were_sent_is_the_same_as_of_those_that_were_made() -> None:
     sent = tuple(replace(one, subtasks=tuple(map(decoded, one.subtasks))) for one in RICH.operators)
     manifest = replace(RICH, operators=sent)
-    assert all(part.text is not None for operator in sent for part in operator.subtasks)
+    assert all(part.written is not None for operator in sent for part in operator.subtasks)
     assert manifest == RICH
     assert encode(manifest) == encode(RICH)
     assert manifest.references() == RICH.references()
@@ -276,7 +276,7 @@ def test_a_manifest_of_parts_that_were_sent_is_the_same_as_of_those_that_were_ma
 
 def test_a_changed_copy_of_a_part_that_was_sent_is_written_as_it_is_now() -> None:
     copy = replace(decoded(COUNT_1), watermark=Watermark(1_700_000_000_999))
-    assert copy.text is None
+    assert copy.written is None
     assert decoded(copy) == copy != COUNT_1
     assert b"1700000000999" in encode_subtask(copy)
 
