@@ -85,9 +85,10 @@ class Restore:
     """Come back to `epoch`.
 
     First, if `gives_up` is not empty, `Rewound` to the epoch is journalled: these later ones cannot be kept. Then all
-    committables that the manifests of `replay` name are committed, in this order, each of which may be committed
-    already, and `epoch` is journalled as committed; every other transaction of the job is aborted. After a crash
-    anywhere in between, the next start decides the same for what is left. `skipped` is for the log.
+    committables that the manifest of `epoch` names are committed, each of which may be committed already, and the
+    epochs of `replay` are journalled as committed, in this order; every other transaction of the job is aborted. What
+    an older manifest names besides was committed before, and its target may have forgotten it: it is not asked again.
+    After a crash anywhere in between, the next start decides the same for what is left. `skipped` is for the log.
     """
 
     epoch: Epoch
@@ -140,7 +141,10 @@ def decide(observed: Observed) -> Decision:
     hindrances = _in_the_way_of(newest, behind, unusable, observed.accept_duplicates)
     if newest is None or hindrances:
         return Refuse(hindrances, tuple(unusable.values()))
-    replay = (r.epoch for r in records if r.awaits_commit and r.epoch <= newest and r.epoch not in unusable)
+    waiting = [record.epoch for record in records if record.awaits_commit and record.epoch <= newest]
+    replay = [epoch for epoch in waiting if epoch not in unusable]
+    if len(replay) < len(waiting) and newest not in replay:
+        replay.append(newest)  # settles the unusable ones as well, which would otherwise await their commit for ever
     return Restore(newest, tuple(replay), tuple(record.epoch for record in behind), tuple(unusable.values()))
 
 

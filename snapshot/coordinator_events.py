@@ -183,7 +183,9 @@ class Abandon:
 class Publish(Generic[Content]):
     """Write the manifest, then propose the journal's entry; answer with `Published`, `PublishFailed` or `Fenced`.
 
-    `base` is the epoch that was the last complete one when this was triggered.
+    If it cannot be found out whether the entry is there, the host ends the process: the next start will see.
+    A savepoint is taken when its pin is in the journal as well, and not before that is anybody told of it. `base` is
+    the epoch that was the last complete one when this was triggered.
     """
 
     epoch: Epoch

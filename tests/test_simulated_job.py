@@ -11,9 +11,10 @@ from recovery.testing import job, journal_job
 from snapshot.testing.schedule import Schedule
 from snapshot.testing.search import check
 from snapshot.testing.simulation import EXPLORED
+from tests.seeded import worlds
 
 HISTORIES = 2_300
-STEPS = 100_000
+STEPS = 1_000_000
 
 
 @pytest.mark.timeout(0)
@@ -29,6 +30,11 @@ def test_a_job_keeps_its_promises_whatever_is_delayed_lost_cut_paused_or_killed(
 @pytest.mark.timeout(0)
 def test_the_journal_keeps_its_promises_among_late_and_crashing_writers(search_factor: int) -> None:
     check(journal_job.run, histories=2_000 * search_factor, size=250, seed=2)
+
+
+def test_committers_and_a_receiver_keep_theirs(search_factor: int) -> None:
+    check(worlds.run_committers, histories=500 * search_factor, size=60)
+    check(worlds.run_receiver, histories=500 * search_factor, size=60)
 
 
 def test_a_job_that_nothing_befalls_ends_with_every_row_once() -> None:

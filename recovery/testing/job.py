@@ -48,7 +48,7 @@ def run(schedule: Schedule) -> Observer:
         tolerated_failures=(None, 1)[schedule.number(2)],
         mode=mode,
     )
-    work = WorkerPlan(stream, target, consolidate_every=1 + schedule.number(3), repeats=schedule.number(3))
+    work = WorkerPlan(stream, target, consolidate_every=1 + schedule.number(3), repeats=schedule.number(5))
     observer = Observer(stream, exactly_once=mode is not MarkerMode.AT_LEAST_ONCE)
     plan = DriverPlan(stream, WORKERS, parallelism, options, suspicions=schedule.number(4))
     drivers = DRIVERS[: 1 + schedule.number(2)]

@@ -65,6 +65,7 @@ class SourceSubtask:
         self._positions[split] += 1
         # Take turns among the splits that a rescale has brought together.
         self._positions[split] = self._positions.pop(split)
+        self._last_marker = None
         self._put(item)
         self._advance_watermark(item)
         self._end_if_done()
@@ -75,7 +76,7 @@ class SourceSubtask:
 
     @property
     def has_sent_marker(self) -> bool:
-        """Whether there is a marker that could be sent again."""
+        """Whether the last that was read came before a marker, which could be sent again."""
         return self._last_marker is not None and not self.ended
 
     def repeat_marker(self, channel: ChannelId) -> None:

@@ -19,7 +19,7 @@ from snapshot.token_commit import Ask, Outcome, TargetAnswer, TokenCommit, Token
 from snapshot.transaction_events import Commit, CommitOutcome, SinkReady, transaction_id
 from snapshot.transactions import Transactions, TransactionState
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation
-from tests.seeded.error import in_the_job
+from tests.seeded.error import among_committers, in_the_job
 
 
 @in_the_job("an epoch is published before all have acknowledged")
@@ -114,7 +114,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(generation, "transactions_of", lambda manifest: frozenset())
 
 
-@in_the_job("two committers of one committable both write: the token is read before the other is fenced")
+@among_committers("two committers of one committable both write: the token is read before the other is fenced")
 def _(patch: MonkeyPatch) -> None:
     def begin(self: TokenCommit) -> Ask:
         return self._ask(TokenStep.READ_TOKEN)

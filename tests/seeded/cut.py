@@ -20,7 +20,7 @@ from snapshot.participant import SubtaskCut
 from snapshot.splits import SplitEnumerator
 from snapshot.watermarks import Watermarks
 from statebackend.ids import Attempt, Incarnation
-from tests.seeded.error import in_the_job
+from tests.seeded.error import at_a_receiver, in_the_job
 
 
 @in_the_job("an aligned marker overtakes data")
@@ -84,7 +84,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Aligner, "_before_marker", before)
 
 
-@in_the_job("a second marker on a channel counts for another channel")
+@at_a_receiver("a second marker on a channel counts for another channel")
 def _(patch: MonkeyPatch) -> None:
     right = Aligner._marker_reached
 

@@ -9,6 +9,7 @@ import pytest
 
 from recovery.testing import job, journal_job
 from snapshot.testing.search import Run
+from tests.seeded import worlds
 
 Break = Callable[[pytest.MonkeyPatch], None]
 
@@ -33,6 +34,16 @@ def in_the_job(sentence: str) -> Callable[[Break], Break]:
 def in_the_journal(sentence: str) -> Callable[[Break], Break]:
     """Put an error into the table that the journal must show, under drivers that do nothing else."""
     return _entry(sentence, journal_job.run)
+
+
+def among_committers(sentence: str) -> Callable[[Break], Break]:
+    """Put an error into the table that two committers of one committable must show."""
+    return _entry(sentence, worlds.run_committers)
+
+
+def at_a_receiver(sentence: str) -> Callable[[Break], Break]:
+    """Put an error into the table that one receiver with confused senders must show."""
+    return _entry(sentence, worlds.run_receiver)
 
 
 def _entry(sentence: str, world: Run) -> Callable[[Break], Break]:
