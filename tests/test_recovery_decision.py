@@ -230,9 +230,9 @@ def test_whatever_was_left_nothing_is_lost_repeated_or_made_up_without_consent(s
             assert seen.accept_duplicates or not any(usable[other].has_committables for other in gives_up)
             waiting = [other for other in sorted(usable) if usable[other].awaits_commit]
             before = [other for other in waiting if other <= epoch]
-            usable = [other for other in before if other in sound]
-            assert list(replay) in ([usable] if usable == before else [usable, [*usable, epoch]])
-            assert usable == before or replay[-1] == epoch, "what is unusable is settled with the restored epoch"
+            sound_ones = [other for other in before if other in sound]
+            assert list(replay) in ([sound_ones] if sound_ones == before else [sound_ones, [*sound_ones, epoch]])
+            assert sound_ones == before or replay[-1] == epoch, "what is unusable is settled with the restored epoch"
             named = {item.epoch for item in decision.skipped}
             assert set(waiting) <= set(replay) | named | set(gives_up), "no output is passed over in silence"
 
