@@ -315,8 +315,8 @@ class Coordinator(Generic[Content]):
         if not self._is_current(event.incarnation):
             self.statistics.refused += 1
             return []
-        if event.epoch > self._committed_by.get(event.partition, NO_EPOCH):
-            self._committed_by[event.partition] = event.epoch
+        if self._state is not CoordinatorState.RUNNING:  # who is awaited is known when all have started
+            self._committed_by[event.partition] = max(event.epoch, self._committed_by.get(event.partition, NO_EPOCH))
         settled = False
         for epoch, awaited in self._uncommitted.items():
             if epoch > event.epoch:
