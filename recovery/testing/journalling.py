@@ -58,7 +58,9 @@ class JournalRun:
                 self._done(step)
 
     def _ask(self, request: object, event: Callable[[object | None], object]) -> None:
-        answered = lambda answer: self.carry_out(self._handle(event(answer)))  # noqa: E731
+        def answered(answer: object | None) -> None:
+            self.carry_out(self._handle(event(answer)))
+
         self._effects.append(self._store.ask(request, answered))
 
     def _ask_again(self, request: object, event: Callable[[object], object]) -> None:
