@@ -1,0 +1,154 @@
+"""How an entry of keyed state is named in a sorted file: its key group, its state, its form, and what it is about.
+
+What always holds: the key group comes first, so the entries of a range of key groups lie side by side; every part but
+the last tells where it ends, so two different entries never share a name; and a name says nothing about the order of
+keys, only map keys and timers within one key are sorted.
+
+    group (2) | state (4) | form (1) | rest
+    rest of a row       key | namespace | what follows is up to the kind of state (a map key, a place in a list)
+    rest of a timer     time (8) | key | namespace
+    rest of a block     namespace | epoch (8)
+
+Group 0xFFFF is no key group: under it a file says what it is. Every value in a file begins with the number of the
+epoch that wrote it (8 bytes), which is how a store hides what a younger base has replaced.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Final, NewType
+
+from statebackend.ids import KeyGroup
+from statebackend.keygroups import KeyGroupRange
+
+StateId = NewType("StateId", int)
+"""A declared state in a file: a number that its name alone decides, the same in every partition and version."""
+
+ROW: Final = 1
+TIMER: Final = 2
+BLOCK: Final = 3
+
+STAMP: Final = struct.Struct(">Q")
+"""What a value in a file begins with: the number of the epoch that wrote it."""
+
+META_KEY: Final = b"\xff\xffmeta"
+"""Where a file says whose it is and how its states are declared; the newest file taken wins."""
+
+_HEAD: Final = struct.Struct(">HIB")
+_GROUP: Final = struct.Struct(">H")
+_TIME: Final = struct.Struct(">Q")
+_EARLIEST: Final = -(1 << 63)
+HEAD_SIZE: Final = _HEAD.size
+
+
+def state_id(name: str) -> StateId:
+    """The number of a state. Two names of one operator may not share it; whoever declares states checks that."""
+    return StateId(zlib.crc32(name.encode()))
+
+
+def head(group: int, state: StateId, form: int) -> bytes:
+    """What the names of all entries of this form, of a state in a key group, begin with."""
+    return _HEAD.pack(group, state, form)
+
+
+def parse_head(name: bytes) -> tuple[KeyGroup, StateId, int]:
+    """The group, state and form of an entry."""
+    group, state, form = _HEAD.unpack_from(name)
+    return KeyGroup(group), StateId(state), form
+
+
+def group_of(name: bytes) -> KeyGroup:
+    """The key group of an entry."""
+    return KeyGroup(_GROUP.unpack_from(name)[0])
+
+
+def bounds(groups: KeyGroupRange) -> tuple[bytes, bytes]:
+    """The first name that may lie in these groups, and the first that lies behind them."""
+    return _GROUP.pack(groups.first), _GROUP.pack(groups.end)
+
+
+def after(prefix: bytes) -> bytes:
+    """The first name behind all that begin with the prefix, which must not be all 0xFF."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1])
+
+
+def delimited(part: bytes | None) -> bytes:
+    """A part with its own length before it; None, which is a null, differs from every part."""
+    if part is None:
+        return b"\x00"
+    length = len(part) + 1
+    if length < 0x80:
+        return bytes((length,)) + part
+    size = bytearray()
+    while length >= 0x80:
+        size.append(length & 0x7F | 0x80)
+        length >>= 7
+    size.append(length)
+    return bytes(size) + part
+
+
+def undelimited(name: bytes, start: int) -> tuple[bytes | None, int]:
+    """The part that begins at `start`, and where what follows it begins. `ValueError` if it is cut short."""
+    length, shift, at = 0, 0, start
+    while True:
+        if at >= len(name):
+            raise ValueError(f"an entry's name is cut short: {name.hex()}")
+        byte = name[at]
+        at += 1
+        length |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+    if length == 0:
+        return None, at
+    end = at + length - 1
+    if end > len(name):
+        raise ValueError(f"an entry's name is cut short: {name.hex()}")
+    return name[at:end], end
+
+
+def sortable(time: int) -> bytes:
+    """A signed 64-bit time as bytes that sort as it does."""
+    return _TIME.pack(time - _EARLIEST)
+
+
+def unsortable(data: bytes, start: int = 0) -> int:
+    """The time that `sortable` wrote."""
+    return int(_TIME.unpack_from(data, start)[0]) + _EARLIEST
+
+
+def row(group: int, state: StateId, key: bytes | None, namespace: bytes, rest: bytes = b"") -> bytes:
+    """The name of a row."""
+    return _HEAD.pack(group, state, ROW) + delimited(key) + delimited(namespace) + rest
+
+
+def parse_row(name: bytes) -> tuple[bytes | None, bytes, bytes]:
+    """The key, namespace and rest of a row's name."""
+    key, at = undelimited(name, HEAD_SIZE)
+    namespace, at = undelimited(name, at)
+    return key, namespace or b"", name[at:]
+
+
+def timer(group: int, state: StateId, time: int, key: bytes | None, namespace: bytes) -> bytes:
+    """The name of a timer; those of a state in a group sort by time."""
+    return _HEAD.pack(group, state, TIMER) + sortable(time) + delimited(key) + delimited(namespace)
+
+
+def parse_timer(name: bytes) -> tuple[int, bytes | None, bytes]:
+    """The time, key and namespace of a timer's name."""
+    key, at = undelimited(name, HEAD_SIZE + _TIME.size)
+    namespace, _ = undelimited(name, at)
+    return unsortable(name, HEAD_SIZE), key, namespace or b""
+
+
+def block(group: int, state: StateId, namespace: bytes, epoch_number: int) -> bytes:
+    """The name of a block of many keys of a table; those of a namespace sort by the epochs that wrote them."""
+    return _HEAD.pack(group, state, BLOCK) + delimited(namespace) + STAMP.pack(epoch_number)
+
+
+def parse_block(name: bytes) -> tuple[bytes, int]:
+    """The namespace of a block and the number of the epoch that wrote it."""
+    namespace, at = undelimited(name, HEAD_SIZE)
+    return namespace or b"", int(STAMP.unpack_from(name, at)[0])
