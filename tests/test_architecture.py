@@ -18,6 +18,7 @@ ALLOWED = {
 
 EDGES = {
     "snapshot/journal_store.py",
+    "statebackend/aggregations.py",
     "statebackend/fsspec_store.py",
     "statebackend/local_store.py",
     "statebackend/memory_store.py",
