@@ -38,8 +38,9 @@ from snapshot.manifest import (
     SubtaskSnapshot,
 )
 from snapshot.transaction_events import Committable
-from statebackend.files import FileKind, FileRef, FileSet, PathError
-from statebackend.ids import NO_EPOCH, Attempt, Epoch, KeyGroup, Partition, Uid
+from statebackend.file_set_json import FileSetJsonError, file_of, file_text, key_groups_of
+from statebackend.files import FileRef, FileSet, PathError
+from statebackend.ids import NO_EPOCH, Attempt, Epoch, Partition, Uid
 from statebackend.keygroups import KeyGroupRange
 
 FORMAT = "epochcut.manifest"
@@ -48,7 +49,6 @@ VERSION = 1
 _HEADER = re.compile(rb'\{"format":"epochcut\.manifest","version":1,"checksum":"(sha256:[0-9a-f]{64})","body":')
 _END = b"}\n"
 _Item = TypeVar("_Item")
-_IS_DELTA, _DELTA, _BASE = FileKind.DELTA, f'"{FileKind.DELTA.value}"', f'"{FileKind.BASE.value}"'
 
 
 def digest(data: bytes) -> str:
@@ -153,7 +153,7 @@ def _subtask(subtask: SubtaskSnapshot) -> str:
     groups, files, positions, time, channels, committables = "null", "", "", "null", "", ""
     if (state := subtask.state) is not None:
         groups = f"[{state.range.first},{state.range.end}]"
-        files = ",".join([_file(file) for file in state.files])
+        files = ",".join([file_text(file) for file in state.files])
     if subtask.positions:
         positions = ",".join([f"{_text(at.split)}:{at.position.text}" for at in subtask.positions])
     if (watermark := subtask.watermark) is not None:
@@ -165,17 +165,6 @@ def _subtask(subtask: SubtaskSnapshot) -> str:
     return (
         f'{{"partition":{subtask.partition},"key_groups":{groups},"files":[{files}],"positions":{{{positions}}},'
         f'"watermark":{time},"channels":[{channels}],"committables":[{committables}]}}'
-    )
-
-
-def _file(file: FileRef) -> str:
-    epoch, ranges = file.epoch, file.ranges
-    groups = f"[{ranges[0].first},{ranges[0].end}]"
-    if len(ranges) > 1:
-        groups = ",".join([f"[{part.first},{part.end}]" for part in ranges])
-    return (
-        f'{{"path":"{file.path}","key_groups":[{groups}],"epoch":"{epoch.number}-{epoch.generation}",'
-        f'"kind":{_DELTA if file.kind is _IS_DELTA else _BASE},"size":{file.size},"checksum":"{file.checksum}"}}'
     )
 
 
@@ -213,7 +202,6 @@ def _committable(committable: Committable[CommitPayload]) -> str:
 _BODY = frozenset({"job", "epoch", "attempt", "parent", "kind", "max_parallelism", "created_at", "operators"})
 _OPERATOR = frozenset({"uid", "parallelism", "enumerator", "subtasks"})
 _SUBTASK = frozenset({"partition", "key_groups", "files", "positions", "watermark", "channels", "committables"})
-_FILE = frozenset({"path", "key_groups", "epoch", "kind", "size", "checksum"})
 _STORED = frozenset({"path", "size", "checksum"})
 _WATERMARK = frozenset({"timestamp", "idle"})
 _CHANNEL = frozenset({"source", "target", "sender", "receiver", "port", "parts"})
@@ -269,21 +257,14 @@ class _Reader:
             committables=self._each(fields, place, "committables", self._committable),
         )
 
-    def _file(self, value: object, place: str) -> FileRef:
-        fields = self._fields(value, place, _FILE)
-        return FileRef(
-            path=self._text(fields, place, "path"),
-            ranges=self._each(fields, place, "key_groups", self._range),
-            epoch=Epoch.parse(self._text(fields, place, "epoch")),
-            kind=FileKind(self._text(fields, place, "kind")),
-            size=self._integer(fields, place, "size"),
-            checksum=self._text(fields, place, "checksum"),
-        )
+    def _file(self, value: object, _: str) -> FileRef:
+        return file_of(value)
 
     def _range(self, value: object, place: str) -> KeyGroupRange:
-        if not isinstance(value, list) or [type(bound) for bound in value] != [int, int]:
-            self._complain(place, f"expected [first, end], found {_shown(value)}")
-        return KeyGroupRange(KeyGroup(value[0]), KeyGroup(value[1]))
+        try:
+            return key_groups_of(value, place)
+        except FileSetJsonError as error:
+            self._complain(place, error.reason, error)
 
     def _watermark(self, value: object, place: str) -> Watermark | None:
         if value is None:
@@ -338,6 +319,8 @@ class _Reader:
                 result.append(read(item, f"{at}[{index}]"))
             except DamagedManifest:
                 raise
+            except FileSetJsonError as error:
+                self._complain(f"{at}[{index}]{error.place}", error.reason, error)
             except PathError as error:
                 raise PointsOutside(f"{self._where} points outside its tree: {at}[{index}]: {error}") from error
             except ValueError as error:

@@ -50,6 +50,10 @@ class Fields:
     def __init__(self, values: dict[str, object]) -> None:
         self._values = values
 
+    def value(self, name: str) -> object:
+        """Any value at all, for whoever checks it with care."""
+        return self._take(name)
+
     def text(self, name: str) -> str:
         """A string."""
         value = self._take(name)
