@@ -64,7 +64,7 @@ def test_a_set_crosses_processes_whole(files: FileSet) -> None:
         (TEXT, "[]", FileSetJsonError, r"expected an object, found \[\]"),
         ('"key_groups":[0,16],', "", FileSetJsonError, r"missing fields \['key_groups'\], unknown fields \[\]"),
         ('"files":[', '"more":1,"files":[', FileSetJsonError, r"unknown fields \['more'\]"),
-        ("[0,16]", "[16,0]", FileSetJsonError, r"\.key_groups: key groups \[16, 0\] are no range"),
+        ("[0,16]", "[16,0]", FileSetJsonError, r"\.key_groups: key groups \[16, 0\) are no range"),
         ("[[0,16]]", "[[0,true]]", FileSetJsonError, r"\.files\[0\]\.key_groups\[0\]: expected \[first, end\]"),
         ('"size":7', '"size":"7"', FileSetJsonError, r"\.files\[0\]\.size: expected a whole number, found '7'"),
         ('"shared/a.sst"', "5", FileSetJsonError, r"\.files\[0\]\.path: expected a text, found 5"),
