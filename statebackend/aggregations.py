@@ -50,7 +50,7 @@ class Accumulator:
         found = np.dtype(dtype)
         if found.kind not in "iuf" or found.itemsize > 8:
             raise AggregationError(f"an accumulator of {found} cannot be kept; use integers or floats up to 64 bits")
-        return cls(found.newbyteorder("="), initial)
+        return cls(np.dtype(found.type), initial)
 
 
 class Aggregation(Protocol):
@@ -126,7 +126,7 @@ class _OfNumbers(ABC):
         self.number: Final[Number] = number
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and isinstance(other, _OfNumbers) and other.number is self.number
+        return type(other) is type(self) and other.number is self.number
 
     def __hash__(self) -> int:
         return hash((type(self), self.number))
