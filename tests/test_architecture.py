@@ -20,6 +20,7 @@ EDGES = {
     "snapshot/journal_store.py",
     "statebackend/aggregations.py",
     "statebackend/fsspec_store.py",
+    "statebackend/local_files.py",
     "statebackend/local_store.py",
     "statebackend/memory_store.py",
     "statebackend/s3_store.py",
