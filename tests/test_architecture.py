@@ -18,6 +18,9 @@ ALLOWED = {
 
 EDGES = {
     "snapshot/journal_store.py",
+    "statebackend/key_arrow.py",
+    "statebackend/key_columns.py",
+    "statebackend/key_types.py",
     "statebackend/aggregations.py",
     "statebackend/fsspec_store.py",
     "statebackend/local_files.py",
