@@ -10,29 +10,61 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from statebackend.keygroups import KeyGroupRange
+
 
 class BackendError(Exception):
     """Something that a backend cannot do; the message says with which file or folder, and what to do."""
 
 
+class DamagedFile(BackendError):
+    """A file that is no file of entries, or not any more: cut short, changed, or somebody else's."""
+
+
+class LocalDiskError(BackendError):
+    """The local disk did not do it. Nothing is lost: what is on it can be made again from the store."""
+
+
+class LocalDiskFull(LocalDiskError):
+    """There is no room left on the local disk."""
+
+
+class Floors(Protocol):
+    """Per key group, the number of the epoch below which entries are hidden, as a younger base has replaced them."""
+
+    def of(self, group: int) -> int:
+        """The floor of a key group; 0 hides nothing."""
+
+
 class Backend(Protocol):
     """Sorted entries, by name. May be read by several threads at once, also while it takes a file.
 
-    A value is what was put into a file for the name; an entry that is older than the floor of its key group (see
-    `files.floors`) is hidden, as a younger base has replaced it.
+    A value is what was put into a file for the name; an entry that is older than the floor of its key group is
+    hidden. One thread at a time takes files.
     """
 
     def get_many(self, names: Sequence[bytes]) -> list[bytes | None]:
-        """The values under these names, None where there is none."""
+        """The values under these names, None where there is none. `DamagedFile` if it cannot be known."""
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Names and values from `start` up to, not including, `end`, in order, as they were when the scan began."""
+        """Names and values from `start` up to, not including, `end`, in order, as they are when this is called.
+
+        `DamagedFile` instead of an end that comes too early.
+        """
 
     def ingest(self, files: Sequence[Path]) -> None:
         """Take these files, each on top of the one before and all on top of what is there.
 
         The files are consumed: the caller gives hard links that it does not need any longer. All are taken or none;
         a crash inside leaves a folder that must not be opened again.
+        """
+
+    def rebase(self, groups: Sequence[KeyGroupRange], epoch_number: int, base: Path | None) -> None:
+        """Put a base of these groups in the place of all that is there of them; None if they are empty.
+
+        The caller owes that the base was made from just what is there, so that nobody who reads meanwhile can
+        tell: no file was taken since, and the base's epoch, `epoch_number`, is no older than any that was. What
+        this gets rid of is what no one can see any longer. The file is consumed.
         """
 
     def disk_bytes(self) -> int:

@@ -1,0 +1,142 @@
+"""State in RocksDB: for what does not fit into memory, and for restores that open files without reading them.
+
+What always holds: the database only takes files, nothing is put into it; and its folder is scratch, made for it and
+deleted with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from shutil import rmtree
+from typing import Final
+
+from rocksdict import Cache, DBCompressionType, Options, Rdict
+
+from statebackend.backend import BackendError, Floors
+from statebackend.entries import META_KEY, STAMP, bounds
+from statebackend.floor_stamps import FloorStamps
+from statebackend.keygroups import KeyGroupRange
+from statebackend.rocksdb_tables import by_moving, iterate, named_errors, quiet, table_options
+from statebackend.sst import Compression, Entry, write_sst
+
+_BACKGROUND_JOBS: Final = 2
+_OPEN_FILES: Final = 512
+_LEVEL_0_FILES: Final = 8
+_UNLIMITED: Final = 1 << 20
+
+
+class RocksDBBackend:
+    """A `Backend` on the local disk; its memory is about `memory` bytes of cache, indexes and filters included."""
+
+    def __init__(self, folder: Path, floors: Floors, *, memory: int) -> None:
+        """Open a new, empty database. `folder` is made for it; `BackendError` if it has anything in it."""
+        make_fresh(folder)
+        self.folder = folder
+        self._stamps = FloorStamps(floors)
+        self._cache = Cache(memory)
+        self._has_entries = False
+        with named_errors(f"open a database in {folder}"):
+            self._database = Rdict(str(folder / "database"), _database_options(self._cache))
+
+    def __repr__(self) -> str:
+        return f"RocksDBBackend({str(self.folder)!r})"
+
+    def get_many(self, names: Sequence[bytes]) -> list[bytes | None]:
+        """Values by name. See `Backend.get_many`."""
+        if not self._has_entries:
+            return [None] * len(names)
+        # Taken before the values: a floor that rises after they are read must not hide what they replaced.
+        stamps = self._stamps
+        with named_errors(f"read entries of {self}"):
+            values: list[bytes | None] = self._database.get(list(names)) or []
+        return [
+            None if value is None or value < stamps[name[:2]] else value[STAMP.size :]
+            for name, value in zip(names, values, strict=True)
+        ]
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Entries in order. See `Backend.scan`."""
+        if not self._has_entries:
+            return iter(())
+        stamps = self._stamps
+        return _visible(self._stored(start, end), stamps)
+
+    def ingest(self, files: Sequence[Path]) -> None:
+        """Take files. See `Backend.ingest`."""
+        if not files:
+            return
+        with named_errors(f"take {', '.join(map(str, files))} into {self}"):
+            self._database.ingest_external_file([str(file) for file in files], by_moving())
+        self._has_entries = True
+
+    def rebase(self, groups: Sequence[KeyGroupRange], epoch_number: int, base: Path | None) -> None:
+        """Put a base in the place of its groups' entries. See `Backend.rebase`.
+
+        The base comes first, the floor rises second, and what is hidden by then is deleted last; so a reader sees
+        each entry at any time, and a failure in between costs nothing but space.
+        """
+        if base is not None:
+            self.ingest([base])
+        self._stamps = self._stamps.raised(groups, epoch_number)
+        self._delete_hidden(groups, epoch_number)
+
+    def _delete_hidden(self, groups: Sequence[KeyGroupRange], epoch_number: int) -> None:
+        if not self._has_entries:
+            return
+        floor = STAMP.pack(epoch_number)
+        hidden: Iterator[Entry] = (
+            (name, None) for group in sorted(groups) for name, value in self._stored(*bounds(group)) if value < floor
+        )
+        meta = self.get_many([META_KEY])[0] or b""
+        deletions = self.folder / "deletions.sst"
+        if write_sst(deletions, hidden, epoch_number, meta, compression=Compression.LZ4):
+            self.ingest([deletions])
+
+    def _stored(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return iterate(self._database, start, end, f"read entries of {self}")
+
+    def disk_bytes(self) -> int:
+        """How large the files are. See `Backend.disk_bytes`."""
+        return self._database.property_int_value("rocksdb.total-sst-files-size") or 0
+
+    def memory_bytes(self) -> int:
+        """How full the cache is. See `Backend.memory_bytes`."""
+        return self._cache.get_usage()
+
+    def close(self) -> None:
+        """Delete the database. See `Backend.close`."""
+        self._database.close()
+        with suppress(OSError):  # what is left is scratch, and whoever owns the folder above will see it
+            rmtree(self.folder)
+
+
+def make_fresh(folder: Path) -> None:
+    """Make a folder that a backend can call its own; `BackendError` if somebody's files are in it."""
+    with named_errors(f"make {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise BackendError(
+                f"{folder} is not empty. A backend is never opened a second time, as nobody could tell what a crash "
+                f"left in it: delete the folder, or give another one"
+            )
+
+
+def _database_options(cache: Cache) -> Options:
+    options = quiet(table_options(DBCompressionType.lz4(), cache))
+    options.create_if_missing(True)
+    options.set_max_open_files(_OPEN_FILES)
+    options.set_max_background_jobs(_BACKGROUND_JOBS)
+    options.set_level_zero_file_num_compaction_trigger(_LEVEL_0_FILES)
+    # Files are taken in any case; there are no writes that could be slowed down.
+    options.set_level_zero_slowdown_writes_trigger(_UNLIMITED)
+    options.set_level_zero_stop_writes_trigger(_UNLIMITED)
+    options.set_write_buffer_size(64 << 10)
+    return options
+
+
+def _visible(stored: Iterator[tuple[bytes, bytes]], stamps: FloorStamps) -> Iterator[tuple[bytes, bytes]]:
+    for name, value in stored:
+        if value >= stamps[name[:2]]:
+            yield name, value[STAMP.size :]
