@@ -7,18 +7,17 @@ deleted with it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
-from shutil import rmtree
 from typing import Final
 
 from rocksdict import Cache, DBCompressionType, Options, Rdict
 
-from statebackend.backend import BackendError, Floors
+from statebackend.backend import Floors
 from statebackend.entries import META_KEY, STAMP, bounds
 from statebackend.floor_stamps import FloorStamps
 from statebackend.keygroups import KeyGroupRange
 from statebackend.rocksdb_tables import by_moving, iterate, named_errors, quiet, table_options
+from statebackend.scratch_folder import make_fresh, remove
 from statebackend.sst import Compression, Entry, write_sst
 
 _BACKGROUND_JOBS: Final = 2
@@ -108,19 +107,7 @@ class RocksDBBackend:
     def close(self) -> None:
         """Delete the database. See `Backend.close`."""
         self._database.close()
-        with suppress(OSError):  # what is left is scratch, and whoever owns the folder above will see it
-            rmtree(self.folder)
-
-
-def make_fresh(folder: Path) -> None:
-    """Make a folder that a backend can call its own; `BackendError` if somebody's files are in it."""
-    with named_errors(f"make {folder}"):
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise BackendError(
-                f"{folder} is not empty. A backend is never opened a second time, as nobody could tell what a crash "
-                f"left in it: delete the folder, or give another one"
-            )
+        remove(self.folder)
 
 
 def _database_options(cache: Cache) -> Options:

@@ -25,10 +25,12 @@ EDGES = {
     "statebackend/fsspec_store.py",
     "statebackend/local_files.py",
     "statebackend/local_store.py",
+    "statebackend/heap_backend.py",
     "statebackend/memory_store.py",
     "statebackend/rocksdb_backend.py",
     "statebackend/rocksdb_tables.py",
     "statebackend/s3_store.py",
+    "statebackend/scratch_folder.py",
     "statebackend/sst.py",
 }
 """The modules that touch the world. Every other one, outside the test kits, is a core: new modules are cores too."""
