@@ -4,22 +4,29 @@ What always holds: for every key group there is at most one base, it is the olde
 every file that is valid for the group and younger than it is a delta of a later epoch. So nothing that a base has
 replaced can come back. The rules are checked whenever a `FileSet` is made, by `check_invariants`.
 
-A delta holds what changed in its epoch, tombstones included; a base holds all there is at its epoch, deltas of
-that epoch included, and no tombstones. A file keeps its content for good; what shrinks is the set of key groups for
-which it is *valid*: a rescale narrows it (projection), a consolidation takes away what a new base says better.
+A delta holds what changed in its epoch, or in several that were merged, tombstones included; a base holds all there
+is at its epoch, deltas of that epoch included, and no tombstones. A file keeps its content for good; what shrinks is
+the set of key groups for which it is *valid*: a rescale narrows it (projection), a consolidation takes away what a
+new base says better.
 
-Epochs must rise along a job's history. Within a job the journal's generations see to that; whoever begins a new job
-from these files must begin with a generation above that of every file.
+Epochs must rise along a job's history, and their numbers with them. Within a job the journal's generations see to
+that; whoever begins a new job from these files must begin with a generation and a number above those of every file.
+
+`restore_plan` is the specification of a restore. `floors` is the cheap way to the same state, for a store whose
+entries carry the number of their file's epoch: take all files whole, in restore order, delete nothing, and when
+reading hide in each group what is older than the group's floor. Numbers are enough for that, without generations,
+because a set in which they contradict the order of its epochs is refused.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from statebackend.ids import Epoch
+from statebackend.ids import Epoch, KeyGroup
 from statebackend.keygroups import KeyGroupRange, joined
 from statebackend.store import LONGEST_PART, LONGEST_PATH, could_be_ours
 
@@ -131,6 +138,28 @@ class FileSet:
         kept = (_without(file, groups) if file.epoch <= epoch else file for file in self.files)
         return FileSet(self.range, tuple(file for file in kept if file is not None))
 
+    def merged(self, paths: Collection[str], file: FileRef) -> FileSet:
+        """With one delta in place of a run of deltas, wherever a key group has any of them.
+
+        `file` must have the epoch of the youngest of the run and hold, for each name, the newest entry of those that
+        lay in groups for which their file was valid when it was made; tombstones included. Files of the run may have
+        left the set since, wholly or for some groups, because of a younger base: there `file` is not valid either.
+
+        Why it is right: take a group, and a file of the run that is valid for it. A base of the group is older than
+        that file, or as late as made from a cut inside the run; on top of either, the newest entries of the run give
+        what the run gave, as each is what the youngest file that speaks of its name says. They may do so at the place
+        of the youngest, unless a delta that is not of the run lies behind an older one and speaks of the same groups:
+        such a run is refused with a `FileSetError` (see `mergeable`).
+        """
+        run = [known for known in self.files if known.path in paths]
+        kept = [known for known in self.files if known.path not in paths]
+        if any(known.kind is FileKind.BASE or known.epoch > file.epoch for known in run):
+            raise FileSetError(f"{file.path} of epoch {file.epoch} replaces bases or files of later epochs: {paths}")
+        if not mergeable(run, kept, file.epoch):
+            raise FileSetError(f"{file.path} would hide what others of {self.range} say after some of {paths}")
+        ranges = _common(file.ranges, joined(part for known in run for part in known.ranges))
+        return FileSet.of(self.range, [*kept, replace(file, ranges=ranges)] if ranges else kept)
+
     def projected(self, groups: KeyGroupRange) -> FileSet:
         """The same files seen through a narrower range; files that hold nothing of it are dropped."""
         if not self.range.covers(groups):
@@ -151,13 +180,24 @@ def check_invariants(files: FileSet) -> None:
         if file.ranges[0].first < files.range.first or file.ranges[-1].end > files.range.end:
             listed = ", ".join(map(str, file.ranges))
             raise FileSetError(f"{file.path} is valid for {listed} in a set of key groups {files.range}")
-        if last is not None and last.restore_order > file.restore_order:
-            raise FileSetError(f"{file.path} of epoch {file.epoch} stands after {last.path} of epoch {last.epoch}")
+        if last is not None:
+            _check_neighbours(last, file)
         if file.kind is FileKind.BASE and _common(seen, file.ranges):
             hidden = ", ".join(map(str, _common(seen, file.ranges)))
             raise FileSetError(f"base {file.path} replaces key groups {hidden}, yet older files still speak of them")
         seen = joined(seen + file.ranges)
         last = file
+
+
+def mergeable(run: Sequence[FileRef], others: Iterable[FileRef], youngest: Epoch) -> bool:
+    """Whether no delta outside the run, up to its youngest epoch, speaks of groups of an older one of the run."""
+    first = min((file.epoch for file in run), default=youngest)
+    return not any(
+        file.epoch > older.epoch and _common(file.ranges, older.ranges)
+        for file in others
+        if file.kind is FileKind.DELTA and first < file.epoch <= youngest
+        for older in run
+    )
 
 
 def union(parts: Iterable[FileSet]) -> FileSet:
@@ -224,10 +264,10 @@ def restore_plan(files: FileSet) -> tuple[Step, ...]:
     """The steps that turn an empty store into the state of the set: each file taken once, in restore order.
 
     A file may be taken whole, or only in its valid groups: the result is the same. For what a whole file brings in a
-    group for which it is not valid was replaced by a younger base, or lies in another partition's groups by
-    now. So a group is cleared before the first file that is valid for it, which a base always is, and what no file is
-    valid for is clipped at the end. Taking the parents one after the other instead, or not clearing, would bring
-    deleted keys and fired timers back.
+    group for which it is not valid was replaced by a younger base, or by a merge that says the same again, or lies in
+    another partition's groups by now. So a group is cleared before the first file that is valid for it, which a base
+    always is, and what no file is valid for is clipped at the end. Taking the parents one after the other instead, or
+    not clearing, would bring deleted keys and fired timers back.
     """
     steps: list[Step] = []
     taken: tuple[KeyGroupRange, ...] = ()
@@ -240,6 +280,48 @@ def restore_plan(files: FileSet) -> tuple[Step, ...]:
     if steps:
         steps.append(Clip(taken))
     return tuple(steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Floors:
+    """For each key group of a set the number of the epoch below which entries are hidden; see `floors`."""
+
+    ends: tuple[KeyGroup, ...]
+    """Where ranges of groups with the same floor end, ascending; the last is the end of the set's range."""
+    numbers: tuple[int, ...]
+    """The floor of each of these ranges."""
+
+    def of(self, group: KeyGroup) -> int:
+        """The floor of a group, which must lie in the set's range: entries with a lower number are not there."""
+        return self.numbers[bisect_right(self.ends, group)]
+
+
+def floors(files: FileSet) -> Floors:
+    """What to hide in a store that took all files of the set, whole and in restore order.
+
+    The floor of a group is the number of the oldest file that is valid for it: its base, or its first delta. Older
+    entries come from files that were replaced there: by a base, by a merge, or because the group was found empty.
+    Where no file is valid, all that the files brought is hidden; what later epochs write is not.
+    """
+    floor = files.files[-1].epoch.number + 1 if files.files else 0
+    found: list[tuple[KeyGroupRange, int]] = []
+    left: tuple[KeyGroupRange, ...] = (files.range,)
+    for file in files.files:
+        found += [(part, file.epoch.number) for part in _common(left, file.ranges)]
+        left = _less(left, file.ranges)
+    found += [(part, floor) for part in left]
+    found.sort()
+    return Floors(tuple(part.end for part, _ in found), tuple(number for _, number in found))
+
+
+def _check_neighbours(last: FileRef, file: FileRef) -> None:
+    if last.restore_order > file.restore_order:
+        raise FileSetError(f"{file.path} of epoch {file.epoch} stands after {last.path} of epoch {last.epoch}")
+    if last.epoch.generation < file.epoch.generation and last.epoch.number >= file.epoch.number:
+        raise FileSetError(
+            f"{file.path} of epoch {file.epoch} is younger than {last.path} of epoch {last.epoch}, yet its number is "
+            f"not higher; a job must begin with a number above those of the files that it begins from"
+        )
 
 
 def _restore_order(file: FileRef) -> tuple[Epoch, bool, str]:

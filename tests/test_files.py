@@ -1,7 +1,8 @@
 """File sets: whatever a job wrote, deleted, consolidated and rescaled, a restore gives back just what was there.
 
 A small job is simulated next to a plain dict. Its files are dicts in which None is a tombstone. Every restore of every
-history is compared with the dict, both by a store that takes whole files and by one that takes their valid groups.
+history is compared with the dict: by a store that takes whole files, by one that takes their valid groups, and by one
+that takes whole files, deletes nothing and hides what is below the floors.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from statebackend.files import (
     Step,
     Take,
     check_path,
+    floors,
+    mergeable,
     rescaled,
     restore_plan,
     union,
 )
 from statebackend.ids import Epoch, Generation, KeyGroup, Partition
-from statebackend.keygroups import KeyGroupRange, range_of
+from statebackend.keygroups import KeyGroupRange, joined, range_of
 
 GROUPS = 3
 
@@ -58,6 +61,8 @@ class Stretch:
     consolidated: KeyGroupRange | None = None
     late: bool = False
     """The base is made from the cut before this one."""
+    merged: tuple[int, int] | None = None
+    """The first of a run of deltas, and how many they are: merged at the last cut, in place after this one's base."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,7 @@ def histories() -> st.SearchStrategy[list[Op]]:
         completes=st.sampled_from([True, True, True, False]),
         consolidated=st.none() | st.sampled_from(SLICES),
         late=st.sampled_from([False, False, True]),
+        merged=st.none() | st.tuples(st.integers(0, 3), st.integers(2, 4)),
     )
     restarts = st.builds(Restart, st.integers(1, GROUPS), st.sampled_from([0, 0, 0, 0, 1]))
     one: st.SearchStrategy[Op] = stretches | restarts
@@ -108,7 +114,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    number: int
+    epoch: Epoch
     files: tuple[FileSet, ...]
     state: State
 
@@ -121,7 +127,7 @@ class Job:
         self.generation = 1
         self.number = 0
         self.contents: dict[str, Mapping[Key, int | None]] = {}
-        self.complete = [Complete(0, (FileSet(groups(0, GROUPS)),), {})]
+        self.complete = [Complete(Epoch(Generation(1), 0), (FileSet(groups(0, GROUPS)),), {})]
         self.workers: list[Worker] = []
         self.wrong: str | None = None
         self._start(1)
@@ -139,16 +145,16 @@ class Job:
     def _start(self, parallelism: int) -> None:
         origin = self.complete[-1]
         self.generation += 1
-        self.number = origin.number
+        self.number = origin.epoch.number
         self.workers = []
         for partition in range(parallelism):
             own = range_of(Partition(partition), parallelism, GROUPS)
             expected = {key: value for key, value in origin.state.items() if key.group in own}
             restored = self.restore(origin.files, own, self.contents)
             if restored != expected and self.wrong is None:
-                self.wrong = f"{own} at epoch {origin.number}: {restored} instead of {expected}"
+                self.wrong = f"{own} at epoch {origin.epoch}: {restored} instead of {expected}"
             files = rescaled(origin.files, own)
-            self.workers.append(Worker(files, expected, (self._epoch(), expected)))
+            self.workers.append(Worker(files, expected, (origin.epoch, expected)))
 
     def _epoch(self) -> Epoch:
         return Epoch(Generation(self.generation), self.number)
@@ -161,9 +167,10 @@ class Job:
             self._persist(worker, writes, op)
         if op.completes:
             state = {key: value for worker in self.workers for key, value in worker.state.items()}
-            self.complete.append(Complete(self.number, tuple(worker.files for worker in self.workers), state))
+            self.complete.append(Complete(self._epoch(), tuple(worker.files for worker in self.workers), state))
 
     def _persist(self, worker: Worker, delta: Mapping[Key, int | None], op: Stretch) -> None:
+        run, merge = self._merge(worker.files, op.merged) if op.merged else ([], None)
         if delta:
             worker.files = worker.files.added(self._file(FileKind.DELTA, self._epoch(), worker.files.range, delta))
         epoch, state = worker.last_cut if op.late else (self._epoch(), worker.state)
@@ -174,12 +181,32 @@ class Job:
                 worker.files = worker.files.consolidated(self._file(FileKind.BASE, epoch, part, base))
             else:
                 worker.files = worker.files.emptied((part,), epoch)
+        if merge is not None:
+            worker.files = worker.files.merged(run, merge)
         worker.last_cut = self._epoch(), worker.state
 
+    def _merge(self, files: FileSet, which: tuple[int, int]) -> tuple[list[str], FileRef | None]:
+        """A delta of what a run of deltas says, if it may be merged."""
+        first, count = which
+        run = [file for file in files.files if file.kind is FileKind.DELTA][first : first + count]
+        others = [file for file in files.files if file not in run]
+        newest: dict[Key, int | None] = {}
+        for file in run:
+            newest |= {key: v for key, v in self.contents[file.path].items() if holds(file.ranges, key)}
+        if len(run) < 2 or not newest or not mergeable(run, others, run[-1].epoch):
+            return [], None
+        ranges = joined(groups(key.group, key.group + 1) for key in newest)
+        return [file.path for file in run], self._new(FileKind.DELTA, run[-1].epoch, ranges, newest)
+
     def _file(self, kind: FileKind, epoch: Epoch, valid: KeyGroupRange, content: Mapping[Key, int | None]) -> FileRef:
+        return self._new(kind, epoch, (valid,), content)
+
+    def _new(
+        self, kind: FileKind, epoch: Epoch, ranges: tuple[KeyGroupRange, ...], content: Mapping[Key, int | None]
+    ) -> FileRef:
         path = f"shared/{1000 - len(self.contents)}.sst"  # names fall: they say nothing about the order
         self.contents[path] = dict(content)
-        return FileRef(path, (valid,), epoch, kind, len(content), "crc32:00000000")
+        return FileRef(path, ranges, epoch, kind, len(content), "crc32:00000000")
 
 
 # --- stores that carry out a plan
@@ -216,7 +243,25 @@ def by_valid_groups(parents: Sequence[FileSet], own: KeyGroupRange, contents: Co
     return carried_out(restore_plan(rescaled(parents, own)), contents, whole=False)
 
 
-@pytest.mark.parametrize("restore", [by_whole_files, by_valid_groups])
+def hidden_below(
+    parents: Sequence[FileSet], own: KeyGroupRange, contents: Contents, floor: Callable[[FileSet, KeyGroup], int]
+) -> State:
+    files = rescaled(parents, own)
+    stored: dict[Key, tuple[int, int]] = {}
+    for file in files.files:
+        for key, value in contents[file.path].items():
+            if value is None:
+                stored.pop(key, None)
+            else:
+                stored[key] = file.epoch.number, value
+    return {k: v for k, (number, v) in stored.items() if k.group in own and number >= floor(files, k.group)}
+
+
+def by_floors(parents: Sequence[FileSet], own: KeyGroupRange, contents: Contents) -> State:
+    return hidden_below(parents, own, contents, lambda files, group: floors(files).of(group))
+
+
+@pytest.mark.parametrize("restore", [by_whole_files, by_valid_groups, by_floors])
 @settings(suppress_health_check=[HealthCheck.differing_executors])
 @given(history=histories())
 def test_a_restore_gives_back_what_was_there_after_any_history(restore: Restore, history: list[Op]) -> None:
@@ -272,6 +317,20 @@ def tombstones_dropped(parents: Sequence[FileSet], own: KeyGroupRange, contents:
     return by_valid_groups(parents, own, living)
 
 
+def floors_of_bases_alone(parents: Sequence[FileSet], own: KeyGroupRange, contents: Contents) -> State:
+    """As though nothing older could be left in a group that has no base."""
+
+    def floor(files: FileSet, group: KeyGroup) -> int:
+        bases = [file for file in files.files if file.kind is FileKind.BASE and holds(file.ranges, Key(group, ""))]
+        return bases[0].epoch.number if bases else 0
+
+    return hidden_below(parents, own, contents, floor)
+
+
+def floors_above_the_oldest(parents: Sequence[FileSet], own: KeyGroupRange, contents: Contents) -> State:
+    return hidden_below(parents, own, contents, lambda files, group: floors(files).of(group) + 1)
+
+
 @pytest.mark.parametrize(
     "restore",
     [
@@ -282,6 +341,8 @@ def tombstones_dropped(parents: Sequence[FileSet], own: KeyGroupRange, contents:
         by_name,
         bases_first,
         tombstones_dropped,
+        floors_of_bases_alone,
+        floors_above_the_oldest,
     ],
     ids=lambda restore: str(restore.__name__),
 )
@@ -332,9 +393,12 @@ def test_the_files_of_all_parents_are_taken_in_the_order_of_their_epochs() -> No
     assert [step.file.path for step in plan if isinstance(step, Take)] == ["a", "b", "c", "d"]
 
 
-def test_files_of_a_later_generation_are_younger_whatever_their_numbers() -> None:
+def test_a_set_whose_numbers_contradict_its_generations_is_refused() -> None:
     older = FileRef("z", (groups(0, 1),), Epoch(Generation(1), 9), FileKind.DELTA, 1, "crc32:00")
-    younger = FileRef("a", (groups(0, 1),), Epoch(Generation(2), 4), FileKind.DELTA, 1, "crc32:00")
+    same = replace(older, path="a", epoch=Epoch(Generation(2), 9))
+    with pytest.raises(FileSetError, match="a of epoch 9-2 is younger than z of epoch 9-1, yet its number"):
+        FileSet.of(groups(0, 1), [same, older])
+    younger = replace(same, epoch=Epoch(Generation(2), 10))
     assert FileSet.of(groups(0, 1), [younger, older]).files == (older, younger)
 
 
@@ -345,8 +409,49 @@ def test_a_late_base_replaces_what_is_older_and_leaves_later_deltas() -> None:
     assert files.files == (replace(deltas[0], ranges=(groups(0, 1),)), base, deltas[1])
 
 
-def test_an_empty_set_needs_no_step() -> None:
+def test_an_empty_set_needs_no_step_and_hides_nothing() -> None:
     assert restore_plan(FileSet(groups(0, 4))) == ()
+    assert [floors(FileSet(groups(1, 3))).of(KeyGroup(group)) for group in (1, 2)] == [0, 0]
+
+
+def test_the_floor_of_a_group_is_its_oldest_file_and_above_all_files_where_none_is_valid() -> None:
+    files = [
+        file("old", groups(0, 1), epoch=2),
+        file("base", groups(2, 3), epoch=5, kind=FileKind.BASE),
+        file("new", groups(0, 1), groups(2, 4), epoch=7),
+    ]
+    found = floors(FileSet.of(groups(0, 5), files))
+    assert [found.of(KeyGroup(group)) for group in range(5)] == [2, 8, 5, 7, 8]
+
+
+def test_a_merge_takes_the_place_of_the_youngest_of_its_run() -> None:
+    deltas = [file(f"d{number}", groups(0, 4), epoch=number) for number in (1, 2, 3)]
+    base = file("base", groups(0, 2), epoch=1, kind=FileKind.BASE)
+    merge = file("merge", groups(0, 4), epoch=2)
+    files = FileSet.of(groups(0, 4), deltas).consolidated(base).merged(["d1", "d2"], merge)
+    assert files.files == (base, merge, deltas[2])
+
+
+def test_a_merge_is_not_valid_where_a_younger_base_came_before_it() -> None:
+    deltas = [file(f"d{number}", groups(0, 4), epoch=number) for number in (1, 2)]
+    merge = file("merge", groups(0, 4), epoch=2)
+    base = file("base", groups(0, 3), epoch=3, kind=FileKind.BASE)
+    files = FileSet.of(groups(0, 4), deltas).consolidated(base)
+    assert files.merged(["d1", "d2"], merge).files == (replace(merge, ranges=(groups(3, 4),)), base)
+    everywhere = files.emptied((groups(0, 4),), base.epoch)
+    assert everywhere.merged(["d1", "d2"], merge) == everywhere
+
+
+def test_a_merge_that_would_overtake_another_delta_or_replace_a_base_is_refused() -> None:
+    deltas = [file(f"d{number}", groups(0, 4), epoch=number) for number in (1, 2, 3)]
+    base = file("base", groups(0, 2), epoch=1, kind=FileKind.BASE)
+    files = FileSet.of(groups(0, 4), deltas).consolidated(base)
+    with pytest.raises(FileSetError, match="would hide what others"):
+        files.merged(["d1", "d3"], file("merge", groups(0, 4), epoch=3))
+    with pytest.raises(FileSetError, match="replaces bases or files of later epochs"):
+        files.merged(["d1", "base"], file("merge", groups(0, 4), epoch=1))
+    with pytest.raises(FileSetError, match="replaces bases or files of later epochs"):
+        files.merged(["d2", "d3"], file("merge", groups(0, 4), epoch=2))
 
 
 def test_files_that_hold_nothing_of_the_narrower_range_are_dropped() -> None:
