@@ -29,7 +29,9 @@ EDGES = {
     "statebackend/memory_store.py",
     "statebackend/rocksdb_backend.py",
     "statebackend/rocksdb_tables.py",
+    "statebackend/restore.py",
     "statebackend/s3_store.py",
+    "statebackend/transfer.py",
     "statebackend/scratch_folder.py",
     "statebackend/sst.py",
 }
