@@ -13,7 +13,7 @@ import re
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from json import JSONDecodeError, JSONDecoder, dumps
 from typing import ClassVar, Final, Literal, NoReturn, get_args
 
@@ -141,7 +141,10 @@ class KeyType(ABC):
 
     def _refuse(self, key: object, why: str) -> NoReturn:
         given = f"{type(key).__module__}.{type(key).__qualname__}".removeprefix("builtins.")
-        shown = repr(key)
+        try:
+            shown = repr(key)
+        except ValueError:
+            shown = "of too many digits"
         raise WrongKeyType(self, f"{given} {shown if len(shown) <= 80 else shown[:77] + '...'}", why)
 
 
@@ -152,6 +155,12 @@ class IntegerKey(KeyType):
     bits: int
     signed: bool
     tag: ClassVar[int] = 1
+    _least: int = field(init=False, repr=False, compare=False)
+    _most: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_least", -1 << self.bits - 1 if self.signed else 0)
+        object.__setattr__(self, "_most", (1 << self.bits - self.signed) - 1)
 
     def _name(self) -> str:
         return f"{'' if self.signed else 'u'}int{self.bits}"
@@ -164,18 +173,21 @@ class IntegerKey(KeyType):
 
     def hash(self, key: object) -> int:
         """As for every type, without the detour over bytes."""
+        if type(key) is int and self._least <= key <= self._most:
+            return hash_word(self.tag, key & _ALL)
         return hash_null(self.tag) if key is None else hash_word(self.tag, self._checked(key) & _ALL)
 
     def _checked(self, key: object) -> int:
-        if not isinstance(key, int | np.integer) or isinstance(key, bool | np.timedelta64):
+        if not isinstance(key, (int, np.integer)) or isinstance(key, (bool, np.timedelta64)):
             self._refuse(key, "it is no integer")
         number = int(key)
-        least, end = (-1 << self.bits - 1, 1 << self.bits - 1) if self.signed else (0, 1 << self.bits)
-        if not least <= number < end:
+        if not self._least <= number <= self._most:
             self._refuse(key, "it is out of range")
         return number
 
     def _bytes_of(self, key: object) -> bytes:
+        if type(key) is int and self._least <= key <= self._most:
+            return (key & _ALL).to_bytes(8, "little")
         return (self._checked(key) & _ALL).to_bytes(8, "little")
 
     def _key_of(self, canonical: bytes) -> int:
@@ -206,7 +218,7 @@ class FloatKey(KeyType):
         return 8
 
     def _bytes_of(self, key: object) -> bytes:
-        if not isinstance(key, float | np.float16 | np.float32):
+        if not isinstance(key, (float, np.float16, np.float32)):
             self._refuse(key, "it is no float")
         value = float(key) + 0.0
         if value != value:
@@ -242,7 +254,7 @@ class BooleanKey(KeyType):
         return 1
 
     def _bytes_of(self, key: object) -> bytes:
-        if not isinstance(key, bool | np.bool_):
+        if not isinstance(key, (bool, np.bool_)):
             self._refuse(key, "it is neither True nor False")
         return b"\x01" if key else b"\x00"
 
@@ -480,12 +492,12 @@ class StructKey(KeyType):
         return pa.struct([(name, field.arrow) for name, field in zip(names, self.fields, strict=True)])
 
     def _bytes_of(self, key: object) -> bytes:
-        if isinstance(key, Mapping) and self.names is not None:
+        if isinstance(key, tuple):
+            parts = key
+        elif isinstance(key, Mapping) and self.names is not None:
             if set(key) != set(self.names):
                 self._refuse(key, "its names are others")
             parts = tuple(key[name] for name in self.names)
-        elif isinstance(key, tuple):
-            parts = key
         else:
             self._refuse(key, "it is no tuple")
         if len(parts) != len(self.fields):
@@ -497,12 +509,12 @@ class StructKey(KeyType):
 
     def _key_of(self, canonical: bytes) -> tuple[object, ...]:
         parts, at = [], 0
-        for field in self.fields:
+        for declared in self.fields:
             try:
                 part, at = undelimited(canonical, at)
             except ValueError as error:
                 raise BrokenKey(f"the bytes of a key of type {self.name} are cut short") from error
-            parts.append(field.decode(part))
+            parts.append(declared.decode(part))
         if at != len(canonical):
             raise BrokenKey(f"the bytes of a key of type {self.name} go on behind its last field")
         return tuple(parts)
