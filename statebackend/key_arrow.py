@@ -18,7 +18,6 @@ from statebackend.key_packing import (
     fields_of,
     of_lengths,
     of_width,
-    ranges,
     struct_of,
 )
 from statebackend.key_types import (
@@ -272,14 +271,11 @@ def _unpacked_numbers(keys: Packed, key_type: KeyType) -> pa.Array:
 
 
 def _unpacked_strings(keys: Packed, key_type: KeyType) -> pa.Array:
-    lengths = keys.lengths()
-    offsets = np.zeros(len(keys) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    data = keys.data[keys.offsets[0] : keys.offsets[-1]]
-    if len(data) != offsets[-1]:
-        data = keys.data[ranges(keys.offsets[:-1], lengths)]
+    dense = keys.dense()
     large = pa.large_string() if isinstance(key_type, StringKey) else pa.large_binary()
-    array = pa.Array.from_buffers(large, len(keys), [_validity(keys), pa.py_buffer(offsets), pa.py_buffer(data)])
+    array = pa.Array.from_buffers(
+        large, len(keys), [_validity(keys), pa.py_buffer(dense.offsets), pa.py_buffer(dense.data)]
+    )
     return array.cast(key_type.arrow)
 
 

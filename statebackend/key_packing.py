@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 
@@ -35,6 +37,14 @@ class Packed:
             lengths[self.null] = 0
         return lengths
 
+    def dense(self) -> Packed:
+        """The same, with no bytes for the nulls and none that belong to no string."""
+        lengths = self.lengths()
+        data, offsets = self.data[self.offsets[0] : self.offsets[-1]], _offsets(lengths)
+        if offsets[-1] != len(data):
+            data = self.data[_ranges(self.offsets[:-1], lengths)]
+        return Packed(data, offsets, None, self.null)
+
     def rows(self, width: int) -> NDArray[np.uint8]:
         """As a matrix, zeros for the nulls. `BrokenPacking` if one that is not null has another width."""
         if self.width == width:
@@ -44,7 +54,7 @@ class Packed:
         if np.any(lengths[present] != width):
             raise BrokenPacking(f"not all are {width} bytes long")
         rows = np.zeros((len(self), width), dtype=np.uint8)
-        rows[present] = self.data[ranges(self.offsets[:-1], lengths)].reshape(-1, width)
+        rows[present] = self.data[_ranges(self.offsets[:-1], lengths)].reshape(-1, width)
         return rows
 
 
@@ -80,32 +90,18 @@ def concatenated(parts: Sequence[Packed]) -> Packed:
     return Packed(data, np.concatenate(offsets), widths.pop() if len(widths) == 1 else None, null)
 
 
-def ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The numbers from each start on, as many as its length, one range after the other."""
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.repeat(starts - (ends - lengths), lengths) + np.arange(total, dtype=np.int64)
-
-
 def struct_of(fields: Sequence[Packed], null: NDArray[np.bool_] | None) -> Packed:
-    """The structs of these fields. Where `null` is true there is none."""
-    present = slice(None) if null is None else np.flatnonzero(~null)
-    starts = [field.offsets[:-1][present] for field in fields]
-    lengths = [field.lengths()[present] for field in fields]
-    marks = [_marks(field, length, present) for field, length in zip(fields, lengths, strict=True)]
-    sizes = [_mark_sizes(mark) for mark in marks]
-    whole = np.zeros(len(fields[0]), dtype=np.int64)
-    whole[present] = sum(sizes) + sum(lengths)
-    offsets = np.zeros(len(whole) + 1, dtype=np.int64)
-    np.cumsum(whole, out=offsets[1:])
-    data = np.empty(int(offsets[-1]), dtype=np.uint8)
-    at = offsets[:-1][present].copy()
-    for field, start, length, mark, size in zip(fields, starts, lengths, marks, sizes, strict=True):
-        _write_marks(data, at, mark, size)
-        at += size
-        data[ranges(at, length)] = field.data[ranges(start, length)]
-        at += length
-    return of_lengths(data, offsets, null)
+    """The structs of these fields, which are null where the struct is, which `null` says."""
+    pieces = []
+    for field in fields:
+        body = field.dense()
+        pieces += [_binary(_marks(body, null)), _binary(body)]
+    joined = pc.binary_join_element_wise(*pieces, pa.scalar(b"", pa.large_binary()))
+    _, offsets, data = joined.buffers()
+    if offsets is None or len(joined) == 0:
+        return Packed(np.zeros(0, dtype=np.uint8), np.zeros(len(joined) + 1, dtype=np.int64), None, null)
+    ends = np.frombuffer(offsets, dtype=np.int64, count=len(joined) + 1)
+    return of_lengths(np.zeros(0, np.uint8) if data is None else np.frombuffer(data, dtype=np.uint8), ends, null)
 
 
 def fields_of(structs: Packed, count: int) -> list[Packed]:
@@ -118,9 +114,8 @@ def fields_of(structs: Packed, count: int) -> list[Packed]:
         lengths = np.maximum(mark - 1, 0)
         if np.any(at + lengths > ends):
             raise BrokenPacking("a field is cut short")
-        offsets = np.zeros(len(at) + 1, dtype=np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        fields.append(Packed(structs.data[ranges(at, lengths)], offsets, None, null if null.any() else None))
+        data = structs.data[_ranges(at, lengths)]
+        fields.append(Packed(data, _offsets(lengths), None, null if null.any() else None))
         at += lengths
     wrong = at != ends
     if structs.null is not None:
@@ -130,31 +125,37 @@ def fields_of(structs: Packed, count: int) -> list[Packed]:
     return fields
 
 
-def _marks(field: Packed, lengths: NDArray[np.int64], present: slice | NDArray[np.int64]) -> NDArray[np.int64]:
-    """What is written before each: its length and one, 0 for a null."""
-    marks = lengths + 1
+def _binary(strings: Packed) -> pa.Array:
+    """The same in Arrow, nulls as empty strings."""
+    buffers = [None, pa.py_buffer(strings.offsets), pa.py_buffer(strings.data)]
+    return pa.Array.from_buffers(pa.large_binary(), len(strings), buffers)
+
+
+def _marks(field: Packed, structs_null: NDArray[np.bool_] | None) -> Packed:
+    """What is written before each: its length and one, 0 for a null, with 7 bits in a byte; nothing in null structs."""
+    marks = field.lengths() + 1
     if field.null is not None:
-        marks[field.null[present]] = 0
-    return marks
-
-
-def _mark_sizes(marks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many bytes the marks take, 7 bits in each."""
+        marks[field.null] = 0
     sizes = np.ones(len(marks), dtype=np.int64)
     bits = 7
     while np.any(larger := marks >> bits > 0):
         sizes += larger
         bits += 7
-    return sizes
-
-
-def _write_marks(
-    data: NDArray[np.uint8], at: NDArray[np.int64], marks: NDArray[np.int64], sizes: NDArray[np.int64]
-) -> None:
+    if structs_null is not None:
+        sizes[structs_null] = 0
+    offsets = _offsets(sizes)
+    data = np.empty(int(offsets[-1]), dtype=np.uint8)
     for byte in range(int(sizes.max(initial=0))):
         here = np.flatnonzero(sizes > byte)
         more = np.where(sizes[here] > byte + 1, 0x80, 0)
-        data[at[here] + byte] = (marks[here] >> 7 * byte & 0x7F | more).astype(np.uint8)
+        data[offsets[here] + byte] = (marks[here] >> 7 * byte & 0x7F | more).astype(np.uint8)
+    return Packed(data, offsets)
+
+
+def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
 
 
 def _read_marks(structs: Packed, at: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -171,3 +172,10 @@ def _read_marks(structs: Packed, at: NDArray[np.int64], ends: NDArray[np.int64])
         here = here[byte >= 0x80]
         shift += 7
     return marks
+
+
+def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The numbers from each start on, as many as its length, one range after the other."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.repeat(starts - (ends - lengths), lengths) + np.arange(total, dtype=np.int64)

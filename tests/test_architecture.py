@@ -20,6 +20,7 @@ EDGES = {
     "snapshot/journal_store.py",
     "statebackend/key_arrow.py",
     "statebackend/key_columns.py",
+    "statebackend/key_packing.py",
     "statebackend/key_types.py",
     "statebackend/aggregations.py",
     "statebackend/fsspec_store.py",
