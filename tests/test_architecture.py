@@ -23,6 +23,8 @@ EDGES = {
     "statebackend/key_packing.py",
     "statebackend/key_types.py",
     "statebackend/aggregations.py",
+    "statebackend/codec_choice.py",
+    "statebackend/codecs.py",
     "statebackend/fsspec_store.py",
     "statebackend/local_files.py",
     "statebackend/local_store.py",

@@ -1,0 +1,328 @@
+"""How the values of a state become bytes: each codec has a name, a version, and reads what its older versions wrote.
+
+What always holds: `decode(encode(value), version)` gives back an equal value of the same types; a value that `accept`
+let through can be encoded; and nothing is pickled unless somebody declared `Pickled()`.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from typing import Final, Generic, TypeVar, cast
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+LARGEST_VERSION: Final = 255
+"""A version takes one byte before each value."""
+
+
+class NotEncodable(TypeError):
+    """A value that a codec does not take; the message says what it expects and what came."""
+
+
+class Codec(ABC, Generic[T]):
+    """Values of one kind as bytes. Subclass it for a codec of your own.
+
+    `name` and `version` stand in the files. Raise `version` when the bytes change their meaning, and read the older
+    ones in `migrate`; `oldest` says how far back it can. A codec that migrates the values of codecs with other names
+    as well (their versions must be lower than its own) lists them in `replaces`.
+
+    `immutable` promises that a value never changes once it was given: then it is kept as an object, and encoded in the
+    background after a cut. Any other value is encoded when it is set, and decoded anew whenever it is read.
+    """
+
+    name: str
+    version: int = 1
+    oldest: int = 1
+    immutable: bool = False
+    replaces: frozenset[str] = frozenset()
+    exact: type | None = None
+    """Values of exactly this type need no `accept`."""
+    packed: str | None = None
+    """How `struct` packs the same values, if it can; inside tuples that is faster than `encode`."""
+
+    @abstractmethod
+    def encode(self, value: T) -> bytes:
+        """The value as bytes: the same on every platform if the values shall be compared or hashed as bytes."""
+
+    @abstractmethod
+    def decode(self, data: bytes) -> T:
+        """The value that this version's `encode` wrote; any `Exception` if the bytes are damaged."""
+
+    def migrate(self, data: bytes, version: int) -> T:
+        """The value that `encode` of an earlier version wrote, from `oldest` on."""
+        raise NotImplementedError(f"{self.name} does not migrate {len(data)} bytes of version {version}")
+
+    def accept(self, value: object) -> T:
+        """The value to keep for this one, or `NotEncodable`. What it returns can be encoded at any later time."""
+        try:
+            self.encode(cast("T", value))
+        except Exception as error:
+            raise NotEncodable(f"{self.name} cannot encode a {type(value).__name__}: {error}") from error
+        return cast("T", value)
+
+
+def refusal(expected: str, value: object) -> NotEncodable:
+    """The error for a value of the wrong type."""
+    text = repr(value)
+    return NotEncodable(
+        f"expected {expected}, got {type(value).__name__} {text if len(text) <= 80 else text[:77] + '...'}"
+    )
+
+
+_INT64: Final = struct.Struct("<q")
+_FLOAT64: Final = struct.Struct("<d")
+
+
+class IntCodec(Codec[int]):
+    """Whole numbers of any size, fast up to 64 bits. `True` is none."""
+
+    name = "int"
+    immutable = True
+    exact: type | None = int
+    packed: str | None = "q"
+
+    def encode(self, value: int) -> bytes:
+        """8 bytes, or as many more as it needs."""
+        try:
+            return _INT64.pack(value)
+        except struct.error:
+            return value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+
+    def decode(self, data: bytes) -> int:
+        """What `encode` wrote."""
+        return int(_INT64.unpack(data)[0]) if len(data) == 8 else int.from_bytes(data, "little", signed=True)
+
+    def accept(self, value: object) -> int:
+        """A plain int for every int but a bool."""
+        if isinstance(value, int) and not isinstance(value, bool):
+            return int(value)
+        raise refusal("int", value)
+
+
+class FloatCodec(Codec[float]):
+    """64-bit floating point numbers, bit by bit. A whole number is none: say `float(n)`."""
+
+    name = "float"
+    immutable = True
+    exact: type | None = float
+    packed: str | None = "d"
+
+    def encode(self, value: float) -> bytes:
+        """8 bytes."""
+        return _FLOAT64.pack(value)
+
+    def decode(self, data: bytes) -> float:
+        """What `encode` wrote."""
+        return float(_FLOAT64.unpack(data)[0])
+
+    def accept(self, value: object) -> float:
+        """A plain float for every subclass of float."""
+        if isinstance(value, float):
+            return float(value)
+        raise refusal("float", value)
+
+
+class BoolCodec(Codec[bool]):
+    """True and False."""
+
+    name = "bool"
+    immutable = True
+    exact: type | None = bool
+    packed: str | None = "?"
+
+    def encode(self, value: bool) -> bytes:
+        """One byte."""
+        return b"\x01" if value else b"\x00"
+
+    def decode(self, data: bytes) -> bool:
+        """What `encode` wrote."""
+        return {b"\x00": False, b"\x01": True}[data]
+
+    def accept(self, value: object) -> bool:
+        """A bool and nothing else."""
+        if isinstance(value, bool):
+            return value
+        raise refusal("bool", value)
+
+
+class StrCodec(Codec[str]):
+    """Texts, lone surrogates included."""
+
+    name = "str"
+    immutable = True
+    exact = str
+
+    def encode(self, value: str) -> bytes:
+        """UTF-8."""
+        return value.encode("utf-8", "surrogatepass")
+
+    def decode(self, data: bytes) -> str:
+        """What `encode` wrote."""
+        return data.decode("utf-8", "surrogatepass")
+
+    def accept(self, value: object) -> str:
+        """A plain str for every subclass of str."""
+        if isinstance(value, str):
+            return str.__str__(value)
+        raise refusal("str", value)
+
+
+class BytesCodec(Codec[bytes]):
+    """Bytes as they are."""
+
+    name = "bytes"
+    immutable = True
+    exact = bytes
+
+    def encode(self, value: bytes) -> bytes:
+        """The bytes."""
+        return value
+
+    def decode(self, data: bytes) -> bytes:
+        """The bytes."""
+        return data
+
+    def accept(self, value: object) -> bytes:
+        """Plain bytes for everything that holds bytes, copied if it could change."""
+        if isinstance(value, bytes | bytearray | memoryview):
+            return bytes(value)
+        raise refusal("bytes", value)
+
+
+class NoneCodec(Codec[None]):
+    """None alone, for an entry of which only its presence counts."""
+
+    name = "none"
+    immutable = True
+    exact = type(None)
+
+    def encode(self, value: None) -> bytes:
+        """Nothing."""
+        del value
+        return b""
+
+    def decode(self, data: bytes) -> None:
+        """None."""
+        if data:
+            raise ValueError("expected no bytes")
+
+    def accept(self, value: object) -> None:
+        """None and nothing else."""
+        if value is not None:
+            raise refusal("None", value)
+
+
+_DAY_ZERO: Final = date(1970, 1, 1).toordinal()
+_DAYS: Final = struct.Struct("<i")
+
+
+class DateCodec(Codec[date]):
+    """Days. A datetime is none."""
+
+    name = "date"
+    immutable = True
+    exact = date
+
+    def encode(self, value: date) -> bytes:
+        """Days since 1970, 4 bytes."""
+        return _DAYS.pack(value.toordinal() - _DAY_ZERO)
+
+    def decode(self, data: bytes) -> date:
+        """What `encode` wrote."""
+        return date.fromordinal(_DAYS.unpack(data)[0] + _DAY_ZERO)
+
+    def accept(self, value: object) -> date:
+        """A plain date for every date without a time."""
+        if isinstance(value, date) and not isinstance(value, datetime):
+            return date(value.year, value.month, value.day)
+        raise refusal("date", value)
+
+
+UTC_ZERO: Final = datetime(1970, 1, 1, tzinfo=UTC)
+ZERO: Final = datetime(1970, 1, 1)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_LOCAL, _LOCAL_AGAIN, _INSTANT = 0, 1, 2
+_MOMENT: Final = struct.Struct("<Bq")
+
+
+class DatetimeCodec(Codec[datetime]):
+    """Instants, which come back in UTC whatever zone they were given in, and local times without a zone."""
+
+    name = "datetime"
+    immutable = True
+
+    def encode(self, value: datetime) -> bytes:
+        """Microseconds since 1970, after one byte that says of which kind."""
+        if value.tzinfo is not None:
+            return _MOMENT.pack(_INSTANT, (value - UTC_ZERO) // _MICROSECOND)
+        return _MOMENT.pack(_LOCAL_AGAIN if value.fold else _LOCAL, (value.replace(fold=0) - ZERO) // _MICROSECOND)
+
+    def decode(self, data: bytes) -> datetime:
+        """What `encode` wrote."""
+        kind, microseconds = _MOMENT.unpack(data)
+        if kind == _INSTANT:
+            return UTC_ZERO + timedelta(microseconds=microseconds)
+        return (ZERO + timedelta(microseconds=microseconds)).replace(fold={_LOCAL: 0, _LOCAL_AGAIN: 1}[kind])
+
+    def accept(self, value: object) -> datetime:
+        """The same instant in UTC, or the same local time."""
+        if not isinstance(value, datetime):
+            raise refusal("datetime", value)
+        if value.utcoffset() is not None:
+            value = value.astimezone(UTC)
+        return self.decode(self.encode(value.replace(tzinfo=None) if value.utcoffset() is None else value))
+
+
+class Pickled(Codec[T]):
+    """Whatever pickle takes. The bytes last as long as the classes in them, and must come from a trusted store."""
+
+    name = "pickle"
+
+    def encode(self, value: T) -> bytes:
+        """A pickle of protocol 5."""
+        return pickle.dumps(value, protocol=5)
+
+    def decode(self, data: bytes) -> T:
+        """What was pickled; runs what the pickle says."""
+        return cast("T", pickle.loads(data))
+
+
+class Migrated(Codec[T], Generic[T, S]):
+    """Values of one codec, and those that an earlier declaration wrote, converted when they are read.
+
+    It counts as the version after `previous`, so it has to stay declared for as long as the state lives.
+    """
+
+    def __init__(self, current: Codec[T], previous: Codec[S], convert: Callable[[S], T]) -> None:
+        if current.version != 1:
+            raise ValueError(f"{current.name} has versions of its own (it is at {current.version}): let it decode them")
+        self._current, self._previous, self._convert = current, previous, convert
+        self.name = current.name
+        self.version = previous.version + 1
+        self.oldest = previous.oldest
+        self.immutable = current.immutable
+        self.exact = current.exact
+        self.replaces = previous.replaces | {previous.name}
+
+    def encode(self, value: T) -> bytes:
+        """As the current codec does."""
+        return self._current.encode(value)
+
+    def decode(self, data: bytes) -> T:
+        """As the current codec does."""
+        return self._current.decode(data)
+
+    def migrate(self, data: bytes, version: int) -> T:
+        """What the previous codec makes of it, converted."""
+        previous = self._previous
+        old = previous.decode(data) if version == previous.version else previous.migrate(data, version)
+        return self.accept(self._convert(old))
+
+    def accept(self, value: object) -> T:
+        """As the current codec does."""
+        return self._current.accept(value)
