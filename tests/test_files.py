@@ -61,8 +61,8 @@ class Stretch:
     consolidated: KeyGroupRange | None = None
     late: bool = False
     """The base is made from the cut before this one."""
-    merged: tuple[int, int] | None = None
-    """The first of a run of deltas, and how many they are: merged at the last cut, in place after this one's base."""
+    merged: slice | None = None
+    """Which deltas are merged, if they may be: as they are before this cut, and put in place after its base."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def histories() -> st.SearchStrategy[list[Op]]:
         completes=st.sampled_from([True, True, True, False]),
         consolidated=st.none() | st.sampled_from(SLICES),
         late=st.sampled_from([False, False, True]),
-        merged=st.none() | st.tuples(st.integers(0, 3), st.integers(2, 4)),
+        merged=st.none() | st.builds(slice, st.integers(0, 3), st.integers(5, 8), st.sampled_from([1, 1, 2])),
     )
     restarts = st.builds(Restart, st.integers(1, GROUPS), st.sampled_from([0, 0, 0, 0, 1]))
     one: st.SearchStrategy[Op] = stretches | restarts
@@ -185,10 +185,9 @@ class Job:
             worker.files = worker.files.merged(run, merge)
         worker.last_cut = self._epoch(), worker.state
 
-    def _merge(self, files: FileSet, which: tuple[int, int]) -> tuple[list[str], FileRef | None]:
+    def _merge(self, files: FileSet, which: slice) -> tuple[list[str], FileRef | None]:
         """A delta of what a run of deltas says, if it may be merged."""
-        first, count = which
-        run = [file for file in files.files if file.kind is FileKind.DELTA][first : first + count]
+        run = [file for file in files.files if file.kind is FileKind.DELTA][which]
         others = [file for file in files.files if file not in run]
         newest: dict[Key, int | None] = {}
         for file in run:
