@@ -2,16 +2,17 @@
 
 What always holds: the file set of an epoch is reported only when every file that it names is durable, those of
 earlier epochs included, whether these were completed, abandoned or failed. So an abandoned epoch loses nothing: its
-delta is in the file set of the next.
+delta is in the file set of the next. And nothing that was written from a cut or from files takes their place before
+they are durable themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from statebackend.files import FileKind, FileRef, FileSet
-from statebackend.ids import Epoch
+from statebackend.ids import NO_EPOCH, Epoch
+from statebackend.keygroups import KeyGroupRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,36 @@ class Persist:
     """Write what was frozen for this epoch to the store, in the background; answer with `persisted` or `failed`."""
 
     epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """A consolidation found no key in these groups at this epoch."""
+
+    ranges: tuple[KeyGroupRange, ...]
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """A run of deltas that were durable, and the one delta that says the same; see `FileSet.merged`."""
+
+    paths: frozenset[str]
+    file: FileRef
+
+
+@dataclass(frozen=True, slots=True)
+class Persisted:
+    """What is in the store now, and what may be left out of the file set because of it."""
+
+    files: tuple[FileRef, ...] = ()
+    """The delta of the epoch, and bases of this epoch or of earlier ones."""
+    emptied: tuple[Emptied, ...] = ()
+    merged: tuple[Merged, ...] = ()
+
+
+class UploadsError(ValueError):
+    """An answer that would let something count before what it was made of is durable: a bug of the caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +73,40 @@ class _Frozen:
     settled: bool = False
     """Whether the epoch's acknowledgement was decided: possible, or declined."""
     failed: bool = False
-    files: tuple[FileRef, ...] | None = None
+    changes: Persisted | None = None
     """None until it is durable."""
 
 
 class Uploads:
     """The frozen changes of one state in one attempt, on top of the file set that it was restored from.
 
-    The caller owes: epochs frozen in rising order, and one answer to every `Persist`. A crash loses this; files that
-    no complete epoch names are then orphans.
+    The caller owes: epochs frozen in rising order, and one answer to every `Persist`. What a consolidation or a merge
+    wrote goes with the answer of any epoch. A crash loses this; files that no complete epoch names are then orphans.
     """
 
     def __init__(self, restored: FileSet) -> None:
         self._files = restored
+        self._reached = max((file.epoch for file in restored.files), default=NO_EPOCH)
         self._frozen: dict[Epoch, _Frozen] = {}
+        self._restorable: dict[Epoch, FileSet] = {self._reached: restored}
+
+    @property
+    def files(self) -> FileSet:
+        """All that is durable without a gap: the restored set and what the epochs since then changed."""
+        return self._files
+
+    def pinned(self) -> frozenset[str]:
+        """The paths of files that must stay where they are, also locally.
+
+        They are those of `files`, those that will be in it once earlier epochs are durable, and those of every set
+        that a rollback may still go back to: of the newest complete epoch and of all that were reported after it.
+        """
+        pinned = {file.path for files in (self._files, *self._restorable.values()) for file in files.files}
+        for changes in (frozen.changes for frozen in self._frozen.values()):
+            if changes is not None:
+                pinned.update(file.path for file in changes.files)
+                pinned.update(merged.file.path for merged in changes.merged)
+        return frozenset(pinned)
 
     def freeze(self, epoch: Epoch) -> list[Persist]:
         """The state was cut. What could not be persisted for an earlier epoch is tried again."""
@@ -65,10 +116,30 @@ class Uploads:
         self._frozen[epoch] = _Frozen()
         return [Persist(due) for due in [*failed, epoch]]
 
-    def persisted(self, epoch: Epoch, files: Sequence[FileRef]) -> list[Durable]:
-        """What was frozen for this epoch is in these files: a delta, bases of a consolidation, or none."""
-        self._frozen[epoch].files = tuple(sorted(files, key=lambda file: file.restore_order))
+    def persisted(self, epoch: Epoch, changes: Persisted) -> list[Durable]:
+        """What was frozen for this epoch is in the store, and whatever was rewritten meanwhile.
+
+        `UploadsError` if a base or an emptying is of a later epoch than this one, or a merge of files that are not
+        durable yet. It takes effect together with this epoch, so after all earlier ones.
+        """
+        rewritten = [*((file.path, file.epoch) for file in changes.files)]
+        rewritten += [(f"the emptying of {emptied.ranges}", emptied.epoch) for emptied in changes.emptied]
+        for what, made in rewritten:
+            if made > epoch:
+                raise UploadsError(f"{what} is of epoch {made} and cannot come with the earlier epoch {epoch}")
+        for merged in changes.merged:
+            if merged.file.epoch > self._reached:
+                raise UploadsError(
+                    f"{merged.file.path} merges files up to epoch {merged.file.epoch}, but only those up to "
+                    f"{self._reached} are durable; merge files of `files` alone"
+                )
+        self._frozen[epoch].changes = changes
         return self._report()
+
+    def completed(self, epoch: Epoch) -> None:
+        """No rollback goes further back than to this epoch, so what only earlier ones need is not pinned."""
+        for earlier in [known for known in self._restorable if known < epoch]:
+            del self._restorable[earlier]
 
     def failed(self, epoch: Epoch, reason: str) -> list[NotDurable]:
         """What was frozen for this epoch is not durable: neither it nor a later epoch can be acknowledged now."""
@@ -81,11 +152,22 @@ class Uploads:
     def _report(self) -> list[Durable]:
         durable: list[Durable] = []
         for epoch, frozen in list(self._frozen.items()):
-            if frozen.files is None:
+            if frozen.changes is None:
                 break
-            for file in frozen.files:
-                self._files = self._files.consolidated(file) if file.kind is FileKind.BASE else self._files.added(file)
+            self._files = _applied(self._files, frozen.changes)
+            self._reached = epoch
             del self._frozen[epoch]
             if not frozen.settled:
+                self._restorable[epoch] = self._files
                 durable.append(Durable(epoch, self._files))
         return durable
+
+
+def _applied(files: FileSet, changes: Persisted) -> FileSet:
+    for file in sorted(changes.files, key=lambda file: file.restore_order):
+        files = files.consolidated(file) if file.kind is FileKind.BASE else files.added(file)
+    for emptied in changes.emptied:
+        files = files.emptied(emptied.ranges, emptied.epoch)
+    for merged in changes.merged:
+        files = files.merged(merged.paths, merged.file)
+    return files

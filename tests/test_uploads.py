@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from statebackend.files import FileKind, FileRef, FileSet
 from statebackend.ids import Epoch, Generation, KeyGroup
 from statebackend.keygroups import KeyGroupRange
-from statebackend.uploads import Durable, NotDurable, Persist, Uploads
+from statebackend.uploads import Durable, Emptied, Merged, NotDurable, Persist, Persisted, Uploads, UploadsError
 
 ALL = KeyGroupRange(KeyGroup(0), KeyGroup(8))
 LOW, HIGH = KeyGroupRange(KeyGroup(0), KeyGroup(4)), KeyGroupRange(KeyGroup(4), KeyGroup(8))
@@ -38,23 +39,27 @@ def persist(*numbers: int) -> list[Persist]:
     return [Persist(epoch(number)) for number in numbers]
 
 
+def wrote(*files: FileRef) -> Persisted:
+    return Persisted(files)
+
+
 RESTORED = FileSet.of(ALL, [delta(1)])
 
 
 def test_the_state_is_the_restored_one_and_what_was_persisted_since() -> None:
     uploads = Uploads(RESTORED)
     assert uploads.freeze(epoch(2)) == persist(2)
-    assert uploads.persisted(epoch(2), [delta(2)]) == [durable(2, delta(1), delta(2))]
+    assert uploads.persisted(epoch(2), wrote(delta(2))) == [durable(2, delta(1), delta(2))]
     assert uploads.freeze(epoch(3)) == persist(3)
-    assert uploads.persisted(epoch(3), []) == [durable(3, delta(1), delta(2))]
+    assert uploads.persisted(epoch(3), wrote()) == [durable(3, delta(1), delta(2))]
 
 
 def test_an_epoch_is_durable_only_when_all_before_it_are() -> None:
     uploads = Uploads(RESTORED)
     uploads.freeze(epoch(2))
     uploads.freeze(epoch(3))
-    assert uploads.persisted(epoch(3), [delta(3)]) == []
-    assert uploads.persisted(epoch(2), [delta(2)]) == [
+    assert uploads.persisted(epoch(3), wrote(delta(3))) == []
+    assert uploads.persisted(epoch(2), wrote(delta(2))) == [
         durable(2, delta(1), delta(2)),
         durable(3, delta(1), delta(2), delta(3)),
     ]
@@ -63,13 +68,13 @@ def test_an_epoch_is_durable_only_when_all_before_it_are() -> None:
 def test_a_base_takes_the_place_of_the_files_before_it() -> None:
     uploads = Uploads(RESTORED)
     uploads.freeze(epoch(2))
-    assert uploads.persisted(epoch(2), [base(2), delta(2)]) == [durable(2, base(2))]
+    assert uploads.persisted(epoch(2), wrote(base(2), delta(2))) == [durable(2, base(2))]
 
 
 def test_a_base_of_some_key_groups_leaves_the_others_as_they_were() -> None:
     uploads = Uploads(RESTORED)
     uploads.freeze(epoch(2))
-    [seen] = uploads.persisted(epoch(2), [base(2, LOW), delta(2)])
+    [seen] = uploads.persisted(epoch(2), wrote(base(2, LOW), delta(2)))
     assert [(file.path, file.ranges) for file in seen.files.files] == [
         ("shared/delta-1", (HIGH,)),
         ("shared/delta-2", (HIGH,)),
@@ -82,7 +87,7 @@ def test_an_epoch_whose_changes_are_not_durable_is_declined_and_so_are_those_aft
     uploads.freeze(epoch(2))
     uploads.freeze(epoch(3))
     assert uploads.failed(epoch(2), "disk full") == [not_durable(2, 2), not_durable(3, 2)]
-    assert uploads.persisted(epoch(3), [delta(3)]) == []
+    assert uploads.persisted(epoch(3), wrote(delta(3))) == []
 
 
 def test_a_failure_leaves_the_epochs_before_it_alone() -> None:
@@ -90,7 +95,7 @@ def test_a_failure_leaves_the_epochs_before_it_alone() -> None:
     uploads.freeze(epoch(2))
     uploads.freeze(epoch(3))
     assert uploads.failed(epoch(3), "disk full") == [not_durable(3, 3)]
-    assert uploads.persisted(epoch(2), [delta(2)]) == [durable(2, delta(1), delta(2))]
+    assert uploads.persisted(epoch(2), wrote(delta(2))) == [durable(2, delta(1), delta(2))]
 
 
 def test_what_could_not_be_persisted_is_tried_again_and_goes_with_the_next_epoch() -> None:
@@ -99,9 +104,9 @@ def test_what_could_not_be_persisted_is_tried_again_and_goes_with_the_next_epoch
     uploads.freeze(epoch(3))
     uploads.failed(epoch(2), "disk full")
     assert uploads.freeze(epoch(4)) == persist(2, 4)
-    assert uploads.persisted(epoch(4), [delta(4)]) == []
-    assert uploads.persisted(epoch(3), [delta(3)]) == []
-    assert uploads.persisted(epoch(2), [delta(2, "again")]) == [
+    assert uploads.persisted(epoch(4), wrote(delta(4))) == []
+    assert uploads.persisted(epoch(3), wrote(delta(3))) == []
+    assert uploads.persisted(epoch(2), wrote(delta(2, "again"))) == [
         durable(4, delta(1), delta(2, "again"), delta(3), delta(4))
     ]
 
@@ -138,7 +143,7 @@ def test_whatever_fails_an_epoch_is_durable_with_all_that_changed_before_it_or_d
     def persisted(number: int) -> None:
         asked.remove(number)
         answered.add(number)
-        note(uploads.persisted(epoch(number), [delta(number)]))
+        note(uploads.persisted(epoch(number), wrote(delta(number))))
 
     for step in [*steps, "freeze"]:
         if step == "freeze":
@@ -156,3 +161,64 @@ def test_whatever_fails_an_epoch_is_durable_with_all_that_changed_before_it_or_d
         persisted(asked[-1])
     assert isinstance(said[epoch(frozen)], Durable), "the next epoch that nothing goes wrong with has it all"
     assert set(said) == {epoch(number) for number in range(2, frozen + 1)}
+
+
+def merged(number: int, *names: str) -> Merged:
+    return Merged(frozenset(names), delta(number, "merged"))
+
+
+def test_a_late_base_an_emptying_and_a_merge_take_effect_with_the_epoch_that_they_come_with() -> None:
+    uploads = Uploads(FileSet.of(ALL, [delta(1), delta(2)]))
+    for number in (3, 4):
+        uploads.freeze(epoch(number))
+    changes = Persisted((delta(4), base(2, LOW)), (Emptied((KeyGroupRange(KeyGroup(4), KeyGroup(5)),), epoch(3)),))
+    assert uploads.persisted(epoch(4), changes) == []
+    assert uploads.files == FileSet.of(ALL, [delta(1), delta(2)])
+    first, second = uploads.persisted(
+        epoch(3), Persisted((delta(3),), merged=(merged(2, "shared/delta-1", "shared/delta-2"),))
+    )
+    assert [file.path for file in first.files.files] == ["shared/merged-2", "shared/delta-3"]
+    assert [(file.path, str(file.ranges[-1])) for file in second.files.files] == [
+        ("shared/merged-2", "[5, 8)"),
+        ("shared/base-2", "[0, 4)"),
+        ("shared/delta-3", "[5, 8)"),
+        ("shared/delta-4", "[0, 8)"),
+    ]
+    assert uploads.files == second.files
+
+
+def test_nothing_takes_effect_before_what_it_was_made_of_is_durable() -> None:
+    uploads = Uploads(RESTORED)
+    for number in (2, 3):
+        uploads.freeze(epoch(number))
+    with pytest.raises(UploadsError, match="shared/base-3 is of epoch 3-1 and cannot come with the earlier epoch 2-1"):
+        uploads.persisted(epoch(2), wrote(delta(2), base(3)))
+    with pytest.raises(UploadsError, match=r"the emptying of .* is of epoch 3-1"):
+        uploads.persisted(epoch(2), Persisted(emptied=(Emptied((LOW,), epoch(3)),)))
+    with pytest.raises(UploadsError, match="merges files up to epoch 2-1, but only those up to 1-1 are durable"):
+        uploads.persisted(epoch(3), Persisted((delta(3),), merged=(merged(2, "shared/delta-1", "shared/delta-2"),)))
+    assert uploads.files == RESTORED
+
+
+def test_pinned_is_what_is_durable_what_will_be_and_what_a_rollback_may_go_back_to() -> None:
+    uploads = Uploads(RESTORED)
+    for number in (2, 3, 4, 5):
+        uploads.freeze(epoch(number))
+    uploads.persisted(epoch(2), wrote(delta(2)))
+    uploads.persisted(epoch(3), wrote(delta(3), base(3)))
+    uploads.persisted(epoch(5), Persisted((delta(5),), merged=(merged(3, "shared/delta-3"),)))
+    ahead = {"shared/base-3", "shared/delta-5", "shared/merged-3"}
+    assert uploads.pinned() == {"shared/delta-1", "shared/delta-2", *ahead}
+    uploads.completed(epoch(2))
+    assert uploads.pinned() == {"shared/delta-1", "shared/delta-2", *ahead}
+    uploads.completed(epoch(3))
+    assert uploads.pinned() == ahead
+
+
+def test_what_a_declined_epoch_wrote_is_pinned_as_it_goes_with_the_next_one() -> None:
+    uploads = Uploads(RESTORED)
+    uploads.freeze(epoch(2))
+    uploads.freeze(epoch(3))
+    uploads.failed(epoch(2), "disk full")
+    uploads.persisted(epoch(3), wrote(delta(3)))
+    assert uploads.pinned() == {"shared/delta-1", "shared/delta-3"}

@@ -66,7 +66,7 @@ from snapshot.transactions import Transactions
 from snapshot.watermarks import Watermarks
 from statebackend.files import FileRef
 from statebackend.ids import NO_EPOCH, Epoch, Partition
-from statebackend.uploads import Durable, NotDurable, Persist, Uploads
+from statebackend.uploads import Durable, NotDurable, Persist, Persisted, Uploads
 
 JOB = JobId("simulated")
 
@@ -303,7 +303,7 @@ class PartitionAttempt:
     def _write_next(self, epoch: Epoch, left: list[StateFile], written: list[FileRef]) -> None:
         if not left:
             self._frozen.pop(epoch)
-            self._uploaded(self._uploads.persisted(epoch, written))
+            self._uploaded(self._uploads.persisted(epoch, Persisted(tuple(written))))
             return
         file = left[0]
         ref = self._refer_to(file, epoch)

@@ -13,7 +13,7 @@ from recovery.testing.store import Write
 from recovery.testing.windows import WindowOperator
 from statebackend import files
 from statebackend.files import Clear, FileKind, Take
-from statebackend.uploads import Uploads
+from statebackend.uploads import Persisted, Uploads
 from tests.seeded.error import in_the_job
 
 
@@ -47,7 +47,7 @@ def _(patch: MonkeyPatch) -> None:
             refs.append(self._refer_to(file, epoch))
             self._around.effects.append(self._around.store.ask(Write(refs[-1].path, file), lambda answer: None))
         self._frozen.pop(epoch)
-        self._uploaded(self._uploads.persisted(epoch, refs))
+        self._uploaded(self._uploads.persisted(epoch, Persisted(tuple(refs))))
 
     patch.setattr(PartitionAttempt, "_write_next", write_next)
 
@@ -57,8 +57,8 @@ def _(patch: MonkeyPatch) -> None:
     right = Uploads._report
 
     def report(self: Uploads) -> Any:
-        unfinished = {epoch: frozen for epoch, frozen in self._frozen.items() if frozen.files is None}
-        self._frozen = {epoch: frozen for epoch, frozen in self._frozen.items() if frozen.files is not None}
+        unfinished = {epoch: frozen for epoch, frozen in self._frozen.items() if frozen.changes is None}
+        self._frozen = {epoch: frozen for epoch, frozen in self._frozen.items() if frozen.changes is not None}
         durable = right(self)
         self._frozen |= unfinished
         return durable
@@ -73,7 +73,7 @@ def _(patch: MonkeyPatch) -> None:
     def failed(self: Uploads, epoch: Any, reason: Any) -> Any:
         declined = right(self, epoch, reason)
         self._frozen[epoch].failed = False
-        self._frozen[epoch].files = ()
+        self._frozen[epoch].changes = Persisted()
         return declined
 
     patch.setattr(Uploads, "failed", failed)
