@@ -1,205 +1,272 @@
-"""Where the canonical bytes of keys live, by slot: as rows while all keys have one width, else one after the other.
+"""Where the canonical bytes of keys live, by slot, and how they are compared: as words, in rows of the same length.
 
-What always holds: `at` gives exactly the bytes that were last put at a slot, and `same` compares all of them.
-Null keys have no bytes and are not kept here.
+What always holds: two keys are called the same only if they have the same length and every byte is equal; the bytes
+after a key's last one in its row are zero. Null keys have no bytes and are not kept here.
+
+While all keys have one width, the row of a key is its slot. Once a key of another width comes, each number of words has
+rows of its own, and a slot says which row and how many bytes. A row is used again by the next key of as many words, so
+no bytes are ever moved to reclaim others; and a batch is compared with one gather for each number of words.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias, TypeVar
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from statebackend.key_columns import KeyColumn
 
 Bytes = NDArray[np.uint8]
+Flags = NDArray[np.bool_]
+Hashes = NDArray[np.uint64]
 Integers = NDArray[np.int64]
 
-_Array = TypeVar("_Array", bound=np.generic)
+_Item = TypeVar("_Item", bound=np.generic)
 
-_SMALLEST_COMPACTION = 1 << 16
+_WORD = 8
+_KEPT = np.tril(np.full((_WORD, _WORD), 0xFF, dtype=np.uint8), -1).view(np.uint64).reshape(-1)
+_KEPT[0] = np.uint64(0xFFFFFFFFFFFFFFFF)
+"""What the last word of a key keeps, by the key's length modulo the length of a word."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spans:
+    """Some keys of a batch, none of them null: where in `data` each begins and how many bytes it has.
+
+    `width` is set if all have that many. `dense` says that they lie one after the other without gaps.
+    """
+
+    data: Bytes
+    starts: Integers
+    widths: Integers
+    hashes: Hashes
+    width: int | None
+    dense: bool
+
+    @classmethod
+    def of(cls, keys: KeyColumn) -> Spans:
+        """All keys of the batch that are not null."""
+        starts, widths, hashes = keys.offsets[:-1], np.diff(keys.offsets), keys.hashes
+        if keys.null is None or not keys.null.any():
+            return cls(keys.data, starts, widths, hashes, keys.width or _common(widths), True)
+        which = np.flatnonzero(~keys.null)
+        starts, widths, hashes = starts[which], widths[which], hashes[which]
+        return cls(keys.data, starts, widths, hashes, keys.width or _common(widths), False)
+
+    def chosen(self, which: Integers) -> Spans:
+        """Those of the keys with these indices."""
+        return Spans(self.data, self.starts[which], self.widths[which], self.hashes[which], self.width, False)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def rows(self, words: int) -> Bytes:
+        """The bytes of keys that all have so many words, with zeros after the last byte; to be read only."""
+        width = words * _WORD
+        if not len(self):
+            return np.empty((0, width), dtype=np.uint8)
+        if self.dense and self.width == width:
+            first = int(self.starts[0])
+            return self.data[first : first + len(self) * width].reshape(-1, width)
+        data = self.data
+        if int(self.starts.max()) + width > len(data):
+            data = np.concatenate((data, np.zeros(width, dtype=np.uint8)))
+        # Every stretch of so many bytes as one item: this is what numpy gathers fastest.
+        stretches = as_strided(data[:width].view(f"V{width}"), (len(data) - width + 1,), (1,), writeable=False)
+        rows: Bytes = stretches[self.starts].view(np.uint8).reshape(-1, width)
+        if self.width != width:
+            rows.view(np.uint64)[:, -1] &= _KEPT[self.widths % _WORD]
+        return rows
 
 
 class Rows:
-    """Keys of one width, a row for each slot. Nothing needs to be reclaimed: a slot's row is used again with it."""
+    """Rows of the same number of words, which is at least one, that are taken into use and given back."""
 
-    def __init__(self, width: int, slots: int) -> None:
-        self.width = width
-        self.rows: Bytes = np.empty((slots, width), dtype=np.uint8)
+    def __init__(self, words: int, room: int = 0) -> None:
+        self._rows: NDArray[np.void] = np.zeros(room, dtype=f"V{words * _WORD}")
+        self._free: Integers = np.empty(0, dtype=np.int64)
+        self._limit = 0
 
-    def same(self, slots: Integers, keys: KeyColumn) -> NDArray[np.bool_]:
-        """For each key whether exactly its bytes are at the slot, which must be in use."""
-        width = width_of(keys)
-        if width is None:
-            return _same_bytes(self.at(slots, keys.hashes), keys)
-        if width != self.width:
-            return np.zeros(len(keys), dtype=np.bool_)
-        found = self.rows.take(slots, axis=0)
-        wanted = _rows_of(keys, width)
-        if _equal(found, wanted):
-            return np.ones(len(keys), dtype=np.bool_)
-        return np.asarray((found == wanted).all(axis=1))
+    def new(self, number: int) -> Integers:
+        """So many rows that are not in use."""
+        left = max(0, len(self._free) - number)
+        again, self._free = self._free[left:], self._free[:left]
+        first, self._limit = self._limit, self._limit + number - len(again)
+        self.reserve(self._limit)
+        return np.concatenate((again, np.arange(first, self._limit)))
 
-    def put(self, slots: Integers, keys: KeyColumn) -> None:
-        """Keep the bytes of each key at its slot, which must not be in use."""
-        self.rows[slots] = _rows_of(keys, self.width)
+    def give_back(self, rows: Integers) -> None:
+        """These rows are no longer in use."""
+        self._free = np.concatenate((self._free, rows))
 
-    def forget(self, slots: Integers) -> None:
-        """The bytes at these slots are needed no more."""
+    def use(self, rows: Integers) -> None:
+        """Of all rows these are in use, and no others."""
+        free = np.ones(len(self._rows), dtype=np.bool_)
+        free[rows] = False
+        self._free, self._limit = np.flatnonzero(free), len(self._rows)
 
-    def at(self, slots: Integers, hashes: NDArray[np.uint64]) -> KeyColumn:
-        """The keys at these slots, which have these hashes."""
-        offsets = np.arange(len(slots) + 1, dtype=np.int64) * self.width
-        return KeyColumn(self.rows.take(slots, axis=0).reshape(-1), offsets, hashes, self.width)
+    def reserve(self, room: int) -> None:
+        """Make room for the rows below this number."""
+        self._rows = grown(self._rows, room)
 
-    def reserve(self, slots: int) -> None:
-        """Make room for slots below this number."""
-        if slots > len(self.rows):
-            self.rows = grown(self.rows, slots)
+    def put(self, rows: Integers, content: Bytes) -> None:
+        """Write this into the rows."""
+        self._rows[rows] = np.ascontiguousarray(content).view(self._rows.dtype).reshape(-1)
+
+    def at(self, rows: Integers) -> Bytes:
+        """What is in the rows."""
+        return self._rows.take(rows).view(np.uint8).reshape(len(rows), self._rows.itemsize)
+
+    def same(self, rows: Integers, wanted: Bytes) -> Flags:
+        """For each row whether it has what is wanted."""
+        equal = self.at(rows).view(np.uint64) == wanted.view(np.uint64)
+        return np.ones(len(rows), dtype=np.bool_) if equal.all() else np.asarray(equal.all(axis=1))
 
     @property
     def nbytes(self) -> int:
         """The memory that is held."""
-        return self.rows.nbytes
+        return self._rows.nbytes + self._free.nbytes
 
 
-class Ragged:
-    """Keys of any width: their bytes one after the other in the order in which they came.
+class KeyArena:
+    """The bytes of the keys at the slots of an index; made for the keys that come first, then open to all."""
 
-    Forgotten bytes stay until they are more than half of all; then all others are moved together.
-    """
+    def __init__(self, first: Spans, room: int) -> None:
+        self._room = room
+        self._width = first.width or None
+        """The width of all keys, whose rows are their slots; None once they have different ones."""
+        self._widths: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
+        self._row: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
+        self._rows: dict[int, Rows] = {}
+        if self._width is None:
+            self.reserve(room)
+        else:
+            self._rows[words_of(self._width)] = Rows(words_of(self._width), room)
 
-    def __init__(self, slots: int) -> None:
-        self._entry: NDArray[np.int64] = np.zeros(slots, dtype=np.int64)
-        self._offsets: Integers = np.zeros(slots + 1, dtype=np.int64)
-        self._data: Bytes = np.empty(0, dtype=np.uint8)
-        self._entries = 0
-        self._dead_bytes = 0
-        self._live: NDArray[np.bool_] = np.zeros(slots, dtype=np.bool_)
+    def reserve(self, room: int) -> None:
+        """Make room for the slots below this number."""
+        self._room = max(room, self._room)
+        if self._width is None:
+            self._widths, self._row = grown(self._widths, self._room), grown(self._row, self._room)
+        else:
+            self._rows[words_of(self._width)].reserve(self._room)
 
-    @classmethod
-    def of(cls, arena: Rows, slots: Integers, room: int) -> Ragged:
-        """An arena with room for that many slots, that holds what another one holds at the given slots."""
-        result = cls(room)
-        result.put(slots, arena.at(slots, np.zeros(len(slots), dtype=np.uint64)))
+    def takes(self, keys: Spans) -> bool:
+        """Whether the keys can be put here; if not, call `take_all` first."""
+        return self._width is None or keys.width == self._width
+
+    def take_all(self, in_use: Integers) -> None:
+        """Take keys of all widths from now on; `in_use` are the slots with a key. No key is moved."""
+        assert self._width is not None
+        (rows,) = self._rows.values()
+        rows.use(in_use)
+        self._widths = np.full(self._room, self._width, dtype=np.int32)
+        self._row = np.arange(self._room, dtype=np.int32)
+        self._width = None
+
+    def put(self, slots: Integers, keys: Spans) -> None:
+        """Keep the bytes of each key at its slot, which is not in use."""
+        if self._width is not None:
+            words = words_of(self._width)
+            self._rows[words].put(slots, keys.rows(words))
+            return
+        self._widths[slots] = keys.widths
+        for words, which in _by_words(keys.widths):
+            rows = self._rows.setdefault(words, Rows(words))
+            new = rows.new(len(which))
+            rows.put(new, keys.chosen(which).rows(words))
+            self._row[slots[which]] = new
+
+    def forget(self, slots: Integers) -> None:
+        """The bytes at these slots are needed no more."""
+        if self._width is None:
+            for words, which in _by_words(self._widths[slots]):
+                self._rows[words].give_back(self._row[slots[which]].astype(np.int64))
+
+    def same(self, slots: Integers, keys: Spans) -> Flags:
+        """For each key whether exactly its bytes are at the slot, which is in use."""
+        if self._width is not None and self._width == keys.width:
+            words = words_of(self._width)
+            return self._rows[words].same(slots, keys.rows(words))
+        here = self._width if self._width is not None else self._widths[slots]
+        result: Flags = np.equal(here, keys.widths)
+        alike = np.flatnonzero(result)
+        for words, which in _by_words(keys.widths[alike]):
+            chosen = alike[which]
+            result[chosen] = self._rows[words].same(self._rows_of(slots[chosen]), keys.chosen(chosen).rows(words))
         return result
 
-    def same(self, slots: Integers, keys: KeyColumn) -> NDArray[np.bool_]:
-        """For each key whether exactly its bytes are at the slot, which must be in use."""
-        return _same_bytes(self.at(slots, keys.hashes), keys)
-
-    def put(self, slots: Integers, keys: KeyColumn) -> None:
-        """Keep the bytes of each key at its slot, which must not be in use."""
-        first, end = int(keys.offsets[0]), int(keys.offsets[-1])
-        begin, entries = int(self._offsets[self._entries]), self._entries + len(slots)
-        if entries >= len(self._offsets):
-            self._offsets = grown(self._offsets, entries + 1)
-        if begin + end - first > len(self._data):
-            self._data = grown(self._data, begin + end - first)
-        self._data[begin : begin + end - first] = keys.data[first:end]
-        self._offsets[self._entries + 1 : entries + 1] = keys.offsets[1:] + (begin - first)
-        self._entry[slots] = np.arange(self._entries, entries)
-        self._live[slots] = True
-        self._entries = entries
-
-    def forget(self, slots: Integers) -> None:
-        """The bytes at these slots are needed no more."""
-        entries = self._entry[slots]
-        self._dead_bytes += int((self._offsets[entries + 1] - self._offsets[entries]).sum())
-        self._live[slots] = False
-        dead = self._entries - np.count_nonzero(self._live)
-        if 2 * self._dead_bytes > self._offsets[self._entries] or 2 * dead > self._entries > _SMALLEST_COMPACTION:
-            self._compact()
-
-    def _compact(self) -> None:
-        live = np.flatnonzero(self._live)
-        slots = live[np.argsort(self._entry[live])]
-        kept = self.at(slots, np.zeros(len(slots), dtype=np.uint64))
-        self._entries = self._dead_bytes = 0
-        self._data = np.empty(0, dtype=np.uint8)
-        self._offsets = np.zeros(len(self._entry) + 1, dtype=np.int64)
-        self.put(slots, kept)
-
-    def at(self, slots: Integers, hashes: NDArray[np.uint64]) -> KeyColumn:
+    def at(self, slots: Integers, hashes: Hashes) -> KeyColumn:
         """The keys at these slots, which have these hashes."""
-        return _taken(self._data, self._offsets[: self._entries + 1], self._entry[slots], hashes)
+        if self._width is not None:
+            offsets = np.arange(len(slots) + 1, dtype=np.int64) * self._width
+            rows = self._rows[words_of(self._width)].at(slots)
+            return KeyColumn(rows[:, : self._width].reshape(-1), offsets, hashes, self._width)
+        widths = self._widths[slots].astype(np.int64)
+        parts = [(np.flatnonzero(widths == 0), np.empty(0, dtype=np.uint8))]
+        for words, which in _by_words(widths):
+            rows = self._rows[words].at(self._rows_of(slots[which]))
+            parts.append((which, rows[np.arange(words * _WORD) < widths[which, None]]))
+        data, order = np.concatenate([data for _, data in parts]), np.concatenate([which for which, _ in parts])
+        offsets = _offsets(widths)
+        return KeyColumn(_put_in_order(data, widths, order), offsets, hashes)
 
-    def reserve(self, slots: int) -> None:
-        """Make room for slots below this number."""
-        if slots > len(self._entry):
-            self._entry, self._live = grown(self._entry, slots), grown(self._live, slots)
+    def _rows_of(self, slots: Integers) -> Integers:
+        return slots if self._width is not None else self._row[slots].astype(np.int64)
 
     @property
     def nbytes(self) -> int:
         """The memory that is held."""
-        return self._entry.nbytes + self._offsets.nbytes + self._data.nbytes + self._live.nbytes
+        return self._widths.nbytes + self._row.nbytes + sum(rows.nbytes for rows in self._rows.values())
 
 
-KeyArena: TypeAlias = Rows | Ragged
+def words_of(width: int) -> int:
+    """How many words a key of that many bytes has."""
+    return -(-width // _WORD)
 
 
-def width_of(keys: KeyColumn) -> int | None:
-    """How many bytes each of the keys has, None if that differs. No key may be null."""
-    if keys.width is not None or not len(keys):
-        return keys.width
-    widths = np.diff(keys.offsets)
-    return int(widths[0]) if (widths == widths[0]).all() else None
-
-
-def chosen(keys: KeyColumn, which: Integers) -> KeyColumn:
-    """Some of the keys, none of which may be null."""
-    hashes = keys.hashes[which]
-    if keys.width is not None:
-        rows = _rows_of(keys, keys.width).take(which, axis=0)
-        offsets = np.arange(len(which) + 1, dtype=np.int64) * keys.width
-        return KeyColumn(rows.reshape(-1), offsets, hashes, keys.width)
-    return _taken(keys.data, keys.offsets, which, hashes)
-
-
-def grown(array: NDArray[_Array], least: int) -> NDArray[_Array]:
-    """The same array with zeros behind it: at least so long, and at least twice as long as before."""
-    size = max(least, 2 * len(array))
-    result: NDArray[_Array] = np.zeros((size, *array.shape[1:]), dtype=array.dtype)
+def grown(array: NDArray[_Item], least: int) -> NDArray[_Item]:
+    """The same array with zeros behind it, at least so long; twice as long as before if it is too short."""
+    if least <= len(array):
+        return array
+    result: NDArray[_Item] = np.zeros(max(least, 2 * len(array)), dtype=array.dtype)
     result[: len(array)] = array
     return result
 
 
-def _rows_of(keys: KeyColumn, width: int) -> Bytes:
-    first = int(keys.offsets[0])
-    return keys.data[first : first + len(keys) * width].reshape(len(keys), width)
+def _common(widths: Integers) -> int | None:
+    return int(widths[0]) if len(widths) and (widths == widths[0]).all() else None
 
 
-def _equal(one: Bytes, other: Bytes) -> bool:
-    one, other = one.reshape(-1), other.reshape(-1)
-    if not one.size % 8:
-        return bool((one.view(np.uint64) == other.view(np.uint64)).all())
-    return bool((one == other).all())
+def _by_words(widths: NDArray[np.signedinteger]) -> Iterator[tuple[int, Integers]]:
+    """Each number of words but zero, with the indices of the keys that have it, ascending."""
+    words = (widths + (_WORD - 1)) // _WORD
+    if not len(words):
+        return
+    # Two bytes are sorted in linear time, and few keys are longer than that.
+    order = np.argsort(words.astype(np.uint16) if int(words.max()) < 1 << 16 else words, kind="stable")
+    ordered = words[order]
+    for which in np.split(order, np.flatnonzero(ordered[1:] != ordered[:-1]) + 1):
+        if words[which[0]]:
+            yield int(words[which[0]]), which
 
 
-def _same_bytes(some: KeyColumn, others: KeyColumn) -> NDArray[np.bool_]:
-    """For each pair of keys whether they have the same bytes."""
-    widths = np.diff(some.offsets)
-    same: NDArray[np.bool_] = widths == np.diff(others.offsets)
-    if not same.all():
-        alike = np.flatnonzero(same)
-        same[alike] = _same_bytes(chosen(some, alike), chosen(others, alike))
-        return same
-    one, other = _data_of(some), _data_of(others)
-    if not _equal(one, other):
-        ends = np.concatenate(([0], np.cumsum(one != other)))[np.concatenate(([0], np.cumsum(widths)))]
-        same = ends[1:] == ends[:-1]
-    return same
+def _offsets(widths: Integers) -> Integers:
+    offsets = np.zeros(len(widths) + 1, dtype=np.int64)
+    np.cumsum(widths, out=offsets[1:])
+    return offsets
 
 
-def _data_of(keys: KeyColumn) -> Bytes:
-    return keys.data[int(keys.offsets[0]) : int(keys.offsets[-1])]
-
-
-def _taken(data: Bytes, offsets: Integers, which: Integers, hashes: NDArray[np.uint64]) -> KeyColumn:
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    array = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
-    _, starts, content = array.take(pa.array(which)).buffers()
-    taken = np.frombuffer(content, dtype=np.uint8) if content is not None else np.empty(0, dtype=np.uint8)
-    return KeyColumn(taken, np.frombuffer(starts, dtype=np.int64)[: len(which) + 1], hashes)
+def _put_in_order(data: Bytes, widths: Integers, order: Integers) -> Bytes:
+    """What lies one after the other in some order of the items, in their own order; `widths` are in that one."""
+    buffers = [None, pa.py_buffer(_offsets(widths[order])), pa.py_buffer(data)]
+    items = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(widths), buffers)
+    places = np.empty(len(order), dtype=np.int64)
+    places[order] = np.arange(len(order))
+    content = items.take(pa.array(places)).buffers()[2]
+    return np.frombuffer(content, dtype=np.uint8) if content is not None else data

@@ -6,22 +6,24 @@ key by all of its bytes, never by its hash alone.
 The table is an array of 64-bit entries, in buckets that fill a cache line each. An entry is the upper half of a key's
 hash, its lowest bit set, and the slot. The low bits of the hash say where the entry belongs (the high bits are the key
 group, which the keys of a table have in common): at its home if that is free, else anywhere in the home's bucket, else
-in the next bucket that has a free place. A bucket that was full once never gets an `_EMPTY` place again, only
-`_REMOVED` ones: so a search may end at the first bucket that has an `_EMPTY` one.
+in the next bucket that has a free place. A place that was taken once is never `_EMPTY` again, only `_REMOVED`, until
+the table is rebuilt: so a search may end at an `_EMPTY` home, and at the first bucket that has an `_EMPTY` place.
 """
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
-from statebackend.key_arena import Integers, KeyArena, Ragged, Rows, chosen, grown, width_of
+from statebackend.key_arena import Flags, Hashes, Integers, KeyArena, Spans, grown
 from statebackend.key_columns import KeyColumn
 
 ABSENT = -1
 """What stands instead of a slot where a key has none."""
 
-Hashes = NDArray[np.uint64]
+_Item = TypeVar("_Item", bound=np.generic)
 
 _BUCKET = 8
 _EMPTY = np.uint64(0)
@@ -30,13 +32,16 @@ _FREE = np.uint64(2)  # below this an entry is empty or removed
 _UPPER = np.uint64(0xFFFFFFFF00000000)
 _TAKEN = np.uint64(0x0000000100000000)
 _SLOTS = np.uint64(0x100000000)  # what is below this is a slot alone
+_LOWER = np.uint64(0x00000000FFFFFFFF)
+_PIECE = 1 << 16
+"""So many entries of an old table are moved at a time: they and what they need stay in the cache."""
 
 
 class SlotIndex:
     """Slots of keys: small numbers, dense from 0, so that what belongs to the keys can lie in arrays by slot.
 
     `hashes` has the hash of the key at each slot that is in use. Slots are given out in increasing order, but those
-    of removed keys first.
+    of removed keys first. Not for two threads at once.
     """
 
     def __init__(self, capacity: int = 1024) -> None:
@@ -47,7 +52,7 @@ class SlotIndex:
         """Forget all keys, and give their memory back."""
         self._table = _table_for(self._capacity)
         self.hashes: Hashes = np.zeros(self._capacity, dtype=np.uint64)
-        self._used: NDArray[np.bool_] = np.zeros(self._capacity, dtype=np.bool_)
+        self._used: Flags = np.zeros(self._capacity, dtype=np.bool_)
         self._keys: KeyArena | None = None
         self._freed: Integers = np.empty(0, dtype=np.int64)
         self._null = ABSENT
@@ -80,49 +85,49 @@ class SlotIndex:
 
     def find(self, keys: KeyColumn) -> Integers:
         """The slot of each key, `ABSENT` where it has none."""
-        if keys.null is None or not keys.null.any():
-            return self._find(keys)
+        found = self._find(Spans.of(keys))
+        if len(found) == len(keys):
+            return found
+        assert keys.null is not None
         slots = np.full(len(keys), self._null, dtype=np.int64)
-        present = np.flatnonzero(~keys.null)
-        slots[present] = self._find(chosen(keys, present))
+        slots[~keys.null] = found
         return slots
 
-    def _find(self, keys: KeyColumn) -> Integers:
+    def _find(self, keys: Spans) -> Integers:
         slots = self._candidates(keys.hashes)
         if self._keys is None or not len(slots):
             return slots
-        if (slots >= 0).all():
+        if slots.min() >= 0:
             same = self._keys.same(slots, keys)
-            if same.all():
-                return slots
             doubtful = np.flatnonzero(~same)
         else:
             found = np.flatnonzero(slots >= 0)
-            doubtful = found[~self._keys.same(slots[found], chosen(keys, found))]
+            doubtful = found[~self._keys.same(slots[found], keys.chosen(found))]
         if len(doubtful):
-            slots[doubtful] = self._find_among_alike(self._keys, chosen(keys, doubtful))
+            slots[doubtful] = self._find_among_alike(self._keys, keys.chosen(doubtful))
         return slots
 
     def _candidates(self, hashes: Hashes) -> Integers:
         """For each hash the slot of a key that has most probably the same, `ABSENT` if none can have it."""
-        homes = self._homes(hashes)
-        tags = _tags(hashes)
-        slots = self._table.take(homes) ^ tags
+        homes, tags = self._homes(hashes), _tags(hashes)
+        entries = self._table.take(homes)
+        slots = entries ^ tags
         missed = np.flatnonzero(slots >= _SLOTS)
         result = slots.view(np.int64)
         if len(missed):
+            result[missed] = ABSENT
+            missed = missed[entries[missed] != _EMPTY]
             result[missed] = self._candidates_in_buckets(homes[missed] // _BUCKET, tags[missed])
         return result
 
     def _candidates_in_buckets(self, buckets: Integers, tags: Hashes) -> Integers:
         result = np.full(len(tags), ABSENT, dtype=np.int64)
-        rows = np.arange(len(tags))
-        table = self._table.reshape(-1, _BUCKET)
+        rows, table = np.arange(len(tags)), self._buckets()
         while len(rows):
             places = table.take(buckets, axis=0)
             slots = places ^ tags[:, None]
             which = (slots < _SLOTS).argmax(axis=1)
-            first = slots[np.arange(len(rows)), which]
+            first = _one_in_each(slots, which)
             hit = first < _SLOTS
             result[rows[hit]] = first[hit].view(np.int64)
             on = np.flatnonzero(~hit)
@@ -130,18 +135,18 @@ class SlotIndex:
             rows, tags, buckets = rows[on], tags[on], (buckets[on] + 1) % len(table)
         return result
 
-    def _find_among_alike(self, arena: KeyArena, keys: KeyColumn) -> Integers:
+    def _find_among_alike(self, arena: KeyArena, keys: Spans) -> Integers:
         """The slots of keys for which an entry was found that another key has: every entry is looked at."""
         result = np.full(len(keys), ABSENT, dtype=np.int64)
-        rows, tags, buckets = np.arange(len(keys)), _tags(keys.hashes), self._homes(keys.hashes) // _BUCKET
-        table = self._table.reshape(-1, _BUCKET)
+        rows, tags, table = np.arange(len(keys)), _tags(keys.hashes), self._buckets()
+        buckets = self._homes(keys.hashes) // _BUCKET
         while len(rows):
             places = table.take(buckets, axis=0)
             slots = places ^ tags[:, None]
             for place in range(_BUCKET):
                 maybe = np.flatnonzero((slots[:, place] < _SLOTS) & (result[rows] < 0))
                 found = slots[maybe, place].view(np.int64)
-                same = arena.same(found, chosen(keys, rows[maybe]))
+                same = arena.same(found, keys.chosen(rows[maybe]))
                 result[rows[maybe[same]]] = found[same]
             on = np.flatnonzero((result[rows] < 0) & (places != _EMPTY).all(axis=1))
             rows, tags, buckets = rows[on], tags[on], (buckets[on] + 1) % len(table)
@@ -150,23 +155,21 @@ class SlotIndex:
     def _homes(self, hashes: Hashes) -> Integers:
         return (hashes & np.uint64(len(self._table) - 1)).view(np.int64)
 
+    def _buckets(self) -> Hashes:
+        return self._table.reshape(-1, _BUCKET)
+
     def keys_at(self, slots: Integers) -> KeyColumn:
         """The keys at these slots, which must be in use."""
         hashes = self.hashes[slots]
         null = slots == self._null
-        if self._keys is None or null.any():
-            return self._keys_and_null_at(slots, null, hashes)
-        return self._keys.at(slots, hashes)
-
-    def _keys_and_null_at(self, slots: Integers, null: NDArray[np.bool_], hashes: Hashes) -> KeyColumn:
-        offsets = np.zeros(len(slots) + 1, dtype=np.int64)
-        if self._keys is None:
-            return KeyColumn(np.empty(0, dtype=np.uint8), offsets, hashes, null=null)
-        keys = self._keys.at(slots[~null], hashes[~null])
-        widths = np.zeros(len(slots), dtype=np.int64)
-        widths[~null] = np.diff(keys.offsets)
-        np.cumsum(widths, out=offsets[1:])
-        return KeyColumn(keys.data, offsets, hashes, null=null)
+        if self._keys is not None and not null.any():
+            return self._keys.at(slots, hashes)
+        data, widths = np.empty(0, dtype=np.uint8), np.zeros(len(slots), dtype=np.int64)
+        if self._keys is not None:
+            keys = self._keys.at(slots[~null], hashes[~null])
+            data, widths[~null] = keys.data, np.diff(keys.offsets)
+        offsets = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(widths)))
+        return KeyColumn(data, offsets, hashes, null=null)
 
     # --- adding -------------------------------------------------------------------------------------------------------
 
@@ -175,99 +178,93 @@ class SlotIndex:
 
         A new key that comes several times has one slot. Arrays by slot need the length `slot_limit` afterwards.
         """
-        if keys.null is None or not keys.null.any():
-            return self._find_or_add(keys)
-        slots = np.empty(len(keys), dtype=np.int64)
-        present = np.flatnonzero(~keys.null)
-        slots[present], added = self._find_or_add(chosen(keys, present))
+        found, added = self._find_or_add(Spans.of(keys))
+        if len(found) == len(keys):
+            return found, added
+        assert keys.null is not None
         if self._null == ABSENT:
-            (self._null,) = new = self._new_slots(1)
-            self.hashes[new] = keys.hashes[keys.null][:1]
+            new = self._new_slots(1)
+            self._null = int(new[0])
+            self.hashes[self._null] = keys.hashes[keys.null][0]
             added = np.concatenate((added, new))
-        slots[keys.null] = self._null
+        slots = np.full(len(keys), self._null, dtype=np.int64)
+        slots[~keys.null] = found
         return slots, added
 
-    def _find_or_add(self, keys: KeyColumn) -> tuple[Integers, Integers]:
+    def _find_or_add(self, keys: Spans) -> tuple[Integers, Integers]:
         slots = self._find(keys)
         added = [np.empty(0, dtype=np.int64)]
         absent = np.flatnonzero(slots < 0)
         while len(absent):
-            # One of each hash is added. Those left out are found then, but for different keys with equal hashes.
-            first = absent[_one_of_each(keys.hashes[absent])]
-            slots[first] = self._add(chosen(keys, first))
-            added.append(slots[first])
-            absent = absent[slots[absent] < 0]
-            slots[absent] = self._find(chosen(keys, absent))
+            # No two with equal hashes are added at once. Those left out are found then, or are added next.
+            first = _some_of_different_hashes(keys.hashes[absent])
+            new = absent[first]
+            slots[new] = self._add(keys.chosen(new))
+            added.append(slots[new])
+            absent = np.delete(absent, first)
+            slots[absent] = self._find(keys.chosen(absent))
             absent = absent[slots[absent] < 0]
         return slots, np.concatenate(added)
 
-    def _add(self, keys: KeyColumn) -> Integers:
+    def _add(self, keys: Spans) -> Integers:
         slots = self._new_slots(len(keys))
         if self._keys is None:
-            width = width_of(keys)
-            self._keys = Ragged(len(self._used)) if width is None else Rows(width, len(self._used))
-        elif isinstance(self._keys, Rows) and width_of(keys) != self._keys.width:
-            in_use = self.occupied()
-            in_use = in_use[(in_use != self._null) & ~np.isin(in_use, slots)]
-            self._keys = Ragged.of(self._keys, in_use, len(self._used))
+            self._keys = KeyArena(keys, len(self._used))
+        elif not self._keys.takes(keys):
+            self._keys.take_all(np.setdiff1d(self.occupied(), slots, assume_unique=True))
         self.hashes[slots] = keys.hashes
         self._keys.put(slots, keys)
-        self._place(keys.hashes, slots)
+        self._place(_tags(keys.hashes) | slots.view(np.uint64), self._homes(keys.hashes))
         return slots
 
     def _new_slots(self, number: int) -> Integers:
         self._make_room(number)
-        again = min(number, len(self._freed))
-        fresh = np.arange(self._limit, self._limit + number - again)
-        slots = np.concatenate((self._freed[len(self._freed) - again :], fresh))
-        self._freed = self._freed[: len(self._freed) - again]
-        self._limit += len(fresh)
+        left = max(0, len(self._freed) - number)
+        again, self._freed = self._freed[left:], self._freed[:left]
+        first, self._limit = self._limit, self._limit + number - len(again)
+        slots = np.concatenate((again, np.arange(first, self._limit)))
         self._count += number
         self._used[slots] = True
         return slots
 
     def _make_room(self, number: int) -> None:
         slots = self._limit + max(0, number - len(self._freed))
-        if slots > len(self._used):
-            self.hashes, self._used = grown(self.hashes, slots), grown(self._used, slots)
+        self.hashes, self._used = grown(self.hashes, slots), grown(self._used, slots)
         if self._keys is not None:
             self._keys.reserve(len(self._used))
         if 2 * (self._count + number + self._removed) > len(self._table):
             self._rebuild(max(2 * (self._count + number), self._capacity))
 
     def _rebuild(self, capacity: int) -> None:
-        self._table = _table_for(capacity)
+        """Enter all keys into an empty table: in the order of the old one, so that both are gone through in order."""
+        old, self._table = self._table, _table_for(capacity)
         self._removed = 0
-        slots = self.occupied()
-        slots = slots[slots != self._null]
-        self._place(self.hashes[slots], slots)
+        for first in range(0, len(old), _PIECE):
+            entries = old[first : first + _PIECE]
+            entries = entries[entries >= _FREE]
+            self._place(entries, self._homes(self.hashes.take((entries & _LOWER).view(np.int64))))
 
-    def _place(self, hashes: Hashes, slots: Integers) -> None:
-        """Enter slots that have no entry yet."""
-        entries = _tags(hashes) | slots.view(np.uint64)
-        homes = self._homes(hashes)
+    def _place(self, entries: Hashes, homes: Integers) -> None:
+        """Enter what is not in the table yet."""
         left = self._write(entries, homes)
         entries, buckets = entries[left], homes[left] // _BUCKET
-        table = self._table.reshape(-1, _BUCKET)
+        table = self._buckets()
         while len(entries):
             free = table.take(buckets, axis=0) < _FREE
             place = free.argmax(axis=1)
-            full = ~free[np.arange(len(free)), place]
-            left = self._write(entries, np.where(full, -1, buckets * _BUCKET + place))
+            full = ~_one_in_each(free, place)
+            left = self._write(entries, np.where(full, ABSENT, buckets * _BUCKET + place))
             buckets = np.where(full, (buckets + 1) % len(table), buckets)
             entries, buckets = entries[left], buckets[left]
-        return
 
     def _write(self, entries: Hashes, places: Integers) -> Integers:
-        """Write each entry at its place if that is free, and say which could not be written."""
+        """Write each entry at its place, if it has one that is free; those that could not be written."""
         before = self._table.take(places, mode="wrap")
-        free = np.flatnonzero((before < _FREE) & (places >= 0))
+        free = (before < _FREE) & (places >= 0)
         self._table[places[free]] = entries[free]
-        written = free[self._table[places[free]] == entries[free]]
+        written = self._table.take(places, mode="wrap") == entries
         self._removed -= int(np.count_nonzero(before[written] == _REMOVED))
-        left = np.ones(len(entries), dtype=np.bool_)
-        left[written] = False
-        return np.flatnonzero(left)
+        return np.flatnonzero(~written)
 
     # --- removing -----------------------------------------------------------------------------------------------------
 
@@ -279,31 +276,30 @@ class SlotIndex:
         if slots[0] < 0 or slots[-1] >= self._limit or not self._used[slots].all():
             raise ValueError("slots that are not in use cannot be removed from the index: pass what find returned")
         self._used[slots] = False
-        self._freed = np.concatenate((self._freed, slots))
+        self._freed = np.concatenate((self._freed, slots[::-1]))
         self._count -= len(slots)
         if self._null >= 0 and not self._used[self._null]:
             slots = slots[slots != self._null]
             self._null = ABSENT
         if self._keys is not None:
             self._keys.forget(slots)
-            self._unplace(slots)
+            self._table[self._places_of(slots)] = _REMOVED
+            self._removed += len(slots)
 
-    def _unplace(self, slots: Integers) -> None:
+    def _places_of(self, slots: Integers) -> Integers:
+        """Where in the table the entries of these slots are."""
         hashes = self.hashes[slots]
-        entries = _tags(hashes) | slots.view(np.uint64)
-        buckets = self._homes(hashes) // _BUCKET
-        table = self._table.reshape(-1, _BUCKET)
-        where = np.empty(len(slots), dtype=np.int64)
-        rows = np.arange(len(slots))
+        entries, homes = _tags(hashes) | slots.view(np.uint64), self._homes(hashes)
+        result, table = homes.copy(), self._buckets()
+        rows = np.flatnonzero(self._table.take(homes) != entries)
+        entries, buckets = entries[rows], homes[rows] // _BUCKET
         while len(rows):
             here = table.take(buckets, axis=0) == entries[:, None]
             place = here.argmax(axis=1)
-            hit = here[np.arange(len(rows)), place]
-            where[rows[hit]] = buckets[hit] * _BUCKET + place[hit]
-            rows, entries, buckets = rows[~hit], entries[~hit], (buckets[~hit] + 1) % len(table)
-        full = (table.take(where // _BUCKET, axis=0) != _EMPTY).all(axis=1)
-        self._table[where] = np.where(full, _REMOVED, _EMPTY)
-        self._removed += int(np.count_nonzero(full))
+            result[rows] = buckets * _BUCKET + place
+            on = np.flatnonzero(~_one_in_each(here, place))
+            rows, entries, buckets = rows[on], entries[on], (buckets[on] + 1) % len(table)
+        return result
 
 
 def _table_for(keys: int) -> Hashes:
@@ -315,9 +311,16 @@ def _tags(hashes: Hashes) -> Hashes:
     return (hashes & _UPPER) | _TAKEN
 
 
-def _one_of_each(hashes: Hashes) -> Integers:
-    """The index of one of each of the different hashes, ascending."""
-    order = np.argsort(hashes)
-    ordered = hashes[order]
-    first = np.concatenate(([True], ordered[1:] != ordered[:-1]))
-    return np.sort(order[first])
+def _one_in_each(rows: NDArray[_Item], which: Integers) -> NDArray[_Item]:
+    """The item of each row that has this index."""
+    return rows[np.arange(len(rows)), which]
+
+
+def _some_of_different_hashes(hashes: Hashes) -> Integers:
+    """The indices of some of the hashes, ascending, of which no two are equal: all, or nearly all, if they may be."""
+    places = 1 << (4 * len(hashes) - 1).bit_length()
+    place = (hashes & np.uint64(places - 1)).view(np.int64)
+    last = np.empty(places, dtype=np.int64)
+    numbers = np.arange(len(hashes))
+    last[place] = numbers
+    return np.flatnonzero(last[place] == numbers)
