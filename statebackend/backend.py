@@ -59,12 +59,13 @@ class Backend(Protocol):
         a crash inside leaves a folder that must not be opened again.
         """
 
-    def rebase(self, groups: Sequence[KeyGroupRange], epoch_number: int, base: Path | None) -> None:
-        """Put a base of these groups in the place of all that is there of them; None if they are empty.
+    def rebase(self, groups: Sequence[KeyGroupRange], stamp: int, base: Path | None) -> None:
+        """Put a base of these groups in the place of all that is there of them, and get rid of that.
 
-        The caller owes that the base was made from just what is there, so that nobody who reads meanwhile can
-        tell: no file was taken since, and the base's epoch, `epoch_number`, is no older than any that was. What
-        this gets rid of is what no one can see any longer. The file is consumed.
+        `base` is None if the groups are empty; else it has this stamp, which becomes the floor of the groups. The
+        caller owes that the base was made from just what is there, so that it does not matter to those who read
+        meanwhile which of the two they see: no file was taken since, and none that was taken has a higher stamp.
+        An entry with the same stamp that the base does not repeat may stay. The file is consumed.
         """
 
     def disk_bytes(self) -> int:

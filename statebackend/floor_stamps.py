@@ -23,12 +23,13 @@ class FloorStamps(dict[bytes, bytes]):
         stamp = self[group] = STAMP.pack(self._floors.of(group_of(group)))
         return stamp
 
-    def raised(self, groups: Iterable[KeyGroupRange], epoch_number: int) -> FloorStamps:
-        """Others, in which the floor of these groups is this epoch."""
+    def raised(self, groups: Iterable[KeyGroupRange], floor: int) -> FloorStamps:
+        """Others, in which the floor of these groups is at least this one."""
         higher = FloorStamps(self._floors)
         higher.update(self)
-        stamp = STAMP.pack(epoch_number)
+        stamp = STAMP.pack(floor)
         for group_range in groups:
             for group in group_range:
-                higher[group.to_bytes(2, "big")] = stamp
+                head = group.to_bytes(2, "big")
+                higher[head] = max(self[head], stamp)
         return higher

@@ -103,9 +103,9 @@ class HeapBackend:
             group = self._groups[name[:2]] = _Group()
         self._memory += group.apply(name, payload)
 
-    def rebase(self, groups: Sequence[KeyGroupRange], epoch_number: int, base: Path | None) -> None:
+    def rebase(self, groups: Sequence[KeyGroupRange], stamp: int, base: Path | None) -> None:
         """Put a base in the place of its groups' entries. See `Backend.rebase`."""
-        stamps = self._stamps.raised(groups, epoch_number)
+        stamps = self._stamps.raised(groups, stamp)
         contents = [] if base is None else list(self._entries_of(base))
         with self._lock:
             self._stamps = stamps

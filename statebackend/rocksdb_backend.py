@@ -70,7 +70,7 @@ class RocksDBBackend:
             self._database.ingest_external_file([str(file) for file in files], by_moving())
         self._has_entries = True
 
-    def rebase(self, groups: Sequence[KeyGroupRange], epoch_number: int, base: Path | None) -> None:
+    def rebase(self, groups: Sequence[KeyGroupRange], stamp: int, base: Path | None) -> None:
         """Put a base in the place of its groups' entries. See `Backend.rebase`.
 
         The base comes first, the floor rises second, and what is hidden by then is deleted last; so a reader sees
@@ -78,19 +78,19 @@ class RocksDBBackend:
         """
         if base is not None:
             self.ingest([base])
-        self._stamps = self._stamps.raised(groups, epoch_number)
-        self._delete_hidden(groups, epoch_number)
+        self._stamps = self._stamps.raised(groups, stamp)
+        self._delete_hidden(groups, stamp)
 
-    def _delete_hidden(self, groups: Sequence[KeyGroupRange], epoch_number: int) -> None:
+    def _delete_hidden(self, groups: Sequence[KeyGroupRange], stamp: int) -> None:
         if not self._has_entries:
             return
-        floor = STAMP.pack(epoch_number)
+        floor = STAMP.pack(stamp)
         hidden: Iterator[Entry] = (
             (name, None) for group in sorted(groups) for name, value in self._stored(*bounds(group)) if value < floor
         )
         meta = self.get_many([META_KEY])[0] or b""
         deletions = self.folder / "deletions.sst"
-        if write_sst(deletions, hidden, epoch_number, meta, compression=Compression.LZ4):
+        if write_sst(deletions, hidden, stamp, meta, compression=Compression.LZ4):
             self.ingest([deletions])
 
     def _stored(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -75,10 +75,10 @@ def iterate(database: Rdict, start: bytes, end: bytes, action: str) -> Iterator[
     options.set_total_order_seek(True)
     iterator = database.iter(options)
     iterator.seek(start)
-    return _steps(iterator, action)
+    return _steps(iterator, options, action)
 
 
-def _steps(iterator: RdictIter, action: str) -> Iterator[tuple[bytes, bytes]]:
+def _steps(iterator: RdictIter, options: ReadOptions, action: str) -> Iterator[tuple[bytes, bytes]]:
     valid, key, value, proceed = iterator.valid, iterator.key, iterator.value, iterator.next
     while valid():
         yield key(), value()
@@ -86,6 +86,8 @@ def _steps(iterator: RdictIter, action: str) -> Iterator[tuple[bytes, bytes]]:
     # The iterators of rocksdict that are Python iterators end without an error at a damaged block.
     with named_errors(action):
         iterator.status()
+    # The iterator points at the bound in its options without keeping them: they must live as long as it does.
+    del options
 
 
 @contextmanager
