@@ -1,0 +1,216 @@
+"""What of a table is persisted: blocks, each an Arrow stream about many keys of one key group and namespace.
+
+What always holds: a block says in itself how it is to be read; of several blocks of a group and namespace, the newest
+that speaks of a key is right; and in one block, the last row of a key is. A row says what a key's accumulators are, or
+that the key is gone. A *whole* block says all there is: what older blocks say does not count any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc as ipc
+from numpy.typing import NDArray
+
+from statebackend import entries
+from statebackend.key_columns import KeyColumn
+from statebackend.key_hash import hash_column
+from statebackend.key_types import KeyType
+
+Column = NDArray[np.generic]
+
+_KEY: Final = "key"
+_DELETED: Final = "deleted"
+_FORMAT: Final = b"epochcut.block"
+_WHOLE: Final = b"epochcut.whole"
+_VERSION: Final = 1
+_SMALL: Final = 8 << 20
+"""So many bytes are compressed well; of more, writing them must not take longer than the time between two epochs."""
+
+
+class BlockError(Exception):
+    """A block that cannot be used; the message says of which state, key group and epoch."""
+
+
+class DamagedBlock(BlockError):
+    """A block that is not what was written, or that does not fit to its table."""
+
+
+class NewerBlock(BlockError):
+    """A block in a format that only a newer version reads."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Keys and their accumulators, row by row, as Arrow and numpy arrays of one length.
+
+    `keys` are canonical bytes, of type large_binary or, if all are equally long, fixed-size binary. Of a row that is
+    `deleted` only the key counts. Only a whole block may have no rows: it clears.
+    """
+
+    keys: pa.Array
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    deleted: NDArray[np.bool_] | None = None
+    whole: bool = False
+
+    def nbytes(self) -> int:
+        """How large it is in memory."""
+        return int(self.keys.nbytes) + sum(column.nbytes for column in self.columns.values())
+
+
+CLEAR: Final = Block(pa.array([], pa.large_binary()), whole=True)
+"""Says that a group has no key of a namespace any more."""
+
+
+def where(state: str, name: bytes) -> str:
+    """What a person calls the block with this name."""
+    namespace, epoch_number = entries.parse_block(name)
+    window = f" namespace {namespace.hex()}," if namespace else ""
+    return f"state {state!r}, key group {entries.group_of(name)},{window} epoch {epoch_number}"
+
+
+def compression_for(size: int) -> str | None:
+    """How blocks are to be compressed that are written at once and have so many bytes together; None for not."""
+    return "zstd" if size < _SMALL else None
+
+
+def encode(block: Block, compression: str | None) -> bytes:
+    """The block as it is stored."""
+    arrays, names = [block.keys], [_KEY]
+    for name, column in block.columns.items():
+        arrays.append(pa.array(column))
+        names.append(name)
+    if block.deleted is not None:
+        arrays.append(pa.array(block.deleted))
+        names.append(_DELETED)
+    metadata = {_FORMAT: b"%d" % _VERSION} | ({_WHOLE: b"1"} if block.whole else {})
+    batch = pa.record_batch(arrays, names=names).replace_schema_metadata(metadata)
+    sink = pa.BufferOutputStream()
+    options = ipc.IpcWriteOptions(compression=compression, use_threads=False)
+    with ipc.new_stream(sink, batch.schema, options=options) as stream:
+        stream.write_batch(batch)
+    payload: bytes = sink.getvalue().to_pybytes()
+    return payload
+
+
+def decode(payload: bytes, place: str) -> Block:
+    """The block that was stored. `DamagedBlock` or `NewerBlock` speak of the `place`, see `where`."""
+    try:
+        with ipc.open_stream(payload) as stream:
+            metadata = stream.schema.metadata or {}
+            _check_version(metadata, place)
+            table = stream.read_all()
+        table.validate(full=True)
+        columns = {name: _only_chunk(table.column(name)) for name in table.column_names}
+        keys = columns.pop(_KEY)
+        deleted = columns.pop(_DELETED, None)
+        return Block(
+            _as_keys(keys),
+            {name: column.to_numpy() for name, column in columns.items()},
+            None if deleted is None else deleted.to_numpy(zero_copy_only=False),
+            _WHOLE in metadata,
+        )
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise DamagedBlock(f"a block is damaged ({place}): {error}; restore an older epoch") from error
+
+
+def merge(payloads: Sequence[bytes], place: str) -> bytes | None:
+    """One block that says what these say, given from the oldest to the newest; None if no key is left.
+
+    The result says nothing about deleted keys: it may only stand where nothing older is.
+    """
+    merged = combined([decode(payload, place) for payload in payloads], place)
+    return encode(merged, compression_for(merged.nbytes())) if len(merged.keys) else None
+
+
+def combined(blocks: Sequence[Block], place: str) -> Block:
+    """What these blocks say together, given from the oldest to the newest: each key at most once, none deleted."""
+    whole = max((which for which, block in enumerate(blocks) if block.whole), default=0)
+    blocks = [block for block in blocks[whole:] if len(block.keys)]
+    if not blocks:
+        return Block(CLEAR.keys)
+    if len(blocks) == 1 and blocks[0].deleted is None:
+        return Block(blocks[0].keys, blocks[0].columns)
+    return _newest(blocks, place)
+
+
+def arrow_keys(keys: KeyColumn) -> pa.Array:
+    """The canonical bytes of keys as a block has them; shares their memory."""
+    valid = None if keys.null is None else pa.array(~keys.null).buffers()[1]
+    if keys.width:
+        data = keys.data[keys.offsets[0] : keys.offsets[-1]]
+        return pa.Array.from_buffers(pa.binary(keys.width), len(keys), [valid, pa.py_buffer(data)])
+    return pa.Array.from_buffers(
+        pa.large_binary(), len(keys), [valid, pa.py_buffer(keys.offsets), pa.py_buffer(keys.data)]
+    )
+
+
+def hashed(keys: pa.Array, key_type: KeyType) -> KeyColumn:
+    """The keys of a block with their hashes. Shares their memory."""
+    null = keys.is_null().to_numpy(zero_copy_only=False) if keys.null_count else None
+    if pa.types.is_fixed_size_binary(keys.type):
+        width = keys.type.byte_width
+        data = _bytes(keys.buffers()[1])[keys.offset * width : (keys.offset + len(keys)) * width]
+        offsets = np.arange(len(keys) + 1, dtype=np.int64) * width
+        if null is not None:
+            data = np.where(np.repeat(null, width), np.uint8(0), data)
+    else:
+        width, data = None, _bytes(keys.buffers()[2])
+        offsets = np.frombuffer(keys.buffers()[1], np.int64)[keys.offset : keys.offset + len(keys) + 1]
+    return KeyColumn(data, offsets, hash_column(key_type.tag, data, offsets, width, null), width, null)
+
+
+def joined(parts: Sequence[pa.Array]) -> pa.Array:
+    """Keys one after the other; at least one part."""
+    if len({part.type for part in parts}) > 1:
+        parts = [part.cast(pa.large_binary()) for part in parts]
+    return pa.concat_arrays(parts)
+
+
+def _newest(blocks: Sequence[Block], place: str) -> Block:
+    names = blocks[-1].columns.keys()
+    if any(block.columns.keys() != names for block in blocks):
+        raise DamagedBlock(f"blocks of one table have different columns ({place}); restore an older epoch")
+    keys = joined([block.keys for block in blocks])
+    codes = keys.dictionary_encode(null_encoding="encode")
+    newest = np.zeros(len(codes.dictionary), dtype=np.int64)
+    newest[codes.indices.to_numpy()] = np.arange(len(keys))  # numpy keeps the last of several
+    newest.sort()
+    deleted = np.concatenate([_deleted(block) for block in blocks])
+    rows = newest[~deleted[newest]]
+    columns = {name: np.concatenate([block.columns[name] for block in blocks])[rows] for name in names}
+    return Block(keys.take(pa.array(rows)), columns)
+
+
+def _deleted(block: Block) -> NDArray[np.bool_]:
+    return np.zeros(len(block.keys), dtype=np.bool_) if block.deleted is None else block.deleted
+
+
+def _as_keys(keys: pa.Array) -> pa.Array:
+    if not (pa.types.is_large_binary(keys.type) or pa.types.is_fixed_size_binary(keys.type)):
+        raise ValueError(f"its keys are of type {keys.type}")
+    return keys
+
+
+def _only_chunk(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks != 1:
+        raise ValueError(f"it has {column.num_chunks} record batches instead of one")
+    return column.chunk(0)
+
+
+def _bytes(buffer: pa.Buffer | None) -> NDArray[np.uint8]:
+    return np.empty(0, np.uint8) if buffer is None else np.frombuffer(buffer, np.uint8)
+
+
+def _check_version(metadata: Mapping[bytes, bytes], place: str) -> None:
+    version = metadata.get(_FORMAT)
+    if version is None:
+        raise ValueError("it does not say which format it is in")
+    if int(version) > _VERSION:
+        raise NewerBlock(
+            f"a block has format {int(version)}, and this version reads up to {_VERSION} ({place}); use a newer one"
+        )

@@ -1,0 +1,145 @@
+"""What of a table a cut has frozen, and how it becomes blocks, in the background.
+
+What always holds: a frozen table never changes, and all that it needs of the table are the keys, which stay in their
+slots until they were read or the frozen table is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from statebackend import entries
+from statebackend.aggregations import Slots
+from statebackend.blocks import CLEAR, Block, Column, arrow_keys, compression_for, encode, joined
+from statebackend.keygroups import KeyGroupRange
+from statebackend.slot_index import SlotIndex
+from statebackend.table_spec import Layout
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Deleted:
+    """Keys that were removed, and their key groups, counted from the first of the partition."""
+
+    keys: pa.Array
+    places: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Changed:
+    """Keys that were changed, by their slots, in pieces; and their accumulators.
+
+    The columns are by slot if `by_slot`, else there is one piece and they are by its rows.
+    """
+
+    slots: Sequence[Slots]
+    columns: Mapping[str, Column]
+    by_slot: bool
+
+
+class FrozenSpace:
+    """What changed in one namespace.
+
+    What older blocks say does not count any more in groups that were `cleared`; and if the part is `whole`, in all
+    groups in which it has a key.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        namespace: bytes,
+        index: SlotIndex,
+        changed: Changed,
+        deleted: Sequence[Deleted],
+        cleared: NDArray[np.bool_] | None,
+        whole: bool,
+    ) -> None:
+        self.namespace = namespace
+        self.whole = whole
+        self._layout = layout
+        self._index = index
+        self._changed = changed
+        self._deleted = deleted
+        self._cleared = layout.no_groups() if cleared is None else cleared
+        self._sorted: tuple[Block, NDArray[np.int64]] | None = None
+
+    @property
+    def has_read(self) -> bool:
+        """Whether it needs the slots of its keys no more."""
+        return self._sorted is not None
+
+    def sorted(self) -> tuple[Block, NDArray[np.int64]]:
+        """All rows by key group, deleted keys first in each, and the groups."""
+        if self._sorted is None:
+            self._sorted = self._sort()
+        return self._sorted
+
+    def _sort(self) -> tuple[Block, NDArray[np.int64]]:
+        slots = np.concatenate([np.empty(0, dtype=np.int64), *self._changed.slots])
+        keys = self._index.keys_at(slots)
+        all_keys = joined([*(part.keys for part in self._deleted), arrow_keys(keys)])
+        places = np.concatenate([*(part.places for part in self._deleted), self._layout.places(keys.hashes)])
+        order = np.argsort(places.astype(np.uint16), kind="stable")
+        gone = len(places) - len(slots)
+        source = slots if self._changed.by_slot else np.arange(len(slots))
+        rows = np.concatenate((np.zeros(gone, dtype=np.int64), source))[order]
+        deleted = order < gone
+        columns = {name: _chosen(column, rows, deleted) for name, column in self._changed.columns.items()}
+        block = Block(all_keys.take(pa.array(order)), columns, deleted if gone else None)
+        return block, places[order]
+
+    def blocks(self) -> Iterator[tuple[int, Block]]:
+        """Each group in which something changed, counted from the first of the partition, and its block."""
+        block, places = self.sorted()
+        changed, first = np.unique(places, return_index=True)
+        edges = [*first.tolist(), len(places)]
+        for at, place in enumerate(changed.tolist()):
+            yield place, _part(block, edges[at], edges[at + 1], bool(self.whole or self._cleared[place]))
+        for place in np.setdiff1d(np.flatnonzero(self._cleared), changed).tolist():
+            yield place, CLEAR
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrozenTable:
+    """What changed in a table in one epoch. May be handed to another thread, which is then the only one to use it.
+
+    `covers` are the key groups of which the blocks say all that there is of this table, rows included: files with
+    nothing else of these groups could be bases.
+    """
+
+    layout: Layout
+    epoch_number: int
+    parts: Sequence[FrozenSpace]
+    covers: tuple[KeyGroupRange, ...]
+
+    def blocks(self) -> list[tuple[bytes, bytes]]:
+        """Names and payloads of all blocks, in no particular order. The same ones each time that it is called."""
+        # First all keys: then slots whose keys are gone meanwhile can be used again.
+        compression = compression_for(sum(part.sorted()[0].nbytes() for part in self.parts))
+        first, state = self.layout.groups.first, self.layout.state
+        return [
+            (entries.block(first + place, state, part.namespace, self.epoch_number), encode(block, compression))
+            for part in self.parts
+            for place, block in part.blocks()
+        ]
+
+
+def _chosen(column: Column, rows: NDArray[np.int64], deleted: NDArray[np.bool_]) -> Column:
+    """The column's values of these rows, zeros for the deleted."""
+    if not len(column):
+        return np.zeros(len(rows), dtype=column.dtype)
+    values = column[rows]
+    values[deleted] = 0
+    return values
+
+
+def _part(block: Block, start: int, end: int, whole: bool) -> Block:
+    columns = {name: column[start:end] for name, column in block.columns.items()}
+    deleted = None if block.deleted is None else block.deleted[start:end]
+    if deleted is not None and not deleted.any():
+        deleted = None
+    return Block(block.keys.slice(start, end - start), columns, deleted, whole)
