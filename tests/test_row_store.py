@@ -1,0 +1,360 @@
+"""Rows in layers: whatever is frozen, taken and released, the rows are those of a dictionary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from shutil import rmtree
+from tempfile import mkdtemp
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from statebackend.backend import Backend
+from statebackend.entries import StateId, after, bounds, head, row
+from statebackend.heap_backend import HeapBackend
+from statebackend.ids import KeyGroup
+from statebackend.keygroups import KeyGroupRange
+from statebackend.name_index import NameIndex, in_order
+from statebackend.rocksdb_backend import RocksDBBackend
+from statebackend.row_store import FrozenRows, LayerOrderError, RowStore
+from statebackend.sst import Compression, write_sst
+
+
+class NoFloors:
+    def of(self, group: int) -> int:
+        return 0
+
+
+def rocksdb(folder: Path) -> Backend:
+    return RocksDBBackend(folder, NoFloors(), memory=1 << 20)
+
+
+def heap(folder: Path) -> Backend:
+    return HeapBackend(folder, NoFloors())
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> Iterator[Backend]:
+    opened = rocksdb(tmp_path / "backend")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def rows(backend: Backend) -> RowStore:
+    return RowStore(backend)
+
+
+def name(key: str, group: int = 0) -> bytes:
+    return row(group, StateId(1), key.encode(), b"")
+
+
+A, B, C, D = (name(key) for key in "abcd")
+
+
+def settle(rows: RowStore, backend: Backend, frozen: FrozenRows, epoch: int, folder: Path) -> None:
+    """What happens to a frozen layer in the end: it becomes a file, the backend takes it, it is released."""
+    path = folder / f"{epoch}.sst"
+    if write_sst(path, in_order([frozen.entries]), epoch, b"", compression=Compression.ZSTD) is not None:
+        backend.ingest([path])
+    rows.release(frozen)
+
+
+def everything(rows: RowStore) -> dict[bytes, bytes]:
+    return dict(rows.scan(b"", b"\xff"))
+
+
+# --- one thing at a time
+
+
+def test_a_row_is_what_was_put_last(rows: RowStore) -> None:
+    assert rows.get(A) is None
+    rows.put(A, b"1")
+    rows.put(A, b"2")
+    assert rows.get(A) == b"2"
+    rows.delete(A)
+    assert rows.get(A) is None
+
+
+def test_an_empty_row_is_a_row(rows: RowStore) -> None:
+    rows.put(A, b"")
+    assert rows.get(A) == b""
+    assert everything(rows) == {A: b""}
+
+
+def test_rows_are_found_in_whichever_layer_they_are(rows: RowStore, backend: Backend, tmp_path: Path) -> None:
+    rows.put(A, b"1")
+    rows.put(B, b"1")
+    settle(rows, backend, rows.freeze(), 1, tmp_path)
+    rows.put(B, b"2")
+    rows.put(C, b"2")
+    rows.freeze()
+    rows.put(C, b"3")
+    assert rows.get_many([D, C, B, A]) == [None, b"3", b"2", b"1"]
+    assert [rows.get(asked) for asked in (D, C, B, A)] == [None, b"3", b"2", b"1"]
+    assert list(rows.scan(A, D)) == [(A, b"1"), (B, b"2"), (C, b"3")]
+
+
+def test_a_deletion_hides_what_lies_below_in_every_layer(rows: RowStore, backend: Backend, tmp_path: Path) -> None:
+    for deleted in (A, B):
+        rows.put(deleted, b"1")
+    settle(rows, backend, rows.freeze(), 1, tmp_path)
+    rows.put(C, b"2")
+    rows.delete(A)
+    rows.freeze()
+    rows.delete(B)
+    rows.delete(C)
+    assert rows.get_many([A, B, C]) == [None, None, None]
+    assert everything(rows) == {}
+
+
+def test_what_is_frozen_does_not_change(rows: RowStore) -> None:
+    rows.put(A, b"1")
+    rows.delete(B)
+    frozen = rows.freeze()
+    rows.put(A, b"2")
+    rows.put(B, b"2")
+    assert dict(frozen.entries) == {A: b"1", B: None}
+
+
+def test_a_deletion_outlives_the_layer_that_it_hides(rows: RowStore, backend: Backend, tmp_path: Path) -> None:
+    rows.put(A, b"1")
+    first = rows.freeze()
+    rows.delete(A)
+    second = rows.freeze()
+    settle(rows, backend, first, 1, tmp_path)
+    assert rows.get(A) is None
+    settle(rows, backend, second, 2, tmp_path)
+    assert rows.get(A) is None
+    assert everything(rows) == {}
+
+
+def test_only_the_oldest_layer_can_be_released(rows: RowStore) -> None:
+    rows.put(A, b"1")
+    first, second = rows.freeze(), rows.freeze()
+    with pytest.raises(LayerOrderError, match="not the oldest of 2"):
+        rows.release(second)
+    rows.release(first)
+    with pytest.raises(LayerOrderError):
+        rows.release(first)
+    rows.release(second)
+
+
+def test_the_backend_is_asked_once_for_all_that_no_layer_knows() -> None:
+    asked: list[list[bytes]] = []
+
+    class Asked(NothingThere):
+        def get_many(self, names: Sequence[bytes]) -> list[bytes | None]:
+            asked.append(list(names))
+            return [b"below"] * len(names)
+
+    rows = RowStore(Asked())
+    rows.put(B, b"1")
+    rows.freeze()
+    rows.delete(D)
+    assert rows.get_many([A, B, C, D]) == [b"below", b"1", b"below", None]
+    assert rows.get_many([B]) == [b"1"]
+    assert asked == [[A, C]]
+
+
+class NothingThere:
+    """A backend that has nothing."""
+
+    def get_many(self, names: Sequence[bytes]) -> list[bytes | None]:
+        return [None] * len(names)
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return iter(())
+
+    def ingest(self, files: Sequence[Path]) -> None:
+        raise AssertionError("nothing is taken")
+
+    def rebase(self, groups: Sequence[KeyGroupRange], stamp: int, base: Path | None) -> None:
+        raise AssertionError("nothing is taken")
+
+    def disk_bytes(self) -> int:
+        return 0
+
+    def memory_bytes(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        pass
+
+
+def test_pending_bytes_follow_what_is_not_in_the_backend(rows: RowStore) -> None:
+    assert rows.pending_bytes == 0
+    rows.put(A, b"12345")
+    one = len(A) + 5 + 100
+    assert rows.pending_bytes == one
+    rows.put(A, b"123")
+    assert rows.pending_bytes == one - 2
+    rows.delete(A)
+    assert rows.pending_bytes == one - 5
+    rows.put(A, b"12345")
+    frozen = rows.freeze()
+    rows.put(B, b"12345")
+    assert rows.pending_bytes == 2 * one
+    rows.release(frozen)
+    assert rows.pending_bytes == one
+
+
+def test_a_released_layer_can_be_emptied(rows: RowStore) -> None:
+    rows.put(A, b"1")
+    frozen = rows.freeze()
+    rows.release(frozen)
+    frozen.clear()
+    assert dict(frozen.entries) == {}
+
+
+def test_a_scan_shows_what_was_there_when_it_began(rows: RowStore, backend: Backend, tmp_path: Path) -> None:
+    for key in (A, B):
+        rows.put(key, b"1")
+    settle(rows, backend, rows.freeze(), 1, tmp_path)
+    rows.put(C, b"1")
+    frozen = rows.freeze()
+    rows.put(D, b"1")
+    scan = rows.scan(b"", b"\xff")
+    rows.put(A, b"2")
+    seen = []
+    for found, payload in scan:
+        seen.append((found, payload))
+        rows.delete(found)
+        rows.put(found + b"more", b"2")
+        if found == B:
+            settle(rows, backend, frozen, 2, tmp_path)
+            frozen.clear()
+            rows.freeze()
+    assert seen == [(A, b"1"), (B, b"1"), (C, b"1"), (D, b"1")]
+    assert list(everything(rows)) == [found + b"more" for found in (A, B, C, D)]
+
+
+# --- names in order
+
+
+def test_a_range_of_names_is_found_while_names_are_added() -> None:
+    rng = Random(4)
+    index, added = NameIndex(), set()
+    for round_number in range(300):
+        # Few at a time are put into their places; many at once are sorted in.
+        for _ in range(rng.choice((1, 1, 1, 60))):
+            new = row(rng.randrange(3), StateId(rng.randrange(2)), b"%d" % rng.randrange(500), b"", rng.randbytes(1))
+            if new not in added:
+                added.add(new)
+                index.add(new)
+        ends = sorted((rng.choice(sorted(added)), rng.choice(sorted(added))))
+        prefix = head(rng.randrange(3), StateId(rng.randrange(2)), 1)
+        for start, end in (
+            (ends[0], ends[1]),
+            (prefix, after(prefix)),
+            bounds(KeyGroupRange(KeyGroup(1), KeyGroup(2))),
+        ):
+            assert index.between(start, end) == sorted(found for found in added if start <= found < end), round_number
+
+
+@pytest.mark.parametrize("count", [0, 1, 1000, 40_000])
+def test_layers_come_out_in_order_the_last_that_knows_a_name_says(count: int) -> None:
+    rng = Random(count)
+    older: dict[bytes, bytes | None] = {name(f"{rng.random()}", rng.randrange(2)): b"1" for _ in range(count)}
+    younger: dict[bytes, bytes | None] = {found: None if rng.random() < 0.5 else b"2" for found in list(older)[::2]}
+    younger[name("new")] = b"2"
+    assert list(in_order([older, younger])) == sorted({**older, **younger}.items())
+
+
+# --- against a dictionary
+
+KEYS = [
+    row(group, StateId(state), key, b"", rest)
+    for group in (0, 1)
+    for state in (1, 2)
+    for key in (b"", b"k")
+    for rest in (b"", b"\0", b"x")
+]
+NAMES = st.sampled_from(KEYS)
+
+
+class Rows(RuleBasedStateMachine):
+    """Everything that can be done with rows, next to a dictionary."""
+
+    opening: Callable[[Path], Backend]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(mkdtemp(prefix="rows-"))
+        self.backend = type(self).opening(self.folder / "backend")
+        self.rows = RowStore(self.backend)
+        self.model: dict[bytes, bytes] = {}
+        self.frozen: list[FrozenRows] = []
+        self.epoch = 0
+
+    @rule(name=NAMES, payload=st.binary(max_size=3))
+    def put(self, name: bytes, payload: bytes) -> None:
+        self.rows.put(name, payload)
+        self.model[name] = payload
+
+    @rule(name=NAMES)
+    def delete(self, name: bytes) -> None:
+        self.rows.delete(name)
+        self.model.pop(name, None)
+
+    @rule()
+    def freeze(self) -> None:
+        self.frozen.append(self.rows.freeze())
+
+    @precondition(lambda self: self.frozen)
+    @rule()
+    def settle(self) -> None:
+        self.epoch += 1
+        settle(self.rows, self.backend, self.frozen.pop(0), self.epoch, self.folder)
+
+    @precondition(lambda self: len(self.frozen) > 1)
+    @rule()
+    def settle_two_in_one_file(self) -> None:
+        self.epoch += 1
+        older, younger = self.frozen.pop(0), self.frozen.pop(0)
+        path = self.folder / f"{self.epoch}.sst"
+        both = in_order([older.entries, younger.entries])
+        if write_sst(path, both, self.epoch, b"", compression=Compression.LZ4) is not None:
+            self.backend.ingest([path])
+        self.rows.release(older)
+        self.rows.release(younger)
+
+    @rule(ends=st.tuples(NAMES, NAMES))
+    def scan(self, ends: tuple[bytes, bytes]) -> None:
+        start, end = sorted(ends)
+        expected = [entry for entry in sorted(self.model.items()) if start <= entry[0] < end]
+        assert list(self.rows.scan(start, end)) == expected
+
+    @rule(ends=st.tuples(NAMES, NAMES))
+    def delete_while_scanning(self, ends: tuple[bytes, bytes]) -> None:
+        start, end = sorted(ends)
+        for found, _ in self.rows.scan(start, end):
+            self.delete(found)
+        assert list(self.rows.scan(start, end)) == []
+
+    @invariant()
+    def rows_are_those_of_the_model(self) -> None:
+        assert self.rows.get_many(KEYS) == [self.model.get(key) for key in KEYS]
+        assert self.rows.get(KEYS[3]) == self.model.get(KEYS[3])
+        assert list(self.rows.scan(b"", b"\xff")) == sorted(self.model.items())
+
+    def teardown(self) -> None:
+        self.backend.close()
+        rmtree(self.folder)
+
+
+class RowsAboveRocksDB(Rows):
+    opening = staticmethod(rocksdb)
+
+
+class RowsAboveTheHeap(Rows):
+    opening = staticmethod(heap)
+
+
+@pytest.mark.parametrize("machine", [RowsAboveRocksDB, RowsAboveTheHeap])
+def test_rows_are_those_of_a_dictionary_whatever_is_done(machine: type[Rows]) -> None:
+    run_state_machine_as_test(machine, settings=settings(stateful_step_count=30))
