@@ -216,8 +216,9 @@ def _packed_decimals(column: pa.Array, declared: DecimalKey, given: DecimalKey, 
     width = wanted.byte_width
     direct = given.scale == declared.scale and given.precision <= declared.precision
     if not direct or column.type.byte_width != width:
+        values = np.ascontiguousarray(_zeroed(_values(column, f"V{column.type.byte_width}"), null))
         try:
-            column = pc.cast(pc.fill_null(column, pa.scalar(0).cast(column.type)), wanted)
+            column = pc.cast(pa.Array.from_buffers(column.type, len(column), [None, pa.py_buffer(values)]), wanted)
         except pa.ArrowInvalid as error:
             raise _refused(column, declared, f"not all are exact ({error})") from error
     return _packed_rows(column, width, null)

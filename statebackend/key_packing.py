@@ -78,8 +78,10 @@ def concatenated(parts: Sequence[Packed]) -> Packed:
     if len(parts) == 1:
         return parts[0]
     offsets = [np.zeros(1, dtype=np.int64)]
+    end = 0
     for part in parts:
-        offsets.append(part.offsets[1:] - part.offsets[0] + offsets[-1][-1])
+        offsets.append(part.offsets[1:] - part.offsets[0] + end)
+        end += int(part.offsets[-1] - part.offsets[0])
     null = None
     if any(part.null is not None for part in parts):
         null = np.concatenate(

@@ -415,6 +415,10 @@ class DecimalKey(KeyType):
     scale: int
     tag: ClassVar[int] = 10
 
+    def __post_init__(self) -> None:
+        if not 1 <= self.precision <= 76:
+            raise UndeclarableKeyType(f"decimals have 1 to 76 digits, not {self.precision}")
+
     def _name(self) -> str:
         return f"decimal({self.precision}, {self.scale})"
 
@@ -512,9 +516,9 @@ class StructKey(KeyType):
         for declared in self.fields:
             try:
                 part, at = undelimited(canonical, at)
+                parts.append(declared.decode(part))
             except ValueError as error:
-                raise BrokenKey(f"the bytes of a key of type {self.name} are cut short") from error
-            parts.append(declared.decode(part))
+                raise BrokenKey(f"the bytes of a key of type {self.name} are broken: {error}") from error
         if at != len(canonical):
             raise BrokenKey(f"the bytes of a key of type {self.name} go on behind its last field")
         return tuple(parts)
@@ -617,6 +621,8 @@ def _parsed_struct(name: str, at: int) -> tuple[KeyType, int]:
                 raise UndeclarableKeyType(
                     f"{name!r} is not the name of a key type: a field's name is broken"
                 ) from error
+            if not name.startswith(": ", at):
+                raise UndeclarableKeyType(f"{name!r} is not the name of a key type: a field's name stands alone")
             names.append(str(field_name))
             at += len(": ")
         field, at = _parsed(name, at)
