@@ -1,0 +1,301 @@
+"""One value per key and namespace: caches, cuts, spilling and types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statebackend.codec_choice import codec_of
+from statebackend.codecs import Codec, Pickled
+from statebackend.entries import state_id
+from statebackend.ids import KeyGroup, Uid
+from statebackend.key_context import ForeignKey, KeyContext, NoKey
+from statebackend.key_types import KeyType, WrongKeyType
+from statebackend.keygroups import KeyGroupRange
+from statebackend.row_form import RowForm, WrongValueType
+from statebackend.ttl import Ttl
+from statebackend.value_state import ValueState, open_value
+from statebackend.write_back import FrozenValues, LayerOrder
+
+T = TypeVar("T")
+UID = Uid("count")
+ALL = KeyGroupRange(KeyGroup(0), KeyGroup(128))
+
+
+@dataclass
+class RowsInADict:
+    """Rows that remember how they were asked."""
+
+    content: dict[bytes, bytes] = field(default_factory=dict)
+    reads: list[int] = field(default_factory=list)
+
+    def get(self, name: bytes, /) -> bytes | None:
+        self.reads.append(1)
+        return self.content.get(name)
+
+    def get_many(self, names: Sequence[bytes], /) -> list[bytes | None]:
+        self.reads.append(len(names))
+        return [self.content.get(name) for name in names]
+
+    def put(self, name: bytes, payload: bytes, /) -> None:
+        self.content[name] = payload
+
+    def delete(self, name: bytes, /) -> None:
+        self.content.pop(name, None)
+
+    def scan(self, start: bytes, end: bytes, /) -> Iterator[tuple[bytes, bytes]]:
+        return iter(sorted((name, payload) for name, payload in self.content.items() if start <= name < end))
+
+    def take(self, frozen: FrozenValues) -> None:
+        for name, payload in frozen.entries():
+            if payload is None:
+                self.delete(name)
+            else:
+                self.put(name, payload)
+
+
+def a_context(declared: object = str, groups: KeyGroupRange = ALL) -> KeyContext:
+    return KeyContext(UID, KeyType.of(declared), 128, groups)
+
+
+def a_state(
+    context: KeyContext,
+    rows: RowsInADict,
+    codec: Codec[T],
+    default: Callable[[], T],
+    ttl: Ttl | None = None,
+    budget: int = 1 << 20,
+) -> ValueState[T]:
+    return open_value(
+        context, rows, RowForm(UID, "total", state_id("total"), context.key_type, codec, ttl), default, budget
+    )
+
+
+def test_a_value_is_the_one_set_last_for_its_key_and_namespace() -> None:
+    context = a_context()
+    total = a_state(context, RowsInADict(), codec_of(int), lambda: 7)
+    context.set_key("a")
+    total.set(1)
+    context.set_key("b")
+    assert total.get() == 7
+    context.set_namespace(b"window")
+    total.set(3)
+    context.set_key("a")
+    assert total.get() == 7
+    context.set_namespace(b"")
+    assert total.get() == 1
+    total.clear()
+    assert total.get() == 7
+
+
+def test_what_was_set_after_a_cut_does_not_change_the_cut() -> None:
+    context, rows = a_context(), RowsInADict()
+    total = a_state(context, rows, codec_of(int), lambda: 0)
+    context.set_key("a")
+    total.set(1)
+    frozen = total.freeze()
+    total.set(2)
+    rows.take(frozen)
+    other = a_state(context, rows, codec_of(int), lambda: 0)
+    assert other.get() == 1
+    assert total.get() == 2
+
+
+def test_a_list_that_is_changed_after_it_was_set_changes_neither_the_value_nor_the_cut() -> None:
+    context, rows = a_context(), RowsInADict()
+    total = a_state(context, rows, Pickled[list[int]](), list)
+    context.set_key("a")
+    given_list = [1]
+    total.set(given_list)
+    given_list.append(2)
+    total.get().append(3)
+    frozen = total.freeze()
+    total.get().append(4)
+    rows.take(frozen)
+    assert total.get() == [1]
+    assert a_state(context, rows, Pickled[list[int]](), list).get() == [1]
+
+
+def test_a_default_that_is_changed_stays_the_default() -> None:
+    context = a_context()
+    total = a_state(context, RowsInADict(), Pickled[list[int]](), list)
+    context.set_key("a")
+    total.get().append(1)
+    assert total.get() == []
+
+
+@pytest.mark.parametrize("value", [True, 1.0, "1", None])
+def test_a_value_of_another_type_is_refused_by_name(value: object) -> None:
+    context = a_context()
+    total: ValueState[object] = a_state(context, RowsInADict(), codec_of("int64"), lambda: 0)
+    context.set_key("a")
+    with pytest.raises(WrongValueType, match=r"count: state 'total' is declared as int64: expected int"):
+        total.set(value)
+    assert total.get() == 0
+    assert total.freeze().entries() == []
+
+
+def test_a_key_of_another_partition_is_refused_when_state_is_read_written_or_fetched() -> None:
+    context = a_context(int, KeyGroupRange(KeyGroup(0), KeyGroup(64)))
+    total = a_state(context, RowsInADict(), codec_of(int), lambda: 0)
+    foreign = next(key for key in range(1000) if KeyType.of(int).hash(key) >> 57 >= 64)
+    context.set_key(foreign)
+    with pytest.raises(ForeignKey, match=r"this partition has \[0, 64\)"):
+        total.get()
+    with pytest.raises(ForeignKey):
+        total.set(1)
+    with pytest.raises(ForeignKey):
+        total.clear()
+    with pytest.raises(ForeignKey):
+        total.prefetch(range(1000))
+    assert len(total.freeze()) == 0
+
+
+def test_state_without_a_key_is_refused() -> None:
+    total = a_state(a_context(), RowsInADict(), codec_of(int), lambda: 0)
+    with pytest.raises(NoKey):
+        total.get()
+
+
+def test_the_values_of_a_batch_are_read_at_once() -> None:
+    context, rows = a_context(int), RowsInADict()
+    total = a_state(context, rows, codec_of(int), lambda: 0)
+    for key in range(100):
+        context.set_key(key)
+        total.set(key)
+    rows.take(total.freeze())
+    again = a_state(context, rows, codec_of(int), lambda: 0)
+    again.prefetch([key // 2 for key in range(400)])
+    assert rows.reads == [200]
+    for key in range(200):
+        context.set_key(key)
+        assert again.get() == (key if key < 100 else 0)
+    assert rows.reads == [200]
+
+
+def test_cuts_are_released_in_their_order() -> None:
+    total = a_state(a_context(), RowsInADict(), codec_of(int), lambda: 0)
+    first, second = total.freeze(), total.freeze()
+    with pytest.raises(LayerOrder):
+        total.release(second)
+    total.release(first)
+    total.release(second)
+
+
+def test_memory_stays_near_the_budget_however_many_keys_there_are() -> None:
+    context, rows = a_context(int), RowsInADict()
+    total = a_state(context, rows, codec_of(int), lambda: 0, budget=400_000)
+    largest = 0
+    for key in range(20_000):
+        context.set_key(key)
+        total.set(key)
+        largest = max(largest, total.memory_bytes())
+    assert largest < 600_000
+    for key in range(0, 20_000, 7):
+        context.set_key(key)
+        assert total.get() == key
+
+
+KEYS = {
+    "string": st.sampled_from([f"key {number}" for number in range(300)]),
+    "int64": st.integers(0, 300) | st.sampled_from([-(1 << 63), (1 << 63) - 1]),
+    "double": st.sampled_from([0.0, -0.0, 1.0, float("nan"), -float("nan"), float("inf")]),
+    "bool": st.booleans(),
+}
+
+
+@pytest.mark.parametrize("declared", KEYS)
+@given(data=st.data())
+def test_whatever_is_set_cut_spilled_taken_and_released_reads_are_those_of_a_dict(
+    declared: str, data: st.DataObject
+) -> None:
+    """The rows take cuts as the layers of a row store do: spilled values lie above the cuts before them."""
+    import pyarrow as pa
+
+    context = a_context(pa.type_for_alias(declared))
+    rows = LayeredRows()
+    total = a_state(context, rows, codec_of(int), lambda: 0, budget=1)
+    model: dict[tuple[bytes | None, bytes], int] = {}
+    cuts: list[FrozenValues] = []
+    keys, namespaces = KEYS[declared], st.sampled_from([b"", b"", b"w"])
+    for _ in range(data.draw(st.integers(0, 60))):
+        action = data.draw(st.sampled_from(["set", "set", "set", "get", "clear", "fill", "cut", "spill", "release"]))
+        context.set_namespace(data.draw(namespaces))
+        key = data.draw(keys)
+        context.set_key(key)
+        place = (context.canonical, context.namespace)
+        match action:
+            case "set":
+                total.set(model.setdefault(place, 0) + 1)
+                model[place] += 1
+            case "clear":
+                total.clear()
+                model.pop(place, None)
+            case "fill":
+                total.prefetch(data.draw(st.lists(keys, max_size=30)))
+            case "cut":
+                rows.cut()
+                cuts.append(total.freeze())
+            case "spill":
+                total.spill()
+            case "release" if cuts:
+                rows.take_oldest(cuts[0])
+                total.release(cuts.pop(0))
+            case _:
+                pass
+        assert total.get() == model.get(place, 0)
+    for key, namespace in model:
+        context.set_key(context.key_type.decode(key))
+        context.set_namespace(namespace)
+        assert total.get() == model[key, namespace]
+    rows.cut()
+    cuts.append(total.freeze())
+    for cut in cuts:
+        rows.take_oldest(cut)
+    assert sorted(rows.below.values()) == sorted(bytes([1]) + value.to_bytes(8, "little") for value in model.values())
+
+
+class LayeredRows(RowsInADict):
+    """Rows whose cuts lie above what they have taken, with deletions said like values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers: list[dict[bytes, bytes | None]] = [{}]
+        self.below: dict[bytes, bytes] = {}
+
+    def get(self, name: bytes, /) -> bytes | None:
+        for layer in reversed(self.layers):
+            if name in layer:
+                return layer[name]
+        return self.below.get(name)
+
+    def get_many(self, names: Sequence[bytes], /) -> list[bytes | None]:
+        return [self.get(name) for name in names]
+
+    def put(self, name: bytes, payload: bytes, /) -> None:
+        self.layers[-1][name] = payload
+
+    def delete(self, name: bytes, /) -> None:
+        self.layers[-1][name] = None
+
+    def cut(self) -> None:
+        self.layers.append({})
+
+    def take_oldest(self, frozen: FrozenValues) -> None:
+        for name, payload in {**self.layers.pop(0), **dict(frozen.entries())}.items():
+            if payload is None:
+                self.below.pop(name, None)
+            else:
+                self.below[name] = payload
+
+
+def test_a_key_of_another_type_is_refused() -> None:
+    context = a_context(int)
+    for key in (True, 1.0, "1", 1 << 63):
+        with pytest.raises(WrongKeyType):
+            context.set_key(key)
