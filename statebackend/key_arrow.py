@@ -20,19 +20,18 @@ from statebackend.key_packing import (
     of_width,
     struct_of,
 )
+from statebackend.key_structs import StructKey
+from statebackend.key_times import DateKey, TimestampKey
 from statebackend.key_types import (
     BinaryKey,
     BooleanKey,
     BrokenKey,
-    DateKey,
     DecimalKey,
     FloatKey,
     IntegerKey,
     KeyType,
     NullKey,
     StringKey,
-    StructKey,
-    TimestampKey,
     UndeclarableKeyType,
     WrongKeyType,
 )

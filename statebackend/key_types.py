@@ -7,37 +7,21 @@ never the same key. Canonical bytes and type names are in files: they stay as th
 
 from __future__ import annotations
 
-import datetime as dt
 import decimal
-import re
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from json import JSONDecodeError, JSONDecoder, dumps
-from typing import ClassVar, Final, Literal, NoReturn, get_args
+from typing import ClassVar, Final, NoReturn
 
 import numpy as np
 import pyarrow as pa
 
-from statebackend.entries import delimited, undelimited
 from statebackend.key_hash import hash_bytes, hash_null, hash_word
-
-TimeUnit = Literal["s", "ms", "us", "ns"]
-"""In what timestamps count."""
 
 _ALL: Final = (1 << 64) - 1
 _DOUBLE: Final = struct.Struct("<d")
 _FLOATS: Final = {16: struct.Struct("<e"), 32: struct.Struct("<f"), 64: _DOUBLE}
 _NAN: Final = struct.pack("<Q", 0x7FF8000000000000)
-_DAY: Final = dt.date(1970, 1, 1)
-_NAIVE: Final = dt.datetime(1970, 1, 1)
-_ZONED: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_ATTOSECONDS: Final = {
-    "as": 1, "fs": 10**3, "ps": 10**6, "ns": 10**9, "us": 10**12, "ms": 10**15, "s": 10**18,
-    "m": 60 * 10**18, "h": 3600 * 10**18, "D": 86400 * 10**18, "W": 7 * 86400 * 10**18,
-}  # fmt: skip
-"""How long the units of numpy's times are, those of constant length."""
 
 
 class WrongKeyType(TypeError):
@@ -76,15 +60,16 @@ class KeyType(ABC):
         themselves. A tuple is a struct whose fields have no names. The large and view forms of an Arrow type and its
         dictionary encoding are the same type; so are all zones of a timestamp, which is then an instant.
         """
-        return _declared(declared)
+        from statebackend.key_names import declared_by  # it knows every kind, and all are built on this module
+
+        return declared_by(declared)
 
     @staticmethod
     def parse(name: str) -> KeyType:
         """The type with this name; `UndeclarableKeyType` if it is none."""
-        found, end = _parsed(name, 0)
-        if end != len(name):
-            raise UndeclarableKeyType(f"{name!r} is not the name of a key type: {name[end:]!r} is too much")
-        return found
+        from statebackend.key_names import named  # as above
+
+        return named(name)
 
     @property
     def name(self) -> str:
@@ -321,93 +306,6 @@ class BinaryKey(KeyType):
 
 
 @dataclass(frozen=True, slots=True)
-class DateKey(KeyType):
-    """Days since 1970-01-01: 8 bytes."""
-
-    tag: ClassVar[int] = 7
-
-    def _name(self) -> str:
-        return "date"
-
-    def _arrow(self) -> pa.DataType:
-        return pa.date32()
-
-    def _width(self) -> int:
-        return 8
-
-    def _bytes_of(self, key: object) -> bytes:
-        if isinstance(key, np.datetime64):
-            days, rest = divmod(_attoseconds(self, key), _ATTOSECONDS["D"])
-            if rest or not -1 << 31 <= days < 1 << 31:
-                self._refuse(key, "it is no whole day in 32 bits")
-        elif isinstance(key, dt.date) and not isinstance(key, dt.datetime):
-            days = (key - _DAY).days
-        else:
-            self._refuse(key, "it is no date")
-        return days.to_bytes(8, "little", signed=True)
-
-    def _key_of(self, canonical: bytes) -> dt.date | np.datetime64:
-        days = int.from_bytes(canonical, "little", signed=True)
-        try:
-            return _DAY + dt.timedelta(days=days)
-        except OverflowError:
-            return np.datetime64(days, "D")
-
-
-@dataclass(frozen=True, slots=True)
-class TimestampKey(KeyType):
-    """Times in a unit since 1970-01-01T00:00: 8 bytes. If zoned, since that moment in UTC."""
-
-    unit: TimeUnit
-    tag: ClassVar[int] = 8
-    zoned: ClassVar[bool] = False
-
-    def _name(self) -> str:
-        return f"timestamp[{self.unit}{', UTC' if self.zoned else ''}]"
-
-    def _arrow(self) -> pa.DataType:
-        return pa.timestamp(self.unit, "UTC" if self.zoned else None)
-
-    def _width(self) -> int:
-        return 8
-
-    def _bytes_of(self, key: object) -> bytes:
-        if isinstance(key, np.datetime64):
-            since = _attoseconds(self, key)
-        elif isinstance(key, dt.datetime):
-            if (key.utcoffset() is not None) != self.zoned:
-                self._refuse(key, "it has no zone" if self.zoned else "it has a zone")
-            passed = key - _ZONED if self.zoned else key - _NAIVE
-            since = passed // dt.timedelta(microseconds=1) * _ATTOSECONDS["us"]
-            # pandas has times that claim to be datetimes and are finer.
-            since += getattr(key, "nanosecond", 0) * _ATTOSECONDS["ns"]
-        else:
-            self._refuse(key, "it is no datetime")
-        value, rest = divmod(since, _ATTOSECONDS[self.unit])
-        if rest or not -1 << 63 <= value < 1 << 63:
-            self._refuse(key, "it is not exact in this unit, in 64 bits")
-        return value.to_bytes(8, "little", signed=True)
-
-    def _key_of(self, canonical: bytes) -> dt.datetime | np.datetime64:
-        value = int.from_bytes(canonical, "little", signed=True)
-        micros, finer = divmod(value * _ATTOSECONDS[self.unit], _ATTOSECONDS["us"])
-        try:
-            if not finer:
-                return (_ZONED if self.zoned else _NAIVE) + dt.timedelta(microseconds=micros)
-        except OverflowError:
-            pass
-        return np.datetime64(value, self.unit)
-
-
-@dataclass(frozen=True, slots=True)
-class ZonedTimestampKey(TimestampKey):
-    """Instants: the zone in which one is given does not matter."""
-
-    tag: ClassVar[int] = 9
-    zoned: ClassVar[bool] = True
-
-
-@dataclass(frozen=True, slots=True)
 class DecimalKey(KeyType):
     """Decimals: the unscaled value at the declared scale, in 16 bytes, or in 32 if the precision needs them."""
 
@@ -468,168 +366,3 @@ class NullKey(KeyType):
 
     def _key_of(self, canonical: bytes) -> object:
         raise BrokenKey(f"a key of type null has no bytes, not {len(canonical)}")
-
-
-@dataclass(frozen=True, slots=True)
-class StructKey(KeyType):
-    """Several fields, each `delimited`. With names, keys may also be given as mappings, and columns must have them."""
-
-    fields: tuple[KeyType, ...]
-    names: tuple[str, ...] | None = None
-    tag: ClassVar[int] = 12
-
-    def __post_init__(self) -> None:
-        if not self.fields:
-            raise UndeclarableKeyType("a struct without fields is no key")
-        if self.names is not None and len(set(self.names)) < len(self.names):
-            raise UndeclarableKeyType(f"fields of a key share a name: {', '.join(self.names)}")
-
-    def _name(self) -> str:
-        if self.names is None:
-            parts = [field.name for field in self.fields]
-        else:
-            parts = [f"{dumps(name)}: {field.name}" for name, field in zip(self.names, self.fields, strict=True)]
-        return f"struct<{', '.join(parts)}>"
-
-    def _arrow(self) -> pa.DataType:
-        names = self.names or [f"f{index}" for index in range(len(self.fields))]
-        return pa.struct([(name, field.arrow) for name, field in zip(names, self.fields, strict=True)])
-
-    def _bytes_of(self, key: object) -> bytes:
-        if isinstance(key, tuple):
-            parts = key
-        elif isinstance(key, Mapping) and self.names is not None:
-            if set(key) != set(self.names):
-                self._refuse(key, "its names are others")
-            parts = tuple(key[name] for name in self.names)
-        else:
-            self._refuse(key, "it is no tuple")
-        if len(parts) != len(self.fields):
-            self._refuse(key, f"it has {len(parts)} fields")
-        try:
-            return b"".join(delimited(field.encode(part)) for field, part in zip(self.fields, parts, strict=True))
-        except WrongKeyType as error:
-            self._refuse(key, str(error))
-
-    def _key_of(self, canonical: bytes) -> tuple[object, ...]:
-        parts, at = [], 0
-        for declared in self.fields:
-            try:
-                part, at = undelimited(canonical, at)
-                parts.append(declared.decode(part))
-            except ValueError as error:
-                raise BrokenKey(f"the bytes of a key of type {self.name} are broken: {error}") from error
-        if at != len(canonical):
-            raise BrokenKey(f"the bytes of a key of type {self.name} go on behind its last field")
-        return tuple(parts)
-
-
-def _attoseconds(declared: KeyType, key: np.datetime64) -> int:
-    """Since 1970-01-01T00:00."""
-    if np.isnat(key):
-        declared._refuse(key, "it is not a time")
-    unit, step = np.datetime_data(key.dtype)
-    if unit in {"Y", "M"}:
-        key, unit, step = key.astype("datetime64[D]"), "D", 1
-    return int(key.astype(np.int64)) * step * _ATTOSECONDS[unit]
-
-
-_INTEGERS: Final = tuple(
-    IntegerKey(bits, signed)
-    for bits, signed in ((8, True), (16, True), (32, True), (64, True), (8, False), (16, False), (32, False))
-)
-_SIMPLE: Final[dict[str, KeyType]] = {
-    found.name: found
-    for found in (
-        *_INTEGERS, UnsignedKey(64, False), FloatKey(16), FloatKey(32), FloatKey(64), BooleanKey(), StringKey(),
-        BinaryKey(), DateKey(), NullKey(),
-        *(form(unit) for form in (TimestampKey, ZonedTimestampKey) for unit in get_args(TimeUnit)),
-    )
-}  # fmt: skip
-_PYTHON: Final[dict[object, str]] = {
-    int: "int64", float: "float64", str: "string", bytes: "binary", bool: "bool", dt.date: "date", type(None): "null",
-}  # fmt: skip
-_ARROW: Final[dict[object, str]] = {
-    **{found.arrow: name for name, found in _SIMPLE.items()},
-    pa.large_string(): "string", pa.string_view(): "string", pa.large_binary(): "binary", pa.binary_view(): "binary",
-    pa.date64(): "date",
-}  # fmt: skip
-
-
-def _declared(declared: object) -> KeyType:
-    if isinstance(declared, KeyType):
-        return declared
-    if isinstance(declared, tuple):
-        return StructKey(tuple(map(_declared, declared)))
-    if isinstance(declared, pa.DataType):
-        return _declared_by_arrow(declared)
-    if isinstance(declared, type) and declared in _PYTHON:
-        return _SIMPLE[_PYTHON[declared]]
-    raise UndeclarableKeyType(f"keys cannot be declared as {declared!r}: give an Arrow type, such as pyarrow.string()")
-
-
-def _declared_by_arrow(declared: pa.DataType) -> KeyType:
-    types = pa.types
-    if declared in _ARROW:
-        return _SIMPLE[_ARROW[declared]]
-    if types.is_timestamp(declared):
-        return ZonedTimestampKey(declared.unit)
-    if types.is_decimal(declared):
-        return DecimalKey(declared.precision, declared.scale)
-    if types.is_fixed_size_binary(declared):
-        return BinaryKey(declared.byte_width)
-    if types.is_dictionary(declared):
-        return _declared_by_arrow(declared.value_type)
-    if types.is_struct(declared):
-        fields = tuple(declared.field(index) for index in range(declared.num_fields))
-        return StructKey(
-            tuple(_declared_by_arrow(field.type) for field in fields), tuple(str(field.name) for field in fields)
-        )
-    raise UndeclarableKeyType(f"keys cannot be declared as Arrow's {declared}")
-
-
-_WORD: Final = re.compile(r"[a-z0-9]+(?:\[[^\[\]]*\]|\([^()]*\))?")
-_BINARY: Final = re.compile(r"binary\[([1-9][0-9]*)\]")
-_DECIMAL: Final = re.compile(r"decimal\(([1-9][0-9]*), (0|-?[1-9][0-9]*)\)")
-
-
-def _parsed(name: str, start: int) -> tuple[KeyType, int]:
-    """The type whose name begins at `start`, and where that name ends."""
-    if name.startswith("struct<", start):
-        return _parsed_struct(name, start + len("struct<"))
-    word = _WORD.match(name, start)
-    text = word.group() if word else ""
-    if text in _SIMPLE:
-        found = _SIMPLE[text]
-    elif size := _BINARY.fullmatch(text):
-        found = BinaryKey(int(size.group(1)))
-    elif digits := _DECIMAL.fullmatch(text):
-        found = DecimalKey(int(digits.group(1)), int(digits.group(2)))
-    else:
-        raise UndeclarableKeyType(f"{name!r} is not the name of a key type: at {name[start:]!r} none begins")
-    return found, start + len(text)
-
-
-def _parsed_struct(name: str, at: int) -> tuple[KeyType, int]:
-    fields: list[KeyType] = []
-    names: list[str] = []
-    while True:
-        if name.startswith('"', at):
-            try:
-                field_name, at = JSONDecoder().raw_decode(name, at)
-            except JSONDecodeError as error:
-                raise UndeclarableKeyType(
-                    f"{name!r} is not the name of a key type: a field's name is broken"
-                ) from error
-            if not name.startswith(": ", at):
-                raise UndeclarableKeyType(f"{name!r} is not the name of a key type: a field's name stands alone")
-            names.append(str(field_name))
-            at += len(": ")
-        field, at = _parsed(name, at)
-        fields.append(field)
-        if name.startswith(", ", at):
-            at += len(", ")
-            continue
-        if not name.startswith(">", at) or len(names) not in {0, len(fields)}:
-            raise UndeclarableKeyType(f"{name!r} is not the name of a key type: a struct does not end well")
-        return StructKey(tuple(fields), tuple(names) if names else None), at + 1

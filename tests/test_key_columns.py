@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from statebackend import key_hash
 from statebackend.key_columns import KeyColumn, canonical_column, decode_keys, key_column
-from statebackend.key_types import BrokenKey, KeyType, StructKey, WrongKeyType
+from statebackend.key_structs import StructKey
+from statebackend.key_types import BrokenKey, KeyType, WrongKeyType
 from statebackend.keygroups import key_group_of
 from tests.key_strategies import FORMS, array_of, key_types, keys_of
 

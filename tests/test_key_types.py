@@ -17,15 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statebackend.key_hash import hash_bytes, hash_word
-from statebackend.key_types import (
-    BinaryKey,
-    BrokenKey,
-    IntegerKey,
-    KeyType,
-    StructKey,
-    UndeclarableKeyType,
-    WrongKeyType,
-)
+from statebackend.key_structs import StructKey
+from statebackend.key_types import BinaryKey, BrokenKey, IntegerKey, KeyType, UndeclarableKeyType, WrongKeyType
 from tests.key_strategies import key_types, keys_of
 
 GOLDEN = Path(__file__).parent / "golden" / "key_hashes.json"
