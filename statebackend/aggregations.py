@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 import numpy as np
@@ -153,7 +154,8 @@ class _OfNumbers(ABC):
     def update(self, accumulators: Accumulators, slots: Slots, values: pa.Array | None) -> None:
         """Fold the values in; `AggregationError` if they are not of the declared kind."""
         slots, numbers = _numbers(self, self.number, slots, values)
-        self._fold(accumulators["value"], accumulators["seen"], slots, numbers)
+        with _QUIET():
+            self._fold(accumulators["value"], accumulators["seen"], slots, numbers)
 
     def result(self, accumulators: Accumulators, slots: Slots) -> pa.Array:
         """64-bit integers or floats, as declared; null for a key that has seen no value."""
@@ -262,7 +264,8 @@ class Mean:
     def update(self, accumulators: Accumulators, slots: Slots, values: pa.Array | None) -> None:
         """Fold the values in; `AggregationError` if they are no numbers."""
         slots, numbers = _numbers(self, float, slots, values)
-        np.add.at(accumulators["sum"], slots, numbers)
+        with _QUIET():
+            np.add.at(accumulators["sum"], slots, numbers)
         np.add.at(accumulators["count"], slots, 1)
 
     def result(self, accumulators: Accumulators, slots: Slots) -> pa.Array:
@@ -273,6 +276,9 @@ class Mean:
 
 
 _LARGEST = 2**63 - 1
+
+_QUIET = partial(np.errstate, invalid="ignore", over="ignore")
+"""Infinities and NaN are results like any other."""
 
 
 def _numbers(
