@@ -12,21 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from statebackend.growing_array import GrowingArray
 from statebackend.key_columns import KeyColumn
+from statebackend.slot_table import Flags, Hashes, Integers
 
 Bytes = NDArray[np.uint8]
-Flags = NDArray[np.bool_]
-Hashes = NDArray[np.uint64]
-Integers = NDArray[np.int64]
 
-_Item = TypeVar("_Item", bound=np.generic)
+_LENGTH = 32
+_LENGTHS = (1 << _LENGTH) - 1
 
 _WORD = 8
 _KEPT = np.tril(np.full((_WORD, _WORD), 0xFF, dtype=np.uint8), -1).view(np.uint64).reshape(-1)
@@ -77,7 +75,7 @@ class Spans:
         if int(self.starts.max()) + width > len(data):
             data = np.concatenate((data, np.zeros(width, dtype=np.uint8)))
         # Every stretch of so many bytes as one item: this is what numpy gathers fastest.
-        stretches = as_strided(data[:width].view(f"V{width}"), (len(data) - width + 1,), (1,), writeable=False)
+        stretches = np.ndarray((len(data) - width + 1,), f"V{width}", data, strides=(1,))
         rows: Bytes = stretches[self.starts].view(np.uint8).reshape(-1, width)
         if self.width != width:
             rows.view(np.uint64)[:, -1] &= _KEPT[self.widths % _WORD]
@@ -88,7 +86,7 @@ class Rows:
     """Rows of the same number of words, which is at least one, that are taken into use and given back."""
 
     def __init__(self, words: int, room: int = 0) -> None:
-        self._rows: NDArray[np.void] = np.zeros(room, dtype=f"V{words * _WORD}")
+        self._rows = GrowingArray[np.void](f"V{words * _WORD}", room)
         self._free: Integers = np.empty(0, dtype=np.int64)
         self._limit = 0
 
@@ -97,30 +95,34 @@ class Rows:
         left = max(0, len(self._free) - number)
         again, self._free = self._free[left:], self._free[:left]
         first, self._limit = self._limit, self._limit + number - len(again)
-        self.reserve(self._limit)
+        self._rows.make_room(self._limit)
         return np.concatenate((again, np.arange(first, self._limit)))
 
     def give_back(self, rows: Integers) -> None:
         """These rows are no longer in use."""
         self._free = np.concatenate((self._free, rows))
 
-    def use(self, rows: Integers) -> None:
-        """Of all rows these are in use, and no others."""
-        free = np.ones(len(self._rows), dtype=np.bool_)
+    def use(self, rows: Integers, limit: int) -> None:
+        """Of the rows below `limit` these are in use."""
+        free = np.ones(limit, dtype=np.bool_)
         free[rows] = False
-        self._free, self._limit = np.flatnonzero(free), len(self._rows)
+        self._free, self._limit = np.flatnonzero(free), limit
 
     def reserve(self, room: int) -> None:
-        """Make room for the rows below this number."""
-        self._rows = grown(self._rows, room)
+        """Make room for the rows below this number at once."""
+        self._rows.reserve(room)
+
+    def make_room(self, limit: int) -> None:
+        """Make sure that the rows below this number can be put."""
+        self._rows.make_room(limit)
 
     def put(self, rows: Integers, content: Bytes) -> None:
         """Write this into the rows."""
-        self._rows[rows] = np.ascontiguousarray(content).view(self._rows.dtype).reshape(-1)
+        self._rows.put(rows, np.ascontiguousarray(content).view(self._rows.now.dtype).reshape(-1))
 
     def at(self, rows: Integers) -> Bytes:
         """What is in the rows."""
-        return self._rows.take(rows).view(np.uint8).reshape(len(rows), self._rows.itemsize)
+        return self._rows.now.take(rows).view(np.uint8).reshape(len(rows), self._rows.now.itemsize)
 
     def same(self, rows: Integers, wanted: Bytes) -> Flags:
         """For each row whether it has what is wanted."""
@@ -129,7 +131,7 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """The memory that is held."""
+        """The memory in use."""
         return self._rows.nbytes + self._free.nbytes
 
 
@@ -137,36 +139,39 @@ class KeyArena:
     """The bytes of the keys at the slots of an index; made for the keys that come first, then open to all."""
 
     def __init__(self, first: Spans, room: int) -> None:
-        self._room = room
         self._width = first.width or None
         """The width of all keys, whose rows are their slots; None once they have different ones."""
-        self._widths: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
-        self._row: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
         self._rows: dict[int, Rows] = {}
-        if self._width is None:
-            self.reserve(room)
-        else:
+        self._where = GrowingArray[np.int64](np.int64, room if self._width is None else 0)
+        """By slot: which row, and in the lower half how many bytes. Empty while all keys have one width."""
+        if self._width is not None:
             self._rows[words_of(self._width)] = Rows(words_of(self._width), room)
 
     def reserve(self, room: int) -> None:
-        """Make room for the slots below this number."""
-        self._room = max(room, self._room)
+        """Make room for the slots below this number at once; with different widths, not for the keys themselves."""
         if self._width is None:
-            self._widths, self._row = grown(self._widths, self._room), grown(self._row, self._room)
+            self._where.reserve(room)
         else:
-            self._rows[words_of(self._width)].reserve(self._room)
+            self._rows[words_of(self._width)].reserve(room)
+
+    def make_room(self, limit: int) -> None:
+        """Make sure that keys can be put at the slots below this number."""
+        if self._width is None:
+            self._where.make_room(limit)
+        else:
+            self._rows[words_of(self._width)].make_room(limit)
 
     def takes(self, keys: Spans) -> bool:
         """Whether the keys can be put here; if not, call `take_all` first."""
         return self._width is None or keys.width == self._width
 
-    def take_all(self, in_use: Integers) -> None:
-        """Take keys of all widths from now on; `in_use` are the slots with a key. No key is moved."""
+    def take_all(self, in_use: Integers, limit: int) -> None:
+        """Take keys of all widths from now on. No key is moved; they are at the slots `in_use`, below `limit`."""
         assert self._width is not None
         (rows,) = self._rows.values()
-        rows.use(in_use)
-        self._widths = np.full(self._room, self._width, dtype=np.int32)
-        self._row = np.arange(self._room, dtype=np.int32)
+        rows.use(in_use, limit)
+        self._where.make_room(limit)
+        self._where.put(in_use, in_use << _LENGTH | self._width)
         self._width = None
 
     def put(self, slots: Integers, keys: Spans) -> None:
@@ -175,30 +180,32 @@ class KeyArena:
             words = words_of(self._width)
             self._rows[words].put(slots, keys.rows(words))
             return
-        self._widths[slots] = keys.widths
+        where = keys.widths.copy()
         for words, which in _by_words(keys.widths):
             rows = self._rows.setdefault(words, Rows(words))
             new = rows.new(len(which))
             rows.put(new, keys.chosen(which).rows(words))
-            self._row[slots[which]] = new
+            where[which] |= new << _LENGTH
+        self._where.put(slots, where)
 
     def forget(self, slots: Integers) -> None:
         """The bytes at these slots are needed no more."""
         if self._width is None:
-            for words, which in _by_words(self._widths[slots]):
-                self._rows[words].give_back(self._row[slots[which]].astype(np.int64))
+            where = self._where.now[slots]
+            for words, which in _by_words(where & _LENGTHS):
+                self._rows[words].give_back(where[which] >> _LENGTH)
 
     def same(self, slots: Integers, keys: Spans) -> Flags:
         """For each key whether exactly its bytes are at the slot, which is in use."""
         if self._width is not None and self._width == keys.width:
             words = words_of(self._width)
             return self._rows[words].same(slots, keys.rows(words))
-        here = self._width if self._width is not None else self._widths[slots]
-        result: Flags = np.equal(here, keys.widths)
+        where = self._where_of(slots)
+        result: Flags = where & _LENGTHS == keys.widths
         alike = np.flatnonzero(result)
         for words, which in _by_words(keys.widths[alike]):
             chosen = alike[which]
-            result[chosen] = self._rows[words].same(self._rows_of(slots[chosen]), keys.chosen(chosen).rows(words))
+            result[chosen] = self._rows[words].same(where[chosen] >> _LENGTH, keys.chosen(chosen).rows(words))
         return result
 
     def at(self, slots: Integers, hashes: Hashes) -> KeyColumn:
@@ -207,36 +214,27 @@ class KeyArena:
             offsets = np.arange(len(slots) + 1, dtype=np.int64) * self._width
             rows = self._rows[words_of(self._width)].at(slots)
             return KeyColumn(rows[:, : self._width].reshape(-1), offsets, hashes, self._width)
-        widths = self._widths[slots].astype(np.int64)
+        where = self._where.now[slots]
+        widths = where & _LENGTHS
         parts = [(np.flatnonzero(widths == 0), np.empty(0, dtype=np.uint8))]
         for words, which in _by_words(widths):
-            rows = self._rows[words].at(self._rows_of(slots[which]))
+            rows = self._rows[words].at(where[which] >> _LENGTH)
             parts.append((which, rows[np.arange(words * _WORD) < widths[which, None]]))
         data, order = np.concatenate([data for _, data in parts]), np.concatenate([which for which, _ in parts])
-        offsets = _offsets(widths)
-        return KeyColumn(_put_in_order(data, widths, order), offsets, hashes)
+        return KeyColumn(_put_in_order(data, widths, order), _offsets(widths), hashes)
 
-    def _rows_of(self, slots: Integers) -> Integers:
-        return slots if self._width is not None else self._row[slots].astype(np.int64)
+    def _where_of(self, slots: Integers) -> Integers:
+        return self._where.now.take(slots) if self._width is None else slots << _LENGTH | self._width
 
     @property
     def nbytes(self) -> int:
-        """The memory that is held."""
-        return self._widths.nbytes + self._row.nbytes + sum(rows.nbytes for rows in self._rows.values())
+        """The memory in use."""
+        return self._where.nbytes + sum(rows.nbytes for rows in self._rows.values())
 
 
 def words_of(width: int) -> int:
     """How many words a key of that many bytes has."""
     return -(-width // _WORD)
-
-
-def grown(array: NDArray[_Item], least: int) -> NDArray[_Item]:
-    """The same array with zeros behind it, at least so long; twice as long as before if it is too short."""
-    if least <= len(array):
-        return array
-    result: NDArray[_Item] = np.zeros(max(least, 2 * len(array)), dtype=array.dtype)
-    result[: len(array)] = array
-    return result
 
 
 def _common(widths: Integers) -> int | None:
