@@ -37,8 +37,16 @@ _LONG: Final = 0x7FFF
 """Keys of this many words and more are sorted as if they were equally long, so their last words are not in order."""
 
 
-_WORD_SEEDS: Final = tuple(tag * _C1 + 8 * _C3 & _ALL for tag in range(16))
-"""What the hash of a key of one word starts from, by tag."""
+_SHORT: Final = 128
+"""Below this many bytes, what the hash of a key needs besides the key is at hand."""
+
+_SEEDS: Final = tuple(tuple(tag * _C1 + size * _C3 & _ALL for size in range(_SHORT)) for tag in range(16))
+"""What the hash starts from, by tag and length."""
+
+_WORD_SEEDS: Final = tuple(seeds[8] for seeds in _SEEDS)
+
+_WORDS: Final = tuple(struct.Struct(f"<{count}Q").unpack for count in range(_SHORT // 8 + 1))
+"""How bytes become words, by the number of words."""
 
 
 def hash_word(tag: int, word: int) -> int:
@@ -53,7 +61,8 @@ def hash_word(tag: int, word: int) -> int:
 def hash_bytes(tag: int, canonical: bytes) -> int:
     """The hash of a key that is not null."""
     size = len(canonical)
-    return _finished(_folded(tag * _C1 + size * _C3 & _ALL, canonical))
+    seed = _SEEDS[tag][size] if size < _SHORT else tag * _C1 + size * _C3 & _ALL
+    return _finished(_folded(seed, canonical))
 
 
 def hash_null(tag: int) -> int:
@@ -83,7 +92,7 @@ def _folded(h: int, part: bytes) -> int:
     count = len(part) + 7 >> 3
     if len(part) & 7:
         part = part.ljust(count << 3, b"\x00")
-    for word in struct.unpack(f"<{count}Q", part):
+    for word in _WORDS[count](part) if count < len(_WORDS) else struct.unpack(f"<{count}Q", part):
         h = ((h ^ word) * _C1) & _ALL
         h ^= h >> 32
     return h

@@ -97,8 +97,9 @@ class KeyType(ABC):
         """
         if canonical is None:
             return None
-        if self.width is not None and len(canonical) != self.width:
-            raise BrokenKey(f"a key of type {self.name} has {self.width} bytes, not {len(canonical)}")
+        width = self._width()
+        if width is not None and len(canonical) != width:
+            raise BrokenKey(f"a key of type {self.name} has {width} bytes, not {len(canonical)}")
         return self._key_of(canonical)
 
     def hash(self, key: object) -> int:

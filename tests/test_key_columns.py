@@ -152,6 +152,18 @@ def test_what_lies_below_a_null_struct_does_not_matter() -> None:
     assert bytes_in(key_column(structs, key_type)) == [key_type.encode((dt.datetime(1970, 1, 1, 0, 0, 5), "a")), None]
 
 
+def test_the_fields_of_a_struct_may_come_in_any_form() -> None:
+    names = pa.array(["behind", "b", None, "a"]).dictionary_encode()
+    sizes = pa.array([0, 1, 2, None], pa.int16())
+    texts = pa.array(["behind", "long enough to be out of line", None, ""], pa.string_view())
+    structs = pa.StructArray.from_arrays(
+        [names, sizes, texts, pa.nulls(4)], names=["a", "b", "c", "d"], mask=pa.array([False, False, True, False])
+    )
+    key_type = KeyType.of((str, int, str, bytes))
+    keys = [("b", 1, "long enough to be out of line", None), None, ("a", None, "", None)]
+    assert bytes_in(key_column(structs[1:], key_type)) == [key_type.encode(key) for key in keys]
+
+
 FITTING = [
     (pa.array([-7], pa.int8()), int, -7),
     (pa.array([200], pa.uint8()), pa.int16(), 200),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
+import pickle
 import struct
 from decimal import Decimal
 from enum import IntEnum
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from statebackend.key_columns import canonical_column
 from statebackend.key_hash import hash_bytes, hash_word
 from statebackend.key_structs import StructKey
 from statebackend.key_types import BinaryKey, BrokenKey, IntegerKey, KeyType, UndeclarableKeyType, WrongKeyType
@@ -66,6 +68,12 @@ def test_the_hash_is_the_one_that_is_written_down() -> None:
     assert KeyType.of(str).hash("eleven long") == h
 
 
+@pytest.mark.parametrize("size", [119, 120, 127, 128, 129, 135, 136, 137, 5000])
+def test_a_long_key_is_hashed_alone_as_in_a_column(size: int) -> None:
+    keys = [bytes(index % 256 for index in range(size)), b"short"]
+    assert KeyType.of(bytes).hash(keys[0]) == int(canonical_column([keys[0]] * 30 + keys, KeyType.of(bytes)).hashes[30])
+
+
 @given(st.integers(0, 2**64 - 1), st.integers(1, 12))
 def test_a_word_is_hashed_as_its_bytes_are(word: int, tag: int) -> None:
     assert hash_word(tag, word) == hash_bytes(tag, word.to_bytes(8, "little"))
@@ -106,6 +114,11 @@ def test_a_type_is_found_by_its_name(key_type: KeyType) -> None:
     assert KeyType.parse(key_type.name) == key_type
     assert KeyType.of(key_type) == key_type
     assert hash(KeyType.parse(key_type.name)) == hash(key_type)
+
+
+@given(key_types)
+def test_a_type_travels_between_processes(key_type: KeyType) -> None:
+    assert pickle.loads(pickle.dumps(key_type)) == key_type
 
 
 @given(key_types, key_types)
