@@ -102,3 +102,10 @@ def joined(ranges: Iterable[KeyGroupRange]) -> tuple[KeyGroupRange, ...]:
         else:
             result.append(item)
     return tuple(result)
+
+
+def without(ranges: tuple[KeyGroupRange, ...], taken: Iterable[KeyGroupRange]) -> tuple[KeyGroupRange, ...]:
+    """What is left of ranges when others are taken away."""
+    for item in taken:
+        ranges = tuple(part for one in ranges for part in one.minus(item))
+    return ranges

@@ -1,0 +1,33 @@
+"""What can be cut: keyed state in memory, as those see it who make files of it.
+
+What always holds: what was frozen does not change any more, and is readable until it is released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+
+class Frozen(Protocol):
+    """What changed between two cuts, in memory."""
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it will be in a file."""
+
+    def entries(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """All of it, sorted by name, None for what is gone. Called in the background; again after a failure."""
+
+
+class Cuttable(Protocol):
+    """Keyed state in memory. `settled` is called in the background, all else by the thread that owns the state."""
+
+    def freeze(self, epoch_number: int) -> Frozen:
+        """Set apart what changed since the last cut, in time that does not depend on the size of the state."""
+
+    def release(self, frozen: Frozen) -> None:
+        """The backend has it now; it need not be kept in memory. The oldest comes first."""
+
+    def settled(self, live: Iterator[tuple[bytes, bytes]], epoch_number: int) -> Iterator[tuple[bytes, bytes]]:
+        """What a base of this epoch says in place of these entries, which are all there are of some key groups."""

@@ -1,0 +1,367 @@
+"""From a cut to durable files, in the background: written, linked locally, uploaded, taken by the local backend.
+
+What always holds: the thread that owns the state never waits here for a disk or a store; an epoch is reported durable
+only when the store has all its files; the backend takes a delta only after its file is whole and linked; and one
+thread writes all files, so that a base is made of a backend that nothing changes meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Lock
+
+from statebackend import entries as naming
+from statebackend import fail_points
+from statebackend.backend import Backend, LocalDiskError
+from statebackend.consolidation import LARGEST_FILE, Consolidate, Merge, Planner, Policy
+from statebackend.cuttable import Cuttable, Frozen
+from statebackend.fail_points import reached
+from statebackend.files import FileKind, FileRef, FileSet
+from statebackend.ids import NO_EPOCH, Epoch
+from statebackend.keygroups import KeyGroupRange, without
+from statebackend.local_files import LocalFiles
+from statebackend.state_files import NotLinked, StateFiles
+from statebackend.store import BlobStore
+from statebackend.uploads import Durable, Emptied, Merged, NotDurable, Persisted, Uploads
+
+
+@dataclass(slots=True)
+class _Delta:
+    frozen: Frozen
+    written: bool = False
+    file: FileRef | None = None
+    """What it is in; None as long as it is not written, or if nothing had changed."""
+    stored: bool = False
+    taken: bool = False
+    """Whether the backend has it, or is about to."""
+    released: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    epoch: Epoch
+    file: FileRef | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    epoch: Epoch
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    epochs: tuple[Epoch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _NotTaken:
+    epochs: tuple[Epoch, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewritten:
+    """What was asked for and is in the store; less of it, or nothing, if it failed."""
+
+    changes: Persisted
+    epoch: Epoch
+    """No epoch before this one may name it."""
+    made: tuple[FileRef, ...]
+    """All files that were written, also if they are good for nothing now."""
+    reason: str | None = None
+
+
+_Result = _Written | _Stored | _Failed | _Taken | _NotTaken | _Rewritten
+
+
+@dataclass(frozen=True, slots=True)
+class PersisterStatistics:
+    """What the background has done and has before it."""
+
+    epochs_pending: int
+    uploaded_bytes: int
+    bases: int
+    merges: int
+    trouble: str | None
+    """What went wrong last in work that no epoch waits for; it is tried again."""
+
+
+class Persister:
+    """The background of one partition's keyed state, in one attempt.
+
+    One thread owns it and calls all methods. `wake`, if given, is called from background threads whenever there is
+    something for `poll` to find. A crash at any point leaves in the store files that no complete epoch names.
+    """
+
+    def __init__(
+        self,
+        state: Cuttable,
+        backend: Backend,
+        restored: FileSet,
+        files: StateFiles,
+        *,
+        store: BlobStore,
+        local: LocalFiles,
+        policy: Policy,
+        uploads_at_once: int = 4,
+        wake: Callable[[], None] | None = None,
+    ) -> None:
+        self._state = state
+        self._backend = backend
+        self._files = files
+        self._store = store
+        self._local = local
+        self._wake = wake
+        self._uploads = Uploads(restored)
+        self._planner = Planner(policy)
+        self._deltas: dict[Epoch, _Delta] = {}
+        self._linked = {file.path: file for file in restored.files}
+        self._heard_of = set(self._linked)
+        self._taken_up_to = max((file.epoch for file in restored.files), default=NO_EPOCH)
+        self._rewritten: _Rewritten | None = None
+        self._rewritten_size = 0
+        self._rewrite_due: Epoch | None = None
+        self._uploaded_bytes = self._bases = self._merges = 0
+        self._trouble: str | None = None
+        self._counting = Lock()
+        self._results: SimpleQueue[_Result] = SimpleQueue()
+        self._disk = ThreadPoolExecutor(1, "epochcut-disk")
+        self._uploaders = ThreadPoolExecutor(uploads_at_once, "epochcut-upload")
+
+    @property
+    def files(self) -> FileSet:
+        """All that is durable without a gap."""
+        return self._uploads.files
+
+    def statistics(self) -> PersisterStatistics:
+        """What was done so far."""
+        return PersisterStatistics(len(self._deltas), self._uploaded_bytes, self._bases, self._merges, self._trouble)
+
+    # --- called by the owner of the state -----------------------------------------------------------------------------
+
+    def cut(self, epoch: Epoch) -> None:
+        """The state as it is now is the epoch's; everything else happens in the background. Takes milliseconds."""
+        self._deltas[epoch] = _Delta(self._state.freeze(epoch.number))
+        reached(fail_points.DELTA_FROZEN)
+        for due in self._uploads.freeze(epoch):
+            delta = self._deltas[due.epoch]
+            if delta.written:
+                self._uploaders.submit(self._upload, due.epoch, delta.file)
+            else:
+                self._disk.submit(self._write, due.epoch, delta.frozen)
+
+    def poll(self, timeout: float = 0) -> list[Durable | NotDurable]:
+        """What became of epochs since the last call; waits up to `timeout` seconds for the first news of any kind."""
+        answers: list[Durable | NotDurable] = []
+        with suppress(Empty):
+            answers += self._handle(self._results.get(block=timeout > 0, timeout=timeout or None))
+            while True:
+                answers += self._handle(self._results.get_nowait())
+        return answers
+
+    def completed(self, epoch: Epoch) -> None:
+        """The epoch is complete: no rollback goes behind it. Its changes go into the backend."""
+        self._uploads.completed(epoch)
+        self._take(epoch)
+        pinned = self._uploads.pinned() | self._not_in_a_set()
+        gone = self._heard_of - pinned
+        self._heard_of -= gone
+        self._disk.submit(self._forget, gone)
+
+    def take_early(self) -> None:
+        """Memory is short: what was written goes into the backend although its epoch is not complete."""
+        if self._deltas:
+            self._take(max(self._deltas))
+
+    def close(self) -> None:
+        """Stop the background: what is being written or uploaded is finished, what waits is given up."""
+        self._disk.shutdown(wait=True, cancel_futures=True)
+        self._uploaders.shutdown(wait=True, cancel_futures=True)
+
+    def _take(self, up_to: Epoch) -> None:
+        due: list[tuple[Epoch, FileRef | None]] = []
+        for epoch, delta in self._deltas.items():
+            if epoch > up_to or not delta.written:
+                break
+            if not delta.taken:
+                delta.taken = True
+                due.append((epoch, delta.file))
+        if due:
+            self._disk.submit(self._ingest, due)
+
+    def _not_in_a_set(self) -> set[str]:
+        files = [delta.file for delta in self._deltas.values() if delta.file is not None]
+        made = self._rewritten.made if self._rewritten is not None else ()
+        return {file.path for file in (*files, *made)}
+
+    def _handle(self, result: _Result) -> Sequence[Durable | NotDurable]:
+        match result:
+            case _Written(epoch, file):
+                self._deltas[epoch].written, self._deltas[epoch].file = True, file
+                self._heard_of.update([] if file is None else [file.path])
+            case _Stored(epoch):
+                return self._stored(epoch)
+            case _Failed(epoch, reason):
+                return self._uploads.failed(epoch, reason)
+            case _Taken(epochs):
+                for epoch in epochs:
+                    self._state.release(self._deltas[epoch].frozen)
+                    self._deltas[epoch].released = True
+                    self._settle(epoch)
+            case _NotTaken(epochs, reason):
+                self._trouble = reason
+                for epoch in epochs:
+                    self._deltas[epoch].taken = False
+            case _Rewritten():
+                self._rewritten = result
+                self._heard_of.update(file.path for file in result.made)
+                self._trouble = result.reason or self._trouble
+        return ()
+
+    def _stored(self, epoch: Epoch) -> list[Durable]:
+        delta = self._deltas[epoch]
+        delta.stored = True
+        changes = Persisted(() if delta.file is None else (delta.file,))
+        rewritten = self._rewritten
+        if rewritten is not None and rewritten.epoch <= epoch:
+            also = rewritten.changes
+            changes = Persisted((*changes.files, *also.files), also.emptied, also.merged)
+            self._rewritten, self._rewrite_due = None, epoch
+            self._rewritten_size = sum(file.size for file in also.files)
+            self._bases += len(also.files)
+            self._merges += len(also.merged)
+        durable = self._uploads.persisted(epoch, changes)
+        if durable:
+            newest = durable[-1].epoch
+            self._plan(newest, sum(_size_of(self._deltas.get(one.epoch)) for one in durable))
+        self._settle(epoch)
+        return durable
+
+    def _settle(self, epoch: Epoch) -> None:
+        """Forget a delta that is in the store and in the backend."""
+        delta = self._deltas[epoch]
+        if delta.stored and delta.released:
+            del self._deltas[epoch]
+
+    def _plan(self, epoch: Epoch, changed: int) -> None:
+        """See whether files should be rewritten, now that so many bytes have come into the set."""
+        if self._rewrite_due is not None and self._rewrite_due <= epoch:
+            self._planner.answered(self._rewritten_size)
+            self._rewrite_due = None
+        steps = self._planner.changed(self._uploads.files, changed)
+        if steps:
+            self._disk.submit(self._rewrite, steps)
+
+    # --- in the background: one thread for the disk -------------------------------------------------------------------
+
+    def _tell(self, result: _Result) -> None:
+        self._results.put(result)
+        if self._wake is not None:
+            self._wake()
+
+    def _write(self, epoch: Epoch, frozen: Frozen) -> None:
+        try:
+            file = self._files.write(frozen.entries(), epoch, FileKind.DELTA, frozen.size)
+            self._linked.update({} if file is None else {file.path: file})
+            reached(fail_points.DELTA_WRITTEN)
+        except Exception as error:
+            self._tell(_Failed(epoch, str(error)))
+            return
+        self._tell(_Written(epoch, file))
+        self._uploaders.submit(self._upload, epoch, file)
+
+    def _ingest(self, due: Sequence[tuple[Epoch, FileRef | None]]) -> None:
+        epochs = tuple(epoch for epoch, _ in due)
+        try:
+            reached(fail_points.BEFORE_INGEST)
+            self._backend.ingest([self._files.link(file) for _, file in due if file is not None])
+            reached(fail_points.AFTER_INGEST)
+        except Exception as error:
+            self._tell(_NotTaken(epochs, f"epochs up to {epochs[-1]} did not get into the local backend: {error}"))
+            return
+        self._taken_up_to = max(self._taken_up_to, *epochs)
+        self._tell(_Taken(epochs))
+
+    def _rewrite(self, steps: Sequence[Consolidate | Merge]) -> None:
+        bases: list[FileRef] = []
+        emptied: list[Emptied] = []
+        merges: list[Merged] = []
+        reason = None
+        epoch = self._taken_up_to
+        try:
+            for step in steps:
+                match step:
+                    case Consolidate(groups):
+                        base = self._write_base(groups, epoch)
+                        bases += [] if base is None else [base]
+                        empty = without((groups,), () if base is None else base.ranges)
+                        emptied += [Emptied(empty, epoch)] if empty else []
+                    case Merge(run):
+                        merged = self._files.merged(run)
+                        if merged is not None:
+                            merges.append(Merged(frozenset(file.path for file in run), merged))
+                reached(fail_points.BASE_WRITTEN)
+        except Exception as error:
+            reason = f"files could not be rewritten at epoch {epoch}: {error}"
+        changes = Persisted(tuple(bases), tuple(emptied), tuple(merges))
+        made = (*bases, *(merge.file for merge in merges))
+        self._linked.update({file.path: file for file in made})
+        self._uploaders.submit(self._upload_rewritten, changes, epoch, made, reason)
+
+    def _write_base(self, groups: KeyGroupRange, epoch: Epoch) -> FileRef | None:
+        """All there is of these groups in the backend as one file, which takes its place there too."""
+        live = self._backend.scan(*naming.bounds(groups))
+        base = self._files.write(self._state.settled(live, epoch.number), epoch, FileKind.BASE, LARGEST_FILE)
+        self._backend.rebase([groups], epoch.number, None if base is None else self._files.link(base))
+        return base
+
+    def _forget(self, paths: set[str]) -> None:
+        for path in paths:
+            self._linked.pop(path, None)
+        with suppress(LocalDiskError):  # what stays is removed next time
+            self._local.keep(self._linked.values())
+
+    # --- in the background: threads for the store ---------------------------------------------------------------------
+
+    def _upload(self, epoch: Epoch, file: FileRef | None) -> None:
+        try:
+            if file is not None:
+                self._put(file)
+            reached(fail_points.DELTA_UPLOADED)
+        except Exception as error:
+            self._tell(_Failed(epoch, str(error)))
+            return
+        self._tell(_Stored(epoch))
+
+    def _upload_rewritten(
+        self, changes: Persisted, epoch: Epoch, made: tuple[FileRef, ...], reason: str | None
+    ) -> None:
+        try:
+            for file in made:
+                self._put(file)
+            reached(fail_points.BASE_UPLOADED)
+        except Exception as error:
+            changes, reason = Persisted(), f"rewritten files of epoch {epoch} could not be uploaded: {error}"
+        self._tell(_Rewritten(changes, epoch, made, reason))
+
+    def _put(self, file: FileRef) -> None:
+        local = self._local.find(file)
+        if local is None:
+            raise NotLinked(f"the local copy of {file.path} of epoch {file.epoch} has gone before it was uploaded")
+        self._store.upload(local, file.path)
+        with self._counting:
+            self._uploaded_bytes += file.size
+
+
+def _size_of(delta: _Delta | None) -> int:
+    return 0 if delta is None or delta.file is None else delta.file.size

@@ -1,0 +1,91 @@
+"""Entries become files of a state: written into a scratch folder, named for the store, linked locally.
+
+What always holds: a reference that is returned stands for a local link with that content; what a file says stays valid
+for those key groups only that have entries in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from heapq import merge
+from itertools import count
+from operator import itemgetter
+from pathlib import Path
+
+from statebackend import entries as naming
+from statebackend.backend import BackendError
+from statebackend.files import FileKind, FileRef
+from statebackend.ids import Epoch, KeyGroup
+from statebackend.keygroups import KeyGroupRange
+from statebackend.local_files import LocalFiles
+from statebackend.sst import Compression, Entry, read_sst, write_sst
+
+
+class NotLinked(BackendError):
+    """A file that ought to be linked locally and is not (any more)."""
+
+
+class StateFiles:
+    """Writes and merges the files of one partition's state, in one thread. A crash leaves files in the folder."""
+
+    def __init__(self, folder: Path, local: LocalFiles, name: Callable[[], str], meta: bytes) -> None:
+        self._folder = folder
+        self._local = local
+        self._name = name
+        self._meta = meta
+        self._numbers = count()
+
+    def write(self, entries: Iterable[Entry], epoch: Epoch, kind: FileKind, size: int) -> FileRef | None:
+        """Make a file of sorted entries, of about this size; None if there are none."""
+        path = self._scratch()
+        info = write_sst(path, entries, epoch.number, self._meta, compression=Compression.for_size(size))
+        if info is None:
+            return None
+        file = FileRef(self._name(), info.groups, epoch, kind, info.size, info.checksum)
+        try:
+            self._local.add(file, path)
+        finally:
+            path.unlink(missing_ok=True)
+        return file
+
+    def merged(self, run: Sequence[FileRef]) -> FileRef | None:
+        """One delta that says what these say where they are valid; see `FileSet.merged`."""
+        with ExitStack() as stack:
+            sources = []
+            for age, file in enumerate(reversed(run)):
+                content = stack.enter_context(read_sst(self.link(file), self._folder))
+                sources.append(_valid(content.entries, file.ranges, age))
+            newest = _first_of_each(merge(*sources, key=itemgetter(0, 1)))
+            return self.write(newest, run[-1].epoch, FileKind.DELTA, sum(file.size for file in run))
+
+    def link(self, file: FileRef) -> Path:
+        """A link to the file that may be consumed. `NotLinked` if there is none to copy."""
+        target = self._scratch()
+        if not self._local.link_into(file, target):
+            raise NotLinked(f"the local copy of {file.path} of epoch {file.epoch} has gone from {self._local.folder}")
+        return target
+
+    def _scratch(self) -> Path:
+        return self._folder / f"{next(self._numbers)}.sst"
+
+
+_Aged = tuple[bytes, int, bytes | None]
+
+
+def _valid(entries: Iterator[Entry], ranges: tuple[KeyGroupRange, ...], age: int) -> Iterator[_Aged]:
+    valid: dict[KeyGroup, bool] = {}
+    for name, payload in entries:
+        group = naming.group_of(name)
+        if group not in valid:
+            valid[group] = any(group in part for part in ranges)
+        if valid[group]:
+            yield name, age, payload
+
+
+def _first_of_each(entries: Iterable[_Aged]) -> Iterator[Entry]:
+    last: bytes | None = None
+    for name, _, payload in entries:
+        if name != last:
+            last = name
+            yield name, payload
