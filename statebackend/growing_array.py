@@ -1,6 +1,7 @@
 """An array that grows while it is used, without a pause: its successor is filled a little at every write.
 
-What always holds: `now` has every value that was put; nothing that was read from it changes length under the reader.
+What always holds: `now` has every value that was put. Another thread may read from it the items that nobody writes
+meanwhile: it is replaced by a whole successor, never moved.
 """
 
 from __future__ import annotations
@@ -12,13 +13,11 @@ from numpy.typing import DTypeLike, NDArray
 
 _Item = TypeVar("_Item", bound=np.generic)
 
-_FULL = 15 / 16
+_FULL = 3 / 4
 """From here on a successor is filled."""
 
-_COPIED = 20
+_COPIED = 5
 """So many items are copied for each that is put: the successor is complete before the array is full."""
-
-_LEAST_COPIED = 4096
 
 
 class GrowingArray(Generic[_Item]):
@@ -26,7 +25,7 @@ class GrowingArray(Generic[_Item]):
 
     def __init__(self, dtype: DTypeLike, room: int) -> None:
         self.now: NDArray[_Item] = np.zeros(room, dtype=dtype)
-        """The items. To be read at once: it is another array after the next `make_room`."""
+        """The items, to be read at once: after the next `make_room` it may be another array."""
         self._next: NDArray[_Item] | None = None
         self._copied = 0
         self._limit = 0
@@ -34,7 +33,7 @@ class GrowingArray(Generic[_Item]):
     def reserve(self, room: int) -> None:
         """Make room for the items below this number, so that it does not grow until they are there. May copy all."""
         if room > _FULL * len(self.now):
-            self._grow(room + room // 8)
+            self._grow(room + room // 2)
 
     def make_room(self, limit: int) -> None:
         """Make sure that the items below this number can be put."""
@@ -49,7 +48,7 @@ class GrowingArray(Generic[_Item]):
         self.now[at] = items
         if self._next is not None:
             self._next[at] = items
-            self._copy(max(_LEAST_COPIED, _COPIED * len(at)))
+            self._copy(_COPIED * len(at))
 
     def _grow(self, room: int) -> None:
         if self._next is None or len(self._next) < room:

@@ -49,7 +49,8 @@ class Spans:
     @classmethod
     def of(cls, keys: KeyColumn) -> Spans:
         """All keys of the batch that are not null."""
-        starts, widths, hashes = keys.offsets[:-1], np.diff(keys.offsets), keys.hashes
+        starts, hashes = keys.offsets[:-1], keys.hashes
+        widths = keys.offsets[1:] - starts
         if keys.null is None or not keys.null.any():
             return cls(keys.data, starts, widths, hashes, keys.width or _common(widths), True)
         which = np.flatnonzero(~keys.null)
@@ -170,6 +171,7 @@ class KeyArena:
         assert self._width is not None
         (rows,) = self._rows.values()
         rows.use(in_use, limit)
+        self._where.reserve(limit)
         self._where.make_room(limit)
         self._where.put(in_use, in_use << _LENGTH | self._width)
         self._width = None
@@ -209,11 +211,12 @@ class KeyArena:
         return result
 
     def at(self, slots: Integers, hashes: Hashes) -> KeyColumn:
-        """The keys at these slots, which have these hashes."""
-        if self._width is not None:
-            offsets = np.arange(len(slots) + 1, dtype=np.int64) * self._width
-            rows = self._rows[words_of(self._width)].at(slots)
-            return KeyColumn(rows[:, : self._width].reshape(-1), offsets, hashes, self._width)
+        """The keys at these slots, which have these hashes. Another thread may ask for slots that stay in use."""
+        width = self._width
+        if width is not None:
+            offsets = np.arange(len(slots) + 1, dtype=np.int64) * width
+            rows = self._rows[words_of(width)].at(slots)
+            return KeyColumn(rows[:, :width].reshape(-1), offsets, hashes, width)
         where = self._where.now[slots]
         widths = where & _LENGTHS
         parts = [(np.flatnonzero(widths == 0), np.empty(0, dtype=np.uint8))]

@@ -32,7 +32,8 @@ _PIECE = 1 << 16
 class SlotIndex:
     """Slots of keys: small numbers, dense from 0, so that what belongs to the keys can lie in arrays by slot.
 
-    Slots are given out in increasing order, but those of removed keys first. Not for two threads at once.
+    Slots are given out in increasing order, but those of removed keys first. All calls but `keys_at` come from one
+    thread.
     """
 
     def __init__(self, capacity: int = 1024) -> None:
@@ -116,7 +117,10 @@ class SlotIndex:
         return slots
 
     def keys_at(self, slots: Integers) -> KeyColumn:
-        """The keys at these slots, which must be in use."""
+        """The keys at these slots, which must be in use.
+
+        May be called from another thread while keys are found and added, for slots that are not removed meanwhile.
+        """
         hashes = self.hashes[slots]
         null = slots == self._null
         if self._keys is not None and not null.any():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 
 import numpy as np
@@ -175,6 +177,67 @@ def test_after_room_was_reserved_nothing_grows_during_a_bulk_load(before: int, m
             index.find_or_add(column(numbers(range(first, first + 10_000))))
     assert index.hashes is hashes
     assert len(index) == before + 100_000
+
+
+def test_nothing_is_lost_while_the_table_and_the_arrays_grow_in_steps() -> None:
+    index, random = SlotIndex(1), np.random.default_rng(1)
+    slot_of: dict[Key, int] = {}
+    for first in range(0, 60_000, 300):
+        batch = numbers(range(first, first + 300))
+        slots, _ = index.find_or_add(column(batch))
+        slot_of.update(zip(batch, slots.tolist(), strict=True))
+        gone = [key for key in batch if random.random() < 0.2]
+        index.remove(np.array([slot_of.pop(key) for key in gone], dtype=np.int64))
+        assert (index.find(column(gone)) == ABSENT).all()
+        known = list(slot_of)
+        some = [known[at] for at in random.integers(len(known), size=50)]
+        assert index.find(column(some)).tolist() == [slot_of[key] for key in some]
+    assert index.find(column(list(slot_of))).tolist() == list(slot_of.values())
+    assert keys_in(index.keys_at(np.array(list(slot_of.values())))) == list(slot_of)
+
+
+def test_a_batch_much_larger_than_the_table_comes_while_a_larger_one_is_filled() -> None:
+    index = SlotIndex(1024)
+    index.find_or_add(column(numbers(range(1030))))
+    many = column(numbers(range(20_000)))
+    slots, _ = index.find_or_add(many)
+    assert index.find(many).tolist() == slots.tolist()
+    assert sorted(slots.tolist()) == list(range(20_000))
+
+
+def test_removed_keys_do_not_fill_the_table() -> None:
+    index = SlotIndex(64)
+    for first in range(0, 20_000, 50):
+        slots, _ = index.find_or_add(column(numbers(range(first, first + 50))))
+        index.remove(slots)
+        assert index.find(column(numbers([first]))).tolist() == [ABSENT]
+    assert index.slot_limit == 50
+    assert index.memory_bytes() < 10_000
+
+
+def test_another_thread_reads_keys_while_others_of_other_widths_are_added() -> None:
+    index = SlotIndex(1)
+    expected = numbers(range(1000))
+    slots, _ = index.find_or_add(column(expected))
+    done = threading.Event()
+
+    def read() -> int:
+        times = 0
+        while not (done.is_set() and times):
+            assert keys_in(index.keys_at(slots)) == expected
+            times += 1
+        return times
+
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read)
+        try:
+            for first in range(1000, 50_000, 1000):
+                index.find_or_add(column(numbers(range(first, first + 1000))))
+            for first in range(0, 20_000, 1000):
+                index.find_or_add(column([b"key-%d" % number for number in range(first, first + 1000)]))
+        finally:
+            done.set()
+        assert reading.result() > 0
 
 
 def test_memory_does_not_grow_while_keys_come_and_go() -> None:
