@@ -118,8 +118,8 @@ class BoundedIntCodec(IntCodec):
     def __init__(self, name: str, character: str, bits: int) -> None:
         self.name, self.packed = name, character
         self._struct = struct.Struct("<" + character)
-        signed = character.islower()
-        self._low, self._high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+        self.signed = character.islower()
+        self._low, self._high = (-(1 << bits - 1), (1 << bits - 1) - 1) if self.signed else (0, (1 << bits) - 1)
 
     def encode(self, value: int) -> bytes:
         """As many bytes as the type has."""

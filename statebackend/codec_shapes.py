@@ -45,7 +45,7 @@ class TupleCodec(Codec[tuple[object, ...]]):
     """Tuples of a fixed shape, nested as deeply as one likes."""
 
     def __init__(self, parts: Sequence[Codec[object]]) -> None:
-        self._parts = tuple(_unversioned(part) for part in parts)
+        self.parts = tuple(_unversioned(part) for part in parts)
         self._exact = tuple(part.exact for part in parts)
         packed = [part.packed for part in parts if part.packed is not None]
         self._struct = struct.Struct("<" + "".join(packed)) if len(packed) == len(parts) > 0 else None
@@ -59,7 +59,7 @@ class TupleCodec(Codec[tuple[object, ...]]):
                 return _PACKED + self._struct.pack(*value)
             except struct.error:
                 pass
-        parts = zip(self._parts, value, strict=True)
+        parts = zip(self.parts, value, strict=True)
         return _DELIMITED + b"".join([delimited(codec.encode(part)) for codec, part in parts])
 
     def decode(self, data: bytes) -> tuple[object, ...]:
@@ -69,7 +69,7 @@ class TupleCodec(Codec[tuple[object, ...]]):
         if data[:1] != _DELIMITED:
             raise ValueError("expected 0 or 1 before a tuple")
         values, at = [], 1
-        for codec in self._parts:
+        for codec in self.parts:
             part, at = undelimited(data, at)
             values.append(codec.decode(part or b""))
         if at != len(data):
@@ -80,9 +80,9 @@ class TupleCodec(Codec[tuple[object, ...]]):
         """A plain tuple of what the parts' codecs take."""
         if type(value) is tuple and tuple(map(type, value)) == self._exact:
             return value
-        if not isinstance(value, tuple) or len(value) != len(self._parts):
+        if not isinstance(value, tuple) or len(value) != len(self.parts):
             raise refusal(self.name, value)
-        return tuple([codec.accept(part) for codec, part in zip(self._parts, value, strict=True)])
+        return tuple([codec.accept(part) for codec, part in zip(self.parts, value, strict=True)])
 
 
 class StructCodec(Codec[tuple[object, ...]]):

@@ -34,6 +34,7 @@ EDGES = {
     "statebackend/key_types.py",
     "statebackend/local_files.py",
     "statebackend/local_store.py",
+    "statebackend/map_keys.py",
     "statebackend/memory_store.py",
     "statebackend/restore.py",
     "statebackend/rocksdb_backend.py",
