@@ -44,6 +44,7 @@ EDGES = {
     "statebackend/scratch_folder.py",
     "statebackend/sst.py",
     "statebackend/table.py",
+    "statebackend/snapshot_folder.py",
     "statebackend/transfer.py",
 }
 """The modules that touch the world. Every other one, outside the test kits, is a core: new modules are cores too."""

@@ -9,12 +9,13 @@ from statebackend.store import BlobInfo, BlobStore, Creation
 
 
 class WrappedStore:
-    """A `BlobStore` that counts its calls by name, and remembers which blobs were read or downloaded."""
+    """A `BlobStore` that counts its calls by name, and remembers which blobs were fetched and deleted."""
 
     def __init__(self, store: BlobStore) -> None:
         self.store = store
         self.calls: Counter[str] = Counter()
         self.fetched: list[str] = []
+        self.deleted: list[str] = []
 
     def create(self, path: str, data: bytes) -> Creation:
         self.calls["create"] += 1
@@ -39,6 +40,7 @@ class WrappedStore:
 
     def delete(self, path: str) -> None:
         self.calls["delete"] += 1
+        self.deleted.append(path)
         self.store.delete(path)
 
     def upload(self, source: Path, path: str) -> None:
