@@ -20,6 +20,9 @@ from statebackend.keygroups import KeyGroupRange
 from statebackend.slot_index import SlotIndex
 from statebackend.table_spec import Layout
 
+_TYPICAL_KEY = 64
+"""What a key is taken to have in a file, to tell small files from large ones."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Deleted:
@@ -66,6 +69,12 @@ class FrozenSpace:
         self._deleted = deleted
         self._cleared = layout.no_groups() if cleared is None else cleared
         self._sorted: tuple[Block, NDArray[np.int64]] | None = None
+
+    @property
+    def keys(self) -> int:
+        """How many keys it speaks of."""
+        changed = sum(map(len, self._changed.slots))
+        return changed + sum(len(part.keys) for part in self._deleted)
 
     @property
     def has_read(self) -> bool:
@@ -115,6 +124,12 @@ class FrozenTable:
     epoch_number: int
     parts: Sequence[FrozenSpace]
     covers: tuple[KeyGroupRange, ...]
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the blocks will have."""
+        width = _TYPICAL_KEY + sum(accumulator.dtype.itemsize for accumulator in self.layout.columns.values())
+        return width * sum(part.keys for part in self.parts)
 
     def blocks(self) -> list[tuple[bytes, bytes]]:
         """Names and payloads of all blocks, in no particular order. The same ones each time that it is called."""
