@@ -129,8 +129,6 @@ def _hash_of_equal(tag: int, data: NDArray[np.uint8], count: int, width: int) ->
         filled = np.zeros((count, width + 7 & ~7), dtype=np.uint8)
         filled[:, :width] = data.reshape(count, width)
         data = filled.reshape(-1)
-    elif data.ctypes.data & 7:
-        data = data.copy()
     words = data.view("<u8").reshape(count, width + 7 >> 3)
     hashes = np.full(count, tag * _C1 + width * _C3 & _ALL, dtype=np.uint64)
     rows = max(1, min(count, _BLOCK_BYTES // (width + 16)))

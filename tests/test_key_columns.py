@@ -164,6 +164,22 @@ def test_the_fields_of_a_struct_may_come_in_any_form() -> None:
     assert bytes_in(key_column(structs[1:], key_type)) == [key_type.encode(key) for key in keys]
 
 
+NANS = [
+    ("<u2", "<f2", [0x7E00, 0xFE00, 0x7C01, 0xFC01]),
+    ("<u4", "<f4", [0x7FC00000, 0xFFC00000, 0x7F800001, 0xFF800001]),
+    ("<u8", "<f8", [0x7FF8000000000000, 0xFFF8000000000000, 0x7FF0000000000001, 0xFFF0000000000001]),
+]
+
+
+@pytest.mark.parametrize(("words", "floats", "nans"), NANS, ids=["16", "32", "64"])
+def test_all_nans_are_one_key_and_both_zeros_are(words: str, floats: str, nans: list[int]) -> None:
+    key_type = KeyType.of(float)
+    column = key_column(pa.array(np.array(nans, words).view(floats)), key_type)
+    assert set(bytes_in(column)) == {key_type.encode(float("nan"))}
+    zeros = key_column(pa.array(np.array([0.0, -0.0], floats)), key_type)
+    assert bytes_in(zeros) == [bytes(8), bytes(8)]
+
+
 FITTING = [
     (pa.array([-7], pa.int8()), int, -7),
     (pa.array([200], pa.uint8()), pa.int16(), 200),
@@ -270,7 +286,8 @@ def test_integers_are_not_copied() -> None:
 
 
 def test_an_empty_column_of_a_fixed_width_has_that_width() -> None:
-    for array in (pa.array([], pa.int64()), pa.chunked_array([], pa.int64()), pa.array([], pa.null())):
+    empty = pa.array([], pa.int64())
+    for array in (empty, pa.chunked_array([], pa.int64()), pa.chunked_array([empty, empty]), pa.array([], pa.null())):
         column = key_column(array, KeyType.of(int))
         assert (len(column), column.width, len(column.offsets)) == (0, 8, 1)
     assert canonical_column([], KeyType.of(int)).width == 8
@@ -301,6 +318,15 @@ def test_bytes_that_are_no_struct_are_noticed(canonical: bytes, key_type: KeyTyp
         key_type.decode(canonical)
     with pytest.raises(BrokenKey, match="int64"):
         decode_keys(canonical_column([canonical, None], key_type), key_type)
+
+
+def test_a_null_struct_among_structs_of_one_width_is_read_whatever_its_bytes_are() -> None:
+    canonical = PAIR.encode(("a", 1))
+    assert canonical is not None
+    data = np.frombuffer(canonical + bytes(len(canonical)), dtype=np.uint8)
+    offsets = np.array([0, 1, 2], dtype=np.int64) * len(canonical)
+    keys = KeyColumn(data, offsets, np.zeros(2, np.uint64), len(canonical), np.array([False, True]))
+    assert decode_keys(keys, PAIR).to_pylist() == [{"f0": "a", "f1": 1}, None]
 
 
 def test_bytes_of_another_width_are_noticed() -> None:
