@@ -43,7 +43,8 @@ class Codec(ABC, Generic[T]):
     exact: type | None = None
     """Values of exactly this type need no `accept`."""
     packed: str | None = None
-    """How `struct` packs the same values, if it can; inside tuples that is faster than `encode`."""
+    """The character with which `struct` packs (little-endian) just what `encode` gives, if there is one: many values
+    are then packed at once. One that it cannot pack may have other bytes, of another length."""
 
     @abstractmethod
     def encode(self, value: T) -> bytes:

@@ -6,8 +6,8 @@ is refused when it is set, and a key of another partition before anything is rea
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Hashable, Sequence
+from typing import Final, TypeAlias, cast
 
 from statebackend import entries
 from statebackend.entries import StateId, delimited
@@ -121,13 +121,20 @@ class KeyContext:
             self._locate()
         return entries.head(self._group, state, entries.ROW) + self._tail
 
-    def addresses(self, keys: Iterable[object]) -> list[Address]:
+    def addresses(self, keys: Sequence[object]) -> list[Address]:
         """The addresses of these keys in the current namespace, each once; `WrongKeyType` as `set_key` does."""
-        normal: Iterable[Hashable] = dict.fromkeys(
-            key if type(key) is self._quick and self._quick is not int else self._checked(key) for key in keys
-        )
         namespace = self.namespace
+        normal = dict.fromkeys(keys if self._all_quick(keys) else [self._normal(key) for key in keys])
         return [(key, namespace) for key in normal] if namespace else list(normal)
+
+    def _all_quick(self, keys: Sequence[object]) -> bool:
+        """Whether all keys are as they are in addresses."""
+        if set(map(type, keys)) != {self._quick}:
+            return False
+        if self._quick is not int:
+            return True
+        numbers = cast("Sequence[int]", keys)
+        return self._low <= min(numbers) and max(numbers) <= self._high
 
     def rows(self, state: StateId, addresses: Sequence[Address]) -> list[bytes]:
         """The names of the rows at these addresses. Changes nothing, and may be called by any thread."""
@@ -137,17 +144,13 @@ class KeyContext:
         keys, namespaces = [key for key, _ in parts], [namespace for _, namespace in parts]
         return row_names(self.key_type, self.max_parallelism, state, keys, namespaces)
 
-    def check_ours(self, names: Iterable[bytes], addresses: Sequence[Address]) -> None:
+    def check_ours(self, names: Sequence[bytes], addresses: Sequence[Address]) -> None:
         """Refuse, with `ForeignKey`, names whose key group is not ours."""
         first, end = entries.bounds(self.groups)
-        for name, address in zip(names, addresses, strict=True):
-            if not first <= name < end:
-                raise self._foreign(entries.group_of(name), address)
-
-    def _checked(self, key: object) -> Hashable:
-        if type(key) is int and self._quick is int and self._low <= key <= self._high:
-            return key
-        return self._normal(key)
+        if not first <= min(names) <= max(names) < end:
+            for name, address in zip(names, addresses, strict=True):
+                if not first <= name < end:
+                    raise self._foreign(entries.group_of(name), address)
 
     def _canonical(self, key: Hashable) -> bytes | None:
         if self._quick is not None:

@@ -22,6 +22,9 @@ from statebackend.keygroups import key_group_of
 _FEW: Final = 12
 """So few names are made faster one by one."""
 
+_SHORT: Final = tuple(delimited(bytes(size))[:1] for size in range(100))
+"""What stands before a short part that is delimited, by its size."""
+
 
 def row_names(
     key_type: KeyType, max_parallelism: int, state: StateId, keys: Sequence[object], namespaces: Sequence[bytes]
@@ -37,7 +40,7 @@ def row_names(
             for at, key in enumerate(keys)
         ]
     if arrow_ready(key_type) is not None:
-        column = key_column(pa.array(keys, type=key_type.arrow), key_type)
+        column = key_column(_array(keys, key_type), key_type)
     else:
         column = canonical_column([_canonical(key) for key in keys], key_type)
     tails = [delimited(namespace) for namespace in namespaces]
@@ -57,6 +60,12 @@ def arrow_ready(key_type: KeyType) -> type | None:
             return bytes
         case _:
             return None
+
+
+def _array(keys: Sequence[object], key_type: KeyType) -> pa.Array:
+    if arrow_ready(key_type) is int and None not in keys:
+        return pa.array(np.array(keys, dtype=key_type.arrow.to_pandas_dtype()))
+    return pa.array(keys, type=key_type.arrow)
 
 
 def _canonical(key: object) -> bytes | None:
@@ -95,10 +104,10 @@ def _one_by_one(column: KeyColumn, max_parallelism: int, state: StateId, tails: 
     offsets = column.offsets.tolist()
     first = offsets[0]
     data = column.data[first : offsets[-1]].tobytes()
-    parts = [delimited(data[start - first : end - first]) for start, end in pairwise(offsets)]
-    if column.null is not None:
-        for at in np.flatnonzero(column.null).tolist():
-            parts[at] = delimited(None)
+    if column.null is None and int(np.diff(column.offsets).max(initial=0)) < len(_SHORT):
+        parts = [_SHORT[end - start] + data[start - first : end - first] for start, end in pairwise(offsets)]
+    else:
+        parts = [delimited(column.key(at)) for at in range(len(column))]
     if len(tails) == 1:
         tail = tails[0]
         return [heads[group] + part + tail for group, part in zip(groups.tolist(), parts, strict=True)]

@@ -7,7 +7,7 @@ stays as it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar, cast
 
 from statebackend.key_context import KeyContext
@@ -36,7 +36,7 @@ class CachedState(Generic[T, K]):
         """As if nothing had ever been set for the current key and namespace."""
         self._values.remove(self._context.address)
 
-    def prefetch(self, keys: Iterable[object]) -> None:
+    def prefetch(self, keys: Sequence[object]) -> None:
         """Read the values of these keys in the current namespace all at once, so that later reads find them here."""
         self._values.prefetch(self._context.addresses(keys))
 
@@ -142,14 +142,14 @@ def open_value(
 ) -> ValueState[T]:
     """The state that is kept as objects if it can be; `budget` is how many bytes its cache may take, about."""
     if form.codec.immutable and form.ttl is None:
-        kept = WriteBack(context, rows, form.id, lambda value: form.payload(value, None), form.value, default(), budget)
+        kept = WriteBack(context, rows, form.id, form.data_of_many, form.values_of_many, default(), budget)
         return ValueState(context, form, kept)
-    payloads = WriteBack(context, rows, form.id, _as_it_is, _as_it_is, _NO_PAYLOAD, budget)
+    payloads = WriteBack(context, rows, form.id, _as_they_are, _as_they_are, _NO_PAYLOAD, budget)
     return EncodedValueState(context, form, payloads, default)
 
 
-def _as_it_is(payload: bytes) -> bytes:
-    return payload
+def _as_they_are(payloads: Sequence[bytes]) -> list[bytes]:
+    return list(payloads)
 
 
 class ReducingState(CachedState[T, T]):

@@ -46,6 +46,9 @@ _ENTRY_OVERHEAD: Final = 150
 """What an entry takes in the dicts themselves, which are at most two thirds full, about."""
 
 _FIRST_GUESS: Final = 300
+_ENOUGH: Final = 16 * _STEP
+"""Of so many the latest are thought to be like all."""
+
 _SMALLEST: Final = 2 * _STEP
 
 
@@ -78,15 +81,15 @@ class FrozenValues:
     Where the rows of the same cut have an entry with the same name, these here are younger and hide it.
     """
 
-    __slots__ = ("_layers", "_names", "_outdated", "_payload")
+    __slots__ = ("_layers", "_names", "_outdated", "_payloads")
 
     def __init__(
         self,
         layers: tuple[dict[Address, object], ...],
         names: Callable[[Sequence[Address]], list[bytes]],
-        payload: Callable[[object], bytes],
+        payloads: Callable[[Sequence[object]], list[bytes]],
     ) -> None:
-        self._layers, self._names, self._payload = layers, names, payload
+        self._layers, self._names, self._payloads = layers, names, payloads
         self._outdated: set[Address] = set()
 
     def __len__(self) -> int:
@@ -120,9 +123,14 @@ class FrozenValues:
         self._outdated.update(address for address in addresses if any(address in layer for layer in self._layers))
 
     def _encoded(self, layer: dict[Address, object]) -> list[tuple[bytes, bytes | None]]:
-        names, payload = self._names(list(layer)), self._payload
-        payloads = [None if kept is ABSENT else payload(kept) for kept in layer.values()]
-        return list(zip(names, payloads, strict=True))
+        kept = [value for value in layer.values() if value is not ABSENT]
+        names, payloads = self._names(list(layer)), self._payloads(kept)
+        if len(kept) == len(names):
+            return list(zip(names, payloads, strict=True))
+        left = iter(payloads)
+        return [
+            (name, None if value is ABSENT else next(left)) for name, value in zip(names, layer.values(), strict=True)
+        ]
 
 
 class _Generation(dict[Address, S]):
@@ -141,7 +149,7 @@ class _Generation(dict[Address, S]):
 class WriteBack(Generic[S]):
     """The values of one state. For one thread, except for what `FrozenValues` allows.
 
-    `payload` and `parse` turn a value as it is kept into a row's payload, and back. What is kept must not change.
+    `payloads` and `parse` turn values as they are kept into payloads of rows, and back. What is kept must not change.
     `absent` is what to hand out where there is no value.
 
     A value is read as `young[address]`, and written by `admit(address)` if `young` does not have the address, and then
@@ -149,8 +157,8 @@ class WriteBack(Generic[S]):
     """
 
     __slots__ = (
-        "_absent", "_budget", "_context", "_frozen", "_limit", "_old", "_parse", "_payload", "_retired", "_rows",
-        "_spilling", "_state", "_weight", "dirty", "young",
+        "_absent", "_budget", "_came", "_context", "_frozen", "_limit", "_old", "_parse", "_payloads", "_retired",
+        "_rows", "_spilling", "_state", "_weighed", "_weight", "dirty", "young",
     )  # fmt: skip
 
     def __init__(
@@ -158,14 +166,15 @@ class WriteBack(Generic[S]):
         context: KeyContext,
         rows: Rows,
         state: StateId,
-        payload: Callable[[S], bytes],
-        parse: Callable[[bytes], S],
+        payloads: Callable[[Sequence[S]], list[bytes]],
+        parse: Callable[[Sequence[bytes]], list[S]],
         absent: S,
         budget: int,
     ) -> None:
         self._context, self._rows, self._state = context, rows, state
-        self._payload, self._parse, self._absent, self._budget = payload, parse, absent, budget
-        self._weight = _FIRST_GUESS
+        self._payloads, self._parse, self._absent, self._budget = payloads, parse, absent, budget
+        self._came = 0
+        self._weight, self._weighed = _FIRST_GUESS, False
         self._limit = max(_SMALLEST, budget // (_SHARES * _FIRST_GUESS))
         self.young: dict[Address, S] = _Generation(self._find)
         self.dirty: dict[Address, Kept[S]] = {}
@@ -202,10 +211,14 @@ class WriteBack(Generic[S]):
             return
         names = self._context.rows(self._state, missing)
         self._context.check_ours(names, missing)
-        parse, absent = self._parse, self._absent
-        for address, payload in zip(missing, self._rows.get_many(names), strict=True):
-            self._make_room()
-            self.young[address] = absent if payload is None else parse(payload)
+        payloads = self._rows.get_many(names)
+        found = self._parse([payload for payload in payloads if payload is not None])
+        if len(found) < len(missing):
+            absent, left = self._absent, iter(found)
+            found = [absent if payload is None else next(left) for payload in payloads]
+        for at in range(0, len(missing), _STEP):
+            self._make_room(min(_STEP, len(missing) - at))
+            self.young.update(zip(missing[at : at + _STEP], found[at : at + _STEP], strict=True))
 
     def freeze(self) -> FrozenValues:
         """Cut: what was written since the last cut. Costs the same whatever its size."""
@@ -214,7 +227,7 @@ class WriteBack(Generic[S]):
         frozen = FrozenValues(
             cast("tuple[dict[Address, object], ...]", layers),
             lambda addresses: context.rows(state, addresses),
-            cast("Callable[[object], bytes]", self._payload),
+            cast("Callable[[Sequence[object]], list[bytes]]", self._payloads),
         )
         self._frozen.append(frozen)
         self.dirty, self._spilling = {}, {}
@@ -249,7 +262,7 @@ class WriteBack(Generic[S]):
             above = self._above_rows(address)
             if above is NOTHING:
                 payload = self._rows.get(self._context.row(self._state))
-                kept = self._absent if payload is None else self._parse(payload)
+                kept = self._absent if payload is None else self._parse((payload,))[0]
             else:
                 kept = self._absent if isinstance(above, Absence) else above
         self._make_room()
@@ -266,27 +279,26 @@ class WriteBack(Generic[S]):
                 return cast("Kept[S]", found)
         return NOTHING
 
-    def _make_room(self) -> None:
-        """To be called before something comes into `young`."""
-        size = len(self.young)
-        if size >= self._limit:
-            self._weigh()
-            if size >= self._limit:
-                self._retired, self._old = self._old, self.young
-                self.young = _Generation(self._find)
-        elif not size % _STEP:
-            if size == 16 * _STEP:
-                self._weigh()
-            for _ in range(min(2 * _STEP, len(self._retired))):
-                self._retired.popitem()
-        if len(self.dirty) > self._limit or self._spilling:
-            self._spill_on()
+    def _make_room(self, coming: int = 1) -> None:
+        """To be called before so many values, at most a step, come into `young`."""
+        self._came += coming
+        if self._came >= _STEP:
+            self._came = 0
+            self._tidy()
 
-    def _spill_on(self) -> None:
+    def _tidy(self) -> None:
+        """Do a little of what is to be done: in steps, so that nobody waits for all of it."""
+        for _ in range(min(2 * _STEP, len(self._retired))):
+            self._retired.popitem()
+        if len(self.young) >= self._limit or not self._weighed:
+            self._weigh()
+        if len(self.young) >= self._limit:
+            self._retired, self._old = self._old, self.young
+            self.young = _Generation(self._find)
         if len(self.dirty) > self._limit:
             self._spill(len(self._spilling))
             self._spilling, self.dirty = self.dirty, {}
-        elif not len(self.young) % _STEP:
+        else:
             self._spill(4 * _STEP)
 
     def _spill(self, count: int) -> None:
@@ -295,11 +307,12 @@ class WriteBack(Generic[S]):
         if not taken:
             return
         addresses = [address for address, _ in taken]
+        left = iter(self._payloads([kept for _, kept in taken if not isinstance(kept, Absence)]))
         for name, (_, kept) in zip(self._context.rows(self._state, addresses), taken, strict=True):
             if kept is ABSENT:
                 self._rows.delete(name)
             else:
-                self._rows.put(name, self._payload(kept))
+                self._rows.put(name, next(left))
         for frozen in self._frozen:
             frozen.outdate(addresses)
 
@@ -307,6 +320,7 @@ class WriteBack(Generic[S]):
         """Learn from the latest entries how large they are."""
         sample = list(islice(reversed(self.young.items()), _SAMPLED))
         if sample:
+            self._weighed = len(self.young) >= _ENOUGH
             size = sum(_size(address) + _size(kept) for address, kept in sample)
             self._weight = _ENTRY_OVERHEAD + size // len(sample)
             self._limit = max(_SMALLEST, self._budget // (_SHARES * self._weight))
