@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from statebackend.ids import KeyGroup
 from statebackend.keygroups import KeyGroupRange
 
 
@@ -32,7 +33,7 @@ class LocalDiskFull(LocalDiskError):
 class Floors(Protocol):
     """Per key group, the number of the epoch below which entries are hidden, as a younger base has replaced them."""
 
-    def of(self, group: int) -> int:
+    def of(self, group: KeyGroup) -> int:
         """The floor of a key group; 0 hides nothing."""
 
 
@@ -59,13 +60,12 @@ class Backend(Protocol):
         a crash inside leaves a folder that must not be opened again.
         """
 
-    def rebase(self, groups: Sequence[KeyGroupRange], stamp: int, base: Path | None) -> None:
-        """Put a base of these groups in the place of all that is there of them, and get rid of that.
+    def rebase(self, groups: Sequence[KeyGroupRange], base: Path | None) -> None:
+        """Put a base in the place of all that is there of these groups, at once; None if it would be empty.
 
-        `base` is None if the groups are empty; else it has this stamp, which becomes the floor of the groups. The
-        caller owes that the base was made from just what is there, so that it does not matter to those who read
-        meanwhile which of the two they see: no file was taken since, and none that was taken has a higher stamp.
-        An entry with the same stamp that the base does not repeat may stay. The file is consumed.
+        The caller owes that the base says what there is of these groups, and nothing of others, and that no file was
+        taken since it was made. What this is for is what the base does not repeat: it is gone, from the disk as well,
+        sooner or later. The file is consumed.
         """
 
     def disk_bytes(self) -> int:

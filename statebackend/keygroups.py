@@ -37,6 +37,11 @@ class KeyGroupRange:
     def __str__(self) -> str:
         return f"[{self.first}, {self.end})"
 
+    @classmethod
+    def of_all(cls, max_parallelism: int) -> KeyGroupRange:
+        """All key groups of a job."""
+        return cls(KeyGroup(0), KeyGroup(max_parallelism))
+
     def intersection(self, other: KeyGroupRange) -> KeyGroupRange | None:
         """What both hold, or None."""
         first, end = max(self.first, other.first), min(self.end, other.end)

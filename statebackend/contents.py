@@ -1,0 +1,114 @@
+"""All keyed state of an operator in one partition, as one thing to cut: rows, cached values, tables.
+
+What always holds: a cut has everything that was written before it and nothing that was written after it, whichever
+state it is in, and costs the same whatever the size of the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from statebackend.backend import Backend
+from statebackend.base_entries import base_entries
+from statebackend.cuttable import Frozen
+from statebackend.declarations import Declaration, Place
+from statebackend.frozen_table import FrozenTable
+from statebackend.key_context import NO_WATERMARK, KeyContext
+from statebackend.name_index import in_order
+from statebackend.row_store import FrozenRows, RowStore
+from statebackend.schema import Schema, StateKind
+from statebackend.table import Table
+from statebackend.value_state import CachedState
+from statebackend.write_back import FrozenValues
+
+_TYPICAL_ENTRY: Final = 100
+"""What a value is taken to be in a file, to tell small files from large ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenContents:
+    """What changed between two cuts, in all states together."""
+
+    rows: FrozenRows
+    values: tuple[FrozenValues, ...]
+    tables: tuple[FrozenTable, ...]
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it will be in a file."""
+        blocks = sum(table.size for table in self.tables)
+        return self.rows.size + blocks + _TYPICAL_ENTRY * sum(map(len, self.values))
+
+    def entries(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """All of it, sorted by name. For a thread in the background."""
+        values = (dict(values.entries()) for values in self.values)
+        blocks = (dict(table.blocks()) for table in self.tables)
+        return in_order((self.rows.entries, *values, *blocks))
+
+    def clear(self) -> None:
+        """Give back the memory, after the release. For a thread in the background."""
+        self.rows.clear()
+        for values in self.values:
+            values.clear()
+
+
+class Contents:
+    """The states of one operator in one partition, by name. For one thread, but for `settled`."""
+
+    def __init__(
+        self,
+        declared: Mapping[str, Declaration[object]],
+        schema: Schema,
+        context: KeyContext,
+        backend: Backend,
+        memory: int,
+    ) -> None:
+        self._context = context
+        self._schema = schema
+        self.rows = RowStore(backend)
+        kept = sum(spec.kind in _IN_MEMORY for spec in schema.states)
+        share = memory // max(kept, 1)
+        self.states = {
+            spec.name: declared[spec.name].open(Place(spec, context, self.rows, share)) for spec in schema.states
+        }
+        self._cached = [state for state in self.states.values() if isinstance(state, CachedState)]
+        self._tables = [state for state in self.states.values() if isinstance(state, Table)]
+        self._table_names = {spec.id: spec.name for spec in schema.states if spec.kind is StateKind.TABLE}
+        self._expiring = {spec.id: spec.expires for spec in schema.states if spec.expires is not None}
+        self._times = {context.restored_epoch: (NO_WATERMARK, NO_WATERMARK)}
+
+    def freeze(self, epoch_number: int) -> FrozenContents:
+        """Cut. See `Cuttable.freeze`."""
+        self._times[epoch_number] = (self._context.watermark, self._context.processing_time)
+        values = tuple(state.freeze() for state in self._cached)
+        tables = tuple(table.freeze(epoch_number) for table in self._tables)
+        return FrozenContents(self.rows.freeze(), values, tables)
+
+    def release(self, frozen: Frozen) -> None:
+        """Forget what the backend has. See `Cuttable.release`."""
+        assert isinstance(frozen, FrozenContents)
+        self.rows.release(frozen.rows)
+        for state, values in zip(self._cached, frozen.values, strict=True):
+            state.release(values)
+
+    def settled(self, live: Iterator[tuple[bytes, bytes]], epoch_number: int) -> Iterator[tuple[bytes, bytes]]:
+        """What a base of this epoch says. See `Cuttable.settled`."""
+        for earlier in [known for known in list(self._times) if known < epoch_number]:
+            self._times.pop(earlier, None)
+        event, processing = self._times.get(epoch_number, (NO_WATERMARK, NO_WATERMARK))
+        times = {state: event if kind == "event" else processing for state, kind in self._expiring.items()}
+        return base_entries(live, epoch_number, self._table_names, times)
+
+    def pending_bytes(self) -> int:
+        """How much memory holds what no backend has yet, about."""
+        return self.rows.pending_bytes
+
+    def memory_bytes(self) -> int:
+        """How much memory the states occupy, about, without the backend's."""
+        values = sum(state.memory_bytes() for state in self._cached)
+        return values + self.rows.pending_bytes + sum(table.memory_bytes() for table in self._tables)
+
+
+_IN_MEMORY: Final = frozenset({StateKind.VALUE, StateKind.REDUCING, StateKind.AGGREGATING, StateKind.TABLE})

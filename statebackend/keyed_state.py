@@ -1,0 +1,351 @@
+"""Keyed state of one operator in one partition: opened, used, cut, restored. What users of this package work with.
+
+What always holds: what `snapshot` returned, or `poll` reported as durable, can be opened again anywhere that reaches
+the store, by any number of partitions, and is then exactly the state as it was when it was cut.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from secrets import token_hex
+from shutil import rmtree
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+
+import pyarrow as pa
+
+from statebackend import fail_points
+from statebackend.backend import Backend, BackendError
+from statebackend.consolidation import Policy
+from statebackend.contents import Contents
+from statebackend.declarations import Declaration
+from statebackend.entries import META_KEY
+from statebackend.fail_points import reached
+from statebackend.files import FileSet, floors
+from statebackend.heap_backend import HeapBackend
+from statebackend.ids import NO_EPOCH, Epoch, Uid
+from statebackend.key_columns import KeyColumn, key_column
+from statebackend.key_context import KeyContext
+from statebackend.key_types import KeyType
+from statebackend.keygroups import DEFAULT_MAX_PARALLELISM, KeyGroupRange
+from statebackend.local_files import LocalFiles, local_disk
+from statebackend.persister import Persister, PersisterStatistics
+from statebackend.restore import RestoreReport, fetch
+from statebackend.rocksdb_backend import RocksDBBackend
+from statebackend.schema import BrokenSchema, Schema, StateMismatch
+from statebackend.schema_fit import fitted
+from statebackend.state_files import StateFiles
+from statebackend.store import BlobStore
+from statebackend.uploads import Durable, NotDurable
+
+_FORMAT: Final = 1
+_LOCK: Final = "lock"
+_LINKS: Final = "links"
+_WORK: Final = "work-"
+
+
+class FolderInUse(BackendError):
+    """Another process, or another state in this one, works in the local folder."""
+
+
+class SnapshotFailed(Exception):
+    """What was cut could not be brought into the store. Nothing is lost: it goes with the next snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """What is declared of keyed state, the same in all partitions. `key` is what `KeyType.of` takes.
+
+    The maximum parallelism is fixed when a job is born: it decides which key belongs to which key group.
+    """
+
+    uid: str
+    key: object
+    states: Mapping[str, Declaration[Any]]
+    max_parallelism: int = DEFAULT_MAX_PARALLELISM
+
+    def schema(self) -> Schema:
+        """How it stands in files."""
+        states = tuple(declaration.spec(name) for name, declaration in self.states.items())
+        return Schema(Uid(self.uid), KeyType.of(self.key), self.max_parallelism, states)
+
+    @property
+    def all_groups(self) -> KeyGroupRange:
+        """The key groups of all partitions together."""
+        return KeyGroupRange.of_all(self.max_parallelism)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How state is kept. `memory` bounds what one partition's state takes, about; a quarter is for RocksDB.
+
+    `allow_dropped` and `renamed` say what has changed in the declaration since the state was written: states that are
+    declared no longer, and former names with their present ones.
+    """
+
+    backend: Literal["rocksdb", "heap"] = "rocksdb"
+    memory: int = 256 << 20
+    policy: Policy = field(default_factory=Policy)
+    uploads_at_once: int = 4
+    downloads_at_once: int = 8
+    allow_dropped: frozenset[str] = frozenset()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What the state occupies, and what its background has done."""
+
+    memory_bytes: int
+    disk_bytes: int
+    pending_bytes: int
+    restored: RestoreReport
+    background: PersisterStatistics
+
+
+class KeyedState:
+    """The states of an operator for some key groups, in one process. One thread opens it and calls all methods.
+
+    Everything written since the last snapshot is lost in a crash; what is in `folder` is only there to make the next
+    opening quick.
+    """
+
+    def __init__(
+        self,
+        operator: Operator,
+        folder: Path,
+        store: BlobStore,
+        names: Callable[[], str],
+        files: FileSet | None = None,
+        options: Options | None = None,
+        *,
+        groups: KeyGroupRange | None = None,
+        wake: Callable[[], None] | None = None,
+        on_progress: Callable[[RestoreReport], None] | None = None,
+    ) -> None:
+        """Open the state that the files are, or empty state for `groups` (all, unless said) where there are none.
+
+        `folder` is local, survives the process if the next one is to be quick, and belongs to this partition alone:
+        `FolderInUse` if somebody else works in it. `names` gives paths in the store that nobody has used or will.
+        `wake` is called in background threads when `poll` has something to say.
+
+        Raises `StateMismatch` for state that was declared otherwise, `DamagedFile`, `MissingFile` and what the store
+        and the local disk raise; then nothing has changed but the local folder.
+        """
+        options = options or Options()
+        files = files if files is not None else FileSet(groups or operator.all_groups)
+        if groups is not None and groups != files.range:
+            raise ValueError(f"the files are of key groups {files.range}, not {groups}; project or unite them first")
+        self._options = options
+        self._lock = _locked(folder)
+        self._work = folder / f"{_WORK}{token_hex(8)}"
+        self._backend: Backend | None = None
+        self._persister: Persister | None = None
+        try:
+            _remove_remains(folder)
+            self._open(operator, folder, store, names, files, wake, on_progress)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(
+        self,
+        operator: Operator,
+        folder: Path,
+        store: BlobStore,
+        names: Callable[[], str],
+        files: FileSet,
+        wake: Callable[[], None] | None,
+        on_progress: Callable[[RestoreReport], None] | None,
+    ) -> None:
+        options = self._options
+        local = LocalFiles(folder / _LINKS)
+        fetched = fetch(files, store, local, self._work / "fetched", options.downloads_at_once, on_progress)
+        reached(fail_points.RESTORE_FETCHED)
+        backend = self._backend = self._new_backend(files)
+        backend.ingest(fetched.paths)
+        schema = _schema(operator.schema(), files, backend, options)
+        reached(fail_points.RESTORE_OPENED)
+        newest = max((file.epoch for file in files.files), default=NO_EPOCH)
+        self._restored = fetched.report
+        self._context = KeyContext(schema.uid, schema.key_type, schema.max_parallelism, files.range, newest.number)
+        self._contents = Contents(operator.states, schema, self._context, backend, options.memory // 2)
+        (self._work / "made").mkdir()
+        writer = StateFiles(self._work / "made", local, names, _meta(schema))
+        self._persister = Persister(
+            self._contents,
+            backend,
+            files,
+            writer,
+            store=store,
+            local=local,
+            policy=options.policy,
+            uploads_at_once=options.uploads_at_once,
+            wake=wake,
+        )
+
+    def _new_backend(self, files: FileSet) -> Backend:
+        folder = self._work / "backend"
+        if self._options.backend == "heap":
+            return HeapBackend(folder, floors(files))
+        return RocksDBBackend(folder, floors(files), memory=self._options.memory // 4)
+
+    # --- using it -----------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, name: str) -> Any:
+        """The state with this name, ready to be used; which type it has, its declaration says."""
+        return self._contents.states[name]
+
+    def set_key(self, key: object) -> None:
+        """From now on row-wise states are about this key; `WrongKeyType` if the declared type does not hold it."""
+        self._context.set_key(key)
+
+    def set_namespace(self, namespace: bytes) -> None:
+        """From now on row-wise states are about this namespace, such as `Window(start, end).namespace`."""
+        self._context.set_namespace(namespace)
+
+    def advance(self, *, watermark: int | None = None, processing_time: int | None = None) -> None:
+        """Say what time it is, in milliseconds: for times to live and timers. Time does not go back."""
+        context = self._context
+        if watermark is not None:
+            context.watermark = max(context.watermark, watermark)
+        if processing_time is not None:
+            context.processing_time = max(context.processing_time, processing_time)
+
+    def keys(self, column: pa.Array | pa.ChunkedArray) -> KeyColumn:
+        """A column of keys as tables take it; `WrongKeyType` if the declared type does not hold it."""
+        return key_column(column, self._context.key_type)
+
+    @property
+    def groups(self) -> KeyGroupRange:
+        """The key groups whose keys may be used."""
+        return self._context.groups
+
+    # --- cutting it ---------------------------------------------------------------------------------------------------
+
+    def cut(self, epoch: Epoch) -> None:
+        """The state as it is now is the epoch's. Takes milliseconds; what became of it is said by `poll`.
+
+        Epochs rise. As many as one likes may be on their way at once.
+        """
+        persister = self._running()
+        persister.cut(epoch)
+        self._relieve(persister)
+
+    def poll(self, timeout: float = 0) -> list[Durable | NotDurable]:
+        """What became of epochs since the last call; waits up to `timeout` seconds for the first news of any kind."""
+        persister = self._running()
+        news = persister.poll(timeout)
+        self._relieve(persister)
+        return news
+
+    def completed(self, epoch: Epoch) -> None:
+        """The epoch is complete in all partitions; nobody will come back to an earlier one.
+
+        The caller owes this call, or memory fills with what might still have to be taken back.
+        """
+        self._running().completed(epoch)
+
+    def snapshot(self, epoch: Epoch) -> FileSet:
+        """Cut, and wait until the cut is in the store. `SnapshotFailed` says why it is not; work can go on then.
+
+        The caller owes `completed` once all partitions have theirs.
+        """
+        self.cut(epoch)
+        while True:
+            for news in self.poll(timeout=1.0):
+                match news:
+                    case Durable(known, files) if known == epoch:
+                        return files
+                    case NotDurable(known, reason) if known == epoch:
+                        raise SnapshotFailed(f"{self._context.uid}: epoch {epoch} is not in the store: {reason}")
+                    case _:
+                        pass
+
+    def _relieve(self, persister: Persister) -> None:
+        if self._contents.pending_bytes() > self._options.memory // 4:
+            persister.take_early()
+
+    def _running(self) -> Persister:
+        if self._persister is None:
+            raise ValueError("the state was closed")
+        return self._persister
+
+    # --- looking at it, and the end -----------------------------------------------------------------------------------
+
+    def statistics(self) -> Statistics:
+        """What it occupies and has done."""
+        backend = self._backend
+        assert backend is not None
+        return Statistics(
+            self._contents.memory_bytes() + backend.memory_bytes(),
+            backend.disk_bytes(),
+            self._contents.pending_bytes(),
+            self._restored,
+            self._running().statistics(),
+        )
+
+    def close(self) -> None:
+        """Give up memory, threads and scratch; what is in the store stays, and so do the local links to it."""
+        if self._persister is not None:
+            self._persister.close()
+            self._persister = None
+        if self._backend is not None:
+            self._backend.close()
+            self._backend = None
+        rmtree(self._work, ignore_errors=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _locked(folder: Path) -> int:
+    """Make the folder and keep others out of it until the descriptor is closed, or the process dies."""
+    with local_disk(f"use the folder {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        raise FolderInUse(f"{folder} is in use by another process or state; give each a folder of its own") from error
+    return lock
+
+
+def _remove_remains(folder: Path) -> None:
+    """Delete the scratch of processes that were killed."""
+    for entry in folder.glob(f"{_WORK}*"):
+        rmtree(entry, ignore_errors=True)
+
+
+def _meta(schema: Schema) -> bytes:
+    return json.dumps({"format": _FORMAT, "schema": json.loads(schema.to_json())}).encode()
+
+
+def _schema(declared: Schema, files: FileSet, backend: Backend, options: Options) -> Schema:
+    """What to read the restored state by, and to write from then on."""
+    meta = backend.get_many([META_KEY])[0]
+    if meta is None:
+        return declared.begun()
+    newest = files.files[-1].path
+    try:
+        found = json.loads(meta)
+        if found["format"] != _FORMAT:
+            raise BrokenSchema(f"it has format {found['format']}, and this program reads format {_FORMAT}")
+        restored = Schema.from_json(json.dumps(found["schema"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateMismatch(declared.uid, None, f"{newest} does not say what it holds: {error}") from error
+    return fitted(restored, declared, allow_dropped=options.allow_dropped, renamed=options.renamed)
