@@ -38,6 +38,9 @@ class _Group:
             self._order = None
         return _size(name, payload) - _size(name, before)
 
+    def memory(self) -> int:
+        return sum(_size(name, payload) for name, payload in self.entries.items())
+
     def between(self, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
         if self._order is None:
             self._order = sorted(self.entries)
@@ -80,9 +83,15 @@ class HeapBackend:
 
     def ingest(self, files: Sequence[Path]) -> None:
         """Take files. See `Backend.ingest`."""
-        # All are read before the first is taken: one of them may be damaged.
-        contents = [entries for file in files for entries in self._entries_of(file)]
+        self._take(files, replacing=())
+
+    def _take(self, files: Sequence[Path], replacing: Sequence[KeyGroupRange]) -> None:
+        # All are read before anything changes: one of them may be damaged.
+        contents = [entry for file in files for entry in self._entries_of(file)]
         with self._lock:
+            for group in {group.to_bytes(2, "big") for group_range in replacing for group in group_range}:
+                dropped = self._groups.pop(group, None)
+                self._memory -= dropped.memory() if dropped else 0
             for entry in contents:
                 self._apply(*entry)
         with named_errors(f"remove what {self} has taken"):
@@ -103,20 +112,9 @@ class HeapBackend:
             group = self._groups[name[:2]] = _Group()
         self._memory += group.apply(name, payload)
 
-    def rebase(self, groups: Sequence[KeyGroupRange], stamp: int, base: Path | None) -> None:
+    def rebase(self, groups: Sequence[KeyGroupRange], base: Path | None) -> None:
         """Put a base in the place of its groups' entries. See `Backend.rebase`."""
-        stamps = self._stamps.raised(groups, stamp)
-        contents = [] if base is None else list(self._entries_of(base))
-        with self._lock:
-            self._stamps = stamps
-            for group in {group.to_bytes(2, "big") for group_range in groups for group in group_range}:
-                for name in list(self._groups[group].entries) if group in self._groups else ():
-                    self._apply(name, None)
-            for entry in contents:
-                self._apply(*entry)
-        if base is not None:
-            with named_errors(f"remove what {self} has taken"):
-                base.unlink()
+        self._take([] if base is None else [base], replacing=groups)
 
     def disk_bytes(self) -> int:
         """None is occupied for long. See `Backend.disk_bytes`."""

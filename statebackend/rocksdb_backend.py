@@ -46,7 +46,6 @@ class RocksDBBackend:
         """Values by name. See `Backend.get_many`."""
         if not self._has_entries:
             return [None] * len(names)
-        # Taken before the values: a floor that rises after they are read must not hide what they replaced.
         stamps = self._stamps
         with named_errors(f"read entries of {self}"):
             values: list[bytes | None] = self._database.get(list(names)) or []
@@ -59,8 +58,7 @@ class RocksDBBackend:
         """Entries in order. See `Backend.scan`."""
         if not self._has_entries:
             return iter(())
-        stamps = self._stamps
-        return _visible(self._stored(start, end), stamps)
+        return _visible(self._stored(start, end), self._stamps)
 
     def ingest(self, files: Sequence[Path]) -> None:
         """Take files. See `Backend.ingest`."""
@@ -70,28 +68,22 @@ class RocksDBBackend:
             self._database.ingest_external_file([str(file) for file in files], by_moving())
         self._has_entries = True
 
-    def rebase(self, groups: Sequence[KeyGroupRange], stamp: int, base: Path | None) -> None:
+    def rebase(self, groups: Sequence[KeyGroupRange], base: Path | None) -> None:
         """Put a base in the place of its groups' entries. See `Backend.rebase`.
 
-        The base comes first, the floor rises second, and what is hidden by then is deleted last; so a reader sees
-        each entry at any time, and a failure in between costs nothing but space.
+        A file that deletes all there is, and the base on top of it, are taken as one.
         """
-        if base is not None:
-            self.ingest([base])
-        self._stamps = self._stamps.raised(groups, stamp)
-        self._delete_hidden(groups, stamp)
+        files = [self._deletion_of(groups), base] if self._has_entries else [base]
+        self.ingest([file for file in files if file is not None])
 
-    def _delete_hidden(self, groups: Sequence[KeyGroupRange], stamp: int) -> None:
-        if not self._has_entries:
-            return
-        floor = STAMP.pack(stamp)
-        hidden: Iterator[Entry] = (
-            (name, None) for group in sorted(groups) for name, value in self._stored(*bounds(group)) if value < floor
+    def _deletion_of(self, groups: Sequence[KeyGroupRange]) -> Path | None:
+        present: Iterator[Entry] = (
+            (name, None) for group in sorted(groups) for name, _ in self._stored(*bounds(group))
         )
         meta = self.get_many([META_KEY])[0] or b""
-        deletions = self.folder / "deletions.sst"
-        if write_sst(deletions, hidden, stamp, meta, compression=Compression.LZ4):
-            self.ingest([deletions])
+        path = self.folder / "deletion.sst"
+        written = write_sst(path, present, 0, meta, compression=Compression.LZ4)
+        return None if written is None else path
 
     def _stored(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         return iterate(self._database, start, end, f"read entries of {self}")
