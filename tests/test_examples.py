@@ -12,7 +12,8 @@ import pytest
 from examples import simulated_recovery
 
 ROOT = Path(__file__).parent.parent
-EXAMPLES = ("simulated_recovery", "third_party_protocol", "wrong_protocol")
+DRAWING = ("simulated_recovery", "third_party_protocol", "wrong_protocol")
+ON_SPARK = ("visits_in_spark",)
 
 
 def run(example: str, *arguments: str, hash_seed: str = "random") -> str:
@@ -32,14 +33,36 @@ def run(example: str, *arguments: str, hash_seed: str = "random") -> str:
 
 def test_every_example_is_known_here() -> None:
     names = {path.stem for path in (ROOT / "examples").glob("[!_]*.py")}
-    assert names == set(EXAMPLES)
+    assert names == {*DRAWING, *ON_SPARK}
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize("example", [*DRAWING, *ON_SPARK])
 def test_an_example_explains_itself(example: str) -> None:
     out = run(example, "--help")
     assert out.startswith("usage: ")
-    assert "--svg FILE" in out
+    assert "example" in out
+
+
+@pytest.mark.parametrize("example", DRAWING)
+def test_a_drawing_can_be_kept(example: str) -> None:
+    assert "--svg FILE" in run(example, "--help")
+
+
+def test_state_goes_on_from_spark_job_to_spark_job_at_another_parallelism(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.visits_in_spark", "--keep", str(kept)],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
+    days = [line.split(";")[0] for line in done.stdout.splitlines()[:3]]
+    assert days == [f"day {day}: 200,000 visits counted in {many} partitions" for day, many in ((1, 2), (2, 4), (3, 3))]
+    assert done.stdout.splitlines()[3] == "20,000 users in the state; 0 differ from a query over all visits"
+    assert list(kept.glob("log/*.json"))
 
 
 def test_the_recovery_shows_a_cut_a_crash_and_a_return_to_the_complete_epoch(tmp_path: Path) -> None:

@@ -1,0 +1,172 @@
+"""State that outlives its Spark jobs: visits are counted per user, day after day, each day with another parallelism.
+
+Every day is an ordinary batch job: a DataFrame, partitioned by key group, and `mapInArrow`. Its tasks open what the day
+before has left, count on, and snapshot to a folder; the driver completes the snapshot. No state is rewritten when the
+parallelism changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from statebackend.aggregates import Aggregates
+from statebackend.aggregations import Count, Sum
+from statebackend.file_set_json import from_json, to_json
+from statebackend.files import FileSet
+from statebackend.fsspec_store import open_store
+from statebackend.ids import Attempt, Epoch, Partition
+from statebackend.key_columns import decode_keys, key_column
+from statebackend.key_types import KeyType
+from statebackend.keyed_state import KeyedState, Operator
+from statebackend.keygroups import range_of
+from statebackend.snapshot_folder import SnapshotFolder
+from statebackend.snapshot_log import Snapshot
+from statebackend.table_spec import Aggregated
+
+OPERATOR = Operator(
+    "visits",
+    key=str,
+    states={"users": Aggregates(visits=Aggregated(Count()), cents=Aggregated(Sum(int), "cents"))},
+)
+DAYS = ((1, 2), (2, 4), (3, 3))
+"""Each day, and how many partitions its job has."""
+
+USERS, VISITS_A_DAY = 20_000, 200_000
+
+Batches = Iterator[pa.RecordBatch]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.visits_in_spark",
+        description=__doc__,
+        epilog="example: python -m examples.visits_in_spark --keep /tmp/visits, and look at what is in the folder",
+    )
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the snapshots here; it must be empty")
+    given = parser.parse_args(arguments)
+    if given.keep is not None and given.keep.exists() and any(given.keep.iterdir()):
+        parser.error(f"{given.keep} is not empty; choose a new folder")
+    with TemporaryDirectory() as scratch:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers are whatever python3 is
+        spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+        try:
+            run(spark, (given.keep or Path(scratch) / "snapshots").absolute().as_uri(), Path(scratch) / "local")
+        finally:
+            spark.stop()
+
+
+def run(spark: SparkSession, url: str, local: Path) -> None:
+    """Count for some days; then compare the state with a query over all visits."""
+    for day, parallelism in DAYS:
+        epoch = count(visits_of(spark, day), url, local, parallelism)
+        print(f"day {day}: {VISITS_A_DAY:,} visits counted in {parallelism} partitions; epoch {epoch} is complete")
+    snapshot = SnapshotFolder(open_store(url), OPERATOR.uid).latest()
+    assert snapshot is not None
+    counted = state_of(spark, snapshot, url, local, parallelism=2)
+    visits = visits_of(spark, DAYS[0][0])
+    for day, _ in DAYS[1:]:
+        visits = visits.union(visits_of(spark, day))
+    expected = visits.groupBy("user").agg(sql.count("*").alias("visits"), sql.sum("cents").alias("cents"))
+    differing = counted.exceptAll(expected).count() + expected.exceptAll(counted).count()
+    print(f"{counted.count():,} users in the state; {differing} differ from a query over all visits")
+
+
+def visits_of(spark: SparkSession, day: int) -> DataFrame:
+    """A day of visits: who, and how much was spent."""
+    number = sql.col("id") + day * VISITS_A_DAY
+    user = sql.concat(sql.lit("user-"), sql.pmod(sql.xxhash64(number), sql.lit(USERS)).cast("string"))
+    return spark.range(VISITS_A_DAY).select(user.alias("user"), (number % 997).alias("cents"))
+
+
+def count(visits: DataFrame, url: str, local: Path, parallelism: int) -> Epoch:
+    """One job: take the visits into the state that the last one has left; the epoch in which it is now."""
+    folder = SnapshotFolder(open_store(url), OPERATOR.uid)
+    generation = folder.begin()
+    epoch, before = folder.next_epoch(generation), folder.latest()
+    files = [file_set(before, partition, parallelism) for partition in range(parallelism)]
+    task = partial(count_partition, url=url, local=local, files=[to_json(one) for one in files], epoch=epoch)
+    parts = (
+        visits.mapInArrow(partial(with_partition, parallelism), "user string, cents bigint, partition int")
+        .repartitionById(parallelism, "partition")
+        .mapInArrow(task, "partition int, files string")
+        .collect()
+    )
+    folder.complete(epoch, {Partition(row.partition): from_json(row.files) for row in parts})
+    folder.clean()
+    return epoch
+
+
+def file_set(snapshot: Snapshot | None, partition: int, parallelism: int) -> FileSet:
+    """What a partition starts from: its key groups' share of a snapshot, whatever parallelism that was made with."""
+    groups = range_of(Partition(partition), parallelism, OPERATOR.max_parallelism)
+    return FileSet(groups) if snapshot is None else snapshot.file_set(groups)
+
+
+def with_partition(parallelism: int, batches: Batches) -> Batches:
+    """Say of each row which partition owns its key."""
+    for batch in batches:
+        groups = key_column(batch.column("user"), KeyType.of(OPERATOR.key)).groups(OPERATOR.max_parallelism)
+        owners = groups.astype("int32") * parallelism // OPERATOR.max_parallelism
+        yield batch.append_column("partition", pa.array(owners))
+
+
+def count_partition(batches: Batches, *, url: str, local: Path, files: list[str], epoch: Epoch) -> Batches:
+    """One task: open the partition's state, count, and say which files it consists of afterwards."""
+    task = task_context()
+    partition, attempt = Partition(task.partitionId()), Attempt(task.taskAttemptId())
+    names = SnapshotFolder.names(epoch.generation, partition, attempt)
+    with opened(url, local, files[partition], names) as state:
+        for batch in batches:
+            state["users"].update(state.keys(batch.column("user")), {"cents": batch.column("cents")})
+        part = to_json(state.snapshot(epoch))
+    yield pa.record_batch({"partition": pa.array([partition], pa.int32()), "files": [part]})
+
+
+def opened(url: str, local: Path, files: str, names: Callable[[], str]) -> KeyedState:
+    """A partition's state, in a local folder that this task alone uses."""
+    folder = local / f"task-{task_context().taskAttemptId()}"
+    return KeyedState(OPERATOR, folder, open_store(url), names, from_json(files))
+
+
+def unused() -> str:
+    """For a task that only reads."""
+    raise AssertionError("nothing is written")
+
+
+def task_context() -> TaskContext:
+    """Spark's own description of the running task."""
+    context = TaskContext.get()
+    assert context is not None
+    return context
+
+
+def state_of(spark: SparkSession, snapshot: Snapshot, url: str, local: Path, parallelism: int) -> DataFrame:
+    """The state as a DataFrame."""
+    files = [to_json(file_set(snapshot, partition, parallelism)) for partition in range(parallelism)]
+    task = partial(read_partition, url=url, local=local, files=files)
+    return spark.range(0, parallelism, 1, parallelism).mapInArrow(task, "user string, visits bigint, cents bigint")
+
+
+def read_partition(partitions: Batches, *, url: str, local: Path, files: list[str]) -> Batches:
+    """One task: all users of the partitions whose numbers come in; Spark may join what it reads with other tasks."""
+    for partition in chain.from_iterable(batch.column("id").to_pylist() for batch in partitions):
+        with opened(url, local, files[partition], names=unused) as state:
+            found = state["users"].keys_and_results()
+            users = decode_keys(found.keys, KeyType.of(OPERATOR.key))
+            yield pa.record_batch([users, *found.results.columns], names=["user", *found.results.schema.names])
+
+
+if __name__ == "__main__":
+    main()
