@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import TypeVar
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from statebackend.codec_choice import codec_of
 from statebackend.codecs import Codec, Pickled
 from statebackend.entries import state_id
-from statebackend.ids import KeyGroup, Uid
+from statebackend.ids import KeyGroup
 from statebackend.key_context import ForeignKey, KeyContext, NoKey
 from statebackend.key_types import KeyType, WrongKeyType
 from statebackend.keygroups import KeyGroupRange
@@ -21,46 +21,9 @@ from statebackend.row_form import RowForm, WrongValueType
 from statebackend.ttl import Ttl
 from statebackend.value_state import ValueState, open_value
 from statebackend.write_back import FrozenValues, LayerOrder
+from tests.rows_in_a_dict import UID, LayeredRows, RowsInADict, a_context
 
 T = TypeVar("T")
-UID = Uid("count")
-ALL = KeyGroupRange(KeyGroup(0), KeyGroup(128))
-
-
-@dataclass
-class RowsInADict:
-    """Rows that remember how they were asked."""
-
-    content: dict[bytes, bytes] = field(default_factory=dict)
-    reads: list[int] = field(default_factory=list)
-
-    def get(self, name: bytes, /) -> bytes | None:
-        self.reads.append(1)
-        return self.content.get(name)
-
-    def get_many(self, names: Sequence[bytes], /) -> list[bytes | None]:
-        self.reads.append(len(names))
-        return [self.content.get(name) for name in names]
-
-    def put(self, name: bytes, payload: bytes, /) -> None:
-        self.content[name] = payload
-
-    def delete(self, name: bytes, /) -> None:
-        self.content.pop(name, None)
-
-    def scan(self, start: bytes, end: bytes, /) -> Iterator[tuple[bytes, bytes]]:
-        return iter(sorted((name, payload) for name, payload in self.content.items() if start <= name < end))
-
-    def take(self, frozen: FrozenValues) -> None:
-        for name, payload in frozen.entries():
-            if payload is None:
-                self.delete(name)
-            else:
-                self.put(name, payload)
-
-
-def a_context(declared: object = str, groups: KeyGroupRange = ALL) -> KeyContext:
-    return KeyContext(UID, KeyType.of(declared), 128, groups)
 
 
 def a_state(
@@ -215,8 +178,6 @@ def test_whatever_is_set_cut_spilled_taken_and_released_reads_are_those_of_a_dic
     declared: str, data: st.DataObject
 ) -> None:
     """The rows take cuts as the layers of a row store do: spilled values lie above the cuts before them."""
-    import pyarrow as pa
-
     context = a_context(pa.type_for_alias(declared))
     rows = LayeredRows()
     total = a_state(context, rows, codec_of(int), lambda: 0, budget=1)
@@ -260,42 +221,59 @@ def test_whatever_is_set_cut_spilled_taken_and_released_reads_are_those_of_a_dic
     assert sorted(rows.below.values()) == sorted(bytes([1]) + value.to_bytes(8, "little") for value in model.values())
 
 
-class LayeredRows(RowsInADict):
-    """Rows whose cuts lie above what they have taken, with deletions said like values."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers: list[dict[bytes, bytes | None]] = [{}]
-        self.below: dict[bytes, bytes] = {}
-
-    def get(self, name: bytes, /) -> bytes | None:
-        for layer in reversed(self.layers):
-            if name in layer:
-                return layer[name]
-        return self.below.get(name)
-
-    def get_many(self, names: Sequence[bytes], /) -> list[bytes | None]:
-        return [self.get(name) for name in names]
-
-    def put(self, name: bytes, payload: bytes, /) -> None:
-        self.layers[-1][name] = payload
-
-    def delete(self, name: bytes, /) -> None:
-        self.layers[-1][name] = None
-
-    def cut(self) -> None:
-        self.layers.append({})
-
-    def take_oldest(self, frozen: FrozenValues) -> None:
-        for name, payload in {**self.layers.pop(0), **dict(frozen.entries())}.items():
-            if payload is None:
-                self.below.pop(name, None)
-            else:
-                self.below[name] = payload
-
-
 def test_a_key_of_another_type_is_refused() -> None:
     context = a_context(int)
     for key in (True, 1.0, "1", 1 << 63):
         with pytest.raises(WrongKeyType):
             context.set_key(key)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2000), st.sampled_from("sssgcfr")), max_size=40), st.integers(1, 300))
+def test_values_that_are_spilled_bit_by_bit_between_cuts_are_not_lost(walk: list[tuple[int, str]], stride: int) -> None:
+    context, rows = a_context(int), LayeredRows()
+    total = a_state(context, rows, codec_of(int), lambda: 0, budget=1)
+    model: dict[int, int] = {}
+    cuts: list[FrozenValues] = []
+    for start, action in walk:
+        if action == "f":
+            rows.cut()
+            cuts.append(total.freeze())
+        elif action == "r" and cuts:
+            rows.take_oldest(cuts[0])
+            total.release(cuts.pop(0))
+        for key in range(start, start + stride):
+            context.set_key(key)
+            if action == "s":
+                total.set(total.get() + 1)
+                model[key] = model.get(key, 0) + 1
+            elif action == "c":
+                total.clear()
+                model.pop(key, None)
+            else:
+                assert total.get() == model.get(key, 0)
+    rows.cut()
+    for cut in [*cuts, total.freeze()]:
+        rows.take_oldest(cut)
+    read = {entry.key: entry.value for entry in (total.decode_entry(*row) for row in rows.below.items())}
+    assert read == model
+
+
+def test_an_entry_is_read_by_people_and_written_back_as_it_was() -> None:
+    context, rows = a_context(int), RowsInADict()
+    total = a_state(context, rows, codec_of(tuple[int, str]), lambda: (0, ""))
+    context.set_key(5)
+    context.set_namespace(b"w")
+    total.set((1, "a"))
+    ((name, payload),) = total.freeze().entries()
+    assert payload is not None
+    entry = total.decode_entry(name, payload)
+    assert (entry.key, entry.namespace, entry.part, entry.value, entry.expires) == (5, b"w", None, (1, "a"), None)
+    assert total.encode_entry(entry) == (name, payload)
+
+
+def test_numbers_are_packed_at_once_as_they_are_one_by_one() -> None:
+    form: RowForm[int] = RowForm(UID, "total", state_id("total"), KeyType.of(int), codec_of(int))
+    for values in ([1, -1, 1 << 62], [1, 1 << 64, -(1 << 64)], []):
+        data = [form.data(value) for value in values]
+        assert form.data_of_many(values) == data
+        assert form.values_of_many(data) == values
