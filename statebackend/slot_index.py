@@ -193,7 +193,7 @@ class SlotIndex:
             self._begin_moving(number)
         if self._next is not None:
             self._move(_MOVED * number)
-        while self._table.load + number > _FULLEST * len(self._table):
+        if self._table.load + number > _FULLEST * len(self._table):
             if self._next is None:
                 self._begin_moving(number)
             self._move(len(self._table))

@@ -205,6 +205,43 @@ def test_a_batch_much_larger_than_the_table_comes_while_a_larger_one_is_filled()
     assert sorted(slots.tolist()) == list(range(20_000))
 
 
+def test_keys_that_differ_only_by_zeros_at_the_end_are_different() -> None:
+    index = SlotIndex()
+    keys = column([bytes(width) for width in range(20)], equal)
+    slots, _ = index.find_or_add(keys)
+    assert sorted(slots.tolist()) == list(range(20))
+    assert index.find(keys).tolist() == slots.tolist()
+
+
+def test_keys_removed_while_a_larger_table_is_filled_are_not_found_afterwards() -> None:
+    index = SlotIndex(1024)
+    slots, _ = index.find_or_add(column(numbers(range(1000))))
+    index.find_or_add(column(numbers(range(1000, 1100))))  # nearly half of the table is moved
+    index.remove(slots)
+    for first in range(1100, 1500, 10):
+        index.find_or_add(column(numbers(range(first, first + 10))))
+        assert (index.find(column(numbers(range(1000)))) == ABSENT).all()
+
+
+def test_a_table_of_which_most_keys_were_removed_takes_as_many_again() -> None:
+    index = SlotIndex(100_000)
+    slots, _ = index.find_or_add(column(numbers(range(131_000))))  # it is nearly half full
+    index.remove(slots)
+    for first in range(200_000, 300_000, 500):
+        index.find_or_add(column(numbers(range(first, first + 500))))
+    assert len(index) == 100_000
+    assert (index.find(column(numbers(range(200_000, 300_000)))) != ABSENT).all()
+
+
+def test_a_slot_given_twice_is_removed_once() -> None:
+    index = SlotIndex()
+    slots, _ = index.find_or_add(column([b"a", b"b"]))
+    index.remove(slots[[1, 0, 1]])
+    assert len(index) == 0
+    _, added = index.find_or_add(column([b"c", b"d"]))
+    assert sorted(added.tolist()) == [0, 1]
+
+
 def test_removed_keys_do_not_fill_the_table() -> None:
     index = SlotIndex(64)
     for first in range(0, 20_000, 50):
