@@ -322,7 +322,7 @@ class Persister:
         """All there is of these groups in the backend as one file, which takes its place there too."""
         live = self._backend.scan(*naming.bounds(groups))
         base = self._files.write(self._state.settled(live, epoch.number), epoch, FileKind.BASE, LARGEST_FILE)
-        self._backend.rebase([groups], epoch.number, None if base is None else self._files.link(base))
+        self._backend.rebase([groups], None if base is None else self._files.link(base))
         return base
 
     def _forget(self, paths: set[str]) -> None:
