@@ -341,6 +341,71 @@ def test_state_of_something_else_is_not_taken_over(store: BlobStore) -> None:
     assert [info.path for info in store.list()] == ["shared/1-0-0-0.sst"]
 
 
+# --- sleepers --------------------------------------------------------------------------------------------------------
+
+
+class Sleeping(WrappedStore):
+    """Sleeps once before or after a create, while something else happens."""
+
+    def __init__(self, store: BlobStore) -> None:
+        super().__init__(store)
+        self.before: Callable[[], None] | None = None
+        self.after: Callable[[], None] | None = None
+
+    def create(self, path: str, data: bytes) -> Creation:
+        before, self.before = self.before, None
+        if before is not None:
+            before()
+        answer = super().create(path, data)
+        after, self.after = self.after, None
+        if after is not None:
+            after()
+        return answer
+
+
+def another_run_and_its_clean_ups(store: BlobStore) -> None:
+    """Until the entries at which a sleeper was are deleted."""
+    run = Run(store)
+    for _ in range(3):
+        run.complete(FileKind.BASE)
+        run.folder.clean(keep=1)
+
+
+def test_an_entry_that_a_sleeper_makes_below_the_floor_is_void(store: BlobStore) -> None:
+    sleeping = Sleeping(store)
+    run = Run(sleeping)
+    run.complete()
+    epoch = run.work()
+    sleeping.before = lambda: another_run_and_its_clean_ups(store)
+    with pytest.raises(FencedRun):
+        run.folder.complete(epoch, run.parts)
+    latest = SnapshotFolder(store, JOB).latest()
+    assert latest is not None
+    assert latest.epoch.generation == 2
+    assert latest.paths <= stored_state(store)
+
+
+def test_a_claim_that_a_sleeper_makes_below_the_floor_is_void(store: BlobStore) -> None:
+    sleeping = Sleeping(store)
+    sleeping.before = lambda: another_run_and_its_clean_ups(store)
+    run = Run(sleeping)
+    assert run.generation == 2
+    assert run.complete() == run.folder.epochs()[-1]
+
+
+def test_a_snapshot_that_others_have_passed_by_counts(store: BlobStore) -> None:
+    def clean_up() -> None:
+        for _ in range(3):
+            SnapshotFolder(store, JOB).clean(keep=1)
+
+    sleeping = Sleeping(store)
+    run = Run(sleeping)
+    run.complete()
+    sleeping.after = clean_up
+    epoch = run.complete()
+    assert run.folder.epochs() == (epoch,)
+
+
 # --- faults ----------------------------------------------------------------------------------------------------------
 
 
