@@ -185,7 +185,8 @@ def check_invariants(files: FileSet) -> None:
         if file.kind is FileKind.BASE and _common(seen, file.ranges):
             hidden = ", ".join(map(str, _common(seen, file.ranges)))
             raise FileSetError(f"base {file.path} replaces key groups {hidden}, yet older files still speak of them")
-        seen = joined(seen + file.ranges)
+        if last is None or file.ranges != last.ranges:
+            seen = joined(seen + file.ranges)
         last = file
 
 
@@ -296,6 +297,19 @@ class Floors:
         return self.numbers[bisect_right(self.ends, group)]
 
 
+def bottoms(files: FileSet) -> list[tuple[KeyGroupRange, FileRef]]:
+    """The oldest file that is valid for a group, by ranges of groups that have the same one; the oldest file first."""
+    found: list[tuple[KeyGroupRange, FileRef]] = []
+    left: tuple[KeyGroupRange, ...] = (files.range,)
+    last: tuple[KeyGroupRange, ...] = ()
+    for file in files.files:
+        if file.ranges != last:
+            found += [(part, file) for part in _common(left, file.ranges)]
+            left = _less(left, file.ranges)
+        last = file.ranges
+    return found
+
+
 def floors(files: FileSet) -> Floors:
     """What to hide in a store that took all files of the set, whole and in restore order.
 
@@ -304,12 +318,8 @@ def floors(files: FileSet) -> Floors:
     Where no file is valid, all that the files brought is hidden; what later epochs write is not.
     """
     floor = files.files[-1].epoch.number + 1 if files.files else 0
-    found: list[tuple[KeyGroupRange, int]] = []
-    left: tuple[KeyGroupRange, ...] = (files.range,)
-    for file in files.files:
-        found += [(part, file.epoch.number) for part in _common(left, file.ranges)]
-        left = _less(left, file.ranges)
-    found += [(part, floor) for part in left]
+    found = [(part, file.epoch.number) for part, file in bottoms(files)]
+    found += [(part, floor) for part in _less((files.range,), tuple(part for part, _ in found))]
     found.sort()
     return Floors(tuple(part.end for part, _ in found), tuple(number for _, number in found))
 
