@@ -102,7 +102,8 @@ class Planner:
         self._pace = 0.0
         self._credit = 0.0
         self._reserved = 0.0
-        self._asked = 0
+        self._slices = 0
+        self._waiting = False
 
     def changed(self, files: FileSet, size: int) -> list[Consolidate | Merge]:
         """An epoch with a delta of this size is durable and `files` is the set now. What to rewrite, oldest first.
@@ -111,7 +112,7 @@ class Planner:
         """
         self._credit += self._pace * size
         survey = _Survey(files, self._policy)
-        if self._asked:
+        if self._waiting:
             self._pace = survey.pace(0)
             return []
         slices: list[Consolidate | Merge] = []
@@ -124,15 +125,18 @@ class Planner:
         if len(slices) == len(survey.slices):
             self._credit = 0.0
         self._pace = survey.pace(len(slices))
-        self._asked = len(slices)
+        self._slices = len(slices)
         run = cheapest_run(files, self._policy.most_deltas(survey.live))
-        return [*slices, Merge(run)] if run else slices
+        steps = [*slices, Merge(run)] if run else slices
+        self._waiting = bool(steps)
+        return steps
 
     def answered(self, size: int) -> None:
         """All that was asked for is in the set, or was given up; its bases have this size together."""
-        self._credit += self._reserved - max(size, self._asked * SMALLEST_SLICE)
+        self._credit += self._reserved - max(size, self._slices * SMALLEST_SLICE)
         self._reserved = 0.0
-        self._asked = 0
+        self._slices = 0
+        self._waiting = False
 
 
 class _Survey:

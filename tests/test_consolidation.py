@@ -309,6 +309,16 @@ def test_nothing_is_asked_for_while_an_answer_is_due_and_what_was_given_up_is_as
     assert planner.changed(files, 4 * MB)[0] == asked[0]
 
 
+def test_while_a_merge_is_due_no_other_is_asked_for() -> None:
+    planner = Planner(Policy())
+    files = FileSet.of(groups(0, 8), [delta(number, 5) for number in range(1, 200)])
+    [merge] = planner.changed(files, 5)
+    assert isinstance(merge, Merge)
+    assert planner.changed(files, 5) == []
+    planner.answered(0)
+    assert planner.changed(files, 5) == [merge]
+
+
 def test_the_slice_with_the_oldest_changes_comes_first() -> None:
     old, new = delta(1, 4 * MB, groups(4, 6)), delta(2, 4 * MB, groups(0, 4), groups(6, 8))
     files = FileSet.of(groups(0, 8), [old, new, delta(3, 40 * MB)])
