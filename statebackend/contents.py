@@ -34,6 +34,13 @@ class FrozenContents:
     rows: FrozenRows
     values: tuple[FrozenValues, ...]
     tables: tuple[FrozenTable, ...]
+    only_tables: bool
+    """Whether nothing else is declared, or was before."""
+
+    @property
+    def is_all(self) -> bool:
+        """Whether this is not only what changed. See `Frozen.is_all`."""
+        return self.only_tables and not self.rows.entries and all(table.covers for table in self.tables)
 
     @property
     def size(self) -> int:
@@ -66,7 +73,6 @@ class Contents:
         memory: int,
     ) -> None:
         self._context = context
-        self._schema = schema
         self.rows = RowStore(backend)
         kept = sum(spec.kind in _IN_MEMORY for spec in schema.states)
         share = memory // max(kept, 1)
@@ -75,6 +81,7 @@ class Contents:
         }
         self._cached = [state for state in self.states.values() if isinstance(state, CachedState)]
         self._tables = [state for state in self.states.values() if isinstance(state, Table)]
+        self._only_tables = len(self._tables) == len(schema.states) > 0 and not schema.dropped
         self._table_names = {spec.id: spec.name for spec in schema.states if spec.kind is StateKind.TABLE}
         self._expiring = {spec.id: spec.expires for spec in schema.states if spec.expires is not None}
         self._times = {context.restored_epoch: (NO_WATERMARK, NO_WATERMARK)}
@@ -84,7 +91,7 @@ class Contents:
         self._times[epoch_number] = (self._context.watermark, self._context.processing_time)
         values = tuple(state.freeze() for state in self._cached)
         tables = tuple(table.freeze(epoch_number) for table in self._tables)
-        return FrozenContents(self.rows.freeze(), values, tables)
+        return FrozenContents(self.rows.freeze(), values, tables, self._only_tables)
 
     def release(self, frozen: Frozen) -> None:
         """Forget what the backend has. See `Cuttable.release`."""

@@ -16,6 +16,10 @@ class Frozen(Protocol):
     def size(self) -> int:
         """About how many bytes it will be in a file."""
 
+    @property
+    def is_all(self) -> bool:
+        """Whether it is not only what changed, but all there is: then it can be a base."""
+
     def entries(self) -> Iterator[tuple[bytes, bytes | None]]:
         """All of it, sorted by name, None for what is gone. Called in the background; again after a failure."""
 

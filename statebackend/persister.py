@@ -125,6 +125,7 @@ class Persister:
         self._uploads = Uploads(restored)
         self._planner = Planner(policy)
         self._deltas: dict[Epoch, _Delta] = {}
+        self._groups = restored.range
         self._linked = {file.path: file for file in restored.files}
         self._heard_of = set(self._linked)
         self._taken_up_to = max((file.epoch for file in restored.files), default=NO_EPOCH)
@@ -231,11 +232,11 @@ class Persister:
     def _stored(self, epoch: Epoch) -> list[Durable]:
         delta = self._deltas[epoch]
         delta.stored = True
-        changes = Persisted(() if delta.file is None else (delta.file,))
+        changes = _changes(delta.file, self._groups)
         rewritten = self._rewritten
         if rewritten is not None and rewritten.epoch <= epoch:
             also = rewritten.changes
-            changes = Persisted((*changes.files, *also.files), also.emptied, also.merged)
+            changes = Persisted((*changes.files, *also.files), (*changes.emptied, *also.emptied), also.merged)
             self._rewritten, self._rewrite_due = None, epoch
             self._rewritten_size = sum(file.size for file in also.files)
             self._bases += len(also.files)
@@ -271,7 +272,8 @@ class Persister:
 
     def _write(self, epoch: Epoch, frozen: Frozen) -> None:
         try:
-            file = self._files.write(frozen.entries(), epoch, FileKind.DELTA, frozen.size)
+            kind = FileKind.BASE if frozen.is_all else FileKind.DELTA
+            file = self._files.write(frozen.entries(), epoch, kind, frozen.size)
             self._linked.update({} if file is None else {file.path: file})
             reached(fail_points.DELTA_WRITTEN)
         except Exception as error:
@@ -284,7 +286,11 @@ class Persister:
         epochs = tuple(epoch for epoch, _ in due)
         try:
             reached(fail_points.BEFORE_INGEST)
-            self._backend.ingest([self._files.link(file) for _, file in due if file is not None])
+            for file in (file for _, file in due if file is not None):
+                if file.kind is FileKind.BASE:
+                    self._backend.rebase([self._groups], self._files.link(file))
+                else:
+                    self._backend.ingest([self._files.link(file)])
             reached(fail_points.AFTER_INGEST)
         except Exception as error:
             self._tell(_NotTaken(epochs, f"epochs up to {epochs[-1]} did not get into the local backend: {error}"))
@@ -361,6 +367,14 @@ class Persister:
         self._store.upload(local, file.path)
         with self._counting:
             self._uploaded_bytes += file.size
+
+
+def _changes(file: FileRef | None, groups: KeyGroupRange) -> Persisted:
+    """What an epoch adds; if that is all there is, nothing else is in the groups that it does not speak of."""
+    if file is None or file.kind is FileKind.DELTA:
+        return Persisted(() if file is None else (file,))
+    empty = without((groups,), file.ranges)
+    return Persisted((file,), (Emptied(empty, file.epoch),) if empty else ())
 
 
 def _size_of(delta: _Delta | None) -> int:
