@@ -22,7 +22,7 @@ from statebackend.sst import Compression, Entry, write_sst
 
 _BACKGROUND_JOBS: Final = 2
 _OPEN_FILES: Final = 512
-_LEVEL_0_FILES: Final = 8
+_LEVEL_0_FILES: Final = 24
 _UNLIMITED: Final = 1 << 20
 
 
@@ -64,7 +64,9 @@ class RocksDBBackend:
         """Take files. See `Backend.ingest`."""
         if not files:
             return
-        with named_errors(f"take {', '.join(map(str, files))} into {self}"):
+        # The error itself names the file that is at fault; a restore takes hundreds.
+        what = str(files[0]) if len(files) == 1 else f"{len(files)} files of {files[0].parent}"
+        with named_errors(f"take {what} into {self}"):
             self._database.ingest_external_file([str(file) for file in files], by_moving())
         self._has_entries = True
 

@@ -171,6 +171,18 @@ def test_it_knows_what_it_occupies(backend: Backend, tmp_path: Path) -> None:
     assert everything(backend) == {}
 
 
+def test_memory_in_use_follows_what_is_kept(tmp_path: Path) -> None:
+    backend = heap(tmp_path / "backend", GivenFloors())
+    backend.ingest([file_of(tmp_path, 1, {name(0, "a"): b"123"})])
+    one = backend.memory_bytes()
+    backend.ingest([file_of(tmp_path, 2, {name(1, f"{key}"): bytes(1000) for key in range(10)})])
+    backend.rebase([groups(1, 2)], file_of(tmp_path, 3, {name(1, "a"): b"123"}))
+    assert backend.memory_bytes() == one + len(name(1, "a")) + 3 + 100
+    backend.ingest([file_of(tmp_path, 4, {name(1, "a"): None})])
+    assert backend.memory_bytes() == one
+    backend.close()
+
+
 def test_a_folder_with_anything_in_it_is_refused(opening: Opening, tmp_path: Path) -> None:
     (tmp_path / "something").touch()
     with pytest.raises(BackendError, match=r"is not empty\. A backend is never opened a second time"):
@@ -233,11 +245,11 @@ def test_what_a_base_does_not_repeat_is_gone(backend: Backend, tmp_path: Path) -
     assert everything(backend) == {name(1, "ab"): b"4", name(2, "a"): b"1"}
 
 
-def test_groups_that_are_empty_need_no_base(backend: Backend, tmp_path: Path) -> None:
+def test_groups_of_which_nothing_is_worth_keeping_need_no_base(backend: Backend, tmp_path: Path) -> None:
     backend.rebase([groups(0, 1)], None)
     backend.ingest([file_of(tmp_path, 1, {name(1, "a"): b"1", name(2, "a"): b"1"})])
-    backend.ingest([file_of(tmp_path, 2, {name(1, "a"): None}, b"two")])
-    backend.rebase([groups(1, 2)], None)
+    backend.ingest([file_of(tmp_path, 2, {name(0, "a"): None}, b"two")])
+    backend.rebase([groups(0, 2)], None)
     assert everything(backend) == {name(2, "a"): b"1"}
     assert backend.get_many([META_KEY]) == [b"two"]
 
