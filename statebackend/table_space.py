@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 from statebackend.aggregations import Slots
 from statebackend.blocks import Column, arrow_keys
 from statebackend.frozen_table import Changed, Deleted, FrozenSpace
-from statebackend.key_arena import grown
 from statebackend.key_columns import KeyColumn
 from statebackend.slot_index import ABSENT, SlotIndex
 from statebackend.table_spec import Layout
@@ -24,10 +24,14 @@ from statebackend.table_spec import Layout
 _FEW = 16
 """For so many keys a namespace has room at first: there may be thousands of namespaces."""
 
+_MANY = 1 << 16
+"""Arrays of so many items grow in great steps: room that nothing was written to takes no memory, copies take time."""
+
 _LONG_AGO = -1
 _NONE: Slots = np.empty(0, dtype=np.int64)
 
 Mask = NDArray[np.bool_]
+_Item = TypeVar("_Item", bound=np.generic)
 
 
 @dataclass(slots=True)
@@ -73,8 +77,10 @@ class TableSpace:
 
     def memory_bytes(self) -> int:
         """The memory that it occupies, about."""
-        arrays = (*self.columns.values(), self._touched, self._added, self._alive, *self._dirty)
-        return self._index.memory_bytes() + sum(array.nbytes for array in arrays)
+        by_slot = (*self.columns.values(), self._touched, self._added, self._alive)
+        per_slot = sum(array.itemsize for array in by_slot)
+        dirty = sum(slots.nbytes for slots in self._dirty)
+        return self._index.memory_bytes() + self._index.slot_limit * per_slot + dirty
 
     # --- finding and adding -------------------------------------------------------------------------------------------
 
@@ -102,9 +108,9 @@ class TableSpace:
     def _grow(self) -> None:
         limit = self._index.slot_limit
         if limit > len(self._alive):
-            self._alive = grown(self._alive, limit)
-            self._touched, self._added = grown(self._touched, limit), grown(self._added, limit)
-            self.columns = {name: grown(column, limit) for name, column in self.columns.items()}
+            self._alive = _grown(self._alive, limit)
+            self._touched, self._added = _grown(self._touched, limit), _grown(self._added, limit)
+            self.columns = {name: _grown(column, limit) for name, column in self.columns.items()}
 
     def _begin(self, slots: Slots) -> None:
         self._alive[slots] = True
@@ -225,3 +231,10 @@ class TableSpace:
         mask = np.zeros(limit, dtype=np.bool_)
         mask[slots] = True
         return np.flatnonzero(mask)
+
+
+def _grown(array: NDArray[_Item], least: int) -> NDArray[_Item]:
+    """The same items with zeros behind them, at least so many as asked for."""
+    result: NDArray[_Item] = np.zeros(max(least, (2 if len(array) < _MANY else 8) * len(array)), dtype=array.dtype)
+    result[: len(array)] = array
+    return result
