@@ -1,8 +1,8 @@
 """Which slot each key has: found for all keys of a batch at once, by their hashes and then by every byte.
 
 What always holds: a key in the index has exactly one slot, keeps it until it is removed, and is told from every other
-key by its canonical bytes, never by its hash alone. Nothing happens to all keys at once: a larger table is filled and
-larger arrays are written while keys are added, some of them with each batch.
+key by its canonical bytes, never by its hash alone. Unless room is reserved, nothing happens to all keys at once: a
+larger table and larger arrays are filled while keys are added, a part with each batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,12 @@ class SlotIndex:
     """Slots of keys: small numbers, dense from 0, so that what belongs to the keys can lie in arrays by slot.
 
     Slots are given out in increasing order, but those of removed keys first. All calls but `keys_at` come from one
-    thread.
+    thread. Room that is only reserved takes no memory until it is used, but for the table.
+
+    With a million keys of 80 bytes, in batches of 32k, one core takes about 60 ns to find a key and 300 ns to add one
+    if room was reserved. Without that it takes about twice as long, because about 100 ns for each key that there is are
+    spent on the next table, and some on larger arrays. That is spread over the keys that are added before these are
+    needed, so a batch with few new keys notices little of it.
     """
 
     def __init__(self, capacity: int = 1024) -> None:

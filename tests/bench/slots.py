@@ -83,9 +83,11 @@ def figures(keys: int = KEYS) -> Iterator[Figure]:
     """Finding keys of three kinds, and adding."""
     for name, least, most in (("80b", 80, 80), ("int64", 8, 8), ("varlen", *_VARIABLE)):
         progress(f"slots: {keys} keys of {least} to {most} bytes")
-        loads = [filled(keys, least, most) for _ in range(RUNS if name == "80b" else 1)]
-        runs = find_ns(loads[0][0], least, most)
+        added = []
+        for _ in range(RUNS if name == "80b" else 1):
+            index, nanoseconds = filled(keys, least, most)
+            added.append(nanoseconds)
+        runs = find_ns(index, least, most)
         yield figure(WORKLOAD, f"find_{name}_ns", "ns/key", runs, sum(runs) * BATCH * _BATCHES / 1e9)
         if name == "80b":
-            added = [nanoseconds for _, nanoseconds in loads]
             yield figure(WORKLOAD, f"add_{name}_ns", "ns/key", added, sum(added) * keys / 1e9)
