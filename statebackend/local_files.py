@@ -1,8 +1,8 @@
 """Local links to stored files, so that a restore on the same machine needs no download.
 
 What always holds: a link that is found is the file that was added under this reference, as far as inode, size and the
-machine's start can tell, which takes microseconds; the blocks in it have checksums of their own. Nothing depends on a
-link: what is missing here is in the store.
+machine's start can tell, which takes microseconds; the blocks in it have checksums of their own. No
+restore depends on a link: what is missing here is downloaded.
 
 A link's name holds all that is known of it, so there is no index to be damaged:
 
