@@ -9,7 +9,7 @@ import struct
 import types
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
-from typing import Final, TypeAlias, TypeVar, Union, cast, get_args, get_origin
+from typing import Final, Protocol, TypeAlias, TypeVar, Union, cast, get_args, get_origin
 
 import pyarrow as pa
 
@@ -32,8 +32,20 @@ from statebackend.codecs import (
 
 T = TypeVar("T")
 
-Declared: TypeAlias = type[T] | Codec[T] | str | pa.DataType
-"""How a type is said: `int`, `tuple[int, str]`, `int | None`, `"int64"`, `pa.struct(...)`, or a codec."""
+
+class ArrowType(Protocol):
+    """What every `pyarrow.DataType` is: said here because pyarrow has no types."""
+
+    @property
+    def bit_width(self) -> int:
+        """How many bits a value has."""
+
+
+Declared: TypeAlias = type[T] | Codec[T] | types.UnionType | str | ArrowType | None
+"""How a type is said: `int`, `tuple[int, str]`, `int | None`, `"int64"`, `pa.struct(...)`, or a codec.
+
+From a Python type or a codec a type checker learns what the values are; else say it: `Value[int]("int64")`.
+"""
 
 _PLAIN: Final[dict[object, Callable[[], Codec[object]]]] = cast(
     "dict[object, Callable[[], Codec[object]]]",
