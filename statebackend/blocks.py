@@ -1,8 +1,9 @@
 """What of a table is persisted: blocks, each an Arrow stream about many keys of one key group and namespace.
 
-What always holds: a block says in itself how it is to be read; of several blocks of a group and namespace, the newest
-that speaks of a key is right; and in one block, the last row of a key is. A row says what a key's accumulators are, or
-that the key is gone. A *whole* block says all there is: what older blocks say does not count any more.
+What always holds: a block says in itself how it is to be read, and of several blocks of a group and namespace, the
+newest that speaks of a key is right. A row says what a key's accumulators are, or that the key is gone; a key has one
+row in a block, but that it may be called gone before, in others. A *whole* block says all there is: what older blocks
+say does not count any more.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def decode(payload: bytes, place: str) -> Block:
         return Block(
             _as_keys(keys),
             {name: column.to_numpy() for name, column in columns.items()},
-            None if deleted is None else deleted.to_numpy(zero_copy_only=False),
+            None if deleted is None else _as_flags(deleted),
             _WHOLE in metadata,
         )
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
@@ -194,6 +195,13 @@ def _as_keys(keys: pa.Array) -> pa.Array:
     if not (pa.types.is_large_binary(keys.type) or pa.types.is_fixed_size_binary(keys.type)):
         raise ValueError(f"its keys are of type {keys.type}")
     return keys
+
+
+def _as_flags(deleted: pa.Array) -> NDArray[np.bool_]:
+    if not pa.types.is_boolean(deleted.type) or deleted.null_count:
+        raise ValueError(f"what says which keys are deleted is of type {deleted.type}")
+    flags: NDArray[np.bool_] = deleted.to_numpy(zero_copy_only=False)
+    return flags
 
 
 def _only_chunk(column: pa.ChunkedArray) -> pa.Array:
