@@ -36,8 +36,12 @@ class RocksDBBackend:
         self._stamps = FloorStamps(floors)
         self._cache = Cache(memory)
         self._has_entries = False
-        with named_errors(f"open a database in {folder}"):
-            self._database = Rdict(str(folder / "database"), _database_options(self._cache))
+        try:
+            with named_errors(f"open a database in {folder}"):
+                self._database = Rdict(str(folder / "database"), _database_options(self._cache))
+        except BaseException:
+            remove(folder)
+            raise
 
     def __repr__(self) -> str:
         return f"RocksDBBackend({str(self.folder)!r})"

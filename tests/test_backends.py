@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend.backend import Backend, BackendError, DamagedFile
+from statebackend.backend import Backend, BackendError, DamagedFile, LocalDiskFull
 from statebackend.entries import META_KEY, StateId, bounds, group_of, row
 from statebackend.heap_backend import HeapBackend
 from statebackend.ids import KeyGroup
@@ -188,6 +188,17 @@ def test_a_folder_with_anything_in_it_is_refused(opening: Opening, tmp_path: Pat
     with pytest.raises(BackendError, match=r"is not empty\. A backend is never opened a second time"):
         opening(tmp_path, GivenFloors())
     assert (tmp_path / "something").exists()
+
+
+def test_a_database_that_cannot_be_opened_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: str, options: object) -> None:
+        Path(path).mkdir()
+        raise Exception("IO error: No space left on device: while appending")
+
+    monkeypatch.setattr("statebackend.rocksdb_backend.Rdict", refused)
+    with pytest.raises(LocalDiskFull, match=r"could not open a database in .*backend: the local disk is full"):
+        rocksdb(tmp_path / "backend", GivenFloors())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_closing_removes_the_folder_and_not_what_was_linked_elsewhere(opening: Opening, tmp_path: Path) -> None:
