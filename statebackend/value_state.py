@@ -52,6 +52,10 @@ class CachedState(Generic[T, K]):
         """Write all that no cut has seen yet into the rows."""
         self._values.spill()
 
+    def pending_bytes(self) -> int:
+        """How much memory holds values that the rows do not have yet, about: it shrinks when cuts are released."""
+        return self._values.pending_bytes()
+
     def memory_bytes(self) -> int:
         """How much memory its values take, about."""
         return self._values.memory_bytes()

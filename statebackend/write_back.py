@@ -248,11 +248,13 @@ class WriteBack(Generic[S]):
         self._spilling, self.dirty = self.dirty, {}
         self._spill(len(self._spilling))
 
+    def pending_bytes(self) -> int:
+        """How much memory holds what the rows do not have yet, about."""
+        return self._weight * (len(self.dirty) + len(self._spilling) + sum(map(len, self._frozen)))
+
     def memory_bytes(self) -> int:
         """How much memory the values and what is around them take, about."""
-        frozen = sum(map(len, self._frozen))
-        kept = len(self.young) + len(self._old) + len(self._retired) + len(self.dirty) + len(self._spilling)
-        return self._weight * (kept + frozen)
+        return self._weight * (len(self.young) + len(self._old) + len(self._retired)) + self.pending_bytes()
 
     def _find(self, address: Address) -> S:
         """The value of the current address, which is not in `young`, and is from now on."""

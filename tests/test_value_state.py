@@ -150,6 +150,27 @@ def test_cuts_are_released_in_their_order() -> None:
     total.release(second)
 
 
+def test_what_is_pending_is_so_until_its_cut_is_released() -> None:
+    context = a_context(int)
+    total = a_state(context, RowsInADict(), codec_of(int), lambda: 0)
+    for key in range(10):
+        context.set_key(key)
+        total.set(key)
+    pending = total.pending_bytes()
+    assert 0 < pending < total.memory_bytes()
+    first = total.freeze()
+    assert total.pending_bytes() == pending
+    total.set(1)
+    assert total.pending_bytes() > pending
+    total.release(first)
+    assert 0 < total.pending_bytes() < pending
+    total.release(total.freeze())
+    assert total.pending_bytes() == 0
+    first.clear()
+    assert len(first) == 0
+    assert total.get() == 1
+
+
 def test_memory_stays_near_the_budget_however_many_keys_there_are() -> None:
     context, rows = a_context(int), RowsInADict()
     total = a_state(context, rows, codec_of(int), lambda: 0, budget=400_000)
