@@ -144,10 +144,8 @@ def arrow_keys(keys: KeyColumn) -> pa.Array:
     valid = None if keys.null is None else pa.array(~keys.null).buffers()[1]
     if keys.width:
         data = keys.data[keys.offsets[0] : keys.offsets[-1]]
-        return pa.Array.from_buffers(pa.binary(keys.width), len(keys), [valid, pa.py_buffer(data)])
-    return pa.Array.from_buffers(
-        pa.large_binary(), len(keys), [valid, pa.py_buffer(keys.offsets), pa.py_buffer(keys.data)]
-    )
+        return pa.Array.from_buffers(pa.binary(keys.width), len(keys), [valid, _buffer(data)])
+    return pa.Array.from_buffers(pa.large_binary(), len(keys), [valid, _buffer(keys.offsets), _buffer(keys.data)])
 
 
 def hashed(keys: pa.Array, key_type: KeyType) -> KeyColumn:
@@ -208,6 +206,11 @@ def _only_chunk(column: pa.ChunkedArray) -> pa.Array:
     if column.num_chunks != 1:
         raise ValueError(f"it has {column.num_chunks} record batches instead of one")
     return column.chunk(0)
+
+
+def _buffer(array: Column) -> pa.Buffer:
+    """The array's memory; that of a copy, if there are gaps between its items."""
+    return pa.py_buffer(np.ascontiguousarray(array))
 
 
 def _bytes(buffer: pa.Buffer | None) -> NDArray[np.uint8]:

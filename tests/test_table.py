@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from statebackend import blocks, entries
-from statebackend.aggregations import Count, First, Last, Sum
+from statebackend.aggregations import Accumulator, Accumulators, Count, First, Last, Slots, Sum
 from statebackend.frozen_table import FrozenTable
 from statebackend.ids import KeyGroup
 from statebackend.key_columns import KeyColumn, decode_keys, key_column
 from statebackend.key_types import KeyType
 from statebackend.keygroups import KeyGroupRange
-from statebackend.table import Table
-from statebackend.table_spec import Aggregated, TableSpec
+from statebackend.table import ForeignKeys, Table
+from statebackend.table_rows import DamagedRow
+from statebackend.table_spec import Aggregated, TableError, TableSpec
 
 GROUPS = 4
 ALL = KeyGroupRange(KeyGroup(0), KeyGroup(GROUPS))
@@ -288,3 +292,223 @@ def consolidated(written: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
 
 TestTableMachine = TableMachine.TestCase
 TestTableMachine.settings = settings(stateful_step_count=30)
+
+
+# --- one thing at a time ----------------------------------------------------------------------------------------------
+
+
+def many(number: int) -> list[Key]:
+    return [f"key-{at:06}" for at in range(number)]
+
+
+def filled(store: DictStore, keys: Sequence[Key], max_slots: int = 1000) -> Table:
+    one = table(store, max_slots=max_slots)
+    one.update(column(keys), values(*range(len(keys))))
+    return one
+
+
+def test_a_cut_has_only_what_changed_since_the_last_one() -> None:
+    one = filled(DictStore(), many(100))
+    assert sum(len(blocks.decode(payload, "").keys) for _, payload in one.freeze(1).blocks()) == 100
+    one.update(column(["key-000003", "key-000003"]), values(1, 2))
+    ((_, payload),) = one.freeze(2).blocks()
+    assert blocks.decode(payload, "").keys.to_pylist() == [b"key-000003"]
+    assert one.freeze(3).blocks() == []
+
+
+def test_what_nearly_all_changed_in_is_written_whole_and_could_be_a_base() -> None:
+    one = filled(DictStore(), many(100))
+    one.read(column(many(100)))
+    frozen = one.freeze(1)
+    assert frozen.covers == (ALL,)
+    one.update(column(many(90)), values(*range(90)))
+    frozen = one.freeze(2)
+    assert frozen.covers == (ALL,)
+    found = [blocks.decode(payload, "") for _, payload in frozen.blocks()]
+    assert all(block.whole for block in found)
+    assert sum(len(block.keys) for block in found) == 100
+    one.update(column(many(50)), values(*range(50)))
+    frozen = one.freeze(3)
+    assert frozen.covers == ()
+    assert not any(blocks.decode(payload, "").whole for _, payload in frozen.blocks())
+
+
+def test_a_frozen_table_does_not_see_what_comes_after_it() -> None:
+    one = filled(DictStore(), many(100))
+    frozen = one.freeze(1)
+    one.remove(column(many(50)))
+    one.update(column([f"new-{at:06}" for at in range(60)]), values(*range(60)))
+    one.drop()
+    found = [blocks.decode(payload, "") for _, payload in frozen.blocks()]
+    totals = {
+        key: total
+        for block in found
+        for key, total in zip(block.keys.to_pylist(), block.columns["total.value"].tolist(), strict=True)
+    }
+    assert totals == {str(key).encode(): at for at, key in enumerate(many(100))}
+
+
+def test_a_window_that_came_and_went_between_two_cuts_leaves_nothing() -> None:
+    one = table(DictStore())
+    one.update(column(["a", "b"]), values(1, 2), b"window")
+    one.drop(b"window")
+    assert one.freeze(1).blocks() == []
+    assert one.namespaces() == set()
+
+
+def test_a_window_that_is_done_is_persisted_as_one_small_block_for_each_group_that_it_had_keys_of() -> None:
+    one = table(DictStore())
+    one.update(column(many(100)), values(*range(100)), b"window")
+    before = {name[: -entries.STAMP.size] for name, _ in one.freeze(1).blocks()}
+    one.drop(b"window")
+    cleared = one.freeze(2).blocks()
+    assert {name[: -entries.STAMP.size] for name, _ in cleared} == before
+    assert all(blocks.decode(payload, "").keys.to_pylist() == [] for _, payload in cleared)
+    assert one.freeze(3).blocks() == []
+
+
+def test_a_group_is_loaded_when_it_is_first_touched() -> None:
+    store = DictStore(dict(filled(DictStore(), many(100)).freeze(1).blocks()))
+    one = table(store)
+    assert one.read(column(["key-000000"])).to_pylist()[0]["total"] == 0
+    group = column(["key-000000"]).groups(GROUPS)[0]
+    assert len(one) == (column(many(100)).groups(GROUPS) == group).sum()
+    assert len(one.keys_and_results().keys) == len(one) == 100
+
+
+def test_memory_holds_no_more_keys_than_it_may_and_one_batch() -> None:
+    store = DictStore()
+    one = table(store, max_slots=100)
+    for first in range(0, 1000, 50):
+        keys = [f"key-{at:06}" for at in range(first, first + 50)]
+        one.update(column(keys), values(*range(first, first + 50)))
+        assert len(one) <= 150
+    assert len(one) + len(store.entries) == 1000
+    assert one.read(column(["key-000007"])).to_pylist()[0]["total"] == 7
+
+
+def test_what_was_not_used_for_longest_leaves_memory_first() -> None:
+    store = DictStore()
+    one = filled(store, many(80), max_slots=80)
+    one.freeze(1)
+    one.read(column(many(60)))
+    one.update(column(["new"]), values(1))
+    one.update(column(["newer"]), values(1))
+    evicted = {entries.parse_row(name)[0] for name in store.of_form(entries.ROW)}
+    assert len(evicted) == 11
+    assert evicted <= {str(key).encode() for key in many(80)[60:]}
+
+
+def test_keys_of_other_partitions_are_refused() -> None:
+    low = KeyGroupRange(KeyGroup(0), KeyGroup(2))
+    one = table(DictStore(), low)
+    keys = column(many(100))
+    foreign = int((keys.groups(GROUPS) >= 2).sum())
+    with pytest.raises(ForeignKeys, match=rf"{foreign} of 100 keys .* 'clicks' are not of its key groups \[0, 2\)"):
+        one.update(keys, values(*range(100)))
+    with pytest.raises(ForeignKeys):
+        one.read(keys)
+
+
+def test_a_batch_without_a_column_that_is_needed_or_with_too_few_rows_is_refused() -> None:
+    one = table(DictStore())
+    with pytest.raises(TableError, match="needs column 'value'; given are other"):
+        one.update(column(["a"]), {"other": pa.array([1])})
+    with pytest.raises(TableError, match="has 2 rows, and there are 1 keys"):
+        one.update(column(["a"]), values(1, 2))
+    assert len(one) == 0
+
+
+def test_a_table_with_a_time_to_live_has_to_be_told_the_time() -> None:
+    one = table(DictStore(), of=spec(TTL))
+    with pytest.raises(TableError, match="give `now`"):
+        one.update(column(["a"]), values(1))
+
+
+def test_a_table_is_declared_with_an_output_a_positive_time_to_live_and_some_memory() -> None:
+    with pytest.raises(TableError, match="no output"):
+        TableSpec("empty", {})
+    with pytest.raises(TableError, match="is positive"):
+        spec(0)
+    with pytest.raises(TableError, match="at least one"):
+        table(DictStore(), max_slots=0)
+
+
+def test_blocks_of_a_table_that_was_declared_otherwise_are_refused_with_state_group_and_epoch() -> None:
+    store = DictStore(dict(filled(DictStore(), ["a"]).freeze(17).blocks()))
+    other = table(store, of=TableSpec("clicks", {"rows": Aggregated(Count())}))
+    with pytest.raises(blocks.DamagedBlock, match=r"state 'clicks', key group \d, epoch 17"):
+        other.read(column(["a"]))
+
+
+def test_a_block_under_the_name_of_another_group_is_refused() -> None:
+    ((name, payload),) = filled(DictStore(), ["a"]).freeze(1).blocks()
+    group = entries.group_of(name)
+    misplaced = entries.block((group + 1) % GROUPS, entries.parse_head(name)[1], b"", 1)
+    with pytest.raises(blocks.DamagedBlock, match="keys of another key group"):
+        table(DictStore({misplaced: payload})).keys_and_results()
+
+
+def test_a_row_that_is_cut_short_is_refused() -> None:
+    store = DictStore()
+    one = filled(store, many(10), max_slots=1)
+    one.read(column(many(1)))
+    name = next(name for name in store.entries if b"key-000005" in name)
+    store.entries[name] = store.entries[name][:-1]
+    with pytest.raises(DamagedRow, match="a row of state 'clicks', key group"):
+        one.read(column(["key-000005"]))
+
+
+def test_the_order_in_which_outputs_are_declared_does_not_matter_to_rows() -> None:
+    store = DictStore()
+    one = filled(store, many(10), max_slots=1)
+    one.read(column(many(1)))
+    rows = DictStore(store.of_form(entries.ROW))
+    turned = TableSpec("clicks", dict(reversed(list(spec().outputs.items()))))
+    found = table(rows, of=turned).read(column(["key-000005"])).to_pylist()
+    assert found == [{"latest": 5.0, "first": 5, "total": 5, "rows": 1}]
+
+
+class SumOfSquares:
+    """A user's own aggregation."""
+
+    name = "sum of squares"
+    version = 3
+    accumulators = {"squares": Accumulator.of(np.float64)}  # noqa: RUF012
+
+    def update(self, accumulators: Accumulators, slots: Slots, values: pa.Array | None) -> None:
+        assert values is not None
+        np.add.at(accumulators["squares"], slots, values.to_numpy(zero_copy_only=False).astype(np.float64) ** 2)
+
+    def result(self, accumulators: Accumulators, slots: Slots) -> pa.Array:
+        return pa.array(accumulators["squares"][slots])
+
+
+def test_users_bring_their_own_aggregations() -> None:
+    own = TableSpec("own", {"squares": Aggregated(SumOfSquares(), "value")})
+    one = table(DictStore(), of=own)
+    one.update(column(["a", "b", "a"]), values(3, 5, 4))
+    restored = table(DictStore(dict(one.freeze(1).blocks())), of=own)
+    assert restored.read(column(["a", "b"]))["squares"].to_pylist() == [25.0, 25.0]
+    assert own.declared == {"squares": "sum of squares version 3 (squares: float64)"}
+
+
+def test_blocks_are_made_in_another_thread_while_keys_of_all_widths_come_and_go() -> None:
+    one = table(DictStore(), max_slots=100_000)
+    with ThreadPoolExecutor(1) as background:
+        for epoch in range(1, 6):
+            one.update(column(many(20_000)), values(*range(20_000)))
+            made = background.submit(one.freeze(epoch).blocks)
+            for turn in range(10):
+                mixed = [f"{epoch}-{at}" + "x" * (at % 50) for at in range(turn * 100, turn * 100 + 100)]
+                one.update(column(mixed), values(*range(100)))
+                one.remove(column(many(20_000)[turn::20]))
+            found = [blocks.decode(payload, "").keys.to_pylist() for _, payload in made.result()]
+            assert {str(key).encode() for key in many(20_000)} <= {key for keys in found for key in keys}
+            assert all(key.decode().startswith(("key-", "1-", "2-", "3-", "4-")) for keys in found for key in keys)
+
+
+def test_memory_is_counted() -> None:
+    one = table(DictStore(), max_slots=100_000)
+    one.update(column(many(10_000)), values(*range(10_000)))
+    assert 10_000 * 60 < one.memory_bytes() < 10_000 * 250
