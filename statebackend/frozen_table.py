@@ -89,12 +89,19 @@ class FrozenSpace:
 
     def _sort(self) -> tuple[Block, NDArray[np.int64]]:
         slots = np.concatenate([np.empty(0, dtype=np.int64), *self._changed.slots])
-        keys = self._index.keys_at(slots)
-        all_keys = joined([*(part.keys for part in self._deleted), arrow_keys(keys)])
-        places = np.concatenate([*(part.places for part in self._deleted), self._layout.places(keys.hashes)])
+        source = slots if self._changed.by_slot else np.arange(len(slots))
+        places = self._layout.places(self._index.hashes[slots])
+        if not self._deleted:
+            # Only what lies in order is copied: there may be a hundred megabytes of keys.
+            order = np.argsort(places.astype(np.uint16), kind="stable")
+            keys = arrow_keys(self._index.keys_at(slots[order]))
+            rows = source[order]
+            columns = {name: column[rows] for name, column in self._changed.columns.items() if len(column)}
+            return Block(keys, columns), places[order]
+        all_keys = joined([*(part.keys for part in self._deleted), arrow_keys(self._index.keys_at(slots))])
+        places = np.concatenate([*(part.places for part in self._deleted), places])
         order = np.argsort(places.astype(np.uint16), kind="stable")
         gone = len(places) - len(slots)
-        source = slots if self._changed.by_slot else np.arange(len(slots))
         rows = np.concatenate((np.zeros(gone, dtype=np.int64), source))[order]
         deleted = order < gone
         columns = {name: _chosen(column, rows, deleted) for name, column in self._changed.columns.items()}
