@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, Self
 import pyarrow as pa
 
 from statebackend import fail_points
-from statebackend.backend import Backend, BackendError
+from statebackend.backend import Backend, BackendError, Floors
 from statebackend.consolidation import Policy
 from statebackend.contents import Contents
 from statebackend.declarations import Declaration
@@ -80,15 +80,20 @@ class Operator:
         return KeyGroupRange.of_all(self.max_parallelism)
 
 
+OpenBackend = Callable[[Path, Floors, int], Backend]
+"""Makes an empty backend in a new folder, with floors, and so many bytes of memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How state is kept. `memory` bounds what one partition's state takes, about; a quarter is for RocksDB.
+    """How state is kept: in a backend of this package, or in your own.
 
-    `allow_dropped` and `renamed` say what has changed in the declaration since the state was written: states that are
-    declared no longer, and former names with their present ones.
+    `memory` bounds what one partition's state takes, about; a quarter is for the backend. `allow_dropped` and `renamed`
+    say what has changed in the declaration since the state was written: states that are declared no longer, and former
+    names with their present ones.
     """
 
-    backend: Literal["rocksdb", "heap"] = "rocksdb"
+    backend: Literal["rocksdb", "heap"] | OpenBackend = "rocksdb"
     memory: int = 256 << 20
     policy: Policy = field(default_factory=Policy)
     uploads_at_once: int = 4
@@ -190,10 +195,12 @@ class KeyedState:
         )
 
     def _new_backend(self, files: FileSet) -> Backend:
-        folder = self._work / "backend"
-        if self._options.backend == "heap":
+        folder, backend, memory = self._work / "backend", self._options.backend, self._options.memory // 4
+        if backend == "heap":
             return HeapBackend(folder, floors(files))
-        return RocksDBBackend(folder, floors(files), memory=self._options.memory // 4)
+        if backend == "rocksdb":
+            return RocksDBBackend(folder, floors(files), memory=memory)
+        return backend(folder, floors(files), memory)
 
     # --- using it -----------------------------------------------------------------------------------------------------
 
@@ -220,6 +227,11 @@ class KeyedState:
     def keys(self, column: pa.Array | pa.ChunkedArray) -> KeyColumn:
         """A column of keys as tables take it; `WrongKeyType` if the declared type does not hold it."""
         return key_column(column, self._context.key_type)
+
+    @property
+    def key_type(self) -> KeyType:
+        """Of which type keys are."""
+        return self._context.key_type
 
     @property
     def groups(self) -> KeyGroupRange:

@@ -1,0 +1,142 @@
+"""A job that is nothing but its keyed state: partitions that are opened, cut, completed and restored together.
+
+What always holds: an epoch is complete when all partitions have reported it as durable, and only then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from statebackend.files import FileSet, rescaled
+from statebackend.ids import NO_EPOCH, Epoch, Generation, Partition
+from statebackend.keyed_state import KeyedState, Operator, Options
+from statebackend.keygroups import owner_of, range_of
+from statebackend.testing.faulty_store import Fault, FaultyStore
+from statebackend.testing.keyed_model import Key
+from statebackend.testing.keyed_subjects import group_of
+from statebackend.uploads import Durable
+
+_PATIENCE: Final = 60.0
+_LONGEST_CUT: Final = 5.0
+
+
+class BrokenPromise(AssertionError):
+    """Keyed state did not do what it promises; the message says what."""
+
+
+@dataclass(slots=True)
+class _Member:
+    state: KeyedState
+    waiting: list[Epoch] = field(default_factory=list)
+    """Epochs that were cut and of which nothing was heard."""
+
+
+class KeyedJob:
+    """The partitions of one operator on one machine, with a store that may be disturbed. For one thread."""
+
+    def __init__(self, operator: Operator, folder: Path, store: FaultyStore) -> None:
+        self.store = store
+        self.snapshots: dict[Epoch, tuple[FileSet, ...]] = {NO_EPOCH: (FileSet(operator.all_groups),)}
+        """The complete epochs; before the first, there is no state."""
+        self._operator = operator
+        self._folder = folder
+        self._machines = count()
+        self._machine = 0
+        self._paths = count()
+        self._members: list[_Member] = []
+        self._durable: dict[Epoch, dict[int, FileSet]] = {}
+        self._epoch = NO_EPOCH
+
+    @property
+    def states(self) -> list[KeyedState]:
+        """The partitions."""
+        return [member.state for member in self._members]
+
+    def start(self, epoch: Epoch, parallelism: int, options: Sequence[Options], *, elsewhere: bool) -> None:
+        """Begin anew from a complete epoch; each partition takes the next of the options. `elsewhere` has no links."""
+        self.stop()
+        if elsewhere:
+            self._machine = next(self._machines)
+        # Numbers count on from the restored epoch: those of lost epochs are used again, by a later generation.
+        self._epoch = Epoch(Generation(self._epoch.generation + 1), epoch.number)
+        self._durable = {}
+        for partition in range(parallelism):
+            groups = range_of(Partition(partition), parallelism, self._operator.max_parallelism)
+            folder = self._folder / f"machine-{self._machine}" / str(partition)
+            files = rescaled(self.snapshots[epoch], groups)
+            chosen = options[partition % len(options)]
+            state = KeyedState(self._operator, folder, self.store, self._name, files, chosen)
+            self._members.append(_Member(state))
+
+    def _name(self) -> str:
+        return f"shared/{next(self._paths)}.sst"
+
+    def stop(self) -> None:
+        """Give up what is on its way, as when a job is stopped."""
+        self.store.go_on()
+        for member in self._members:
+            member.state.close()
+        self._members = []
+
+    def by_owner(self, keys: Iterable[Key]) -> list[tuple[KeyedState, list[Key]]]:
+        """Each partition, with its part of these keys."""
+        parts: list[tuple[KeyedState, list[Key]]] = [(member.state, []) for member in self._members]
+        for key in keys:
+            group = group_of(self._members[0].state.key_type, key)
+            parts[owner_of(group, len(parts), self._operator.max_parallelism)][1].append(key)
+        return parts
+
+    def advance(self, watermark: int | None, clock: int) -> None:
+        """Say what time it is."""
+        for member in self._members:
+            member.state.advance(watermark=watermark, processing_time=clock)
+
+    def cut(self) -> Epoch:
+        """Cut all partitions; it must not wait for the store, which may be stalled."""
+        self._epoch = Epoch(self._epoch.generation, self._epoch.number + 1)
+        for member in self._members:
+            begun = time.monotonic()
+            member.state.cut(self._epoch)
+            if time.monotonic() - begun > _LONGEST_CUT:
+                raise BrokenPromise(f"the cut of epoch {self._epoch} has waited for the store")
+            member.waiting.append(self._epoch)
+        return self._epoch
+
+    def hear(self, fault: Fault = Fault.NONE) -> list[Epoch]:
+        """Wait until it is known what became of all epochs; those that are complete now."""
+        self.store.fault = fault
+        self.store.go_on()
+        for partition, member in enumerate(self._members):
+            for known, files in _heard(member):
+                self._durable.setdefault(known, {})[partition] = files
+        self.store.fault = Fault.NONE
+        complete = sorted(epoch for epoch, parts in self._durable.items() if len(parts) == len(self._members))
+        for epoch in complete:
+            parts = self._durable.pop(epoch)
+            self.snapshots[epoch] = tuple(parts[partition] for partition in sorted(parts))
+        return complete
+
+    def completed(self, epoch: Epoch) -> None:
+        """Tell all partitions."""
+        for member in self._members:
+            member.state.completed(epoch)
+
+
+def _heard(member: _Member) -> list[tuple[Epoch, FileSet]]:
+    durable: list[tuple[Epoch, FileSet]] = []
+    deadline = time.monotonic() + _PATIENCE
+    while member.waiting:
+        if time.monotonic() > deadline:
+            raise BrokenPromise(f"nothing was heard of epoch {member.waiting[0]} for {_PATIENCE} s")
+        for news in member.state.poll(timeout=1.0):
+            if news.epoch not in member.waiting:
+                raise BrokenPromise(f"epoch {news.epoch} was reported twice, or never cut: {news}")
+            member.waiting.remove(news.epoch)
+            if isinstance(news, Durable):
+                durable.append((news.epoch, news.files))
+    return durable

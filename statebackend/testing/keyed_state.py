@@ -1,0 +1,223 @@
+"""The conformance kit for keyed state on any backend: a random job beside plain dictionaries, which must agree.
+
+`check_keyed_state(Options(...))` is all that a test needs; a backend of one's own goes into `Options(backend=...)`.
+With several options the job changes between them when it is restored. What is done to it: states of all kinds are
+changed in several namespaces, time passes, epochs are cut (several at once), uploads wait and fail, epochs complete,
+and the job starts again from any complete epoch, with another parallelism, on this machine or on one without links.
+What is read must always be what the dictionaries say; after a restore, what they said when the epoch was cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from secrets import token_hex
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from hypothesis import settings as HowFar  # noqa: N812
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from statebackend.consolidation import Policy
+from statebackend.ids import NO_EPOCH
+from statebackend.keyed_state import Operator, Options
+from statebackend.namespaces import NO_NAMESPACE, Window
+from statebackend.testing.faulty_store import Fault, FaultyStore
+from statebackend.testing.keyed_job import BrokenPromise, KeyedJob
+from statebackend.testing.keyed_model import Key, Model, Place
+from statebackend.testing.keyed_subjects import MAX_PARALLELISM, STATES, SUBJECTS, Subject
+
+NAMESPACES: Final = (NO_NAMESPACE, Window(-5, 5).namespace, b"\x00")
+FEW: Final = 8
+MANY: Final = 300
+"""More than fit into any cache of restless state."""
+
+KEYS: Final[tuple[tuple[object, tuple[Key, ...]], ...]] = (
+    (str, (None, "", "a", "ä", "\x00", "k" * 80, *(f"key-{number}" for number in range(MANY)))),
+    (int, (None, 0, -1, 1 << 62, *range(1, MANY))),
+)
+"""Types of keys, and keys of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restless(Policy):
+    """Rewrites all the time: bases of a few key groups after every epoch, merges of deltas as soon as it can be."""
+
+    @property
+    def pace(self) -> float:
+        """There is no limit."""
+        return 1e12
+
+    def most_bytes(self, live: float, delta: float) -> float:  # noqa: ARG002
+        """It is always too much."""
+        return 0.0
+
+    def most_deltas(self, live: float) -> int:  # noqa: ARG002
+        """The fewest of which a run can be made."""
+        return 8
+
+    def largest_slice(self, live: float) -> float:
+        """A third."""
+        return live / 3
+
+
+def restless(options: Options) -> Options:
+    """The same backend with hardly any memory, so that everything spills, and with files that are rewritten always."""
+    return replace(options, memory=1 << 15, policy=Restless())
+
+
+def check_keyed_state(*options: Options, how_far: HowFar | None = None) -> None:
+    """Search for a job that reads something else than it should; `BrokenPromise` or another error says what it is."""
+    machine = type("KeyedStateMachine", (KeyedStateMachine,), {"options": options})
+    run_state_machine_as_test(machine, settings=how_far)
+
+
+class KeyedStateMachine(RuleBasedStateMachine):
+    """The random job. A subclass may say with which `options` the job is run."""
+
+    options: Sequence[Options] = (Options(),)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._options = self.options
+        self._scratch = TemporaryDirectory()
+        self._store = FaultyStore(token_hex(8))
+        self._model = Model()
+        self._models = {NO_EPOCH: Model()}
+        self._keys: Sequence[Key] = ()
+        self._newest = NO_EPOCH
+        self._in_flight = 0
+
+    @initialize(keys=st.sampled_from(KEYS), parallelism=st.integers(1, 4), is_restless=st.booleans())
+    def begin(self, keys: tuple[object, Sequence[Key]], parallelism: int, is_restless: bool) -> None:
+        """A job without a past."""
+        key_type, self._keys = keys
+        operator = Operator("kit", key_type, STATES, MAX_PARALLELISM)
+        if is_restless:
+            self._options = [restless(options) for options in self._options]
+        self._job = KeyedJob(operator, Path(self._scratch.name), self._store)
+        self._job.start(NO_EPOCH, parallelism, self._options, elsewhere=True)
+        self._job.advance(None, 0)
+
+    @rule(
+        subject=st.sampled_from(SUBJECTS),
+        first=st.integers(0, FEW - 1),
+        count=st.sampled_from([1, 2, FEW]),
+        namespace=st.sampled_from(NAMESPACES),
+        number=st.integers(1, 60),
+    )
+    def change(self, subject: Subject, first: int, count: int, namespace: bytes, number: int) -> None:
+        """Change one state for a few keys, and read them."""
+        keys = self._keys[first : first + count]
+        self._change(subject, keys, namespace, number)
+        self._compare(subject, namespace)
+
+    @rule(first=st.integers(0, MANY // 2), number=st.integers(1, 60), subjects=st.sets(st.sampled_from(SUBJECTS)))
+    def change_many(self, first: int, number: int, subjects: set[Subject]) -> None:
+        """Change states for many keys."""
+        for subject in sorted(subjects, key=SUBJECTS.index):
+            self._change(subject, self._keys[first:], NO_NAMESPACE, number)
+
+    def _change(self, subject: Subject, keys: Sequence[Key], namespace: bytes, number: int) -> None:
+        for state, own in self._job.by_owner(keys):
+            if own:
+                subject.change(state, self._model, own, namespace, number)
+
+    @rule(event=st.integers(0, 8), clock=st.integers(0, 8))
+    def let_time_pass(self, event: int, clock: int) -> None:
+        """Event time begins with the first watermark."""
+        self._model.watermark = (self._model.watermark or 0) + event
+        self._model.clock += clock
+        self._job.advance(self._model.watermark, self._model.clock)
+
+    @precondition(lambda self: self._in_flight < 5)
+    @rule()
+    def cut(self) -> None:
+        """The dictionaries as they are now are the epoch's."""
+        self._models[self._job.cut()] = self._model.copy()
+        self._in_flight += 1
+
+    @rule()
+    def stall(self) -> None:
+        """The store answers late."""
+        self._store.stall()
+
+    @rule(fault=st.sampled_from([Fault.NONE, *Fault]))
+    def hear(self, fault: Fault) -> None:
+        """Wait for what became of the epochs; the store fails them, or not."""
+        self._newest = max([self._newest, *self._job.hear(fault)])
+        self._in_flight = 0
+
+    @precondition(lambda self: self._newest != NO_EPOCH)
+    @rule()
+    def complete(self) -> None:
+        """The newest epoch is complete."""
+        self._job.completed(self._newest)
+
+    @rule(epochs=st.integers(2, 20), number=st.integers(1, 60), fault=st.sampled_from(Fault))
+    def go_on_for_epochs(self, epochs: int, number: int, fault: Fault) -> None:
+        """Small epochs, each complete before the next is cut, unless the store fails."""
+        for step in range(epochs):
+            subject = SUBJECTS[(number + step) % len(SUBJECTS)]
+            first = (number + step) % FEW
+            self._change(subject, self._keys[first : first + 3], NAMESPACES[step % len(NAMESPACES)], number + step)
+            self.cut()
+            self.hear(fault if step % 3 == 1 else Fault.NONE)
+            if self._newest != NO_EPOCH:
+                self.complete()
+
+    @rule(
+        which=st.integers(0, 3),
+        parallelism=st.integers(1, 4),
+        options=st.permutations(range(4)),
+        elsewhere=st.booleans(),
+    )
+    def restore(self, which: int, parallelism: int, options: list[int], elsewhere: bool) -> None:
+        """Start again from the newest complete epoch, or from an older one; all has to be as it was."""
+        epochs = sorted(self._job.snapshots)
+        epoch = epochs[max(0, len(epochs) - 1 - which)]
+        chosen = [self._options[number % len(self._options)] for number in options]
+        self._job.start(epoch, parallelism, chosen, elsewhere=elsewhere)
+        clock = self._model.clock
+        self._model = self._models[epoch].copy()
+        self._model.clock = clock
+        self._job.advance(self._model.watermark, clock)
+        self._newest, self._in_flight = epoch, 0
+        self.look()
+
+    @rule()
+    def look(self) -> None:
+        """Read everything."""
+        for subject in SUBJECTS:
+            for namespace in NAMESPACES:
+                self._compare(subject, namespace)
+        if self._store.fault is Fault.NONE and not self._store.was_disturbed:
+            for state in self._job.states:
+                trouble = state.statistics().background.trouble
+                if trouble is not None:
+                    raise BrokenPromise(f"there is trouble in the background: {trouble}")
+
+    def _compare(self, subject: Subject, namespace: bytes) -> None:
+        known = {place.key for place in self._model.places(subject.name) if place.namespace == namespace}
+        keys = list(dict.fromkeys([*self._keys[:FEW], *sorted(known, key=self._keys.index)]))
+        for state, own in self._job.by_owner(keys):
+            found: dict[Key, object] = subject.read(state, own, namespace, self._model.clock) if own else {}
+            for key in own:
+                place = Place(subject.name, key, namespace)
+                expected = subject.expected(self._model, place)
+                if found[key] != expected:
+                    raise BrokenPromise(f"{place} is {found[key]!r}, and ought to be {expected!r}")
+                subject.was_read(self._model, place)
+
+    def teardown(self) -> None:
+        """Whatever has happened, all can be read."""
+        try:
+            if self._keys:
+                self.look()
+        finally:
+            if self._keys:
+                self._job.stop()
+            self._store.clear()
+            self._scratch.cleanup()

@@ -1,0 +1,409 @@
+"""The states that the kit works with, one of each kind: how each is changed, read, and what a dictionary says instead.
+
+What always holds: a change is the same for the state and for the model, and depends on the number that is given only.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+import pyarrow as pa
+
+from statebackend.aggregates import Aggregates
+from statebackend.aggregations import Count, Last, Max, Sum
+from statebackend.codecs import Pickled
+from statebackend.declarations import Aggregating, Declaration, ListOf, MapOf, Reducing, Value
+from statebackend.ids import KeyGroup
+from statebackend.key_columns import KeyColumn, decode_keys
+from statebackend.key_types import KeyType
+from statebackend.keyed_state import KeyedState
+from statebackend.keygroups import key_group_of
+from statebackend.table import Table
+from statebackend.table_spec import Aggregated
+from statebackend.testing.keyed_model import Key, Model, Place
+from statebackend.ttl import Ttl
+
+MAX_PARALLELISM: Final = 10
+"""Divided by 2 without a rest, and by 3 and 4 with one."""
+
+EVENT_TTL: Final = Ttl(10, "event")
+CLOCK_TTL: Final = Ttl(10, "processing")
+READING_TTL: Final = Ttl(10, "processing", "read_and_write")
+
+
+class Subject(ABC):
+    """A state under test. `number` decides what is done, so that equal calls do the same."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    @abstractmethod
+    def declaration(self) -> Declaration[Any]:
+        """How it is declared."""
+
+    @abstractmethod
+    def change(self, state: KeyedState, model: Model, keys: Sequence[Key], namespace: bytes, number: int) -> None:
+        """Do something to these keys, all of which are the state's, and the same to the model."""
+
+    @abstractmethod
+    def read(self, state: KeyedState, keys: Sequence[Key], namespace: bytes, clock: int) -> dict[Key, object]:
+        """What the state says about these keys."""
+
+    @abstractmethod
+    def expected(self, model: Model, place: Place) -> object:
+        """What the model says."""
+
+    def was_read(self, model: Model, place: Place) -> None:  # noqa: B027
+        """For states on which reading has an effect."""
+
+
+class RowWise(Subject):
+    """A state that is used key by key."""
+
+    def change(self, state: KeyedState, model: Model, keys: Sequence[Key], namespace: bytes, number: int) -> None:
+        """One key after the other."""
+        state.set_namespace(namespace)
+        for key in keys:
+            state.set_key(key)
+            self.change_one(state, model, Place(self.name, key, namespace), number)
+
+    def read(self, state: KeyedState, keys: Sequence[Key], namespace: bytes, clock: int) -> dict[Key, object]:  # noqa: ARG002
+        """One key after the other."""
+        state.set_namespace(namespace)
+        found: dict[Key, object] = {}
+        for key in keys:
+            state.set_key(key)
+            found[key] = self.read_one(state)
+        return found
+
+    @abstractmethod
+    def change_one(self, state: KeyedState, model: Model, place: Place, number: int) -> None:
+        """Do something to the current key, which is that of the place."""
+
+    @abstractmethod
+    def read_one(self, state: KeyedState) -> object:
+        """What there is for the current key."""
+
+
+class Number(RowWise):
+    """Values that are kept as objects, with a default; read ahead now and then."""
+
+    declaration = Value(int, default=7)
+
+    def change(self, state: KeyedState, model: Model, keys: Sequence[Key], namespace: bytes, number: int) -> None:
+        """Prefetch some of the time."""
+        if number % 3 == 0:
+            state.set_namespace(namespace)
+            state[self.name].prefetch(keys)
+        super().change(state, model, keys, namespace, number)
+
+    def change_one(self, state: KeyedState, model: Model, place: Place, number: int) -> None:
+        """Set, or clear."""
+        if number % 4 == 0:
+            state[self.name].clear()
+            model.clear(place)
+        else:
+            state[self.name].set(number)
+            model.put(place, None, number)
+
+    def read_one(self, state: KeyedState) -> object:
+        """The value."""
+        return state[self.name].get()
+
+    def expected(self, model: Model, place: Place) -> object:
+        """The value, or the default."""
+        return model.parts(place).get(None, 7)
+
+
+class Basket(RowWise):
+    """A pickled list that the program goes on changing after it was set."""
+
+    declaration = Value(Pickled[list[int]](), default=[])
+
+    def change_one(self, state: KeyedState, model: Model, place: Place, number: int) -> None:
+        """Append, or clear."""
+        if number % 5 == 0:
+            state[self.name].clear()
+            model.clear(place)
+            return
+        basket = state[self.name].get()
+        basket.append(number)
+        state[self.name].set(basket)
+        model.put(place, None, basket)
+        basket.append(-1)  # which nobody has set
+
+    def read_one(self, state: KeyedState) -> object:
+        """The list."""
+        return state[self.name].get()
+
+    def expected(self, model: Model, place: Place) -> object:
+        """The list, or a new one."""
+        return model.parts(place).get(None, [])
+
+
+class Journey(RowWise):
+    """A list."""
+
+    declaration = ListOf(str)
+
+    def change_one(self, state: KeyedState, model: Model, place: Place, number: int) -> None:
+        """Append one or several, replace, or clear."""
+        steps = list(model.parts(place).values())
+        if number % 7 == 0:
+            state[self.name].clear()
+            steps = []
+        elif number % 7 == 1:
+            state[self.name].replace([str(number), "replaced"])
+            steps = [str(number), "replaced"]
+        elif number % 7 == 2:
+            state[self.name].extend([str(number), ""])
+            steps += [str(number), ""]
+        else:
+            state[self.name].add(str(number))
+            steps += [str(number)]
+        model.clear(place)
+        for at, step in enumerate(steps):
+            model.put(place, at, step)
+
+    def read_one(self, state: KeyedState) -> object:
+        """All elements."""
+        return state[self.name].get()
+
+    def expected(self, model: Model, place: Place) -> object:
+        """All elements."""
+        return list(model.parts(place).values())
+
+
+class Shelf(RowWise):
+    """A map, of which entries may expire."""
+
+    def __init__(self, name: str, ttl: Ttl | None) -> None:
+        super().__init__(name)
+        self._ttl = ttl
+
+    @property
+    def declaration(self) -> MapOf[int, str]:
+        """Numbers sort as they should."""
+        return MapOf(int, str, ttl=self._ttl)
+
+    def change_one(self, state: KeyedState, model: Model, place: Place, number: int) -> None:
+        """Put, remove or clear."""
+        part = number % 6 - 3
+        if number % 11 == 0:
+            state[self.name].clear()
+            model.clear(place)
+        elif number % 4 == 0:
+            state[self.name].remove(part)
+            model.remove(place, part)
+        else:
+            state[self.name].put(part, str(number))
+            model.put(place, part, str(number), self._ttl)
+
+    def read_one(self, state: KeyedState) -> object:
+        """All entries, in the order of their keys; what one asks for alone is the same."""
+        shelf = state[self.name]
+        items = list(shelf.items())
+        return items, [shelf.get(part) for part in range(-3, 3)], list(shelf), shelf.is_empty()
+
+    def expected(self, model: Model, place: Place) -> object:
+        """All entries."""
+        parts = cast("dict[int, str]", model.parts(place, self._ttl))
+        return sorted(parts.items()), [parts.get(part) for part in range(-3, 3)], sorted(parts), not parts
+
+
+class Total(RowWise):
+    """What was added, reduced by addition."""
+
+    declaration = Reducing(int, lambda left, right: left + right)
+
+    def change_one(self, state: KeyedState, model: Model, place: Place, number: int) -> None:
+        """Add, or clear."""
+        if number % 6 == 0:
+            state[self.name].clear()
+            model.clear(place)
+        else:
+            state[self.name].add(number)
+            model.put(place, None, cast("int", model.value(place) or 0) + number)
+
+    def read_one(self, state: KeyedState) -> object:
+        """The sum."""
+        return state[self.name].get()
+
+    def expected(self, model: Model, place: Place) -> object:
+        """The sum."""
+        return model.value(place)
+
+
+class Average(RowWise):
+    """What was added, gathered in a pair."""
+
+    declaration = Aggregating(
+        create=lambda: (0, 0),
+        add=lambda pair, number: (pair[0] + number, pair[1] + 1),
+        result=lambda pair: pair[0] / pair[1],
+        accumulator=tuple[int, int],
+    )
+
+    def change_one(self, state: KeyedState, model: Model, place: Place, number: int) -> None:
+        """Add, or clear."""
+        if number % 6 == 0:
+            state[self.name].clear()
+            model.clear(place)
+        else:
+            state[self.name].add(number)
+            total, count = cast("tuple[int, int]", model.value(place) or (0, 0))
+            model.put(place, None, (total + number, count + 1))
+
+    def read_one(self, state: KeyedState) -> object:
+        """The mean."""
+        return state[self.name].get()
+
+    def expected(self, model: Model, place: Place) -> object:
+        """The mean."""
+        pair = cast("tuple[int, int] | None", model.value(place))
+        return None if pair is None else pair[0] / pair[1]
+
+
+class Fading(RowWise):
+    """A value that expires."""
+
+    def __init__(self, name: str, ttl: Ttl) -> None:
+        super().__init__(name)
+        self._ttl = ttl
+
+    @property
+    def declaration(self) -> Value[str | None]:
+        """Text."""
+        return Value(str, ttl=self._ttl)
+
+    def change_one(self, state: KeyedState, model: Model, place: Place, number: int) -> None:
+        """Set, or clear."""
+        if number % 6 == 0:
+            state[self.name].clear()
+            model.clear(place)
+        else:
+            state[self.name].set(str(number))
+            model.put(place, None, str(number), self._ttl)
+
+    def read_one(self, state: KeyedState) -> object:
+        """The value."""
+        return state[self.name].get()
+
+    def was_read(self, model: Model, place: Place) -> None:
+        """Its time may begin anew."""
+        if self._ttl.refreshed_by_reading:
+            model.refresh(place, self._ttl)
+
+    def expected(self, model: Model, place: Place) -> object:
+        """The value."""
+        return model.value(place, self._ttl)
+
+
+Results = dict[str, object]
+
+
+class Columns(Subject):
+    """A table, which may have a time to live."""
+
+    def __init__(self, name: str, ttl: Ttl | None) -> None:
+        super().__init__(name)
+        self._ttl = ttl
+
+    @property
+    def declaration(self) -> Aggregates:
+        """One of each sort."""
+        return Aggregates(
+            ttl=None if self._ttl is None else self._ttl.milliseconds,
+            rows=Aggregated(Count()),
+            total=Aggregated(Sum(int), "number"),
+            most=Aggregated(Max(int), "number"),
+            last=Aggregated(Last(int), "number"),
+        )
+
+    def change(self, state: KeyedState, model: Model, keys: Sequence[Key], namespace: bytes, number: int) -> None:
+        """Update some keys, and some twice; remove some; or drop the namespace."""
+        table: Table = state[self.name]
+        if number % 13 == 0:
+            table.drop(namespace)
+            for place in model.places(self.name):
+                if place.namespace == namespace and group_of(state.key_type, place.key) in state.groups:
+                    model.clear(place)
+        elif number % 5 == 0:
+            table.remove(_column(state, keys), namespace)
+            for key in keys:
+                model.clear(Place(self.name, key, namespace))
+        else:
+            rows = [*keys, *keys[:2]]
+            numbers = [None if number % 4 == 0 and at % 2 else number + at for at in range(len(rows))]
+            columns = {"number": pa.array(numbers, pa.int64())}
+            table.update(_column(state, rows), columns, namespace, now=model.clock)
+            for key, value in zip(rows, numbers, strict=True):
+                self._update(model, Place(self.name, key, namespace), value)
+
+    def _update(self, model: Model, place: Place, value: int | None) -> None:
+        before = cast("Results", self.expected(model, place))
+        rows = cast("int | None", before["rows"]) or 0
+        after: Results = {**before, "rows": rows + 1}
+        if value is not None:
+            total, most = cast("int | None", before["total"]), cast("int | None", before["most"])
+            after["total"] = (total or 0) + value
+            after["most"] = value if most is None else max(most, value)
+            after["last"] = value
+        model.put(place, None, after, self._ttl)
+
+    def read(self, state: KeyedState, keys: Sequence[Key], namespace: bytes, clock: int) -> dict[Key, object]:
+        """By key, and all of the namespace at once, which has to say the same."""
+        table: Table = state[self.name]
+        listed = table.keys_and_results(namespace, now=clock)
+        names = decode_keys(listed.keys, state.key_type).to_pylist()
+        everything = dict(zip(names, listed.results.to_pylist(), strict=True))
+        by_key = table.read(_column(state, keys), namespace, now=clock).to_pylist()
+        found = dict(zip(keys, by_key, strict=True))
+        nothing = self._nothing()
+        if everything.keys() - set(keys) or found != {key: everything.get(key, nothing) for key in keys}:
+            raise AssertionError(f"{self.name} in {namespace!r} lists {everything}, and by key has {found}")
+        if everything and namespace not in table.namespaces():
+            raise AssertionError(f"{self.name} has keys in {namespace!r} and does not list that namespace")
+        return found
+
+    def _nothing(self) -> Results:
+        return {"rows": None, "total": None, "most": None, "last": None}
+
+    def expected(self, model: Model, place: Place) -> object:
+        """All results."""
+        return model.value(place, self._ttl) or self._nothing()
+
+
+def group_of(key_type: KeyType, key: Key) -> KeyGroup:
+    """The key group of a key."""
+    return key_group_of(key_type.hash(key), MAX_PARALLELISM)
+
+
+def _column(state: KeyedState, keys: Sequence[Key]) -> KeyColumn:
+    return state.keys(pa.array(keys, state.key_type.arrow))
+
+
+SUBJECTS: Final[tuple[Subject, ...]] = (
+    Number("number"),
+    Basket("basket"),
+    Journey("journey"),
+    Shelf("shelf", ttl=None),
+    Shelf("fading shelf", ttl=CLOCK_TTL),
+    Total("total"),
+    Average("average"),
+    Fading("event", EVENT_TTL),
+    Fading("clock", CLOCK_TTL),
+    Fading("reading", READING_TTL),
+    Columns("columns", ttl=None),
+    Columns("fading columns", ttl=CLOCK_TTL),
+)
+"""All kinds of state."""
+
+STATES: Final[Mapping[str, Declaration[Any]]] = {subject.name: subject.declaration for subject in SUBJECTS}
+"""How they are declared."""
