@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from statebackend.ids import Epoch, KeyGroup
-from statebackend.keygroups import KeyGroupRange, joined
+from statebackend.keygroups import KeyGroupRange, joined, without
 from statebackend.store import LONGEST_PART, LONGEST_PATH, could_be_ours
 
 _CHECKSUM = re.compile(r"[a-z0-9]+:[0-9a-f]+")
@@ -273,7 +273,7 @@ def restore_plan(files: FileSet) -> tuple[Step, ...]:
     steps: list[Step] = []
     taken: tuple[KeyGroupRange, ...] = ()
     for file in files.files:
-        fresh = _less(file.ranges, taken)
+        fresh = without(file.ranges, taken)
         if steps and fresh:
             steps.append(Clear(fresh))
         steps.append(Take(file))
@@ -305,7 +305,7 @@ def bottoms(files: FileSet) -> list[tuple[KeyGroupRange, FileRef]]:
     for file in files.files:
         if file.ranges != last:
             found += [(part, file) for part in _common(left, file.ranges)]
-            left = _less(left, file.ranges)
+            left = without(left, file.ranges)
         last = file.ranges
     return found
 
@@ -319,7 +319,7 @@ def floors(files: FileSet) -> Floors:
     """
     floor = files.files[-1].epoch.number + 1 if files.files else 0
     found = [(part, file.epoch.number) for part, file in bottoms(files)]
-    found += [(part, floor) for part in _less((files.range,), tuple(part for part, _ in found))]
+    found += [(part, floor) for part in without((files.range,), tuple(part for part, _ in found))]
     found.sort()
     return Floors(tuple(part.end for part, _ in found), tuple(number for _, number in found))
 
@@ -353,16 +353,10 @@ def _within(file: FileRef, groups: KeyGroupRange) -> FileRef | None:
 
 
 def _without(file: FileRef, groups: tuple[KeyGroupRange, ...]) -> FileRef | None:
-    ranges = _less(file.ranges, groups)
+    ranges = without(file.ranges, groups)
     return replace(file, ranges=ranges) if ranges else None
 
 
 def _common(left: tuple[KeyGroupRange, ...], right: tuple[KeyGroupRange, ...]) -> tuple[KeyGroupRange, ...]:
     overlaps = (one.intersection(other) for one in left for other in right)
     return tuple(overlap for overlap in overlaps if overlap is not None)
-
-
-def _less(ranges: tuple[KeyGroupRange, ...], groups: tuple[KeyGroupRange, ...]) -> tuple[KeyGroupRange, ...]:
-    for group in groups:
-        ranges = tuple(part for item in ranges for part in item.minus(group))
-    return ranges

@@ -8,11 +8,11 @@ they are durable themselves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from statebackend.files import FileKind, FileRef, FileSet
 from statebackend.ids import NO_EPOCH, Epoch
-from statebackend.keygroups import KeyGroupRange
+from statebackend.keygroups import KeyGroupRange, without
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,8 @@ class Uploads:
         self._reached = max((file.epoch for file in restored.files), default=NO_EPOCH)
         self._frozen: dict[Epoch, _Frozen] = {}
         self._restorable: dict[Epoch, FileSet] = {self._reached: restored}
+        self._replaced: list[Emptied] = []
+        """Which groups were last written whole, or found empty, at which epoch; each group once."""
 
     @property
     def files(self) -> FileSet:
@@ -120,7 +122,9 @@ class Uploads:
         """What was frozen for this epoch is in the store, and whatever was rewritten meanwhile.
 
         `UploadsError` if a base or an emptying is of a later epoch than this one, or a merge of files that are not
-        durable yet. It takes effect together with this epoch, so after all earlier ones.
+        durable yet. It takes effect together with this epoch, so after all earlier ones. A base may be older than
+        what has replaced some of its groups meanwhile, be it another base or an emptying: it is not valid there, and
+        if that is everywhere it is left out.
         """
         rewritten = [*((file.path, file.epoch) for file in changes.files)]
         rewritten += [(f"the emptying of {emptied.ranges}", emptied.epoch) for emptied in changes.emptied]
@@ -154,7 +158,7 @@ class Uploads:
         for epoch, frozen in list(self._frozen.items()):
             if frozen.changes is None:
                 break
-            self._files = _applied(self._files, frozen.changes)
+            self._files = self._apply(frozen.changes)
             self._reached = epoch
             del self._frozen[epoch]
             if not frozen.settled:
@@ -162,12 +166,24 @@ class Uploads:
                 durable.append(Durable(epoch, self._files))
         return durable
 
+    def _apply(self, changes: Persisted) -> FileSet:
+        files = self._files
+        for file in sorted(changes.files, key=lambda file: file.restore_order):
+            if file.kind is FileKind.DELTA:
+                files = files.added(file)
+            elif valid := self._replace(file.ranges, file.epoch):
+                files = files.consolidated(replace(file, ranges=valid))
+        for emptied in changes.emptied:
+            files = files.emptied(self._replace(emptied.ranges, emptied.epoch), emptied.epoch)
+        for merged in changes.merged:
+            files = files.merged(merged.paths, merged.file)
+        return files
 
-def _applied(files: FileSet, changes: Persisted) -> FileSet:
-    for file in sorted(changes.files, key=lambda file: file.restore_order):
-        files = files.consolidated(file) if file.kind is FileKind.BASE else files.added(file)
-    for emptied in changes.emptied:
-        files = files.emptied(emptied.ranges, emptied.epoch)
-    for merged in changes.merged:
-        files = files.merged(merged.paths, merged.file)
-    return files
+    def _replace(self, ranges: tuple[KeyGroupRange, ...], epoch: Epoch) -> tuple[KeyGroupRange, ...]:
+        """Note that all about these groups was said anew at this epoch; returns those where that is the newest."""
+        for newer in self._replaced:
+            if newer.epoch > epoch:
+                ranges = without(ranges, newer.ranges)
+        older = [Emptied(without(known.ranges, ranges), known.epoch) for known in self._replaced]
+        self._replaced = [known for known in [*older, Emptied(ranges, epoch)] if known.ranges]
+        return ranges

@@ -200,6 +200,30 @@ def test_nothing_takes_effect_before_what_it_was_made_of_is_durable() -> None:
     assert uploads.files == RESTORED
 
 
+def test_a_base_that_is_older_than_what_replaced_its_groups_meanwhile_does_not_come_back_there() -> None:
+    uploads = Uploads(RESTORED)
+    for number in (2, 3, 4):
+        uploads.freeze(epoch(number))
+    rest = KeyGroupRange(KeyGroup(7), KeyGroup(8))
+    uploads.persisted(epoch(2), wrote(delta(2)))
+    uploads.persisted(
+        epoch(3), Persisted((base(3, KeyGroupRange(KeyGroup(4), KeyGroup(7))),), (Emptied((rest,), epoch(3)),))
+    )
+    [seen] = uploads.persisted(epoch(4), Persisted((base(2),), (Emptied((HIGH,), epoch(1)),)))
+    assert [(file.path, str(file.ranges[0])) for file in seen.files.files] == [
+        ("shared/base-2", "[0, 4)"),
+        ("shared/base-3", "[4, 7)"),
+    ]
+
+
+def test_a_base_that_is_wholly_overtaken_is_left_out() -> None:
+    uploads = Uploads(RESTORED)
+    uploads.freeze(epoch(2))
+    uploads.freeze(epoch(3))
+    uploads.persisted(epoch(2), Persisted(emptied=(Emptied((ALL,), epoch(2)),)))
+    assert uploads.persisted(epoch(3), wrote(base(1))) == [durable(3)]
+
+
 def test_pinned_is_what_is_durable_what_will_be_and_what_a_rollback_may_go_back_to() -> None:
     uploads = Uploads(RESTORED)
     for number in (2, 3, 4, 5):
