@@ -1,0 +1,85 @@
+"""For how long a cut stops the records, with few and with all keys changed, and the longest gaps of the event loop.
+
+An event loop takes in small batches one after the other and cuts now and then, while the background is still at work
+on earlier cuts. What it waits for anything else than its records is a gap.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tests.bench.figures import RUNS, Figure, figure, progress
+from tests.bench.state_inputs import BATCH, WORKLOAD, Bench, keys_of_80, opened, record_values
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """How many keys there are, how many of them change per epoch, and how many epochs a run has."""
+
+    name: str
+    keys: int
+    changed: int
+    epochs: int
+
+
+FULL = (
+    Case("sync_pause", 1_000_000, 10_000, 100),
+    Case("sync_pause_all_dirty", 1_000_000, 1_000_000, 15),
+    Case("sync_pause_10m", 10_000_000, 10_000, 100),
+)
+SMALL = (Case("sync_pause", 5_000, 50, 4), Case("sync_pause_all_dirty", 5_000, 5_000, 3))
+
+_PERIOD = 0.2
+"""Seconds between two cuts, at least."""
+
+_SLICES = 50
+"""In how many batches the records of an epoch come."""
+
+
+def figures(cases: tuple[Case, ...]) -> Iterator[Figure]:
+    """Per case the 99th percentile of the pauses, and the longest gap."""
+    for case in cases:
+        progress(f"{WORKLOAD}: {case.name}, {case.keys:,} keys are loaded")
+        keys = keys_of_80(case.keys)
+        with opened() as bench:
+            bench.load(keys)
+            bench.complete()
+            pauses, gaps, begun = [], [], time.process_time()
+            for run in range(RUNS):
+                cuts, gap = _run(bench, keys, case, run)
+                pauses.append(float(np.percentile(cuts, 99)))
+                gaps.append(gap)
+                progress(f"{WORKLOAD}: {case.name}, run {run}: p99 {pauses[-1]:.2f} ms, longest gap {gap:.1f} ms")
+            cpu = time.process_time() - begun
+        yield figure(WORKLOAD, f"{case.name}_p99_ms", "ms", pauses, cpu)
+        yield figure(WORKLOAD, f"{case.name}_longest_gap_ms", "ms", gaps, cpu)
+
+
+def _run(bench: Bench, keys: pa.Array, case: Case, run: int) -> tuple[list[float], float]:
+    """The pause of each cut, and the longest time that passed between two batches that was spent on neither."""
+    order = np.random.default_rng(run).permutation(case.keys)
+    size = min(-(-case.changed // _SLICES), BATCH)
+    pauses, gap = [], 0.0
+    for epoch in range(case.epochs):
+        due = time.perf_counter() + _PERIOD
+        chosen = np.take(order, np.arange(epoch * case.changed, (epoch + 1) * case.changed), mode="wrap")
+        batches = [keys.take(pa.array(chosen[at : at + size])) for at in range(0, case.changed, size)]
+        pace = _PERIOD / len(batches)
+        usual: list[float] = []
+        for place, batch in enumerate(batches):
+            begun = time.perf_counter()
+            bench.update(bench.state.keys(batch), record_values(0, len(batch)))
+            bench.poll()
+            usual.append((time.perf_counter() - begun) * 1e3)
+            wait = due - _PERIOD + (place + 1) * pace - time.perf_counter()
+            if wait > 0:
+                time.sleep(wait)
+        gap = max(gap, max(usual) - float(np.median(usual)))
+        pauses.append(bench.cut())
+    bench.settle()
+    return pauses, gap
