@@ -104,7 +104,7 @@ def _arrow(declared: pa.DataType) -> Codec[object]:
     if declared in _INTEGERS:
         found = BoundedIntCodec(str(declared), _INTEGERS[declared], declared.bit_width)
     elif declared in (pa.float32(), pa.float64()):
-        found = ArrowFloatCodec(str(declared), "f" if declared == pa.float32() else "d")
+        found = ArrowFloatCodec(f"float{declared.bit_width}", "f" if declared == pa.float32() else "d")
     elif declared == pa.bool_():
         found = BoolCodec()
     elif pa.types.is_timestamp(declared):

@@ -146,7 +146,7 @@ class RowStore:
         active = self._active
         above.update((name, active[name]) for name in self._index.between(start, end))
         below = self._backend.scan(start, end)
-        return _merged(above, sorted(above) if self._frozen else above, below)
+        return merged(above, sorted(above) if self._frozen else above, below)
 
     def freeze(self) -> FrozenRows:
         """Cut: what was written since the last cut becomes a layer of its own. Costs the same whatever its size."""
@@ -164,9 +164,10 @@ class RowStore:
         self._frozen.popleft()
 
 
-def _merged(
+def merged(
     above: Mapping[bytes, bytes | None], order: Iterable[bytes], below: Iterator[tuple[bytes, bytes]]
 ) -> Iterator[tuple[bytes, bytes]]:
+    """What lies above, by its names in `order`, and what lies below and is not hidden by it; None hides."""
     lower = next(below, None)
     for name in order:
         while lower is not None and lower[0] < name:

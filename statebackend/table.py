@@ -42,6 +42,14 @@ class Aggregates:
     results: pa.RecordBatch
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Accumulated:
+    """Keys and their accumulators, row by row."""
+
+    keys: KeyColumn
+    columns: Mapping[str, Column]
+
+
 class Table:
     """The aggregates of the keys of some key groups. All calls come from one thread.
 
@@ -165,6 +173,34 @@ class Table:
         results = pa.concat_batches([results, self._results(evicted.columns, rows)])
         return Aggregates(hashed(both, self._layout.key_type), results)
 
+    def accumulators(self, namespace: bytes = b"") -> Accumulated:
+        """All keys of a namespace and what is kept of each, expired ones included, in no particular order."""
+        self._load_everything()
+        space = self._known(namespace)
+        slots = space.slots()
+        evicted = self._rows.of(namespace)
+        keys = joined([arrow_keys(space.keys_at(slots)), arrow_keys(evicted.keys)])
+        columns = {name: np.concatenate((space.columns[name][slots], evicted.columns[name])) for name in space.columns}
+        return Accumulated(hashed(keys, self._layout.key_type), columns)
+
+    def put(self, accumulated: Accumulated, namespace: bytes = b"") -> None:
+        """Have these accumulators for these keys, in place of what there was; of a key that is repeated, the last.
+
+        The caller owes every column of the table, each of its type.
+        """
+        keys = accumulated.keys
+        self._check(keys, None)
+        self._load_groups_of(keys)
+        self._evict_excess()
+        space = self._space(namespace)
+        slots, new = space.find_or_add(keys)
+        self._size += len(new)
+        space.touch(slots)
+        if self._rows.some:
+            self._rows.take(keys, np.arange(len(keys)), namespace)
+        for name, column in accumulated.columns.items():
+            space.columns[name][slots] = column
+
     def drop(self, namespace: bytes = b"") -> None:
         """Forget all keys of a namespace."""
         self._load_everything()
@@ -254,6 +290,9 @@ class Table:
     def _make_room(self, now: int | None) -> None:
         if self._size > self._max_slots and self.spec.ttl is not None:
             self.remove_expired(self._time(now))
+        self._evict_excess()
+
+    def _evict_excess(self) -> None:
         excess = self._size - self._max_slots
         if excess > 0:
             self._evict(min(self._size, excess + self._max_slots // _EVICTED_AT_ONCE))

@@ -48,6 +48,10 @@ class CachedState(Generic[T, K]):
         """Forget a cut's values, now that the rows have them; the oldest cut first."""
         self._values.release(frozen)
 
+    def above_rows(self) -> dict[bytes, bytes | None]:
+        """All that the rows do not have yet, by the names of the rows; None is a deletion."""
+        return self._values.above_rows()
+
     def spill(self) -> None:
         """Write all that no cut has seen yet into the rows."""
         self._values.spill()

@@ -103,6 +103,11 @@ class FrozenValues:
             found += self._encoded({address: kept for address, kept in layer.items() if address not in newest})
         return found
 
+    def current(self) -> dict[bytes, bytes | None]:
+        """Names and payloads of what is not outdated. For the thread that owns the state."""
+        outdated = set(self._names(list(self._outdated)))
+        return {name: payload for name, payload in self.entries() if name not in outdated}
+
     def clear(self) -> None:
         """Give back the memory bit by bit: for a thread in the background, after the release."""
         for layer in self._layers:
@@ -251,6 +256,20 @@ class WriteBack(Generic[S]):
     def pending_bytes(self) -> int:
         """How much memory holds what the rows do not have yet, about."""
         return self._weight * (len(self.dirty) + len(self._spilling) + sum(map(len, self._frozen)))
+
+    def above_rows(self) -> dict[bytes, bytes | None]:
+        """All that the rows do not have yet, by the names of the rows; None is a deletion. Changes nothing."""
+        found: dict[bytes, bytes | None] = {}
+        for frozen in self._frozen:
+            found.update(frozen.current())
+        context, state = self._context, self._state
+        unfrozen = FrozenValues(
+            cast("tuple[dict[Address, object], ...]", (self.dirty, self._spilling)),
+            lambda addresses: context.rows(state, addresses),
+            cast("Callable[[Sequence[object]], list[bytes]]", self._payloads),
+        )
+        found.update(unfrozen.entries())
+        return found
 
     def memory_bytes(self) -> int:
         """How much memory the values and what is around them take, about."""
