@@ -174,7 +174,7 @@ class KeyedState:
         reached(fail_points.RESTORE_FETCHED)
         backend = self._backend = self._new_backend(files)
         backend.ingest(fetched.paths)
-        schema = _schema(operator.schema(), files, backend, options)
+        schema = self._schema = _schema(operator.schema(), files, backend, options)
         reached(fail_points.RESTORE_OPENED)
         newest = max((file.epoch for file in files.files), default=NO_EPOCH)
         self._restored = fetched.report
@@ -232,6 +232,16 @@ class KeyedState:
     def key_type(self) -> KeyType:
         """Of which type keys are."""
         return self._context.key_type
+
+    @property
+    def schema(self) -> Schema:
+        """How the states are declared, as it stands in the files."""
+        return self._schema
+
+    @property
+    def contents(self) -> Contents:
+        """What the states are made of, for whoever brings state out and in as a whole."""
+        return self._contents
 
     @property
     def groups(self) -> KeyGroupRange:
@@ -354,10 +364,18 @@ def _schema(declared: Schema, files: FileSet, backend: Backend, options: Options
         return declared.begun()
     newest = files.files[-1].path
     try:
+        restored = schema_in(meta)
+    except BrokenSchema as error:
+        raise StateMismatch(declared.uid, None, f"{newest} does not say what it holds: {error}") from error
+    return fitted(restored, declared, allow_dropped=options.allow_dropped, renamed=options.renamed)
+
+
+def schema_in(meta: bytes) -> Schema:
+    """What a file says of the states in it, under `META_KEY`; `BrokenSchema` if that is nothing this version reads."""
+    try:
         found = json.loads(meta)
         if found["format"] != _FORMAT:
             raise BrokenSchema(f"it has format {found['format']}, and this program reads format {_FORMAT}")
-        restored = Schema.from_json(json.dumps(found["schema"]))
+        return Schema.from_json(json.dumps(found["schema"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise StateMismatch(declared.uid, None, f"{newest} does not say what it holds: {error}") from error
-    return fitted(restored, declared, allow_dropped=options.allow_dropped, renamed=options.renamed)
+        raise BrokenSchema(str(error)) from error
