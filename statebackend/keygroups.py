@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from statebackend.ids import KeyGroup, Partition
 
@@ -50,6 +51,11 @@ class KeyGroupRange:
     def covers(self, other: KeyGroupRange) -> bool:
         """Whether every group of `other` is in this range."""
         return self.first <= other.first and other.end <= self.end
+
+    def divided(self, parts: int) -> tuple[KeyGroupRange, ...]:
+        """As many ranges side by side that hold the same groups, about equally long."""
+        edges = [self.first + len(self) * part // parts for part in range(parts + 1)]
+        return tuple(KeyGroupRange(KeyGroup(first), KeyGroup(end)) for first, end in pairwise(edges))
 
     def minus(self, other: KeyGroupRange) -> tuple[KeyGroupRange, ...]:
         """The parts of this range that `other` does not hold: none, one or two."""

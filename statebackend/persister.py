@@ -7,10 +7,11 @@ thread writes all files, so that a base is made of a backend that nothing change
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Lock
 
@@ -26,6 +27,7 @@ from statebackend.keygroups import KeyGroupRange, without
 from statebackend.local_files import LocalFiles
 from statebackend.state_files import NotLinked, StateFiles
 from statebackend.store import BlobStore
+from statebackend.transfer import Upload, upload_all
 from statebackend.uploads import Durable, Emptied, Merged, NotDurable, Persisted, Uploads
 
 
@@ -33,8 +35,8 @@ from statebackend.uploads import Durable, Emptied, Merged, NotDurable, Persisted
 class _Delta:
     frozen: Frozen
     written: bool = False
-    file: FileRef | None = None
-    """What it is in; None as long as it is not written, or if nothing had changed."""
+    files: tuple[FileRef, ...] = ()
+    """What it is in, once it is written; none if nothing had changed."""
     stored: bool = False
     taken: bool = False
     """Whether the backend has it, or is about to."""
@@ -44,7 +46,7 @@ class _Delta:
 @dataclass(frozen=True, slots=True)
 class _Written:
     epoch: Epoch
-    file: FileRef | None
+    files: tuple[FileRef, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ class Persister:
         self._files = files
         self._store = store
         self._local = local
+        self._at_once = uploads_at_once
         self._wake = wake
         self._uploads = Uploads(restored)
         self._planner = Planner(policy)
@@ -157,7 +160,7 @@ class Persister:
         for due in self._uploads.freeze(epoch):
             delta = self._deltas[due.epoch]
             if delta.written:
-                self._uploaders.submit(self._upload, due.epoch, delta.file)
+                self._uploaders.submit(self._upload, due.epoch, delta.files)
             else:
                 self._disk.submit(self._write, due.epoch, delta.frozen)
 
@@ -190,26 +193,26 @@ class Persister:
         self._uploaders.shutdown(wait=True, cancel_futures=True)
 
     def _take(self, up_to: Epoch) -> None:
-        due: list[tuple[Epoch, FileRef | None]] = []
+        due: list[tuple[Epoch, tuple[FileRef, ...]]] = []
         for epoch, delta in self._deltas.items():
             if epoch > up_to or not delta.written:
                 break
             if not delta.taken:
                 delta.taken = True
-                due.append((epoch, delta.file))
+                due.append((epoch, delta.files))
         if due:
             self._disk.submit(self._ingest, due)
 
     def _not_in_a_set(self) -> set[str]:
-        files = [delta.file for delta in self._deltas.values() if delta.file is not None]
+        files = [file for delta in self._deltas.values() for file in delta.files]
         made = self._rewritten.made if self._rewritten is not None else ()
         return {file.path for file in (*files, *made)}
 
     def _handle(self, result: _Result) -> Sequence[Durable | NotDurable]:
         match result:
-            case _Written(epoch, file):
-                self._deltas[epoch].written, self._deltas[epoch].file = True, file
-                self._heard_of.update([] if file is None else [file.path])
+            case _Written(epoch, files):
+                self._deltas[epoch].written, self._deltas[epoch].files = True, files
+                self._heard_of.update(file.path for file in files)
             case _Stored(epoch):
                 return self._stored(epoch)
             case _Failed(epoch, reason):
@@ -232,7 +235,7 @@ class Persister:
     def _stored(self, epoch: Epoch) -> list[Durable]:
         delta = self._deltas[epoch]
         delta.stored = True
-        changes = _changes(delta.file, self._groups)
+        changes = _changes(delta.files, self._groups)
         rewritten = self._rewritten
         if rewritten is not None and rewritten.epoch <= epoch:
             also = rewritten.changes
@@ -273,30 +276,37 @@ class Persister:
     def _write(self, epoch: Epoch, frozen: Frozen) -> None:
         try:
             kind = FileKind.BASE if frozen.is_all else FileKind.DELTA
-            file = self._files.write(frozen.entries(), epoch, kind, frozen.size)
-            self._linked.update({} if file is None else {file.path: file})
+            files = self._files.write_all(frozen.entries(), self._groups, epoch, kind, frozen.size)
+            self._linked.update({file.path: file for file in files})
             reached(fail_points.DELTA_WRITTEN)
         except Exception as error:
             self._tell(_Failed(epoch, str(error)))
             return
-        self._tell(_Written(epoch, file))
-        self._uploaders.submit(self._upload, epoch, file)
+        self._tell(_Written(epoch, files))
+        self._uploaders.submit(self._upload, epoch, files)
 
-    def _ingest(self, due: Sequence[tuple[Epoch, FileRef | None]]) -> None:
+    def _ingest(self, due: Sequence[tuple[Epoch, tuple[FileRef, ...]]]) -> None:
         epochs = tuple(epoch for epoch, _ in due)
         try:
             reached(fail_points.BEFORE_INGEST)
-            for file in (file for _, file in due if file is not None):
-                if file.kind is FileKind.BASE:
-                    self._backend.rebase([self._groups], self._files.link(file))
-                else:
-                    self._backend.ingest([self._files.link(file)])
+            for _, files in due:
+                self._take_files(files)
             reached(fail_points.AFTER_INGEST)
         except Exception as error:
             self._tell(_NotTaken(epochs, f"epochs up to {epochs[-1]} did not get into the local backend: {error}"))
             return
         self._taken_up_to = max(self._taken_up_to, *epochs)
         self._tell(_Taken(epochs))
+
+    def _take_files(self, files: tuple[FileRef, ...]) -> None:
+        if not files or files[0].kind is FileKind.DELTA:
+            self._backend.ingest([self._files.link(file) for file in files])
+            return
+        for file in files:
+            self._backend.rebase(file.ranges, self._files.link(file))
+        empty = _unmentioned(files, self._groups)
+        if empty:
+            self._backend.rebase(empty, None)
 
     def _rewrite(self, steps: Sequence[Consolidate | Merge]) -> None:
         bases: list[FileRef] = []
@@ -339,10 +349,9 @@ class Persister:
 
     # --- in the background: threads for the store ---------------------------------------------------------------------
 
-    def _upload(self, epoch: Epoch, file: FileRef | None) -> None:
+    def _upload(self, epoch: Epoch, files: Sequence[FileRef]) -> None:
         try:
-            if file is not None:
-                self._put(file)
+            self._put(files)
             reached(fail_points.DELTA_UPLOADED)
         except Exception as error:
             self._tell(_Failed(epoch, str(error)))
@@ -353,29 +362,35 @@ class Persister:
         self, changes: Persisted, epoch: Epoch, made: tuple[FileRef, ...], reason: str | None
     ) -> None:
         try:
-            for file in made:
-                self._put(file)
+            self._put(made)
             reached(fail_points.BASE_UPLOADED)
         except Exception as error:
             changes, reason = Persisted(), f"rewritten files of epoch {epoch} could not be uploaded: {error}"
         self._tell(_Rewritten(changes, epoch, made, reason))
 
-    def _put(self, file: FileRef) -> None:
+    def _put(self, files: Sequence[FileRef]) -> None:
+        upload_all(self._store, [Upload(self._local_copy(file), file.path) for file in files], self._at_once)
+        with self._counting:
+            self._uploaded_bytes += sum(file.size for file in files)
+
+    def _local_copy(self, file: FileRef) -> Path:
         local = self._local.find(file)
         if local is None:
             raise NotLinked(f"the local copy of {file.path} of epoch {file.epoch} has gone before it was uploaded")
-        self._store.upload(local, file.path)
-        with self._counting:
-            self._uploaded_bytes += file.size
+        return local
 
 
-def _changes(file: FileRef | None, groups: KeyGroupRange) -> Persisted:
+def _changes(files: tuple[FileRef, ...], groups: KeyGroupRange) -> Persisted:
     """What an epoch adds; if that is all there is, nothing else is in the groups that it does not speak of."""
-    if file is None or file.kind is FileKind.DELTA:
-        return Persisted(() if file is None else (file,))
-    empty = without((groups,), file.ranges)
-    return Persisted((file,), (Emptied(empty, file.epoch),) if empty else ())
+    if not files or files[0].kind is FileKind.DELTA:
+        return Persisted(files)
+    empty = _unmentioned(files, groups)
+    return Persisted(files, (Emptied(empty, files[0].epoch),) if empty else ())
+
+
+def _unmentioned(files: Iterable[FileRef], groups: KeyGroupRange) -> tuple[KeyGroupRange, ...]:
+    return without((groups,), (part for file in files for part in file.ranges))
 
 
 def _size_of(delta: _Delta | None) -> int:
-    return 0 if delta is None or delta.file is None else delta.file.size
+    return 0 if delta is None else sum(file.size for file in delta.files)

@@ -6,12 +6,14 @@ for those key groups only that have entries in it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from heapq import merge
-from itertools import count
+from itertools import count, groupby
 from operator import itemgetter
 from pathlib import Path
+from typing import Final
 
 from statebackend import entries as naming
 from statebackend.backend import BackendError
@@ -20,6 +22,9 @@ from statebackend.ids import Epoch, KeyGroup
 from statebackend.keygroups import KeyGroupRange
 from statebackend.local_files import LocalFiles
 from statebackend.sst import Compression, Entry, read_sst, write_sst
+
+LARGE: Final = 32 << 20
+"""What changed in an epoch is divided into files of about this size."""
 
 
 class NotLinked(BackendError):
@@ -48,6 +53,22 @@ class StateFiles:
         finally:
             path.unlink(missing_ok=True)
         return file
+
+    def write_all(
+        self, entries: Iterable[Entry], groups: KeyGroupRange, epoch: Epoch, kind: FileKind, size: int
+    ) -> tuple[FileRef, ...]:
+        """Make files of entries of these groups, each for some neighbouring ones: so many that none is very large.
+
+        Then several can travel at once, and a narrower range need not read all.
+        """
+        parts = min(-(-size // LARGE), len(groups))
+        if parts <= 1:
+            file = self.write(entries, epoch, kind, size)
+            return () if file is None else (file,)
+        edges = [naming.bounds(part)[0] for part in groups.divided(parts)]
+        split = groupby(entries, key=lambda entry: bisect_right(edges, entry[0]))
+        made = (self.write(part, epoch, kind, size // parts) for _, part in split)
+        return tuple(file for file in made if file is not None)
 
     def merged(self, run: Sequence[FileRef]) -> FileRef | None:
         """One delta that says what these say where they are valid; see `FileSet.merged`."""

@@ -17,6 +17,7 @@ from statebackend.keygroups import (
     key_group_of,
     owner_of,
     range_of,
+    without,
 )
 
 max_parallelisms = st.integers(1, 300) | st.sampled_from([128, 4096, LARGEST_MAX_PARALLELISM])
@@ -95,3 +96,25 @@ def test_a_parallelism_that_the_groups_cannot_be_divided_over_is_refused(paralle
 def test_a_partition_that_does_not_exist_has_no_range() -> None:
     with pytest.raises(ValueError, match="no partition 4 at parallelism 4"):
         range_of(Partition(4), 4, 128)
+
+
+@given(st.integers(0, 100), st.integers(1, 60), st.data())
+def test_a_divided_range_has_the_same_groups_in_about_equal_parts(first: int, length: int, data: st.DataObject) -> None:
+    whole = KeyGroupRange(KeyGroup(first), KeyGroup(first + length))
+    parts = whole.divided(data.draw(st.integers(1, length)))
+    assert [group for part in parts for group in part] == list(whole)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+RANGES = st.tuples(st.integers(0, 20), st.integers(1, 9)).map(
+    lambda drawn: KeyGroupRange(KeyGroup(drawn[0]), KeyGroup(drawn[0] + drawn[1]))
+)
+
+
+@given(st.lists(RANGES, max_size=3), st.lists(RANGES, max_size=3))
+def test_without_takes_away_groups_and_nothing_else(ranges: list[KeyGroupRange], taken: list[KeyGroupRange]) -> None:
+    left = without(joined(ranges), taken)
+    gone = {group for part in taken for group in part}
+    assert [group for part in left for group in part] == [
+        group for part in joined(ranges) for group in part if group not in gone
+    ]
