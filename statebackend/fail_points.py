@@ -9,30 +9,44 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-DELTA_FROZEN: Final = "delta frozen"
-DELTA_WRITTEN: Final = "delta written"
-DELTA_LINKED: Final = "delta linked"
-DELTA_UPLOADED: Final = "delta uploaded"
-BASE_WRITTEN: Final = "base written"
-BASE_UPLOADED: Final = "base uploaded"
-BEFORE_INGEST: Final = "before ingest"
-AFTER_INGEST: Final = "after ingest"
+RUN_BEGUN: Final = "run begun"
+RESTORE_DOWNLOADED: Final = "restore downloaded"
 RESTORE_FETCHED: Final = "restore fetched"
 RESTORE_OPENED: Final = "restore opened"
+DELTA_FROZEN: Final = "delta frozen"
+FILE_WRITTEN: Final = "file written"
+DELTA_WRITTEN: Final = "delta written"
+DELTA_UPLOADED: Final = "delta uploaded"
+SNAPSHOT_COMPLETED: Final = "snapshot completed"
+BEFORE_INGEST: Final = "before ingest"
+AFTER_INGEST: Final = "after ingest"
+BASE_LINKED: Final = "base linked"
+BASE_WRITTEN: Final = "base written"
+BASE_UPLOADED: Final = "base uploaded"
+LINKS_PRUNED: Final = "links pruned"
+SNAPSHOTS_REMOVED: Final = "snapshots removed"
+GARBAGE_DELETED: Final = "garbage deleted"
 
 POINTS: Final = (
-    DELTA_FROZEN,
-    DELTA_WRITTEN,
-    DELTA_LINKED,
-    DELTA_UPLOADED,
-    BASE_WRITTEN,
-    BASE_UPLOADED,
-    BEFORE_INGEST,
-    AFTER_INGEST,
+    RUN_BEGUN,
+    RESTORE_DOWNLOADED,
     RESTORE_FETCHED,
     RESTORE_OPENED,
+    DELTA_FROZEN,
+    FILE_WRITTEN,
+    DELTA_WRITTEN,
+    DELTA_UPLOADED,
+    SNAPSHOT_COMPLETED,
+    BEFORE_INGEST,
+    AFTER_INGEST,
+    BASE_LINKED,
+    BASE_WRITTEN,
+    BASE_UPLOADED,
+    LINKS_PRUNED,
+    SNAPSHOTS_REMOVED,
+    GARBAGE_DELETED,
 )
-"""All of them, in the order of an epoch's life."""
+"""All of them, in the order in which a run comes to them."""
 
 _hooks: dict[str, Callable[[], None]] = {}
 

@@ -338,6 +338,7 @@ class Persister:
         """All there is of these groups in the backend as one file, which takes its place there too."""
         live = self._backend.scan(*naming.bounds(groups))
         base = self._files.write(self._state.settled(live, epoch.number), epoch, FileKind.BASE, LARGEST_FILE)
+        reached(fail_points.BASE_LINKED)
         self._backend.rebase([groups], None if base is None else self._files.link(base))
         return base
 
@@ -346,6 +347,7 @@ class Persister:
             self._linked.pop(path, None)
         with suppress(LocalDiskError):  # what stays is removed next time
             self._local.keep(self._linked.values())
+            reached(fail_points.LINKS_PRUNED)
 
     # --- in the background: threads for the store ---------------------------------------------------------------------
 

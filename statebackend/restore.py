@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from statebackend import fail_points
+from statebackend.fail_points import reached
 from statebackend.files import FileRef, FileSet
 from statebackend.local_files import LocalFiles, local_disk
 from statebackend.store import BlobStore
@@ -67,6 +69,7 @@ def fetch(
         if local is not None:
             local.add(file, path)
         report = report.downloaded(file)
+        reached(fail_points.RESTORE_DOWNLOADED)
         if on_progress is not None:
             on_progress(report)
 

@@ -20,6 +20,8 @@ from itertools import count
 from secrets import token_hex
 from typing import Final, TypeVar
 
+from statebackend import fail_points
+from statebackend.fail_points import reached
 from statebackend.files import FileSet
 from statebackend.ids import Attempt, Epoch, Generation, Partition
 from statebackend.snapshot_log import (
@@ -77,7 +79,9 @@ class SnapshotFolder:
 
         `ForeignSnapshot` where there are files of state without a log: they are somebody else's, and not to be cleaned.
         """
-        return self._append(self._claim)[1].generation
+        claim = self._append(self._claim)[1]
+        reached(fail_points.RUN_BEGUN)
+        return claim.generation
 
     @staticmethod
     def names(generation: Generation, partition: Partition, attempt: Attempt) -> Callable[[], str]:
@@ -109,6 +113,7 @@ class SnapshotFolder:
         if self._newest().newest == epoch and self.read(epoch).parts == ordered:
             return
         entry = self._append(follow)[1]
+        reached(fail_points.SNAPSHOT_COMPLETED)
         self._known[entry.nonce] = entry.snapshot()
 
     def latest(self) -> Snapshot | None:
@@ -139,10 +144,12 @@ class SnapshotFolder:
         """
         for path in self._settled(lambda _: self._remove(keep)):
             self._store.delete(path)
+            reached(fail_points.GARBAGE_DELETED)
 
     def _remove(self, keep: int) -> list[str]:
         """Remove snapshots from the log; return what may be deleted now, in order."""
         before, state = self._append(lambda state, nonce: removed(state, nonce, keep))
+        reached(fail_points.SNAPSHOTS_REMOVED)
         gone = tuple(kept for kept in before.kept if kept not in state.kept)
         kept_paths, removed_paths = self._paths(state, state.kept), self._paths(before, gone)
         stored = [info.path for info in self._store.list(SHARED)]

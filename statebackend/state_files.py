@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from statebackend import entries as naming
+from statebackend import fail_points
 from statebackend.backend import BackendError
+from statebackend.fail_points import reached
 from statebackend.files import FileKind, FileRef
 from statebackend.ids import Epoch, KeyGroup
 from statebackend.keygroups import KeyGroupRange
@@ -47,6 +49,7 @@ class StateFiles:
         info = write_sst(path, entries, epoch.number, self._meta, compression=Compression.for_size(size))
         if info is None:
             return None
+        reached(fail_points.FILE_WRITTEN)
         file = FileRef(self._name(), info.groups, epoch, kind, info.size, info.checksum)
         try:
             self._local.add(file, path)
