@@ -1,8 +1,8 @@
 """When to rewrite which files of a state, so that neither its space nor its number of files grows without bound.
 
-What always holds: what is rewritten is paid for by what changed, at most `Policy.pace` times as many bytes, plus one
-slice and one merge; key groups are rewritten oldest first; and everything is decided from the file set alone, except
-for the bytes earned since the last slice. So a restore, a rescale or a changed setting needs no memory of the past.
+What always holds: bases are paid for by what changed, at most `Policy.pace` times as many bytes plus one slice; key
+groups are rewritten oldest first; and everything is decided from the file set alone, except for the bytes earned since
+the last slice. So a restore, a rescale or a changed setting needs no memory of the past.
 
 How it decides. A *slice* is a few neighbouring key groups. To rewrite one costs about what lives in it, and frees each
 file whose groups are then all replaced. Going through the slices in their order of age, the planner knows how much
