@@ -25,12 +25,16 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Final
 
 from statebackend.ids import Epoch, KeyGroup
 from statebackend.keygroups import KeyGroupRange, joined, without
 from statebackend.store import LONGEST_PART, LONGEST_PATH, could_be_ours
 
 _CHECKSUM = re.compile(r"[a-z0-9]+:[0-9a-f]+")
+
+_ABOVE_ALL: Final = (1 << 64) - 1
+"""A number that no epoch has, and that still fits into a stamp."""
 
 
 class FileSetError(ValueError):
@@ -293,8 +297,9 @@ class Floors:
     """The floor of each of these ranges."""
 
     def of(self, group: KeyGroup) -> int:
-        """The floor of a group, which must lie in the set's range: entries with a lower number are not there."""
-        return self.numbers[bisect_right(self.ends, group)]
+        """The floor of a group: entries with a lower number are not there. Outside of the set's range nothing is."""
+        place = bisect_right(self.ends, group)
+        return self.numbers[place] if place < len(self.numbers) else _ABOVE_ALL
 
 
 def bottoms(files: FileSet) -> list[tuple[KeyGroupRange, FileRef]]:
@@ -320,6 +325,8 @@ def floors(files: FileSet) -> Floors:
     floor = files.files[-1].epoch.number + 1 if files.files else 0
     found = [(part, file.epoch.number) for part, file in bottoms(files)]
     found += [(part, floor) for part in without((files.range,), tuple(part for part, _ in found))]
+    if files.range.first:
+        found.append((KeyGroupRange(KeyGroup(0), files.range.first), _ABOVE_ALL))
     found.sort()
     return Floors(tuple(part.end for part, _ in found), tuple(number for _, number in found))
 
