@@ -35,11 +35,14 @@ class Model:
 
     def copy(self) -> Model:
         """The same, for good."""
-        return deepcopy(self)
+        copied = Model()
+        copied.watermark, copied.clock = self.watermark, self.clock
+        copied._places = {place: dict(parts) for place, parts in self._places.items()}
+        return copied
 
     def put(self, place: Place, part: object, value: object, ttl: Ttl | None = None) -> None:
         """Set a part; its time to live begins."""
-        self._places.setdefault(place, {})[part] = deepcopy(value), self._expiry(ttl)
+        self._places.setdefault(place, {})[part] = _own(value), self._expiry(ttl)
 
     def remove(self, place: Place, part: object) -> None:
         """Forget a part, which need not be there."""
@@ -53,7 +56,7 @@ class Model:
         """The parts that have not expired."""
         now = self._now(ttl)
         parts = self._places.get(place, {}).items()
-        return {part: deepcopy(value) for part, (value, expires) in parts if now is None or expires > now}
+        return {part: _own(value) for part, (value, expires) in parts if now is None or expires > now}
 
     def value(self, place: Place, ttl: Ttl | None = None) -> object:
         """The only part, called None, for states with one value; None if it is not there."""
@@ -76,3 +79,8 @@ class Model:
     def _expiry(self, ttl: Ttl | None) -> int:
         now = self._now(ttl)
         return _FOREVER if ttl is None or now is None else now + ttl.milliseconds
+
+
+def _own(value: object) -> object:
+    """A copy of what could be changed."""
+    return deepcopy(value) if isinstance(value, list | dict) else value
