@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statebackend.codec_choice import codec_of
-from statebackend.codecs import Codec, Pickled
+from statebackend.codecs import Codec, IntCodec, Pickled
 from statebackend.entries import state_id
 from statebackend.ids import KeyGroup
 from statebackend.key_context import ForeignKey, KeyContext, NoKey
@@ -298,3 +298,70 @@ def test_numbers_are_packed_at_once_as_they_are_one_by_one() -> None:
         data = [form.data(value) for value in values]
         assert form.data_of_many(values) == data
         assert form.values_of_many(data) == values
+
+
+@pytest.mark.parametrize("count", range(100, 600, 23))
+def test_a_cut_in_the_midst_of_spilling_has_every_value_as_it_was_then(count: int) -> None:
+    context, rows = a_context(int), LayeredRows()
+    total = a_state(context, rows, codec_of(int), lambda: 0, budget=1)
+    for start, value in ((0, 1), (count - 60, 2)):
+        for key in range(start, count):
+            context.set_key(key)
+            total.set(value)
+    rows.cut()
+    frozen = total.freeze()
+    for key in range(0, 3 * count, 2):
+        context.set_key(key)
+        total.set(3)
+    rows.take_oldest(frozen)
+    read = {entry.key: entry.value for entry in (total.decode_entry(*row) for row in rows.below.items())}
+    assert read == {key: 1 if key < count - 60 else 2 for key in range(count)}
+    names = [name for name, _ in frozen.entries()]
+    assert len(set(names)) == len(names)
+
+
+def test_what_is_used_again_and_again_stays_while_others_pass_through() -> None:
+    context, rows = a_context(int), RowsInADict()
+    total = a_state(context, rows, codec_of(int), lambda: 0, budget=400_000)
+    for key in range(1, 20_000):
+        context.set_key(key)
+        total.get()
+        if not key % 50:
+            context.set_key(0)
+            total.get()
+    assert len(rows.reads) == 20_000
+
+
+def test_a_value_that_expires_is_of_the_declared_type_as_well() -> None:
+    context = a_context()
+    total: ValueState[object] = a_state(context, RowsInADict(), codec_of("int64"), lambda: 0, Ttl(10))
+    context.set_key("a")
+    with pytest.raises(WrongValueType, match="expected int, got str"):
+        total.set("1")
+    assert total.freeze().entries() == []
+
+
+class Doubled(IntCodec):
+    """Version 1 had half of it, in as many bytes."""
+
+    version = 2
+
+    def migrate(self, data: bytes, version: int) -> int:
+        return 2 * self.decode(data)
+
+
+def test_older_versions_among_many_values_are_migrated() -> None:
+    context, rows = a_context(int), RowsInADict()
+    for keys, codec in (((0, 1), IntCodec()), ((2, 3), Doubled())):
+        total = a_state(context, rows, codec, lambda: 0)
+        for key in keys:
+            context.set_key(key)
+            total.set(10)
+        rows.take(total.freeze())
+    total = a_state(context, rows, Doubled(), lambda: 0)
+    total.prefetch(range(4))
+    read = []
+    for key in range(4):
+        context.set_key(key)
+        read.append(total.get())
+    assert read == [20, 20, 10, 10]
