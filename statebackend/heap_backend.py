@@ -17,7 +17,7 @@ from statebackend.floor_stamps import FloorStamps
 from statebackend.keygroups import KeyGroupRange
 from statebackend.rocksdb_tables import named_errors
 from statebackend.scratch_folder import make_fresh, remove
-from statebackend.sst import Entry, read_sst
+from statebackend.sst import Entry, read_newest, read_sst
 
 _ENTRY_OVERHEAD: Final = 100
 
@@ -83,11 +83,10 @@ class HeapBackend:
 
     def ingest(self, files: Sequence[Path]) -> None:
         """Take files. See `Backend.ingest`."""
-        self._take(files, replacing=())
+        # With nothing here that they could delete, it is enough to know what they say together.
+        self._take(self._newest_of(files) if files and not self._groups else self._contents_of(files), files)
 
-    def _take(self, files: Sequence[Path], replacing: Sequence[KeyGroupRange]) -> None:
-        # All are read before anything changes: one of them may be damaged.
-        contents = [entry for file in files for entry in self._entries_of(file)]
+    def _take(self, contents: list[Entry], files: Sequence[Path], replacing: Sequence[KeyGroupRange] = ()) -> None:
         with self._lock:
             for group in {group.to_bytes(2, "big") for group_range in replacing for group in group_range}:
                 dropped = self._groups.pop(group, None)
@@ -97,6 +96,14 @@ class HeapBackend:
         with named_errors(f"remove what {self} has taken"):
             for file in files:
                 file.unlink()
+
+    def _newest_of(self, files: Sequence[Path]) -> list[Entry]:
+        with read_newest(files, self.folder) as entries:
+            return [(name, value[STAMP.size :]) for name, value in entries if value >= self._stamps[name[:2]]]
+
+    def _contents_of(self, files: Sequence[Path]) -> list[Entry]:
+        # All are read before anything changes: one of them may be damaged.
+        return [entry for file in files for entry in self._entries_of(file)]
 
     def _entries_of(self, file: Path) -> Iterator[Entry]:
         with read_sst(file, self.folder) as content:
@@ -114,7 +121,8 @@ class HeapBackend:
 
     def rebase(self, groups: Sequence[KeyGroupRange], base: Path | None) -> None:
         """Put a base in the place of its groups' entries. See `Backend.rebase`."""
-        self._take([] if base is None else [base], replacing=groups)
+        files = [] if base is None else [base]
+        self._take(self._contents_of(files), files, replacing=groups)
 
     def disk_bytes(self) -> int:
         """None is occupied for long. See `Backend.disk_bytes`."""

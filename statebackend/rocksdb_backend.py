@@ -7,18 +7,18 @@ deleted with it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from rocksdict import Cache, DBCompressionType, Options, Rdict
+from rocksdict import Cache, DBCompressionType, Options, Rdict, SstFileWriter
 
 from statebackend.backend import Floors
-from statebackend.entries import META_KEY, STAMP, bounds
+from statebackend.entries import STAMP, bounds
 from statebackend.floor_stamps import FloorStamps
 from statebackend.keygroups import KeyGroupRange
-from statebackend.rocksdb_tables import by_moving, iterate, named_errors, quiet, table_options
+from statebackend.rocksdb_tables import by_moving, iterate, iterate_names, named_errors, quiet, table_options
 from statebackend.scratch_folder import make_fresh, remove
-from statebackend.sst import Compression, Entry, write_sst
 
 _BACKGROUND_JOBS: Final = 2
 _OPEN_FILES: Final = 512
@@ -86,13 +86,25 @@ class RocksDBBackend:
         self.ingest([file for file in files if file is not None])
 
     def _deletion_of(self, groups: Sequence[KeyGroupRange]) -> Path | None:
-        present: Iterator[Entry] = (
-            (name, None) for group in sorted(groups) for name, _ in self._stored(*bounds(group))
-        )
-        meta = self.get_many([META_KEY])[0] or b""
+        """A file that nobody else will ever read, so it is neither sealed nor does it list what it deletes."""
+        ranges = [bounds(group) for group in sorted(groups)]
+        action = f"read entries of {self}"
+        names = (name for start, end in ranges for name in iterate_names(self._database, start, end, action))
+        first = next(names, None)
+        if first is None:
+            return None
         path = self.folder / "deletion.sst"
-        written = write_sst(path, present, 0, meta, compression=Compression.LZ4)
-        return None if written is None else path
+        try:
+            with named_errors(f"write {path}"):
+                writer = SstFileWriter(table_options(DBCompressionType.lz4()))
+                writer.open(str(path))
+                for name in chain((first,), names):
+                    del writer[name]
+                writer.finish()
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        return path
 
     def _stored(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         return iterate(self._database, start, end, f"read entries of {self}")

@@ -69,13 +69,25 @@ def iterate(database: Rdict, start: bytes, end: bytes, action: str) -> Iterator[
 
     `action` says in errors what could not be done.
     """
+    iterator, options = _iterator(database, start, end)
+    return _steps(iterator, options, action)
+
+
+def iterate_names(database: Rdict, start: bytes, end: bytes, action: str) -> Iterator[bytes]:
+    """What `iterate` gives, without the values: large ones are not copied, and do not drive others out of the cache."""
+    iterator, options = _iterator(database, start, end, fill_cache=False)
+    return _name_steps(iterator, options, action)
+
+
+def _iterator(database: Rdict, start: bytes, end: bytes, *, fill_cache: bool = True) -> tuple[RdictIter, ReadOptions]:
     options = ReadOptions()
+    options.fill_cache(fill_cache)  # type: ignore[call-arg]  # its type stub leaves the argument out
     options.set_iterate_upper_bound(end)
     options.set_verify_checksums(True)
     options.set_total_order_seek(True)
     iterator = database.iter(options)
     iterator.seek(start)
-    return _steps(iterator, options, action)
+    return iterator, options
 
 
 def _steps(iterator: RdictIter, options: ReadOptions, action: str) -> Iterator[tuple[bytes, bytes]]:
@@ -83,6 +95,18 @@ def _steps(iterator: RdictIter, options: ReadOptions, action: str) -> Iterator[t
     while valid():
         yield key(), value()
         proceed()
+    _end(iterator, options, action)
+
+
+def _name_steps(iterator: RdictIter, options: ReadOptions, action: str) -> Iterator[bytes]:
+    valid, key, proceed = iterator.valid, iterator.key, iterator.next
+    while valid():
+        yield key()
+        proceed()
+    _end(iterator, options, action)
+
+
+def _end(iterator: RdictIter, options: ReadOptions, action: str) -> None:
     # The iterators of rocksdict that are Python iterators end without an error at a damaged block.
     with named_errors(action):
         iterator.status()

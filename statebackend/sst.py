@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -29,6 +29,7 @@ from rocksdict import DBCompressionType, Rdict, SstFileWriter
 
 from statebackend import entries as naming
 from statebackend.backend import DamagedFile
+from statebackend.entries import META_KEY
 from statebackend.ids import KeyGroup
 from statebackend.keygroups import KeyGroupRange, joined
 from statebackend.rocksdb_tables import by_moving, iterate, named_errors, quiet, table_options
@@ -43,6 +44,7 @@ _END: Final = b"\xff\xff\xff"
 _STAMP_SIZE: Final = naming.STAMP.size
 _PIECE: Final = 1 << 20
 _SMALL: Final = 16 << 20
+_FOREIGN: Final = "is a file of RocksDB's, but none that this library wrote: it does not say whose it is"
 
 
 class Compression(Enum):
@@ -125,7 +127,7 @@ def _fill(
         count += 1
     for place, piece in enumerate(deleted.pieces()):
         writer[DELETED + place.to_bytes(4, "big")] = stamp + piece
-    writer[naming.META_KEY] = stamp + meta
+    writer[META_KEY] = stamp + meta
     writer.finish()
     return joined(_range_of(group) for group in groups), count
 
@@ -189,18 +191,41 @@ def read_sst(path: Path, scratch: Path) -> Iterator[SstContent]:
     A folder in `scratch`, which is on the same file system, is used meanwhile; a crash leaves it there. `DamagedFile`,
     from here or from the entries, if the file is not just as it was written.
     """
+    with _opened([path], scratch, f"read {path}") as database:
+        yield _content(path, database)
+
+
+@contextmanager
+def read_newest(paths: Sequence[Path], scratch: Path) -> Iterator[Iterator[tuple[bytes, bytes]]]:
+    """Go through what several files say together, each taken on top of the one before; they stay as they are.
+
+    Gives names and stamped values, sorted; what was deleted is not there, and the newest file's meta stands under
+    `META_KEY`. One look at many files costs about as much as `read_sst` of one. Raises and uses `scratch` as that does.
+    """
+    action = f"read {paths[0]}" if len(paths) == 1 else f"read {len(paths)} files of {paths[0].parent}"
+    with _opened(paths, scratch, action) as database:
+        if META_KEY not in database:
+            raise DamagedFile(f"{paths[-1]} {_FOREIGN}")
+        entries = iterate(database, b"", DELETED, action)
+        yield chain(entries, iterate(database, META_KEY, _END, action))
+
+
+@contextmanager
+def _opened(paths: Sequence[Path], scratch: Path, action: str) -> Iterator[Rdict]:
+    """A database of just these files, the later ones on top."""
     folder = scratch / f"reading-{token_hex(8)}"
     database: Rdict | None = None
     try:
-        with named_errors(f"read {path}"):
+        with named_errors(action):
             folder.mkdir(parents=True)
-            link = folder / "link"
-            link.hardlink_to(path)
+            links = [folder / f"{place}-{path.name}" for place, path in enumerate(paths)]
+            for path, link in zip(paths, links, strict=True):
+                link.hardlink_to(path)
             options = quiet(table_options(DBCompressionType.none()))
             options.set_disable_auto_compactions(True)
             database = Rdict(str(folder / "database"), options)
-            database.ingest_external_file([str(link)], by_moving())
-        yield _content(path, database)
+            database.ingest_external_file([str(link) for link in links], by_moving())
+        yield database
     finally:
         if database is not None:
             database.close()
@@ -209,11 +234,9 @@ def read_sst(path: Path, scratch: Path) -> Iterator[SstContent]:
 
 def _content(path: Path, database: Rdict) -> SstContent:
     own = dict(iterate(database, DELETED, _END, f"read {path}"))
-    meta = own.pop(naming.META_KEY, None)
+    meta = own.pop(META_KEY, None)
     if meta is None or not all(name.startswith(DELETED) for name in own):
-        raise DamagedFile(
-            f"{path} is a file of RocksDB's, but none that this library wrote: it does not say whose it is"
-        )
+        raise DamagedFile(f"{path} {_FOREIGN}")
     deleted = (name for piece in own.values() for name in _deleted_in(piece[_STAMP_SIZE:]))
     stored = iterate(database, b"", DELETED, f"read {path}")
     return SstContent(int(naming.STAMP.unpack_from(meta)[0]), meta[_STAMP_SIZE:], _merged(stored, deleted))
