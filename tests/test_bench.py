@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -34,7 +34,7 @@ def test_each_figure_is_one_line_of_json_and_its_value_the_median_of_its_runs(
     out, err = capsys.readouterr()
     figures = [json.loads(line) for line in out.splitlines()]
     assert all(figure.keys() == FIELDS for figure in figures)
-    assert {figure["workload"] for figure in figures} == {"coordinator", "alignment"}
+    assert {figure["workload"] for figure in figures} == {"coordinator", "alignment", "slots", "table", "state"}
     assert all(min(figure["runs"]) <= figure["value"] <= max(figure["runs"]) for figure in figures)
     assert "alignment: parallelism 2" in err
 
@@ -46,11 +46,24 @@ def test_only_the_named_workloads_run(capsys: pytest.CaptureFixture[str]) -> Non
     assert "epoch_ms_20_partitions" in {json.loads(line)["figure"] for line in lines}
 
 
+def test_the_first_part_of_a_name_chooses_all_workloads_that_begin_with_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def named(name: str) -> Callable[[object], Iterator[Figure]]:
+        return lambda _: iter([figure("state", name, "s", [1.0], 0.0)])
+
+    for part in ("throughput", "pauses", "uploads", "rescale"):
+        monkeypatch.setattr(f"tests.bench.state_{part}.figures", named(part))
+    assert command.main(["state"]) == 0
+    names = [json.loads(line)["figure"] for line in capsys.readouterr().out.splitlines()]
+    assert names == ["throughput", "pauses", "uploads", "rescale"]
+
+
 def test_an_unknown_workload_is_refused_with_those_that_are_known(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as refused:
         command.main(["coordinator", "alignement"])
     assert refused.value.code == 2
-    assert "there is no alignement; known are coordinator, alignment" in capsys.readouterr().err
+    assert "there is no alignement; known are coordinator, alignment," in capsys.readouterr().err
 
 
 def test_small_sizes_never_become_the_committed_results(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,12 +6,23 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from tests.bench import alignment, coordinator
+from tests.bench import (
+    alignment,
+    coordinator,
+    slots,
+    state_pauses,
+    state_rescale,
+    state_throughput,
+    state_uploads,
+    table,
+)
 from tests.bench.figures import Figure, progress
 
 EXAMPLE = 'example: make bench ONLY="coordinator alignment", or python -m tests.bench alignment --write'
 STOPPED = 130
 """What a shell expects of a command that Ctrl-C has stopped."""
+
+_FEW_KEYS = 5_000
 
 Workloads = Mapping[str, Callable[[], Iterator[Figure]]]
 
@@ -19,17 +30,19 @@ Workloads = Mapping[str, Callable[[], Iterator[Figure]]]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the arguments name; the result is the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__, epilog=EXAMPLE)
-    parser.add_argument("only", nargs="*", metavar="ONLY", help=f"of {', '.join(_workloads())}; none for all")
+    names = f"of {', '.join(_workloads())}; none for all, and state for all that begin with it"
+    parser.add_argument("only", nargs="*", metavar="ONLY", help=names)
     parser.add_argument("--small", action="store_true", help="try it in seconds, at sizes whose figures mean nothing")
     parser.add_argument("--write", action="store_true", help="renew the committed results instead of showing them")
     given = parser.parse_args(arguments)
     if given.small and given.write:
         parser.error("--small makes no results worth writing; leave one of the two out")
     known = _workloads(small=given.small, write=given.write)
-    unknown = sorted(set(given.only) - known.keys())
+    chosen = {only: [name for name in known if name == only or name.startswith(f"{only}/")] for only in given.only}
+    unknown = sorted(only for only, names in chosen.items() if not names)
     if unknown:
         parser.error(f"there is no {', '.join(unknown)}; known are {', '.join(known)}")
-    return _run(known, given.only or list(known))
+    return _run(known, [name for names in chosen.values() for name in names] or list(known))
 
 
 def _workloads(*, small: bool = False, write: bool = False) -> Workloads:
@@ -38,6 +51,14 @@ def _workloads(*, small: bool = False, write: bool = False) -> Workloads:
     return {
         coordinator.WORKLOAD: lambda: coordinator.figures(sizes),
         alignment.WORKLOAD: lambda: alignment.figures(rows, alignment.RESULTS if write else None),
+        slots.WORKLOAD: lambda: slots.figures(_FEW_KEYS if small else slots.KEYS),
+        table.WORKLOAD: lambda: table.figures(_FEW_KEYS if small else table.KEYS),
+        "state/throughput": lambda: state_throughput.figures(
+            state_throughput.SMALL if small else state_throughput.FULL
+        ),
+        "state/pauses": lambda: state_pauses.figures(state_pauses.SMALL if small else state_pauses.FULL),
+        "state/uploads": lambda: state_uploads.figures(state_uploads.SMALL if small else state_uploads.FULL),
+        "state/rescale": lambda: state_rescale.figures(state_rescale.SMALL if small else state_rescale.FULL),
     }
 
 

@@ -89,7 +89,7 @@ def row_by_row(size: Size) -> Iterator[Figure]:
     """`Value.get` and `set` for one record after the other, in Python, with a snapshot each second."""
     keys = keys_of_80(size.keys).to_pylist()
     hot = [keys[at] for at in record_keys(0, size.keys // 10, size.keys).tolist()]
-    cases = {"row_by_row_rows_per_s": (hot, AMPLE), "row_by_row_rows_per_s_10_pct_hits": (keys, size.keys * _HIT_BYTES)}
+    cases = {"row_by_row_per_s": (hot, AMPLE), "row_by_row_per_s_10_pct_hits": (keys, size.keys * _HIT_BYTES)}
     for name, (used, memory) in cases.items():
         with opened(memory=memory, operator=ROWS) as bench:
             progress(f"{WORKLOAD}: {name}, {len(keys):,} keys are loaded")
