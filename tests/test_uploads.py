@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from statebackend.files import FileKind, FileRef, FileSet
 from statebackend.ids import Epoch, Generation, KeyGroup
-from statebackend.keygroups import KeyGroupRange
+from statebackend.keygroups import KeyGroupRange, joined, without
 from statebackend.uploads import Durable, Emptied, Merged, NotDurable, Persist, Persisted, Uploads, UploadsError
+from tests.test_files import Key, State, by_floors, by_whole_files
 
 ALL = KeyGroupRange(KeyGroup(0), KeyGroup(8))
 LOW, HIGH = KeyGroupRange(KeyGroup(0), KeyGroup(4)), KeyGroupRange(KeyGroup(4), KeyGroup(8))
@@ -246,3 +247,64 @@ def test_what_a_declined_epoch_wrote_is_pinned_as_it_goes_with_the_next_one() ->
     uploads.failed(epoch(2), "disk full")
     uploads.persisted(epoch(3), wrote(delta(3)))
     assert uploads.pinned() == {"shared/delta-1", "shared/delta-3"}
+
+
+# --- bases that are late, against the state that was there
+
+
+CELLS = [Key(KeyGroup(group), name) for group in range(3) for name in "ab"]
+THREE = KeyGroupRange(KeyGroup(0), KeyGroup(3))
+
+
+def consolidated(
+    state: State, part: KeyGroupRange, number: int, path: str
+) -> tuple[tuple[FileRef, ...], tuple[Emptied, ...], State]:
+    """A base of a part of a state, the groups in which there is nothing, and the base's content."""
+    content = {key: value for key, value in state.items() if key.group in part}
+    full = joined(KeyGroupRange(key.group, KeyGroup(key.group + 1)) for key in content)
+    empty = without((part,), full)
+    files = (FileRef(path, full, epoch(number), FileKind.BASE, 1, "none:0"),) if full else ()
+    return files, (Emptied(empty, epoch(number)),) if empty else (), content
+
+
+STEPS = st.tuples(
+    st.dictionaries(st.sampled_from(CELLS), st.none() | st.integers(0, 9)),
+    st.booleans(),
+    st.none()
+    | st.tuples(
+        st.integers(0, 4), st.sampled_from([THREE, *(KeyGroupRange(KeyGroup(g), KeyGroup(3)) for g in (1, 2))])
+    ),
+)
+
+
+@given(steps=st.lists(STEPS, min_size=1, max_size=12), late=st.booleans())
+def test_what_is_durable_is_the_state_however_late_bases_come(
+    steps: list[tuple[dict[Key, int | None], bool, tuple[int, KeyGroupRange] | None]], late: bool
+) -> None:
+    uploads = Uploads(FileSet(THREE))
+    states: list[State] = [{}]
+    contents: dict[str, dict[Key, int | None]] = {}
+    answers: list[tuple[int, Persisted]] = []
+    for number, (writes, all_of_it, base) in enumerate(steps, start=1):
+        states.append({key: value for key, value in {**states[-1], **writes}.items() if value is not None})
+        uploads.freeze(epoch(number))
+        files: tuple[FileRef, ...] = ()
+        emptied: tuple[Emptied, ...] = ()
+        if all_of_it:
+            files, emptied, content = consolidated(states[number], THREE, number, f"all-{number}")
+            contents[f"all-{number}"] = {**content}
+        elif writes:
+            ranges = joined(KeyGroupRange(key.group, KeyGroup(key.group + 1)) for key in writes)
+            files = (FileRef(f"delta-{number}", ranges, epoch(number), FileKind.DELTA, 1, "none:0"),)
+            contents[f"delta-{number}"] = writes
+        if base is not None:
+            since = max(1, number - base[0])
+            more, also, content = consolidated(states[since], base[1], since, f"base-{number}")
+            contents[f"base-{number}"] = {**content}
+            files, emptied = (*files, *more), (*emptied, *also)
+        answers.append((number, Persisted(files, emptied)))
+    for number, changes in reversed(answers) if late else answers:
+        for durable in uploads.persisted(epoch(number), changes):
+            for restore in (by_floors, by_whole_files):
+                assert restore([durable.files], THREE, contents) == states[durable.epoch.number]
+    assert uploads.files.range == THREE
