@@ -216,7 +216,7 @@ class KeyArena:
         if width is not None:
             offsets = np.arange(len(slots) + 1, dtype=np.int64) * width
             rows = self._rows[words_of(width)].at(slots)
-            return KeyColumn(rows[:, :width].reshape(-1), offsets, hashes, width)
+            return KeyColumn(np.ascontiguousarray(rows[:, :width]).reshape(-1), offsets, hashes, width)
         where = self._where.now[slots]
         widths = where & _LENGTHS
         parts = [(np.flatnonzero(widths == 0), np.empty(0, dtype=np.uint8))]

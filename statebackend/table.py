@@ -288,8 +288,10 @@ class Table:
     # --- memory -------------------------------------------------------------------------------------------------------
 
     def _make_room(self, now: int | None) -> None:
-        if self._size > self._max_slots and self.spec.ttl is not None:
-            self.remove_expired(self._time(now))
+        if self.spec.ttl is not None:
+            time = self._time(now)  # asked for before anything changes, as it may be missing
+            if self._size > self._max_slots:
+                self.remove_expired(time)
         self._evict_excess()
 
     def _evict_excess(self) -> None:

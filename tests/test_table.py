@@ -166,16 +166,27 @@ class TableMachine(RuleBasedStateMachine):
         for namespace, batch in some:
             self.update_one(batch, namespace)
 
-    @rule(some=work, more=work, keys=some_keys, partitions=st.integers(0, 3))
-    def update_across_a_cut(
-        self, some: list[tuple[bytes, Batch]], more: list[tuple[bytes, Batch]], keys: list[Key], partitions: int
+    @rule(some=work, more=work, keys=some_keys, drop=st.booleans(), partitions=st.integers(0, 3))
+    def update_across_cuts(
+        self,
+        some: list[tuple[bytes, Batch]],
+        more: list[tuple[bytes, Batch]],
+        keys: list[Key],
+        drop: bool,
+        partitions: int,
     ) -> None:
         """What goes wrong takes several steps in this order most often."""
         self.update(some)
         self.freeze()
+        self.wait(TTL // 2)
         self.remove(keys, some[0][0])
+        if drop:
+            self.drop(some[-1][0])
         self.update(more)
+        self.wait(TTL // 2)
+        self.update(some)
         if partitions:
+            self.freeze()
             while self.cuts:
                 self.persist(consolidate=partitions == 1, keep=False)
             self.restart(partitions)
@@ -312,7 +323,17 @@ def test_a_cut_has_only_what_changed_since_the_last_one() -> None:
     assert sum(len(blocks.decode(payload, "").keys) for _, payload in one.freeze(1).blocks()) == 100
     one.update(column(["key-000003", "key-000003"]), values(1, 2))
     ((_, payload),) = one.freeze(2).blocks()
-    assert blocks.decode(payload, "").keys.to_pylist() == [b"key-000003"]
+    block = blocks.decode(payload, "")
+    assert block.keys.to_pylist() == [b"key-000003"]
+    assert {name: column.tolist() for name, column in block.columns.items()} == {
+        "rows.count": [3],
+        "total.value": [6],
+        "total.seen": [1],
+        "first.value": [3],
+        "first.seen": [1],
+        "latest.value": [2.0],
+        "latest.seen": [1],
+    }
     assert one.freeze(3).blocks() == []
 
 
@@ -423,6 +444,7 @@ def test_a_table_with_a_time_to_live_has_to_be_told_the_time() -> None:
     one = table(DictStore(), of=spec(TTL))
     with pytest.raises(TableError, match="give `now`"):
         one.update(column(["a"]), values(1))
+    assert len(one) == 0
 
 
 def test_a_table_is_declared_with_an_output_a_positive_time_to_live_and_some_memory() -> None:
