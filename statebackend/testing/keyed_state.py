@@ -156,13 +156,21 @@ class KeyedStateMachine(RuleBasedStateMachine):
         """The newest epoch is complete."""
         self._job.completed(self._newest)
 
-    @rule(epochs=st.integers(2, 12), number=st.integers(1, 60), fault=st.sampled_from(Fault))
-    def go_on_for_epochs(self, epochs: int, number: int, fault: Fault) -> None:
+    @rule(
+        epochs=st.integers(2, 12),
+        subjects=st.lists(st.sampled_from(SUBJECTS), min_size=1, max_size=4),
+        namespaces=st.sampled_from([NAMESPACES[:1], NAMESPACES]),
+        number=st.integers(1, 60),
+        fault=st.sampled_from([Fault.NONE, *Fault]),
+    )
+    def go_on_for_epochs(
+        self, epochs: int, subjects: Sequence[Subject], namespaces: Sequence[bytes], number: int, fault: Fault
+    ) -> None:
         """Small epochs, each complete before the next is cut, unless the store fails."""
         for step in range(epochs):
-            subject = SUBJECTS[(number + step) % len(SUBJECTS)]
-            first = (number + step) % FEW
-            self._change(subject, self._keys[first : first + 3], NAMESPACES[step % len(NAMESPACES)], number + step)
+            keys = self._keys[(number + step) % FEW :][:4]
+            for subject in subjects:
+                self._change(subject, keys, namespaces[step % len(namespaces)], number + step)
             self.cut()
             self.hear(fault if step % 3 == 1 else Fault.NONE)
             if self._newest != NO_EPOCH:
