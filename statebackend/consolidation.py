@@ -52,9 +52,9 @@ class Policy:
     def most_bytes(self, live: float, delta: float) -> float:
         """The ceiling for the sizes of all files together, with so many bytes alive and deltas of this size.
 
-        `live` counts each slice as it was when it was last rewritten: what was deleted since then is not known. A set
-        that begins above the ceiling, because of a rescale or another setting, or because everything is in one huge
-        file, comes below it at the given pace.
+        `live` counts each slice as it was when it was last rewritten: what was deleted since then is not known. What
+        changes while slices are being written comes on top. A set that begins above the ceiling, because of a rescale
+        or another setting, or because everything is in one huge file, comes below it at the given pace.
         """
         return self.space_amplification * live + 2 * self.largest_slice(live) + delta
 
