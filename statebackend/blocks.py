@@ -29,8 +29,8 @@ _DELETED: Final = "deleted"
 _FORMAT: Final = b"epochcut.block"
 _WHOLE: Final = b"epochcut.whole"
 _VERSION: Final = 1
-_SMALL: Final = 8 << 20
-"""So many bytes are compressed well; of more, writing them must not take longer than the time between two epochs."""
+_IN_THIS_THREAD: Final = ipc.IpcReadOptions(use_threads=False)
+"""A block is small: to wake other threads for it takes longer than to read it."""
 
 
 class BlockError(Exception):
@@ -58,10 +58,6 @@ class Block:
     deleted: NDArray[np.bool_] | None = None
     whole: bool = False
 
-    def nbytes(self) -> int:
-        """How large it is in memory."""
-        return int(self.keys.nbytes) + sum(column.nbytes for column in self.columns.values())
-
 
 CLEAR: Final = Block(pa.array([], pa.large_binary()), whole=True)
 """Says that a group has no key of a namespace any more."""
@@ -74,13 +70,8 @@ def where(state: str, name: bytes) -> str:
     return f"state {state!r}, key group {entries.group_of(name)},{window} epoch {epoch_number}"
 
 
-def compression_for(size: int) -> str | None:
-    """How blocks are to be compressed that are written at once and have so many bytes together; None for not."""
-    return "zstd" if size < _SMALL else None
-
-
-def encode(block: Block, compression: str | None) -> bytes:
-    """The block as it is stored."""
+def encode(block: Block) -> bytes:
+    """The block as it is stored. It is not compressed, as the file is that it lies in."""
     arrays, names = [block.keys], [_KEY]
     for name, column in block.columns.items():
         arrays.append(pa.array(column))
@@ -91,8 +82,7 @@ def encode(block: Block, compression: str | None) -> bytes:
     metadata = {_FORMAT: b"%d" % _VERSION} | ({_WHOLE: b"1"} if block.whole else {})
     batch = pa.record_batch(arrays, names=names).replace_schema_metadata(metadata)
     sink = pa.BufferOutputStream()
-    options = ipc.IpcWriteOptions(compression=compression, use_threads=False)
-    with ipc.new_stream(sink, batch.schema, options=options) as stream:
+    with ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
     payload: bytes = sink.getvalue().to_pybytes()
     return payload
@@ -101,7 +91,7 @@ def encode(block: Block, compression: str | None) -> bytes:
 def decode(payload: bytes, place: str) -> Block:
     """The block that was stored. `DamagedBlock` or `NewerBlock` speak of the `place`, see `where`."""
     try:
-        with ipc.open_stream(payload) as stream:
+        with ipc.open_stream(payload, options=_IN_THIS_THREAD) as stream:
             metadata = stream.schema.metadata or {}
             _check_version(metadata, place)
             table = stream.read_all()
@@ -125,7 +115,7 @@ def merge(payloads: Sequence[bytes], place: str) -> bytes | None:
     The result says nothing about deleted keys: it may only stand where nothing older is.
     """
     merged = combined([decode(payload, place) for payload in payloads], place)
-    return encode(merged, compression_for(merged.nbytes())) if len(merged.keys) else None
+    return encode(merged) if len(merged.keys) else None
 
 
 def combined(blocks: Sequence[Block], place: str) -> Block:

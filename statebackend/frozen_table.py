@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from statebackend import entries
 from statebackend.aggregations import Slots
-from statebackend.blocks import CLEAR, Block, Column, arrow_keys, compression_for, encode, joined
+from statebackend.blocks import CLEAR, Block, Column, arrow_keys, encode, joined
 from statebackend.keygroups import KeyGroupRange
 from statebackend.slot_index import SlotIndex
 from statebackend.table_spec import Layout
@@ -140,11 +140,11 @@ class FrozenTable:
 
     def blocks(self) -> list[tuple[bytes, bytes]]:
         """Names and payloads of all blocks, in no particular order. The same ones each time that it is called."""
-        # First all keys: then slots whose keys are gone meanwhile can be used again.
-        compression = compression_for(sum(part.sorted()[0].nbytes() for part in self.parts))
+        for part in self.parts:
+            part.sorted()  # first all keys: then slots whose keys are gone meanwhile can be used again
         first, state = self.layout.groups.first, self.layout.state
         return [
-            (entries.block(first + place, state, part.namespace, self.epoch_number), encode(block, compression))
+            (entries.block(first + place, state, part.namespace, self.epoch_number), encode(block))
             for part in self.parts
             for place, block in part.blocks()
         ]

@@ -18,7 +18,7 @@ from threading import Lock
 from statebackend import entries as naming
 from statebackend import fail_points
 from statebackend.backend import Backend, LocalDiskError
-from statebackend.consolidation import LARGEST_FILE, Consolidate, Merge, Planner, Policy
+from statebackend.consolidation import Consolidate, Merge, Planner, Policy
 from statebackend.cuttable import Cuttable, Frozen
 from statebackend.fail_points import reached
 from statebackend.files import FileKind, FileRef, FileSet
@@ -337,7 +337,7 @@ class Persister:
     def _write_base(self, groups: KeyGroupRange, epoch: Epoch) -> FileRef | None:
         """All there is of these groups in the backend as one file, which takes its place there too."""
         live = self._backend.scan(*naming.bounds(groups))
-        base = self._files.write(self._state.settled(live, epoch.number), epoch, FileKind.BASE, LARGEST_FILE)
+        base = self._files.write(self._state.settled(live, epoch.number), epoch, FileKind.BASE, size=0)
         reached(fail_points.BASE_LINKED)
         self._backend.rebase([groups], None if base is None else self._files.link(base))
         return base

@@ -19,7 +19,6 @@ from statebackend.blocks import (
     DamagedBlock,
     NewerBlock,
     arrow_keys,
-    compression_for,
     decode,
     encode,
     hashed,
@@ -54,10 +53,9 @@ def rows_of(found: Block) -> Rows:
     return [(key, None if no else n) for key, n, no in zip(found.keys.to_pylist(), counts, gone, strict=True)]
 
 
-@pytest.mark.parametrize("compression", [None, "zstd"])
 @given(rows=some_rows, whole=st.booleans())
-def test_a_block_is_read_as_it_was_written(compression: str | None, rows: Rows, whole: bool) -> None:
-    found = decode(encode(block(rows, whole), compression), PLACE)
+def test_a_block_is_read_as_it_was_written(rows: Rows, whole: bool) -> None:
+    found = decode(encode(block(rows, whole)), PLACE)
     assert rows_of(found) == rows
     assert found.whole == whole
 
@@ -81,7 +79,7 @@ def test_a_merge_keeps_of_each_key_what_was_said_last(written: list[tuple[Rows, 
                 expected.pop(key, None)
             else:
                 expected[key] = count
-    merged = merge([encode(block(rows, whole), None) for rows, whole in written], PLACE)
+    merged = merge([encode(block(rows, whole)) for rows, whole in written], PLACE)
     if merged is None:
         assert expected == {}
     else:
@@ -91,20 +89,16 @@ def test_a_merge_keeps_of_each_key_what_was_said_last(written: list[tuple[Rows, 
 
 
 def test_a_merge_of_what_was_cleared_leaves_nothing() -> None:
-    assert merge([encode(block([(b"a", 1)]), None), encode(CLEAR, "zstd")], PLACE) is None
+    assert merge([encode(block([(b"a", 1)])), encode(CLEAR)], PLACE) is None
 
 
 def test_keys_of_equal_length_take_no_offsets() -> None:
     assert block([(b"aa", 1), (b"bb", 2)]).keys.type == pa.binary(2)
 
 
-def test_little_is_compressed_and_much_is_not() -> None:
-    assert (compression_for(1 << 20), compression_for(1 << 30)) == ("zstd", None)
-
-
 @given(data=st.data())
 def test_a_damaged_block_is_read_or_refused_with_a_named_error(data: st.DataObject) -> None:
-    payload = bytearray(encode(block([(b"a", 1), (b"bb", None), (None, 3)]), None))
+    payload = bytearray(encode(block([(b"a", 1), (b"bb", None), (None, 3)])))
     cut = data.draw(st.integers(0, len(payload)))
     flips = data.draw(st.lists(st.integers(0, len(payload) * 8 - 1), max_size=3))
     for bit in flips:
@@ -114,7 +108,7 @@ def test_a_damaged_block_is_read_or_refused_with_a_named_error(data: st.DataObje
 
 
 def test_a_truncated_block_is_refused_with_where_it_is() -> None:
-    payload = encode(block([(b"a", 1)]), None)
+    payload = encode(block([(b"a", 1)]))
     with pytest.raises(DamagedBlock, match=r"damaged \(state 'clicks', key group 3, epoch 17\)"):
         decode(payload[: len(payload) // 2], PLACE)
 
@@ -155,7 +149,7 @@ def test_what_is_no_block_is_refused(payload: bytes) -> None:
 def test_blocks_with_different_columns_are_not_merged() -> None:
     other = Block(block([(b"a", 1)]).keys, {"m.count": np.array([1])})
     with pytest.raises(DamagedBlock, match="different columns"):
-        merge([encode(other, None), encode(block([(b"a", 1)]), None)], PLACE)
+        merge([encode(other), encode(block([(b"a", 1)]))], PLACE)
 
 
 def test_a_person_is_told_state_group_namespace_and_epoch() -> None:
