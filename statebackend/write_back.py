@@ -95,18 +95,19 @@ class FrozenValues:
     def __len__(self) -> int:
         return sum(map(len, self._layers))
 
-    def entries(self) -> list[tuple[bytes, bytes | None]]:
-        """Names and payloads, each name once, in no order; None is a deletion. For a thread in the background."""
+    def entries(self) -> dict[bytes, bytes | None]:
+        """Payloads by name, in no order; None is a deletion. For a thread in the background."""
         newest, *older = self._layers
-        found = self._encoded(newest)
+        found: dict[bytes, bytes | None] = {}
         for layer in older:
-            found += self._encoded({address: kept for address, kept in layer.items() if address not in newest})
+            found.update(self._encoded(layer))
+        found.update(self._encoded(newest))
         return found
 
     def current(self) -> dict[bytes, bytes | None]:
         """Names and payloads of what is not outdated. For the thread that owns the state."""
         outdated = set(self._names(list(self._outdated)))
-        return {name: payload for name, payload in self.entries() if name not in outdated}
+        return {name: payload for name, payload in self.entries().items() if name not in outdated}
 
     def clear(self) -> None:
         """Give back the memory bit by bit: for a thread in the background, after the release."""
@@ -127,15 +128,17 @@ class FrozenValues:
         """Younger values of these went into the rows: do not find them here any more."""
         self._outdated.update(address for address in addresses if any(address in layer for layer in self._layers))
 
-    def _encoded(self, layer: dict[Address, object]) -> list[tuple[bytes, bytes | None]]:
+    def _encoded(self, layer: dict[Address, object]) -> Iterator[tuple[bytes, bytes | None]]:
         kept = [value for value in layer.values() if value is not ABSENT]
-        names, payloads = self._names(list(layer)), self._payloads(kept)
-        if len(kept) == len(names):
-            return list(zip(names, payloads, strict=True))
-        left = iter(payloads)
-        return [
-            (name, None if value is ABSENT else next(left)) for name, value in zip(names, layer.values(), strict=True)
-        ]
+        payloads = self._payloads(kept)
+        if len(kept) < len(layer):
+            left = iter(payloads)
+            return zip(
+                self._names(list(layer)),
+                (None if value is ABSENT else next(left) for value in layer.values()),
+                strict=True,
+            )
+        return zip(self._names(list(layer)), payloads, strict=True)
 
 
 class _Generation(dict[Address, S]):

@@ -40,7 +40,7 @@ class RowsInADict:
         return iter(sorted((name, payload) for name, payload in self.content.items() if start <= name < end))
 
     def take(self, frozen: FrozenValues) -> None:
-        for name, payload in frozen.entries():
+        for name, payload in frozen.entries().items():
             if payload is None:
                 self.delete(name)
             else:
@@ -78,7 +78,7 @@ class LayeredRows(RowsInADict):
         self.layers.append({})
 
     def take_oldest(self, frozen: FrozenValues) -> None:
-        for name, payload in {**self.layers.pop(0), **dict(frozen.entries())}.items():
+        for name, payload in {**self.layers.pop(0), **frozen.entries()}.items():
             if payload is None:
                 self.below.pop(name, None)
             else:

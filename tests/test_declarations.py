@@ -396,7 +396,7 @@ def test_a_damaged_value_is_refused_by_the_name_of_its_state() -> None:
     rows = RowsInADict()
     value = opened(Value(str), with_key(), rows, "word")
     value.set("a")
-    ((name, _),) = value.freeze().entries()
+    ((name, _),) = value.freeze().entries().items()
     rows.content[name] = b"\x01\xff"
     with pytest.raises(UnreadableValue, match="count: state 'word': 2 bytes are no value of str version 1"):
         opened(Value(str), with_key(), rows, "word").get()
