@@ -14,7 +14,8 @@ error that says which file, state and column.
     expires_at  in milliseconds, of the time that the state counts in; null for never
 
 Where Arrow lacks some values of a codec (whole numbers beyond 64 bits, say), `value` is null for these, and
-`value_encoded` has the bytes, again after the version. The same goes for `map_key` and `map_key_encoded`.
+`value_encoded` has the bytes, again after the version. The same goes for `map_key` and `map_key_encoded`, but for the
+version: the bytes of map keys are the same for ever.
 """
 
 from __future__ import annotations

@@ -19,7 +19,12 @@ ALLOWED = {
 EDGES = {
     "snapshot/journal_store.py",
     "statebackend/aggregations.py",
+    "statebackend/arrow_values.py",
     "statebackend/blocks.py",
+    "statebackend/canonical.py",
+    "statebackend/canonical_export.py",
+    "statebackend/canonical_import.py",
+    "statebackend/canonical_schema.py",
     "statebackend/codec_choice.py",
     "statebackend/codecs.py",
     "statebackend/frozen_table.py",
@@ -48,6 +53,7 @@ EDGES = {
     "statebackend/snapshot_folder.py",
     "statebackend/sst.py",
     "statebackend/state_files.py",
+    "statebackend/state_reader.py",
     "statebackend/table.py",
     "statebackend/transfer.py",
 }
