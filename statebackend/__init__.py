@@ -1,1 +1,64 @@
-"""Keyed state and where it lives: identifiers, key groups, file sets and the blob store."""
+"""Keyed state: declared, cut, stored, restored, rescaled. What programs need is named here, and loaded on demand.
+
+What always holds: importing this package alone loads neither Arrow nor RocksDB, so the protocol machines that share
+its identifiers stay light.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from statebackend.aggregates import Aggregates as Aggregates
+    from statebackend.aggregations import Count as Count
+    from statebackend.aggregations import First as First
+    from statebackend.aggregations import Last as Last
+    from statebackend.aggregations import Max as Max
+    from statebackend.aggregations import Mean as Mean
+    from statebackend.aggregations import Min as Min
+    from statebackend.aggregations import Sum as Sum
+    from statebackend.declarations import Aggregating as Aggregating
+    from statebackend.declarations import ListOf as ListOf
+    from statebackend.declarations import MapOf as MapOf
+    from statebackend.declarations import Reducing as Reducing
+    from statebackend.declarations import Value as Value
+    from statebackend.fsspec_store import open_store as open_store
+    from statebackend.ids import Attempt as Attempt
+    from statebackend.ids import Epoch as Epoch
+    from statebackend.ids import Generation as Generation
+    from statebackend.ids import Partition as Partition
+    from statebackend.keyed_state import KeyedState as KeyedState
+    from statebackend.keyed_state import Operator as Operator
+    from statebackend.keyed_state import Options as Options
+    from statebackend.keygroups import range_of as range_of
+    from statebackend.namespaces import Window as Window
+    from statebackend.snapshot_folder import SnapshotFolder as SnapshotFolder
+    from statebackend.table_spec import Aggregated as Aggregated
+    from statebackend.ttl import Ttl as Ttl
+
+_HOME = {
+    "aggregates": ("Aggregates",),
+    "aggregations": ("Count", "First", "Last", "Max", "Mean", "Min", "Sum"),
+    "declarations": ("Aggregating", "ListOf", "MapOf", "Reducing", "Value"),
+    "fsspec_store": ("open_store",),
+    "ids": ("Attempt", "Epoch", "Generation", "Partition"),
+    "keyed_state": ("KeyedState", "Operator", "Options"),
+    "keygroups": ("range_of",),
+    "namespaces": ("Window",),
+    "snapshot_folder": ("SnapshotFolder",),
+    "table_spec": ("Aggregated",),
+    "ttl": ("Ttl",),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{module}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULE_OF])
