@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from statebackend.namespaces import Window as Window
     from statebackend.snapshot_folder import SnapshotFolder as SnapshotFolder
     from statebackend.table_spec import Aggregated as Aggregated
+    from statebackend.timer_state import Timers as Timers
     from statebackend.ttl import Ttl as Ttl
 
 _HOME = {
@@ -48,6 +49,7 @@ _HOME = {
     "namespaces": ("Window",),
     "snapshot_folder": ("SnapshotFolder",),
     "table_spec": ("Aggregated",),
+    "timer_state": ("Timers",),
     "ttl": ("Ttl",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

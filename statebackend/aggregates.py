@@ -16,7 +16,7 @@ _BYTES_PER_KEY: Final = 160
 
 
 class Aggregates(Declaration[Table]):
-    """A columnar table: `Aggregates(clicks=Aggregated(Count()), spent=Aggregated(Sum(), "price"))`.
+    """A columnar table: `Aggregates(clicks=Aggregated(Count()), spent=Aggregated(Sum(int), "cents"))`.
 
     With a `ttl`, in milliseconds, a key expires so long after its last update, in the time that updates are told.
     """

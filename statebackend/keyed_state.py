@@ -28,7 +28,7 @@ from statebackend.entries import META_KEY
 from statebackend.fail_points import reached
 from statebackend.files import FileSet, floors
 from statebackend.heap_backend import HeapBackend
-from statebackend.ids import NO_EPOCH, Epoch, Uid
+from statebackend.ids import Epoch, Uid
 from statebackend.key_columns import KeyColumn, key_column
 from statebackend.key_context import KeyContext
 from statebackend.key_types import KeyType
@@ -176,10 +176,10 @@ class KeyedState:
         backend.ingest(fetched.paths)
         schema = self._schema = _schema(operator.schema(), files, backend, options)
         reached(fail_points.RESTORE_OPENED)
-        newest = max((file.epoch for file in files.files), default=NO_EPOCH)
+        newest = max((file.epoch.number for file in files.files), default=0)
         self._restored = fetched.report
-        self._context = KeyContext(schema.uid, schema.key_type, schema.max_parallelism, files.range, newest.number)
-        self._contents = Contents(operator.states, schema, self._context, backend, options.memory // 2)
+        self._context = KeyContext(schema.uid, schema.key_type, schema.max_parallelism, files.range, newest)
+        self._contents = Contents(operator.states, schema, self._context, backend, self._work / "spilled", options.memory * 3 // 4)
         (self._work / "made").mkdir()
         writer = StateFiles(self._work / "made", local, names, _meta(schema))
         self._persister = Persister(
@@ -317,6 +317,7 @@ class KeyedState:
         if self._persister is not None:
             self._persister.close()
             self._persister = None
+            self.contents.close()
         if self._backend is not None:
             self._backend.close()
             self._backend = None
