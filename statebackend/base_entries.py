@@ -49,4 +49,4 @@ def _joined(
     namespace, _ = entries.parse_block(newest)
     merged = merge([payload for _, payload in run], where(tables[state], newest))
     if merged is not None:
-        yield entries.block(group, state, namespace, epoch_number), merged
+        yield entries.block(group, state, namespace, epoch_number, of_base=True), merged

@@ -7,7 +7,7 @@ keys, only map keys and timers within one key are sorted.
     group (2) | state (4) | form (1) | rest
     rest of a row       key | namespace | what follows is up to the kind of state (a map key, a place in a list)
     rest of a timer     time (8) | key | namespace
-    rest of a block     namespace | epoch (8)
+    rest of a block     namespace | epoch and form (8): twice the epoch's number, and one more if it is of a base
 
 Group 0xFFFF is no key group: under it a file says what it is. Every value in a file begins with the number of the
 epoch that wrote it (8 bytes), which is how a store hides what a younger base has replaced.
@@ -143,12 +143,16 @@ def parse_timer(name: bytes) -> tuple[int, bytes | None, bytes]:
     return unsortable(name, HEAD_SIZE), key, namespace or b""
 
 
-def block(group: int, state: StateId, namespace: bytes, epoch_number: int) -> bytes:
-    """The name of a block of many keys of a table; those of a namespace sort by the epochs that wrote them."""
-    return _HEAD.pack(group, state, BLOCK) + delimited(namespace) + STAMP.pack(epoch_number)
+def block(group: int, state: StateId, namespace: bytes, epoch_number: int, *, of_base: bool = False) -> bytes:
+    """The name of a block of many keys of a table; those of a namespace sort by the epochs that wrote them.
+
+    A base's block sorts behind what the same epoch has changed, and has another name: a merge of deltas may bring that
+    block again on top of the base.
+    """
+    return _HEAD.pack(group, state, BLOCK) + delimited(namespace) + STAMP.pack(epoch_number << 1 | of_base)
 
 
 def parse_block(name: bytes) -> tuple[bytes, int]:
     """The namespace of a block and the number of the epoch that wrote it."""
     namespace, at = undelimited(name, HEAD_SIZE)
-    return namespace or b"", int(STAMP.unpack_from(name, at)[0])
+    return namespace or b"", int(STAMP.unpack_from(name, at)[0]) >> 1

@@ -39,11 +39,14 @@ def test_a_timer_tells_what_it_is_about(
     assert entries.parse_head(name) == (group, state, entries.TIMER)
 
 
-@given(GROUPS, STATES, PARTS, st.integers(0, 2**64 - 1))
-def test_a_block_tells_what_it_is_about(group: int, state: StateId, namespace: bytes, epoch: int) -> None:
-    name = entries.block(group, state, namespace, epoch)
+@given(GROUPS, STATES, PARTS, st.integers(0, 2**63 - 2), st.booleans())
+def test_a_block_tells_what_it_is_about(
+    group: int, state: StateId, namespace: bytes, epoch: int, of_base: bool
+) -> None:
+    name = entries.block(group, state, namespace, epoch, of_base=of_base)
     assert entries.parse_block(name) == (namespace, epoch)
     assert entries.parse_head(name) == (group, state, entries.BLOCK)
+    assert name < entries.block(group, state, namespace, epoch + (1 if of_base else 0), of_base=not of_base)
 
 
 ROWS = st.tuples(st.integers(0, 3), st.integers(0, 2).map(StateId), KEYS, st.binary(max_size=2), st.binary(max_size=2))
