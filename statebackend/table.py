@@ -9,7 +9,7 @@ There is no Python per key but for keys that memory has no room for. Time is wha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,9 @@ from statebackend.table_spec import EXPIRES, Layout, TableError, TableSpec, colu
 
 _EVICTED_AT_ONCE = 8
 """When memory is full, that part of all keys leaves it at once."""
+
+_LOADED_AT_ONCE = 16
+"""So many key groups are read together, if so many are needed."""
 
 
 class ForeignKeys(TableError):
@@ -253,29 +256,53 @@ class Table:
             self._load(self._unloaded)
 
     def _load(self, wanted: NDArray[np.bool_]) -> None:
-        for place in np.flatnonzero(wanted & self._unloaded).tolist():
-            self._load_group(place)
-            self._unloaded[place] = False
+        places = np.flatnonzero(wanted & self._unloaded)
+        for first in range(0, len(places), _LOADED_AT_ONCE):
+            some = places[first : first + _LOADED_AT_ONCE]
+            self._load_groups(some)
+            self._unloaded[some] = False
         self._some_unloaded = bool(self._unloaded.any())
 
-    def _load_group(self, place: int) -> None:
+    def _load_groups(self, places: NDArray[np.int64]) -> None:
+        """Some groups at once, as most of the work is per call and not per key."""
+        found: dict[bytes, list[Block]] = {}
+        for place in places.tolist():
+            for namespace, blocks in self._blocks_of(place).items():
+                found.setdefault(namespace, []).extend(blocks)
+        for namespace, blocks in found.items():
+            at = f"state {self.spec.name!r}, key groups {(self._layout.groups.first + places).tolist()}"
+            block = combined(blocks, at)
+            if len(block.keys):
+                keys = hashed(block.keys, self._layout.key_type)
+                if not np.isin(self._layout.places(keys.hashes), places).all():
+                    raise _misplaced(at)
+                self._space(namespace).load(keys, block.columns)
+                self._size += len(keys)
+        for place in places.tolist():
+            self._rows.look_for(place)
+
+    def _blocks_of(self, place: int) -> dict[bytes, list[Block]]:
+        """What counts of a group's blocks, by namespace, from the oldest to the newest."""
         group = self._layout.groups.first + place
         start = entries.head(group, self._layout.state, entries.BLOCK)
         found: dict[bytes, list[Block]] = {}
         for name, payload in self._store.scan(start, entries.after(start)):
             namespace, _ = entries.parse_block(name)
-            block = self._fitting(decode(payload, where(self.spec.name, name)), where(self.spec.name, name))
-            found.setdefault(namespace, []).append(block)
-        for namespace, blocks in found.items():
-            at = f"state {self.spec.name!r}, key group {group}"
-            block = combined(blocks, at)
+            at = where(self.spec.name, name)
+            block = self._fitting(decode(payload, at), at)
             if len(block.keys):
-                keys = hashed(block.keys, self._layout.key_type)
-                if (self._layout.places(keys.hashes) != place).any():
-                    raise DamagedBlock(f"a block has keys of another key group or type ({at}); restore an older epoch")
-                self._space(namespace).load(keys, block.columns)
-                self._size += len(keys)
-        self._rows.look_for(place)
+                self._check_place(block.keys[0].as_py(), place, at)
+            if block.whole:
+                found[namespace] = []
+                block = replace(block, whole=False)
+            found.setdefault(namespace, []).append(block)
+        return found
+
+    def _check_place(self, key: bytes | None, place: int, at: str) -> None:
+        """Look at one key of a block, which tells almost as much as all of them: is it of this group?"""
+        hashes = np.array([self._layout.key_type.hash_of(key)], dtype=np.uint64)
+        if self._layout.places(hashes)[0] != place:
+            raise _misplaced(at)
 
     def _fitting(self, block: Block, at: str) -> Block:
         """The block, if its columns are those of the table."""
@@ -380,6 +407,10 @@ class Table:
                         f"column {name!r} for table {self.spec.name!r} has {len(columns[name])} rows, and there are "
                         f"{len(hashes)} keys"
                     )
+
+
+def _misplaced(at: str) -> DamagedBlock:
+    return DamagedBlock(f"a block has keys of another key group or type ({at}); restore an older epoch")
 
 
 def _expiries(columns: Mapping[str, Column]) -> NDArray[np.int64]:
