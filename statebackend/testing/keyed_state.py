@@ -9,7 +9,7 @@ What is read must always be what the dictionaries say; after a restore, what the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
@@ -63,9 +63,14 @@ class Restless(Policy):
         return live / 3
 
 
+def spilling(options: Options) -> Options:
+    """The same with hardly any memory, so that caches and tables become rows all the time."""
+    return replace(options, memory=1 << 15)
+
+
 def restless(options: Options) -> Options:
-    """The same backend with hardly any memory, so that everything spills, and with files that are rewritten always."""
-    return replace(options, memory=1 << 15, policy=Restless())
+    """The same with files that are rewritten all the time."""
+    return replace(options, policy=Restless())
 
 
 def check_keyed_state(*options: Options, how_far: HowFar | None = None) -> None:
@@ -90,13 +95,19 @@ class KeyedStateMachine(RuleBasedStateMachine):
         self._newest = NO_EPOCH
         self._in_flight = 0
 
-    @initialize(keys=st.sampled_from(KEYS), parallelism=st.integers(1, 4), is_restless=st.booleans())
-    def begin(self, keys: tuple[object, Sequence[Key]], parallelism: int, is_restless: bool) -> None:
+    @initialize(
+        keys=st.sampled_from(KEYS),
+        parallelism=st.integers(1, 4),
+        change=st.sampled_from([[restless], [restless, spilling], [spilling], []]),
+    )
+    def begin(
+        self, keys: tuple[object, Sequence[Key]], parallelism: int, change: list[Callable[[Options], Options]]
+    ) -> None:
         """A job without a past."""
         key_type, self._keys = keys
         operator = Operator("kit", key_type, STATES, MAX_PARALLELISM)
-        if is_restless:
-            self._options = [restless(options) for options in self._options]
+        for changed in change:
+            self._options = [changed(options) for options in self._options]
         self._job = KeyedJob(operator, Path(self._scratch.name), self._store)
         self._job.start(NO_EPOCH, parallelism, self._options, elsewhere=True)
         self._job.advance(None, 0)
@@ -160,15 +171,22 @@ class KeyedStateMachine(RuleBasedStateMachine):
         epochs=st.integers(2, 12),
         subjects=st.lists(st.sampled_from(SUBJECTS), min_size=1, max_size=4),
         namespaces=st.sampled_from([NAMESPACES[:1], NAMESPACES]),
+        width=st.sampled_from([4, 40]),
         number=st.integers(1, 60),
         fault=st.sampled_from([Fault.NONE, *Fault]),
     )
     def go_on_for_epochs(
-        self, epochs: int, subjects: Sequence[Subject], namespaces: Sequence[bytes], number: int, fault: Fault
+        self,
+        epochs: int,
+        subjects: Sequence[Subject],
+        namespaces: Sequence[bytes],
+        width: int,
+        number: int,
+        fault: Fault,
     ) -> None:
         """Small epochs, each complete before the next is cut, unless the store fails."""
         for step in range(epochs):
-            keys = self._keys[(number + step) % FEW :][:4]
+            keys = self._keys[(number + step) * width % (MANY - width) :][:width]
             for subject in subjects:
                 self._change(subject, keys, namespaces[step % len(namespaces)], number + step)
             self.cut()
