@@ -27,7 +27,7 @@ from statebackend.namespaces import NO_NAMESPACE, Window
 from statebackend.testing.faulty_store import Fault, FaultyStore
 from statebackend.testing.keyed_job import BrokenPromise, KeyedJob
 from statebackend.testing.keyed_model import Key, Model, Place
-from statebackend.testing.keyed_subjects import MAX_PARALLELISM, STATES, SUBJECTS, Subject
+from statebackend.testing.keyed_subjects import MAX_PARALLELISM, SUBJECTS, TABLES, Subject
 
 NAMESPACES: Final = (NO_NAMESPACE, Window(-5, 5).namespace, b"\x00")
 FEW: Final = 8
@@ -92,6 +92,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         self._model = Model()
         self._models = {NO_EPOCH: Model()}
         self._keys: Sequence[Key] = ()
+        self._subjects: Sequence[Subject] = ()
         self._newest = NO_EPOCH
         self._in_flight = 0
 
@@ -99,13 +100,20 @@ class KeyedStateMachine(RuleBasedStateMachine):
         keys=st.sampled_from(KEYS),
         parallelism=st.integers(1, 4),
         change=st.sampled_from([[restless], [restless, spilling], [spilling], []]),
+        subjects=st.sampled_from([SUBJECTS, SUBJECTS, TABLES]),
     )
     def begin(
-        self, keys: tuple[object, Sequence[Key]], parallelism: int, change: list[Callable[[Options], Options]]
+        self,
+        keys: tuple[object, Sequence[Key]],
+        parallelism: int,
+        change: list[Callable[[Options], Options]],
+        subjects: Sequence[Subject],
     ) -> None:
         """A job without a past."""
         key_type, self._keys = keys
-        operator = Operator("kit", key_type, STATES, MAX_PARALLELISM)
+        self._subjects = subjects
+        states = {subject.name: subject.declaration for subject in subjects}
+        operator = Operator("kit", key_type, states, MAX_PARALLELISM)
         for changed in change:
             self._options = [changed(options) for options in self._options]
         self._job = KeyedJob(operator, Path(self._scratch.name), self._store)
@@ -113,23 +121,26 @@ class KeyedStateMachine(RuleBasedStateMachine):
         self._job.advance(None, 0)
 
     @rule(
-        subject=st.sampled_from(SUBJECTS),
+        which=st.integers(0, 11),
         first=st.integers(0, FEW - 1),
         count=st.sampled_from([1, 2, FEW]),
         namespace=st.sampled_from(NAMESPACES),
         number=st.integers(1, 60),
     )
-    def change(self, subject: Subject, first: int, count: int, namespace: bytes, number: int) -> None:
+    def change(self, which: int, first: int, count: int, namespace: bytes, number: int) -> None:
         """Change one state for a few keys, and read them."""
-        keys = self._keys[first : first + count]
+        subject, keys = self._chosen(which), self._keys[first : first + count]
         self._change(subject, keys, namespace, number)
         self._compare(subject, namespace)
 
-    @rule(first=st.integers(0, MANY // 2), number=st.integers(1, 60), subjects=st.sets(st.sampled_from(SUBJECTS)))
-    def change_many(self, first: int, number: int, subjects: set[Subject]) -> None:
+    @rule(first=st.integers(0, MANY // 2), number=st.integers(1, 60), which=st.sets(st.integers(0, 11)))
+    def change_many(self, first: int, number: int, which: set[int]) -> None:
         """Change states for many keys."""
-        for subject in sorted(subjects, key=SUBJECTS.index):
+        for subject in map(self._chosen, sorted(which)):
             self._change(subject, self._keys[first:], NO_NAMESPACE, number)
+
+    def _chosen(self, which: int) -> Subject:
+        return self._subjects[which % len(self._subjects)]
 
     def _change(self, subject: Subject, keys: Sequence[Key], namespace: bytes, number: int) -> None:
         for state, own in self._job.by_owner(keys):
@@ -169,7 +180,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
 
     @rule(
         epochs=st.integers(2, 12),
-        subjects=st.lists(st.sampled_from(SUBJECTS), min_size=1, max_size=4),
+        which=st.lists(st.integers(0, 11), min_size=1, max_size=4),
         namespaces=st.sampled_from([NAMESPACES[:1], NAMESPACES]),
         width=st.sampled_from([4, 40]),
         number=st.integers(1, 60),
@@ -178,7 +189,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
     def go_on_for_epochs(
         self,
         epochs: int,
-        subjects: Sequence[Subject],
+        which: Sequence[int],
         namespaces: Sequence[bytes],
         width: int,
         number: int,
@@ -187,7 +198,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         """Small epochs, each complete before the next is cut, unless the store fails."""
         for step in range(epochs):
             keys = self._keys[(number + step) * width % (MANY - width) :][:width]
-            for subject in subjects:
+            for subject in map(self._chosen, which):
                 self._change(subject, keys, namespaces[step % len(namespaces)], number + step)
             self.cut()
             self.hear(fault if step % 3 == 1 else Fault.NONE)
@@ -216,7 +227,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
     @rule()
     def look(self) -> None:
         """Read everything."""
-        for subject in SUBJECTS:
+        for subject in self._subjects:
             for namespace in NAMESPACES:
                 self._compare(subject, namespace)
         if self._store.fault is Fault.NONE and not self._store.was_disturbed:

@@ -6,7 +6,7 @@ What always holds: a change is the same for the state and for the model, and dep
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, cast
 
 import pyarrow as pa
@@ -405,5 +405,5 @@ SUBJECTS: Final[tuple[Subject, ...]] = (
 )
 """All kinds of state."""
 
-STATES: Final[Mapping[str, Declaration[Any]]] = {subject.name: subject.declaration for subject in SUBJECTS}
-"""How they are declared."""
+TABLES: Final = tuple(subject for subject in SUBJECTS if isinstance(subject, Columns))
+"""An operator that has nothing else makes its files in another way."""
