@@ -131,6 +131,7 @@ class Persister:
         self._groups = restored.range
         self._linked = {file.path: file for file in restored.files}
         self._heard_of = set(self._linked)
+        self._waiting: list[tuple[FileRef, Path]] = []
         self._taken_up_to = max((file.epoch for file in restored.files), default=NO_EPOCH)
         self._rewritten: _Rewritten | None = None
         self._rewritten_size = 0
@@ -299,14 +300,30 @@ class Persister:
         self._tell(_Taken(epochs))
 
     def _take_files(self, files: tuple[FileRef, ...]) -> None:
-        if not files or files[0].kind is FileKind.DELTA:
+        """Bring a cut into the backend, but one that is all there is only when the next one has to go on top of it.
+
+        What is in memory as a whole is not looked for in the backend; where all of it changes in each epoch, the
+        next cut will be all there is again.
+        """
+        if files and files[0].kind is FileKind.BASE:
+            links = [(file, self._files.link(file)) for file in files]
+            for _, unused in self._waiting:
+                unused.unlink()
+            self._waiting = links
+        elif files:
+            self._take_waiting()
             self._backend.ingest([self._files.link(file) for file in files])
+
+    def _take_waiting(self) -> None:
+        if not self._waiting:
             return
-        for file in files:
-            self._backend.rebase(file.ranges, self._files.link(file))
-        empty = _unmentioned(files, self._groups)
+        empty = _unmentioned((file for file, _ in self._waiting), self._groups)
         if empty:
             self._backend.rebase(empty, None)
+        while self._waiting:
+            file, link = self._waiting[0]
+            self._backend.rebase(file.ranges, link)
+            del self._waiting[0]
 
     def _rewrite(self, steps: Sequence[Consolidate | Merge]) -> None:
         bases: list[FileRef] = []
@@ -315,6 +332,7 @@ class Persister:
         reason = None
         epoch = self._taken_up_to
         try:
+            self._take_waiting()
             for step in steps:
                 match step:
                     case Consolidate(groups):
