@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from heapq import merge
 from typing import Final
 
 from statebackend.backend import Backend
@@ -16,8 +17,8 @@ from statebackend.cuttable import Frozen
 from statebackend.declarations import Declaration, Place
 from statebackend.frozen_table import FrozenTable
 from statebackend.key_context import NO_WATERMARK, KeyContext
-from statebackend.name_index import in_order
-from statebackend.row_store import FrozenRows, RowStore
+from statebackend.overlay import Overlay
+from statebackend.row_store import FrozenRows, Room, RowStore
 from statebackend.schema import Schema, StateKind
 from statebackend.table import Table
 from statebackend.value_state import CachedState
@@ -25,6 +26,11 @@ from statebackend.write_back import FrozenValues
 
 _TYPICAL_ENTRY: Final = 100
 """What a value is taken to be in a file, to tell small files from large ones."""
+
+_FOR_ROWS: Final = 6
+_FOR_STATES: Final = 2
+"""Parts of the memory: for rows that wait for their cut to be in the backend, and for all that states keep. The rest is
+for what is on its way into a file: values and keys, encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +46,19 @@ class FrozenContents:
     @property
     def is_all(self) -> bool:
         """Whether this is not only what changed. See `Frozen.is_all`."""
-        return self.only_tables and not self.rows.entries and all(table.covers for table in self.tables)
+        return self.only_tables and self.rows.is_empty and all(table.covers for table in self.tables)
 
     @property
     def size(self) -> int:
         """About how many bytes it will be in a file."""
         blocks = sum(table.size for table in self.tables)
-        return self.rows.size + blocks + _TYPICAL_ENTRY * sum(map(len, self.values))
+        return self.rows.written_bytes + blocks + _TYPICAL_ENTRY * sum(map(len, self.values))
 
     def entries(self) -> Iterator[tuple[bytes, bytes | None]]:
         """All of it, sorted by name. For a thread in the background."""
-        values = (dict(values.entries()) for values in self.values)
-        blocks = (dict(table.blocks()) for table in self.tables)
-        return in_order((self.rows.entries, *values, *blocks))
+        rows = self.rows.in_order([values.entries() for values in self.values])
+        # A block's name is never that of a row.
+        return merge(rows, *(table.in_order() for table in self.tables)) if self.tables else rows
 
     def clear(self) -> None:
         """Give back the memory, after the release. For a thread in the background."""
@@ -70,12 +76,14 @@ class Contents:
         schema: Schema,
         context: KeyContext,
         backend: Backend,
+        overlay: Overlay,
         memory: int,
     ) -> None:
+        """Open all of them. In the overlay is what `memory`, so many bytes, has no room for."""
         self._context = context
-        self.rows = RowStore(backend)
+        self.rows = RowStore(backend, Room(memory // _FOR_ROWS, overlay))
         kept = sum(spec.kind in _IN_MEMORY for spec in schema.states)
-        share = memory // max(kept, 1)
+        share = memory // _FOR_STATES // max(kept, 1)
         self.states = {
             spec.name: declared[spec.name].open(Place(spec, context, self.rows, share)) for spec in schema.states
         }
@@ -109,13 +117,14 @@ class Contents:
         return base_entries(live, epoch_number, self._table_names, times)
 
     def pending_bytes(self) -> int:
-        """How much memory holds what no backend has yet, about."""
-        return self.rows.pending_bytes
+        """How much memory holds what no backend has yet, about, but for tables."""
+        return self.rows.pending_bytes + sum(state.pending_bytes() for state in self._cached)
 
     def memory_bytes(self) -> int:
         """How much memory the states occupy, about, without the backend's."""
         values = sum(state.memory_bytes() for state in self._cached)
-        return values + self.rows.pending_bytes + sum(table.memory_bytes() for table in self._tables)
+        tables = sum(table.memory_bytes() for table in self._tables)
+        return values + tables + self.rows.pending_bytes
 
 
 _IN_MEMORY: Final = frozenset({StateKind.VALUE, StateKind.REDUCING, StateKind.AGGREGATING, StateKind.TABLE})

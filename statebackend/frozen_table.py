@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import merge
 
 import numpy as np
 import pyarrow as pa
@@ -109,14 +110,16 @@ class FrozenSpace:
         return block, places[order]
 
     def blocks(self) -> Iterator[tuple[int, Block]]:
-        """Each group in which something changed, counted from the first of the partition, and its block."""
+        """Each group in which something changed, in order, counted from the first of the partition, and its block."""
         block, places = self.sorted()
         changed, first = np.unique(places, return_index=True)
         edges = [*first.tolist(), len(places)]
-        for at, place in enumerate(changed.tolist()):
-            yield place, _part(block, edges[at], edges[at + 1], bool(self.whole or self._cleared[place]))
-        for place in np.setdiff1d(np.flatnonzero(self._cleared), changed).tolist():
-            yield place, CLEAR
+        parts = {place: (edges[at], edges[at + 1]) for at, place in enumerate(changed.tolist())}
+        for place in sorted(parts.keys() | set(np.flatnonzero(self._cleared).tolist())):
+            if place in parts:
+                yield place, _part(block, *parts[place], bool(self.whole or self._cleared[place]))
+            else:
+                yield place, CLEAR
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,15 +142,19 @@ class FrozenTable:
         return width * sum(part.keys for part in self.parts)
 
     def blocks(self) -> list[tuple[bytes, bytes]]:
-        """Names and payloads of all blocks, in no particular order. The same ones each time that it is called."""
+        """Names and payloads of all blocks, in order. The same ones each time that it is called."""
+        return list(self.in_order())
+
+    def in_order(self) -> Iterator[tuple[bytes, bytes]]:
+        """What `blocks` gives, made one by one, as all of them are as large as the table."""
         for part in self.parts:
             part.sorted()  # first all keys: then slots whose keys are gone meanwhile can be used again
+        return merge(*(self._encoded(part) for part in self.parts))
+
+    def _encoded(self, part: FrozenSpace) -> Iterator[tuple[bytes, bytes]]:
         first, state = self.layout.groups.first, self.layout.state
-        return [
-            (entries.block(first + place, state, part.namespace, self.epoch_number), encode(block))
-            for part in self.parts
-            for place, block in part.blocks()
-        ]
+        for place, block in part.blocks():
+            yield entries.block(first + place, state, part.namespace, self.epoch_number), encode(block)
 
 
 def _chosen(column: Column, rows: NDArray[np.int64], deleted: NDArray[np.bool_]) -> Column:

@@ -34,6 +34,7 @@ from statebackend.key_context import KeyContext
 from statebackend.key_types import KeyType
 from statebackend.keygroups import DEFAULT_MAX_PARALLELISM, KeyGroupRange
 from statebackend.local_files import LocalFiles, local_disk
+from statebackend.overlay import Overlay
 from statebackend.persister import Persister, PersisterStatistics
 from statebackend.restore import RestoreReport, fetch
 from statebackend.rocksdb_backend import RocksDBBackend
@@ -47,6 +48,10 @@ _FORMAT: Final = 1
 _LOCK: Final = "lock"
 _LINKS: Final = "links"
 _WORK: Final = "work-"
+
+_FOR_BACKEND: Final = 4
+_FOR_OVERLAY: Final = 32
+"""Parts of the memory: for what is read of the backend, and of the rows that memory had no room for."""
 
 
 class FolderInUse(BackendError):
@@ -179,7 +184,9 @@ class KeyedState:
         newest = max((file.epoch.number for file in files.files), default=0)
         self._restored = fetched.report
         self._context = KeyContext(schema.uid, schema.key_type, schema.max_parallelism, files.range, newest)
-        self._contents = Contents(operator.states, schema, self._context, backend, self._work / "spilled", options.memory * 3 // 4)
+        self._overlay = Overlay(self._work / "spilled", options.memory // _FOR_OVERLAY)
+        contents_memory = options.memory - options.memory // _FOR_BACKEND - options.memory // _FOR_OVERLAY
+        self._contents = Contents(operator.states, schema, self._context, backend, self._overlay, contents_memory)
         (self._work / "made").mkdir()
         writer = StateFiles(self._work / "made", local, names, _meta(schema))
         self._persister = Persister(
@@ -195,7 +202,7 @@ class KeyedState:
         )
 
     def _new_backend(self, files: FileSet) -> Backend:
-        folder, backend, memory = self._work / "backend", self._options.backend, self._options.memory // 4
+        folder, backend, memory = self._work / "backend", self._options.backend, self._options.memory // _FOR_BACKEND
         if backend == "heap":
             return HeapBackend(folder, floors(files))
         if backend == "rocksdb":
@@ -305,7 +312,7 @@ class KeyedState:
         backend = self._backend
         assert backend is not None
         return Statistics(
-            self._contents.memory_bytes() + backend.memory_bytes(),
+            self._contents.memory_bytes() + self._overlay.memory_bytes() + backend.memory_bytes(),
             backend.disk_bytes(),
             self._contents.pending_bytes(),
             self._restored,
@@ -317,7 +324,7 @@ class KeyedState:
         if self._persister is not None:
             self._persister.close()
             self._persister = None
-            self.contents.close()
+            self._overlay.close()
         if self._backend is not None:
             self._backend.close()
             self._backend = None

@@ -8,78 +8,58 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import Enum
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, TypeAlias, cast
 
 from statebackend.backend import Backend, BackendError
-from statebackend.name_index import NameIndex
+from statebackend.overlay import UNKNOWN, Overlay
+from statebackend.row_layer import ENTRY_OVERHEAD, RowLayer, layered
 
-_ENTRY_OVERHEAD: Final = 100
-"""What an entry costs besides its bytes, about."""
+FrozenRows: TypeAlias = RowLayer
+"""The rows that were written between two cuts."""
 
-
-class _Answer(Enum):
-    UNKNOWN = "nothing is said about this name"
-
-
-_UNKNOWN: Final = _Answer.UNKNOWN
+_LEAST_SHARE: Final = 8
+"""However much frozen layers occupy, the active one may have that part of what all may have together."""
 
 
 class LayerOrderError(BackendError):
     """A layer was released before an older one. Its rows would come out again on top of younger ones."""
 
 
-class FrozenRows:
-    """The rows that were written between two cuts. Never change; may be read by any thread.
+@dataclass(frozen=True, slots=True)
+class Room:
+    """So many bytes of memory may be full of rows, about; what is more goes to the disk."""
 
-    `clear` is for the time after the release.
-    """
-
-    __slots__ = ("_entries", "_index", "size")
-
-    def __init__(self, entries: dict[bytes, bytes | None], index: NameIndex, size: int) -> None:
-        self._entries = entries
-        self._index = index
-        self.size = size
-
-    @property
-    def entries(self) -> Mapping[bytes, bytes | None]:
-        """What was written, by name; None is a deletion. See `name_index.in_order` for putting it into a file."""
-        return self._entries
-
-    def between(self, start: bytes, end: bytes) -> list[bytes]:
-        """The names in this range, in order. For the thread that owns the rows, as it sorts on demand."""
-        return self._index.between(start, end)
-
-    def clear(self) -> None:
-        """Give back the memory bit by bit. For a thread in the background, once nobody reads the rows any more.
-
-        When a dictionary of a million rows just goes out of use, all threads stand still until it is gone.
-        """
-        while self._entries:
-            self._entries.popitem()
+    memory: int
+    overlay: Overlay
 
 
 class RowStore:
     """Reads and writes rows. All calls come from one thread.
 
-    What is to survive is frozen, made into a file, taken by the backend, and then released; in that order.
+    What is to survive is frozen, made into a file, taken by the backend, and then released; in that order. Without
+    `room` all that was not released stays in memory.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, room: Room | None = None) -> None:
         self._backend = backend
+        self._room = room
         self._frozen: deque[FrozenRows] = deque()
-        self._begin_layer()
+        self._active = self._new_layer()
 
-    def _begin_layer(self) -> None:
-        self._active: dict[bytes, bytes | None] = {}
-        self._index = NameIndex()
-        self._active_size = 0
+    def _new_layer(self) -> RowLayer:
+        if self._room is None:
+            return RowLayer()
+        memory = self._room.memory
+        return RowLayer(max(memory // _LEAST_SHARE, memory - self._frozen_bytes()))
+
+    def _frozen_bytes(self) -> int:
+        return sum(layer.memory_bytes for layer in self._frozen)
 
     @property
     def pending_bytes(self) -> int:
         """How much memory the layers above the backend occupy, about."""
-        return self._active_size + sum(layer.size for layer in self._frozen)
+        return self._active.memory_bytes + self._frozen_bytes()
 
     def put(self, name: bytes, payload: bytes) -> None:
         """Set a row."""
@@ -91,93 +71,86 @@ class RowStore:
 
     def _write(self, name: bytes, payload: bytes | None, size: int) -> None:
         active = self._active
-        before = active.get(name, _UNKNOWN)
-        active[name] = payload
-        if before is _UNKNOWN:
-            self._index.add(name)
-            self._active_size += len(name) + size + _ENTRY_OVERHEAD
+        entries = active.entries
+        before = entries.get(name, UNKNOWN)
+        entries[name] = payload
+        if before is UNKNOWN:
+            active.index.add(name)
+            active.size += len(name) + size + ENTRY_OVERHEAD
         else:
-            self._active_size += size - (len(before) if before else 0)
+            active.size += size - (len(before) if before else 0)
+        if active.size > active.alarm:
+            assert self._room is not None
+            active.make_room(self._room.overlay.begin)
 
     def get(self, name: bytes) -> bytes | None:
         """The row, or None if there is none."""
-        payload = self._active.get(name, _UNKNOWN)
-        if payload is _UNKNOWN and self._frozen:
-            payload = self._in_frozen(name)
-        if payload is _UNKNOWN:
+        payload = self._active.get(name)
+        if payload is UNKNOWN:
+            for layer in reversed(self._frozen):
+                payload = layer.get(name)
+                if payload is not UNKNOWN:
+                    return payload
             return self._backend.get_many((name,))[0]
         return payload
 
     def get_many(self, names: Sequence[bytes]) -> list[bytes | None]:
         """The rows, each None if there is none; the backend is asked once for all that no layer knows."""
-        found: list[bytes | None] = []
-        missing: list[int] = []
-        active = self._active
-        for place, name in enumerate(names):
-            payload = active.get(name, _UNKNOWN)
-            if payload is _UNKNOWN and self._frozen:
-                payload = self._in_frozen(name)
-            if payload is _UNKNOWN:
-                missing.append(place)
-                payload = None
-            found.append(payload)
+        found = [self._active.entries.get(name, UNKNOWN) for name in names]
+        missing = [place for place, payload in enumerate(found) if payload is UNKNOWN]
+        for layer in (self._active, *reversed(self._frozen)):
+            if not missing:
+                break
+            missing = layer.look_up(names, found, missing)
         if missing:
             below = self._backend.get_many([names[place] for place in missing])
             for place, payload in zip(missing, below, strict=True):
                 found[place] = payload
-        return found
-
-    def _in_frozen(self, name: bytes) -> bytes | _Answer | None:
-        for layer in reversed(self._frozen):
-            payload = layer.entries.get(name, _UNKNOWN)
-            if payload is not _UNKNOWN:
-                return payload
-        return _UNKNOWN
+        return cast("list[bytes | None]", found)
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Rows from `start` up to, not including, `end`, in order of their names, as they are when this is called.
 
         Rows may be put and deleted, and layers frozen and released, while somebody goes through them.
         """
+        below = cast("Iterator[tuple[bytes, bytes | None]]", self._backend.scan(start, end))
         above: dict[bytes, bytes | None] = {}
-        for layer in self._frozen:
-            entries = layer.entries
-            above.update((name, entries[name]) for name in layer.between(start, end))
-        active = self._active
-        above.update((name, active[name]) for name in self._index.between(start, end))
-        below = self._backend.scan(start, end)
-        return merged(above, sorted(above) if self._frozen else above, below)
+        for layer in (*self._frozen, self._active):
+            on_disk = layer.on_disk(start, end)
+            if on_disk is not None:
+                below, above = layered(on_disk, layered(_sorted(above), below)), {}
+            above.update(layer.in_memory(start, end))
+        return _there(layered(_sorted(above), below))
 
     def freeze(self) -> FrozenRows:
         """Cut: what was written since the last cut becomes a layer of its own. Costs the same whatever its size."""
-        frozen = FrozenRows(self._active, self._index, self._active_size)
+        frozen = self._active
         self._frozen.append(frozen)
-        self._begin_layer()
+        self._active = self._new_layer()
         return frozen
 
     def release(self, frozen: FrozenRows) -> None:
         """Forget a layer, now that the backend has its rows. `LayerOrderError` unless it is the oldest."""
         if not self._frozen or self._frozen[0] is not frozen:
             raise LayerOrderError(
-                f"a layer of {len(frozen.entries)} rows cannot be released: it is not the oldest of {len(self._frozen)}"
+                f"a layer of {frozen.memory_bytes} bytes cannot be released: it is not the oldest of "
+                f"{len(self._frozen)}"
             )
         self._frozen.popleft()
+        frozen.forget_on_disk()
 
 
 def merged(
     above: Mapping[bytes, bytes | None], order: Iterable[bytes], below: Iterator[tuple[bytes, bytes]]
 ) -> Iterator[tuple[bytes, bytes]]:
     """What lies above, by its names in `order`, and what lies below and is not hidden by it; None hides."""
-    lower = next(below, None)
-    for name in order:
-        while lower is not None and lower[0] < name:
-            yield lower
-            lower = next(below, None)
-        if lower is not None and lower[0] == name:
-            lower = next(below, None)
-        payload = above[name]
-        if payload is not None:
-            yield name, payload
-    while lower is not None:
-        yield lower
-        lower = next(below, None)
+    upper = ((name, above[name]) for name in order)
+    return _there(layered(upper, cast("Iterator[tuple[bytes, bytes | None]]", below)))
+
+
+def _sorted(entries: Mapping[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes | None]]:
+    return ((name, entries[name]) for name in sorted(entries))
+
+
+def _there(entries: Iterator[tuple[bytes, bytes | None]]) -> Iterator[tuple[bytes, bytes]]:
+    return ((name, payload) for name, payload in entries if payload is not None)

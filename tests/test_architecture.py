@@ -43,6 +43,7 @@ EDGES = {
     "statebackend/local_store.py",
     "statebackend/map_keys.py",
     "statebackend/memory_store.py",
+    "statebackend/overlay.py",
     "statebackend/persister.py",
     "statebackend/restore.py",
     "statebackend/rocksdb_backend.py",

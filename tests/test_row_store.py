@@ -13,14 +13,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from statebackend.backend import Backend
+from statebackend.backend import Backend, LocalDiskError
 from statebackend.entries import StateId, after, bounds, head, row
 from statebackend.heap_backend import HeapBackend
 from statebackend.ids import KeyGroup
 from statebackend.keygroups import KeyGroupRange
 from statebackend.name_index import NameIndex, in_order
+from statebackend.overlay import Overlay
 from statebackend.rocksdb_backend import RocksDBBackend
-from statebackend.row_store import FrozenRows, LayerOrderError, RowStore
+from statebackend.row_layer import ENTRY_OVERHEAD, layered
+from statebackend.row_store import FrozenRows, LayerOrderError, Room, RowStore
 from statebackend.sst import Compression, write_sst
 
 IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -62,7 +64,7 @@ A, B, C, D = (name(key) for key in "abcd")
 def settle(rows: RowStore, backend: Backend, frozen: FrozenRows, epoch: int, folder: Path) -> None:
     """What happens to a frozen layer in the end: it becomes a file, the backend takes it, it is released."""
     path = folder / f"{epoch}.sst"
-    if write_sst(path, in_order([frozen.entries]), epoch, b"", compression=Compression.ZSTD) is not None:
+    if write_sst(path, frozen.in_order(), epoch, b"", compression=Compression.ZSTD) is not None:
         backend.ingest([path])
     rows.release(frozen)
 
@@ -121,7 +123,7 @@ def test_what_is_frozen_does_not_change(rows: RowStore) -> None:
     frozen = rows.freeze()
     rows.put(A, b"2")
     rows.put(B, b"2")
-    assert dict(frozen.entries) == {A: b"1", B: None}
+    assert dict(frozen.in_order()) == {A: b"1", B: None}
 
 
 def test_a_deletion_outlives_the_layer_that_it_hides(rows: RowStore, backend: Backend, tmp_path: Path) -> None:
@@ -192,7 +194,7 @@ class NothingThere:
 def test_pending_bytes_follow_what_is_not_in_the_backend(rows: RowStore) -> None:
     assert rows.pending_bytes == 0
     rows.put(A, b"12345")
-    one = len(A) + 5 + 100
+    one = len(A) + 5 + ENTRY_OVERHEAD
     assert rows.pending_bytes == one
     rows.put(A, b"123")
     assert rows.pending_bytes == one - 2
@@ -211,7 +213,7 @@ def test_a_released_layer_can_be_emptied(rows: RowStore) -> None:
     frozen = rows.freeze()
     rows.release(frozen)
     frozen.clear()
-    assert dict(frozen.entries) == {}
+    assert dict(frozen.in_order()) == {}
 
 
 def test_a_scan_shows_what_was_there_when_it_began(rows: RowStore, backend: Backend, tmp_path: Path) -> None:
@@ -234,6 +236,87 @@ def test_a_scan_shows_what_was_there_when_it_began(rows: RowStore, backend: Back
             rows.freeze()
     assert seen == [(A, b"1"), (B, b"1"), (C, b"1"), (D, b"1")]
     assert list(everything(rows)) == [found + b"more" for found in (A, B, C, D)]
+
+
+# --- more rows than memory has room for
+
+MANY = {name(f"{number:05}", number % 3): b"%d" % number for number in range(20_000)}
+
+
+@pytest.fixture
+def crowded(backend: Backend, tmp_path: Path) -> Iterator[RowStore]:
+    overlay = Overlay(tmp_path / "overlay", 1 << 20)
+    yield RowStore(backend, Room(100_000, overlay))
+    overlay.close()
+
+
+def test_rows_between_two_cuts_do_not_fill_memory(crowded: RowStore) -> None:
+    for found, payload in MANY.items():
+        crowded.put(found, payload)
+        assert crowded.pending_bytes < 110_000
+    names = list(MANY)
+    assert crowded.get_many([*names, D]) == [*MANY.values(), None]
+    assert [crowded.get(found) for found in names[::500]] == [MANY[found] for found in names[::500]]
+    assert everything(crowded) == MANY
+
+
+def test_a_layer_that_lies_on_the_disk_comes_out_whole_and_in_order(
+    crowded: RowStore, backend: Backend, tmp_path: Path
+) -> None:
+    for found in MANY:
+        crowded.put(found, b"overwritten")
+    for number, (found, payload) in enumerate(MANY.items()):
+        if number % 2:
+            crowded.put(found, payload)
+        else:
+            crowded.delete(found)
+    expected = {found: None if number % 2 == 0 else MANY[found] for number, found in enumerate(MANY)}
+    frozen = crowded.freeze()
+    assert frozen.written_bytes > 100_000 > frozen.memory_bytes
+    younger: dict[bytes, bytes | None] = {A: b"younger", min(MANY): b"younger"}
+    assert list(frozen.in_order([younger])) == sorted({**expected, **younger}.items())
+    settle(crowded, backend, frozen, 1, tmp_path)
+    assert everything(crowded) == {found: payload for found, payload in expected.items() if payload is not None}
+    assert list(frozen.in_order()) != sorted(expected.items()), "the disk was given back"
+
+
+def test_who_goes_through_rows_on_the_disk_sees_them_as_they_were(
+    crowded: RowStore, backend: Backend, tmp_path: Path
+) -> None:
+    for found, payload in MANY.items():
+        crowded.put(found, payload)
+    scan = crowded.scan(b"", b"\xff")
+    first = next(scan)
+    settle(crowded, backend, crowded.freeze(), 1, tmp_path)
+    for found in MANY:
+        crowded.put(found, b"younger")
+    assert [first, *scan] == sorted(MANY.items())
+
+
+def test_the_disk_holds_nothing_after_the_end_and_nothing_if_memory_was_enough(tmp_path: Path) -> None:
+    overlay = Overlay(tmp_path / "overlay", 1 << 20)
+    rows = RowStore(NothingThere(), Room(2_000, overlay))
+    rows.put(A, b"1")
+    rows.freeze()
+    assert overlay.memory_bytes() == 0
+    assert list(tmp_path.iterdir()) == []
+    for found, payload in list(MANY.items())[:50]:
+        rows.put(found, payload)
+    assert [path.name for path in tmp_path.iterdir()] == ["overlay"]
+    overlay.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_that_the_disk_refuses_stay_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "overlay").touch()
+    rows = RowStore(NothingThere(), Room(900, Overlay(tmp_path / "overlay", 1 << 20)))
+    few = dict(list(MANY.items())[:6])
+    *most, last = few.items()
+    for found, payload in most:
+        rows.put(found, payload)
+    with pytest.raises(LocalDiskError, match=r"could not make .*overlay"):
+        rows.put(*last)
+    assert everything(rows) == few
 
 
 # --- names in order
@@ -284,12 +367,14 @@ class Rows(RuleBasedStateMachine):
     """Everything that can be done with rows, next to a dictionary."""
 
     opening: Callable[[Path], Backend]
+    memory = 1 << 30
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(mkdtemp(prefix="rows-", dir=IN_MEMORY))
         self.backend = type(self).opening(self.folder / "backend")
-        self.rows = RowStore(self.backend)
+        self.overlay = Overlay(self.folder / "overlay", 1 << 20)
+        self.rows = RowStore(self.backend, Room(type(self).memory, self.overlay))
         self.model: dict[bytes, bytes] = {}
         self.frozen: list[FrozenRows] = []
         self.epoch = 0
@@ -320,7 +405,7 @@ class Rows(RuleBasedStateMachine):
         self.epoch += 1
         older, younger = self.frozen.pop(0), self.frozen.pop(0)
         path = self.folder / f"{self.epoch}.sst"
-        both = in_order([older.entries, younger.entries])
+        both = layered(younger.in_order(), older.in_order())
         if write_sst(path, both, self.epoch, b"", compression=Compression.LZ4) is not None:
             self.backend.ingest([path])
         self.rows.release(older)
@@ -346,6 +431,7 @@ class Rows(RuleBasedStateMachine):
         assert list(self.rows.scan(b"", b"\xff")) == sorted(self.model.items())
 
     def teardown(self) -> None:
+        self.overlay.close()
         self.backend.close()
         rmtree(self.folder)
 
@@ -358,6 +444,11 @@ class RowsAboveTheHeap(Rows):
     opening = staticmethod(heap)
 
 
-@pytest.mark.parametrize("machine", [RowsAboveRocksDB, RowsAboveTheHeap])
+class RowsWithoutRoom(Rows):
+    opening = staticmethod(heap)
+    memory = 3 * ENTRY_OVERHEAD
+
+
+@pytest.mark.parametrize("machine", [RowsAboveRocksDB, RowsAboveTheHeap, RowsWithoutRoom])
 def test_rows_are_those_of_a_dictionary_whatever_is_done(machine: type[Rows]) -> None:
     run_state_machine_as_test(machine, settings=settings(stateful_step_count=30))
