@@ -9,6 +9,7 @@ What is read must always be what the dictionaries say; after a restore, what the
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -95,6 +96,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         self._subjects: Sequence[Subject] = ()
         self._newest = NO_EPOCH
         self._in_flight = 0
+        self._has_job = False
 
     @initialize(
         keys=st.sampled_from(KEYS),
@@ -117,6 +119,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         for changed in change:
             self._options = [changed(options) for options in self._options]
         self._job = KeyedJob(operator, Path(self._scratch.name), self._store)
+        self._has_job = True
         self._job.start(NO_EPOCH, parallelism, self._options, elsewhere=True)
         self._job.advance(None, 0)
 
@@ -249,12 +252,12 @@ class KeyedStateMachine(RuleBasedStateMachine):
                 subject.was_read(self._model, place)
 
     def teardown(self) -> None:
-        """Whatever has happened, all can be read."""
+        """Whatever has happened, all can be read; unless something is wrong anyway."""
         try:
-            if self._keys:
+            if self._has_job and sys.exception() is None:
                 self.look()
         finally:
-            if self._keys:
+            if self._has_job:
                 self._job.stop()
             self._store.clear()
             self._scratch.cleanup()
