@@ -28,10 +28,11 @@ from statebackend.namespaces import NO_NAMESPACE, Window
 from statebackend.testing.faulty_store import Fault, FaultyStore
 from statebackend.testing.keyed_job import BrokenPromise, KeyedJob
 from statebackend.testing.keyed_model import Key, Model, Place
-from statebackend.testing.keyed_subjects import MAX_PARALLELISM, SUBJECTS, TABLES, Subject
+from statebackend.testing.keyed_subjects import MAX_PARALLELISM, SUBJECTS, TABLES, Alarms, Subject
 
 NAMESPACES: Final = (NO_NAMESPACE, Window(-5, 5).namespace, b"\x00")
 FEW: Final = 8
+_LONG: Final = 1 << 40
 MANY: Final = 300
 """More than fit into any cache of restless state."""
 
@@ -124,7 +125,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         self._job.advance(None, 0)
 
     @rule(
-        which=st.integers(0, 11),
+        which=st.integers(0, len(SUBJECTS) - 1),
         first=st.integers(0, FEW - 1),
         count=st.sampled_from([1, 2, FEW]),
         namespace=st.sampled_from(NAMESPACES),
@@ -136,7 +137,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         self._change(subject, keys, namespace, number)
         self._compare(subject, namespace)
 
-    @rule(first=st.integers(0, MANY // 2), number=st.integers(1, 60), which=st.sets(st.integers(0, 11)))
+    @rule(first=st.integers(0, MANY // 2), number=st.integers(1, 60), which=st.sets(st.integers(0, len(SUBJECTS) - 1)))
     def change_many(self, first: int, number: int, which: set[int]) -> None:
         """Change states for many keys."""
         for subject in map(self._chosen, sorted(which)):
@@ -156,6 +157,14 @@ class KeyedStateMachine(RuleBasedStateMachine):
         self._model.watermark = (self._model.watermark or 0) + event
         self._model.clock += clock
         self._job.advance(self._model.watermark, self._model.clock)
+
+    @rule()
+    def fire(self) -> None:
+        """Take the timers that are due."""
+        for subject in self._subjects:
+            if isinstance(subject, Alarms):
+                for state in self._job.states:
+                    subject.fire(state, self._model)
 
     @precondition(lambda self: self._in_flight < 5)
     @rule()
@@ -183,7 +192,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
 
     @rule(
         epochs=st.integers(2, 12),
-        which=st.lists(st.integers(0, 11), min_size=1, max_size=4),
+        which=st.lists(st.integers(0, len(SUBJECTS) - 1), min_size=1, max_size=4),
         namespaces=st.sampled_from([NAMESPACES[:1], NAMESPACES]),
         width=st.sampled_from([4, 40]),
         number=st.integers(1, 60),
@@ -256,6 +265,8 @@ class KeyedStateMachine(RuleBasedStateMachine):
         try:
             if self._has_job and sys.exception() is None:
                 self.look()
+                self.let_time_pass(event=_LONG, clock=_LONG)
+                self.fire()
         finally:
             if self._has_job:
                 self._job.stop()

@@ -23,7 +23,8 @@ from statebackend.keygroups import key_group_of
 from statebackend.table import Table
 from statebackend.table_spec import Aggregated
 from statebackend.testing.keyed_model import Key, Model, Place
-from statebackend.ttl import Ttl
+from statebackend.timer_state import Timers, TimerState
+from statebackend.ttl import TimeKind, Ttl
 
 MAX_PARALLELISM: Final = 10
 """Divided by 2 without a rest, and by 3 and 4 with one."""
@@ -305,6 +306,51 @@ class Fading(RowWise):
         return model.value(place, self._ttl)
 
 
+class Alarms(RowWise):
+    """Timers. Asking for those that are due takes them away, so that is no part of reading."""
+
+    def __init__(self, name: str, time: TimeKind) -> None:
+        super().__init__(name)
+        self._time: TimeKind = time
+
+    @property
+    def declaration(self) -> Timers:
+        """In one kind of time."""
+        return Timers(self._time)
+
+    def change_one(self, state: KeyedState, model: Model, place: Place, number: int) -> None:
+        """Register a time, maybe one that has passed or is registered; or delete one."""
+        if number % 4 == 0:
+            state[self.name].delete(number + 1)
+            model.remove(place, number + 1)
+        else:
+            state[self.name].register(number)
+            model.put(place, number, number)
+
+    def read_one(self, state: KeyedState) -> object:
+        """Nothing, as it would be taken away."""
+
+    def expected(self, model: Model, place: Place) -> object:
+        """Nothing."""
+
+    def fire(self, state: KeyedState, model: Model) -> None:
+        """Take away the timers that are due: exactly those that the model has, by their times."""
+        alarms: TimerState = state[self.name]
+        now = model.watermark if self._time == "event" else model.clock
+        mine = [place for place in model.places(self.name) if group_of(state.key_type, place.key) in state.groups]
+        times = [(cast("int", time), place) for place in mine for time in model.parts(place)]
+        if alarms.next_time() != min((time for time, _ in times), default=None):
+            raise AssertionError(f"{self.name}: the next is at {alarms.next_time()}, and there are {times}")
+        due = [(time, place) for time, place in times if now is not None and time <= now]
+        fired = [(one.time, Place(self.name, cast("Key", one.key), one.namespace)) for one in alarms.due()]
+        if sorted(fired, key=str) != sorted(due, key=str) or [time for time, _ in fired] != sorted(
+            time for time, _ in due
+        ):
+            raise AssertionError(f"{self.name} gave {fired} at {now}, and ought to have given {due}")
+        for time, place in due:
+            model.remove(place, time)
+
+
 Results = dict[str, object]
 
 
@@ -400,6 +446,8 @@ SUBJECTS: Final[tuple[Subject, ...]] = (
     Fading("event", EVENT_TTL),
     Fading("clock", CLOCK_TTL),
     Fading("reading", READING_TTL),
+    Alarms("alarms", "event"),
+    Alarms("clock alarms", "processing"),
     Columns("columns", ttl=None),
     Columns("fading columns", ttl=CLOCK_TTL),
 )
