@@ -29,6 +29,9 @@ _DELETED: Final = "deleted"
 _FORMAT: Final = b"epochcut.block"
 _WHOLE: Final = b"epochcut.whole"
 _VERSION: Final = 1
+_AS_USUAL: Final = ipc.IpcWriteOptions()
+"""Made once: without it, Arrow looks into the environment for each block."""
+
 _IN_THIS_THREAD: Final = ipc.IpcReadOptions(use_threads=False)
 """A block is small: to wake other threads for it takes longer than to read it."""
 
@@ -70,22 +73,35 @@ def where(state: str, name: bytes) -> str:
     return f"state {state!r}, key group {entries.group_of(name)},{window} epoch {epoch_number}"
 
 
+class Encoder:
+    """Makes blocks of parts of many rows: what all parts have in common is made once."""
+
+    def __init__(self, rows: Block) -> None:
+        names = [_KEY, *rows.columns]
+        arrays = [rows.keys, *map(pa.array, rows.columns.values())]
+        self._deleted = rows.deleted
+        self._batches = {False: pa.record_batch(arrays, names=names)}
+        if rows.deleted is not None:
+            self._batches[True] = pa.record_batch([*arrays, pa.array(rows.deleted)], names=[*names, _DELETED])
+
+    def encode(self, start: int, end: int, whole: bool) -> bytes:
+        """The rows from `start` up to, not including, `end` as they are stored.
+
+        They are not compressed, as the file is that they lie in.
+        """
+        some_deleted = self._deleted is not None and bool(self._deleted[start:end].any())
+        metadata = {_FORMAT: b"%d" % _VERSION} | ({_WHOLE: b"1"} if whole else {})
+        batch = self._batches[some_deleted].slice(start, end - start).replace_schema_metadata(metadata)
+        sink = pa.BufferOutputStream()
+        with ipc.new_stream(sink, batch.schema, options=_AS_USUAL) as stream:
+            stream.write_batch(batch)
+        payload: bytes = sink.getvalue().to_pybytes()
+        return payload
+
+
 def encode(block: Block) -> bytes:
-    """The block as it is stored. It is not compressed, as the file is that it lies in."""
-    arrays, names = [block.keys], [_KEY]
-    for name, column in block.columns.items():
-        arrays.append(pa.array(column))
-        names.append(name)
-    if block.deleted is not None:
-        arrays.append(pa.array(block.deleted))
-        names.append(_DELETED)
-    metadata = {_FORMAT: b"%d" % _VERSION} | ({_WHOLE: b"1"} if block.whole else {})
-    batch = pa.record_batch(arrays, names=names).replace_schema_metadata(metadata)
-    sink = pa.BufferOutputStream()
-    with ipc.new_stream(sink, batch.schema) as stream:
-        stream.write_batch(batch)
-    payload: bytes = sink.getvalue().to_pybytes()
-    return payload
+    """The block as it is stored."""
+    return Encoder(block).encode(0, len(block.keys), block.whole)
 
 
 def decode(payload: bytes, place: str) -> Block:
