@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from statebackend import entries
 from statebackend.aggregations import Slots
-from statebackend.blocks import CLEAR, Block, Column, arrow_keys, encode, joined
+from statebackend.blocks import CLEAR, Block, Column, Encoder, arrow_keys, encode, joined
 from statebackend.keygroups import KeyGroupRange
 from statebackend.slot_index import SlotIndex
 from statebackend.table_spec import Layout
@@ -109,17 +109,18 @@ class FrozenSpace:
         block = Block(all_keys.take(pa.array(order)), columns, deleted if gone else None)
         return block, places[order]
 
-    def blocks(self) -> Iterator[tuple[int, Block]]:
+    def blocks(self) -> Iterator[tuple[int, bytes]]:
         """Each group in which something changed, in order, counted from the first of the partition, and its block."""
         block, places = self.sorted()
+        encoder = Encoder(block)
         changed, first = np.unique(places, return_index=True)
         edges = [*first.tolist(), len(places)]
         parts = {place: (edges[at], edges[at + 1]) for at, place in enumerate(changed.tolist())}
         for place in sorted(parts.keys() | set(np.flatnonzero(self._cleared).tolist())):
             if place in parts:
-                yield place, _part(block, *parts[place], bool(self.whole or self._cleared[place]))
+                yield place, encoder.encode(*parts[place], bool(self.whole or self._cleared[place]))
             else:
-                yield place, CLEAR
+                yield place, encode(CLEAR)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,8 +154,8 @@ class FrozenTable:
 
     def _encoded(self, part: FrozenSpace) -> Iterator[tuple[bytes, bytes]]:
         first, state = self.layout.groups.first, self.layout.state
-        for place, block in part.blocks():
-            yield entries.block(first + place, state, part.namespace, self.epoch_number), encode(block)
+        for place, payload in part.blocks():
+            yield entries.block(first + place, state, part.namespace, self.epoch_number), payload
 
 
 def _chosen(column: Column, rows: NDArray[np.int64], deleted: NDArray[np.bool_]) -> Column:
@@ -164,11 +165,3 @@ def _chosen(column: Column, rows: NDArray[np.int64], deleted: NDArray[np.bool_])
     values = column[rows]
     values[deleted] = 0
     return values
-
-
-def _part(block: Block, start: int, end: int, whole: bool) -> Block:
-    columns = {name: column[start:end] for name, column in block.columns.items()}
-    deleted = None if block.deleted is None else block.deleted[start:end]
-    if deleted is not None and not deleted.any():
-        deleted = None
-    return Block(block.keys.slice(start, end - start), columns, deleted, whole)
