@@ -114,6 +114,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
     ) -> None:
         """A job without a past."""
         key_type, self._keys = keys
+        self._order = {key: place for place, key in enumerate(self._keys)}
         self._subjects = subjects
         states = {subject.name: subject.declaration for subject in subjects}
         operator = Operator("kit", key_type, states, MAX_PARALLELISM)
@@ -191,10 +192,11 @@ class KeyedStateMachine(RuleBasedStateMachine):
         self._job.completed(self._newest)
 
     @rule(
-        epochs=st.integers(2, 12),
+        epochs=st.integers(2, 30),
         which=st.lists(st.integers(0, len(SUBJECTS) - 1), min_size=1, max_size=4),
         namespaces=st.sampled_from([NAMESPACES[:1], NAMESPACES]),
-        width=st.sampled_from([4, 40]),
+        width=st.sampled_from([4, 40, 280]),
+        lag=st.integers(1, 3),
         number=st.integers(1, 60),
         fault=st.sampled_from([Fault.NONE, *Fault]),
     )
@@ -204,18 +206,21 @@ class KeyedStateMachine(RuleBasedStateMachine):
         which: Sequence[int],
         namespaces: Sequence[bytes],
         width: int,
+        lag: int,
         number: int,
         fault: Fault,
     ) -> None:
-        """Small epochs, each complete before the next is cut, unless the store fails."""
+        """Epochs one after the other, of which so many are on their way at once; complete unless the store fails."""
         for step in range(epochs):
             keys = self._keys[(number + step) * width % (MANY - width) :][:width]
             for subject in map(self._chosen, which):
                 self._change(subject, keys, namespaces[step % len(namespaces)], number + step)
             self.cut()
-            self.hear(fault if step % 3 == 1 else Fault.NONE)
-            if self._newest != NO_EPOCH:
+            if step % lag == 0:
+                self.hear(fault if step % 3 == 1 else Fault.NONE)
+            if self._newest != NO_EPOCH and step % (2 * lag) == 0:
                 self.complete()
+            self._compare(self._chosen(which[0]), namespaces[0])
 
     @rule(
         which=st.integers(0, 3),
@@ -250,7 +255,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
 
     def _compare(self, subject: Subject, namespace: bytes) -> None:
         known = {place.key for place in self._model.places(subject.name) if place.namespace == namespace}
-        keys = list(dict.fromkeys([*self._keys[:FEW], *sorted(known, key=self._keys.index)]))
+        keys = list(dict.fromkeys([*self._keys[:FEW], *sorted(known, key=self._order.__getitem__)]))
         for state, own in self._job.by_owner(keys):
             found: dict[Key, object] = subject.read(state, own, namespace, self._model.clock) if own else {}
             for key in own:
