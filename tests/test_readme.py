@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.seeded import commit, cut, state, storage  # noqa: F401  (importing fills the table)
 from tests.seeded.error import ERRORS
 
@@ -14,12 +16,19 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-def test_its_program_prints_what_it_shows(tmp_path: Path) -> None:
-    program, shown = re.findall(r"```(?:python)?\n(.*?)```", README, re.DOTALL)[1:3]
+PROGRAMS = re.findall(r"```python\n(.*?)```\s*```\n(.*?)```", README, re.DOTALL)
+
+
+def test_it_has_a_program_for_the_state_and_one_for_protocols() -> None:
+    assert len(PROGRAMS) == 2
+
+
+@pytest.mark.parametrize(("program", "shown"), PROGRAMS, ids=["state", "protocol"])
+def test_its_programs_print_what_it_shows(program: str, shown: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(program)
     run = subprocess.run(
-        [sys.executable, tmp_path / "program.py"],
-        cwd=ROOT,
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
