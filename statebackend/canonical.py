@@ -71,7 +71,9 @@ def _write(table: StateTable, folder: Path) -> Path:
     unfinished = folder / f".{token_hex(8)}{_SUFFIX}"
     try:
         with local_disk(f"write {target}"):
-            with parquet.ParquetWriter(unfinished, table.schema, compression="zstd") as writer:
+            with parquet.ParquetWriter(
+                unfinished, table.schema, compression="zstd", write_page_checksum=True
+            ) as writer:
                 for batch in table.batches:
                     writer.write_batch(batch)
             unfinished.rename(target)
@@ -82,7 +84,7 @@ def _write(table: StateTable, folder: Path) -> Path:
 
 def _read(path: Path) -> StateTable:
     try:
-        file = parquet.ParquetFile(path)
+        file = parquet.ParquetFile(path, page_checksum_verification=True)
         schema = file.schema_arrow
     except (pa.ArrowException, OSError) as error:
         raise DamagedTable(f"{path} is no whole Parquet file: {error}; export it anew") from error

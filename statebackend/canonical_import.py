@@ -144,7 +144,7 @@ class _TableImport:
             raise ForeignTable(f"{self._place}: the state to take it is that of {schema.uid}")
         for spec in schema.states:
             if spec.name == form.spec.name:
-                return spec, self._state.contents.states[spec.name]
+                return spec, self._state.contents.states.get(spec.name)
         names = ", ".join(repr(spec.name) for spec in schema.states)
         raise TableMismatch(f"{self._place}: no such state is declared, only {names}")
 
@@ -190,7 +190,7 @@ class _TableImport:
 
     def _check_groups(self, batch: pa.RecordBatch, keys: KeyColumn) -> None:
         """Whether the groups are those of the keys; a row without one was added by hand."""
-        column = batch.column(KEY_GROUP)
+        column = self._column(batch, KEY_GROUP, pa.uint16())
         given = column.fill_null(0).cast(pa.int64()).to_numpy(zero_copy_only=False)
         known = column.is_valid().to_numpy(zero_copy_only=False)
         differing = np.flatnonzero(known & (given != keys.groups(self._form.schema.max_parallelism)))

@@ -65,14 +65,12 @@ class StateSource:
 
 def source_of(state: KeyedState) -> StateSource:
     """The state as it is now."""
-    states = state.contents.states
+    states, scan = state.contents.states, state.contents.rows.scan
     tables = {name: opened for name, opened in states.items() if isinstance(opened, Table)}
-    scans = {
-        name: _above(opened.above_rows(), state.contents.rows)
-        if isinstance(opened, CachedState)
-        else state.contents.rows.scan
-        for name, opened in states.items()
-    }
+    scans: dict[str, Scan] = {spec.name: scan for spec in state.schema.states}
+    for name, opened in states.items():
+        if isinstance(opened, CachedState):
+            scans[name] = _above(opened.above_rows(), state.contents.rows)
     forms = {
         name: opened.form for name, opened in states.items() if isinstance(opened, CachedState | ListState | MapState)
     }
