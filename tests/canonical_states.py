@@ -161,8 +161,8 @@ def _of_key(state: KeyedState, key: str | None, namespace: bytes) -> Iterator[tu
         return
     state.set_key(key)
     state.set_namespace(namespace)
-    for name, opened in state.contents.states.items():
+    for name in state.contents.states:
         if name not in ("visits/day", "mean", "timers"):
-            value = READ[name](opened) if name in READ else opened.get()
+            value = READ[name](state[name]) if name in READ else state[name].get()
             if value not in (None, 0, [], {}):
                 yield (name, key, namespace), value

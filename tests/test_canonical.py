@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -413,3 +415,35 @@ def test_files_of_format_version_1_stay_readable(shop: Workshop) -> None:
     with shop.opened(operator(16)) as fresh:
         filled(fresh)
         assert read == content([fresh])
+
+
+@pytest.mark.parametrize(
+    ("declared", "keys"),
+    [
+        (int, [0, -1, (1 << 63) - 1, None]),
+        (pa.uint64(), [0, (1 << 64) - 1]),
+        (float, [0.0, -1.5, float("inf"), None]),
+        (bool, [True, False, None]),
+        (bytes, [b"", b"\x00\xff"]),
+        (pa.binary(3), [b"abc"]),
+        (date, [date(1969, 12, 31), None]),
+        (pa.timestamp("s"), [datetime(2026, 1, 1), None]),
+        (pa.timestamp("us", "UTC"), [datetime(2026, 1, 1, tzinfo=UTC)]),
+        (pa.decimal128(10, 2), [Decimal("1.50"), Decimal("-3.00")]),
+        ((str, int), [("a", 1), ("", None), None]),
+        (pa.struct([("x", pa.string()), ("y", pa.float32())]), [("a", 1.5)]),
+        (type(None), [None]),
+    ],
+)
+def test_keys_of_every_type_come_back(shop: Workshop, declared: object, keys: list[object]) -> None:
+    one = Operator("count", declared, {"number": Value(int, default=0)})
+    with shop.opened(one) as state:
+        for number, key in enumerate(keys, 1):
+            state.set_key(key)
+            state["number"].set(number)
+        write_parquet(state, shop.folder / "out")
+    with shop.opened(one) as other:
+        assert import_tables(read_parquet(shop.folder / "out"), other).rows == len(keys)
+        for number, key in enumerate(keys, 1):
+            other.set_key(key)
+            assert other["number"].get() == number
