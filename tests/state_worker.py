@@ -80,6 +80,7 @@ class Order:
     """The epoch of the newest complete snapshot, as others see it; empty if there is none."""
     parallelism: int
     space_amplification: float = 1.1
+    memory: int = 8 << 20
     kill_at: str = ""
     """The fail point at which it kills itself, when it comes there for the time `kill_when`."""
     kill_when: int = 0
@@ -199,7 +200,7 @@ class Life:
 
     def _opened(self, partition: Partition, files: FileSet) -> KeyedState:
         names = SnapshotFolder.names(self._generation, partition, Attempt(0))
-        options = Options(memory=8 << 20, policy=Policy(self._order.space_amplification), uploads_at_once=2)
+        options = Options(memory=self._order.memory, policy=Policy(self._order.space_amplification))
         return KeyedState(self._operator, Path(self._order.local) / str(partition), self._store, names, files, options)
 
     def run(self) -> None:

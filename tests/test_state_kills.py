@@ -43,9 +43,10 @@ from tests.state_worker import (
     Order,
 )
 
-KILLS: Final = 200
 _PATIENCE: Final = 60.0
 _PARALLELISMS: Final = (1, 2, 3)
+_MEMORY: Final = (8 << 20, 8 << 20, 16 << 10)
+"""Enough; or so little that all of it is on its way to the disk all the time."""
 
 DURING: Final = {
     "restore": (
@@ -82,7 +83,9 @@ class Moment:
     def drawn(cls, random: Random) -> Moment:
         """Just after something, or somewhere in the next few milliseconds."""
         delay = 0.0 if random.random() < 0.3 else random.expovariate(1 / 0.004)
-        return cls(random.choice(_ALL), random.choice((1, 1, 2, 3, 6)), delay, random.randint(2, 6))
+        phase = random.choice(list(DURING))
+        times = random.choice((1, 1, 2) if phase == "restore" else (1, 2, 3, 6))
+        return cls(random.choice(DURING[phase]), times, delay, random.randint(3, 5))
 
     def has_come(self, heard: Counter[str]) -> bool:
         """Whether the delay begins now."""
@@ -256,9 +259,9 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.mark.parametrize(("operator", "kills"), [("all kinds", KILLS), ("a table", KILLS // 5)])
+@pytest.mark.parametrize(("operator", "kills", "fewest"), [("all kinds", 200, 5), ("a table", 40, 0)])
 def test_killed_at_random_moments_the_newest_complete_snapshot_is_always_restored_exactly(
-    lives: Lives, folder: Path, operator: str, kills: int
+    lives: Lives, folder: Path, operator: str, kills: int, fewest: int
 ) -> None:
     random = Random(f"{operator} is killed")
     job = Job(lives, folder, operator)
@@ -268,7 +271,10 @@ def test_killed_at_random_moments_the_newest_complete_snapshot_is_always_restore
         job.disturb(random)
         amplification = 1.1 if number % 40 < 25 else 100.0  # deltas that are not consolidated are merged
         course = job.live(
-            Moment.drawn(random), parallelism=random.choice(_PARALLELISMS), space_amplification=amplification
+            Moment.drawn(random),
+            parallelism=random.choice(_PARALLELISMS),
+            space_amplification=amplification,
+            memory=random.choice(_MEMORY),
         )
         assert course.exit_code == -signal.SIGKILL, course
         killed[course.events[-1][0]] += 1
@@ -276,7 +282,7 @@ def test_killed_at_random_moments_the_newest_complete_snapshot_is_always_restore
     phases = {phase: sum(killed[event] for event in events) for phase, events in DURING.items()}
     print(f"{operator}: killed while {phases}, after {dict(killed)}; {restored} restored, {job.rewritten} in snapshots")
     assert set(killed) <= set(_ALL)
-    assert min(phases.values()) >= kills // 50, phases
+    assert min(phases.values()) >= fewest, phases
     assert restored >= kills // 2
     job.end()
 
