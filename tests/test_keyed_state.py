@@ -125,7 +125,7 @@ def snapshot(state: KeyedState, number: int) -> FileSet:
 def test_keyed_state_is_what_dictionaries_say(
     backends: tuple[Literal["rocksdb", "heap"], ...], search_factor: int
 ) -> None:
-    how_far = settings(max_examples=8 * search_factor, stateful_step_count=20, suppress_health_check=list(HealthCheck))
+    how_far = settings(max_examples=4 * search_factor, stateful_step_count=15, suppress_health_check=list(HealthCheck))
     check_keyed_state(*(Options(backend=backend) for backend in backends), how_far=how_far)
 
 

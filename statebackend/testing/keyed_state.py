@@ -199,6 +199,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         lag=st.integers(1, 3),
         number=st.integers(1, 60),
         fault=st.sampled_from([Fault.NONE, *Fault]),
+        parallelism=st.integers(1, 4),
     )
     def go_on_for_epochs(
         self,
@@ -209,8 +210,9 @@ class KeyedStateMachine(RuleBasedStateMachine):
         lag: int,
         number: int,
         fault: Fault,
+        parallelism: int,
     ) -> None:
-        """Epochs one after the other, of which so many are on their way at once; complete unless the store fails."""
+        """Epochs one after the other, of which so many are on their way at once; then a restore."""
         for step in range(epochs):
             keys = self._keys[(number + step) * width % (MANY - width) :][:width]
             for subject in map(self._chosen, which):
@@ -221,6 +223,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
             if self._newest != NO_EPOCH and step % (2 * lag) == 0:
                 self.complete()
             self._compare(self._chosen(which[0]), namespaces[0])
+        self.restore(which=number % 2, parallelism=parallelism, options=range(4), elsewhere=number % 4 == 0)
 
     @rule(
         which=st.integers(0, 3),
@@ -228,7 +231,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         options=st.permutations(range(4)),
         elsewhere=st.booleans(),
     )
-    def restore(self, which: int, parallelism: int, options: list[int], elsewhere: bool) -> None:
+    def restore(self, which: int, parallelism: int, options: Sequence[int], elsewhere: bool) -> None:
         """Start again from the newest complete epoch, or from an older one; all has to be as it was."""
         epochs = sorted(self._job.snapshots)
         epoch = epochs[max(0, len(epochs) - 1 - which)]
