@@ -135,22 +135,31 @@ def test_each_of_many_small_epochs_restores_while_files_are_rewritten_all_the_ti
 ) -> None:
     options = Options(backend=backend, policy=Restless())
     state = opening(options=options)
-    users, counts = [f"user-{number}" for number in range(200)], dict.fromkeys([f"user-{n}" for n in range(200)], 0)
+    users = [f"user-{number}" for number in range(200)]
+    rows: dict[str, int] = {}
     sets: dict[int, tuple[FileSet, dict[str, int]]] = {}
     for number in range(1, 61):
         some = users[number * 37 % 160 :][:40] if number > 1 else users
+        gone = users[number * 53 % 190 :][:10]
         state["table"].update(state.keys(pa.array(some)), {"number": pa.array([1] * len(some))})
-        counts = counts | {user: counts[user] + 1 for user in some}
-        sets[number] = snapshot(state, number), counts
+        state["table"].remove(state.keys(pa.array(gone)))
+        rows = {user: rows.get(user, 0) + (user in some) for user in {*rows, *some} - {*gone}}
+        for user in some:
+            set_count(state, user, rows.get(user, 0))
+        for user in gone:
+            state.set_key(user)
+            state["count"].clear()
+        sets[number] = snapshot(state, number), rows
     done = state.statistics().background
     assert done.bases > 5
     assert done.merges > 2
     assert done.trouble is None
-    for number in range(30, 61):
+    for number in range(20, 61):
         files, expected = sets[number]
         restored = opening(files, options, folder="elsewhere")
         found = restored["table"].read(restored.keys(pa.array(users))).column("rows").to_pylist()
-        assert found == list(expected.values()), number
+        assert found == [expected.get(user) for user in users], number
+        assert [count_of(restored, user) for user in users] == [expected.get(user, 0) for user in users], number
         restored.close()
 
 
