@@ -64,7 +64,7 @@ def test_the_bounds_of_a_range_hold_its_entries_and_no_others(first: int, length
     groups = KeyGroupRange(KeyGroup(first), KeyGroup(first + length))
     start, end = entries.bounds(groups)
     name = entries.row(group, StateId(0xFFFFFFFF), rest, rest)
-    assert (start <= name < end) == (group in groups)
+    assert (start <= name < end) == (KeyGroup(group) in groups)
 
 
 def test_what_a_file_says_of_itself_lies_behind_all_key_groups() -> None:
