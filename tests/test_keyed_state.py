@@ -514,3 +514,14 @@ def test_a_partition_reads_its_groups_and_no_others(opening: Opening) -> None:
             assert key not in found
             found[key] = value
     assert found == {key: number + 1 for number, key in enumerate(keys)}
+
+
+def test_what_is_appended_after_a_restore_comes_behind_what_was_there(opening: Opening) -> None:
+    files: FileSet | None = None
+    for number in range(1, 4):
+        state = opening(files)
+        state.set_key("a")
+        state["words"].add(str(number))
+        files = snapshot(state, number)
+        assert state["words"].get() == [str(known) for known in range(1, number + 1)]
+        state.close()
