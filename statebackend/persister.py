@@ -7,6 +7,7 @@ thread writes all files, so that a base is made of a backend that nothing change
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -28,7 +29,12 @@ from statebackend.local_files import LocalFiles
 from statebackend.state_files import NotLinked, StateFiles
 from statebackend.store import BlobStore
 from statebackend.transfer import Upload, upload_all
+from statebackend.unused_memory import give_back
 from statebackend.uploads import Durable, Emptied, Merged, NotDurable, Persisted, Uploads
+
+
+class EpochOrder(ValueError):
+    """A cut for an epoch that is not later than the last one, or than what was restored; nothing was cut."""
 
 
 @dataclass(slots=True)
@@ -39,7 +45,7 @@ class _Delta:
     """What it is in, once it is written; none if nothing had changed."""
     stored: bool = False
     taken: bool = False
-    """Whether the backend has it, or is about to."""
+    """Whether the backend has it, or takes it as soon as it can."""
     released: bool = False
 
 
@@ -67,7 +73,6 @@ class _Taken:
 
 @dataclass(frozen=True, slots=True)
 class _NotTaken:
-    epochs: tuple[Epoch, ...]
     reason: str
 
 
@@ -131,7 +136,11 @@ class Persister:
         self._groups = restored.range
         self._linked = {file.path: file for file in restored.files}
         self._heard_of = set(self._linked)
-        self._waiting: list[tuple[FileRef, Path]] = []
+        self._last_cut = max((file.epoch for file in restored.files), default=None)
+        self._behind = False
+        # Of the thread for the disk: what the backend has still to take, each after the one before it.
+        self._due: deque[tuple[Epoch, tuple[FileRef, ...]]] = deque()
+        self._waiting: deque[tuple[tuple[KeyGroupRange, ...], Path | None]] = deque()
         self._taken_up_to = max((file.epoch for file in restored.files), default=NO_EPOCH)
         self._rewritten: _Rewritten | None = None
         self._rewritten_size = 0
@@ -155,7 +164,14 @@ class Persister:
     # --- called by the owner of the state -----------------------------------------------------------------------------
 
     def cut(self, epoch: Epoch) -> None:
-        """The state as it is now is the epoch's; everything else happens in the background. Takes milliseconds."""
+        """The state as it is now is the epoch's; everything else happens in the background. Takes milliseconds.
+
+        `EpochOrder` if the epoch does not follow on the last one: a declined epoch is not cut again, the next one is.
+        """
+        last = self._last_cut
+        if last is not None and (epoch <= last or epoch.number <= last.number):
+            raise EpochOrder(f"epoch {epoch} cannot be cut after {last}: epochs rise, and their numbers with them")
+        self._last_cut = epoch
         self._deltas[epoch] = _Delta(self._state.freeze(epoch.number))
         reached(fail_points.DELTA_FROZEN)
         for due in self._uploads.freeze(epoch):
@@ -201,7 +217,8 @@ class Persister:
             if not delta.taken:
                 delta.taken = True
                 due.append((epoch, delta.files))
-        if due:
+        if due or self._behind:
+            self._behind = False
             self._disk.submit(self._ingest, due)
 
     def _not_in_a_set(self) -> set[str]:
@@ -223,10 +240,8 @@ class Persister:
                     self._state.release(self._deltas[epoch].frozen)
                     self._deltas[epoch].released = True
                     self._settle(epoch)
-            case _NotTaken(epochs, reason):
-                self._trouble = reason
-                for epoch in epochs:
-                    self._deltas[epoch].taken = False
+            case _NotTaken(reason):
+                self._trouble, self._behind = reason, True
             case _Rewritten():
                 self._rewritten = result
                 self._heard_of.update(file.path for file in result.made)
@@ -248,7 +263,7 @@ class Persister:
         durable = self._uploads.persisted(epoch, changes)
         if durable:
             newest = durable[-1].epoch
-            self._plan(newest, sum(_size_of(self._deltas.get(one.epoch)) for one in durable))
+            self._consider(newest, sum(_size_of(self._deltas.get(one.epoch)) for one in durable))
         self._settle(epoch)
         return durable
 
@@ -258,21 +273,21 @@ class Persister:
         if delta.stored and delta.released:
             del self._deltas[epoch]
 
-    def _plan(self, epoch: Epoch, changed: int) -> None:
-        """See whether files should be rewritten, now that so many bytes have come into the set."""
+    def _consider(self, epoch: Epoch, changed: int) -> None:
+        """Have it seen whether files should be rewritten, now that so many bytes have come into the set."""
+        answered = None
         if self._rewrite_due is not None and self._rewrite_due <= epoch:
-            self._planner.answered(self._rewritten_size)
-            self._rewrite_due = None
-        steps = self._planner.changed(self._uploads.files, changed)
-        if steps:
-            self._disk.submit(self._rewrite, steps)
+            answered, self._rewrite_due = self._rewritten_size, None
+        self._disk.submit(self._plan, self._uploads.files, changed, answered)
 
     # --- in the background: one thread for the disk -------------------------------------------------------------------
+    # Whatever goes wrong there is told, or an epoch would wait for ever; a panic in RocksDB's library is no `Exception`.
 
     def _tell(self, result: _Result) -> None:
         self._results.put(result)
         if self._wake is not None:
-            self._wake()
+            with suppress(Exception):  # `poll` finds it all the same, and what comes next must be done
+                self._wake()
 
     def _write(self, epoch: Epoch, frozen: Frozen) -> None:
         try:
@@ -280,24 +295,33 @@ class Persister:
             files = self._files.write_all(frozen.entries(), self._groups, epoch, kind, frozen.size)
             self._linked.update({file.path: file for file in files})
             reached(fail_points.DELTA_WRITTEN)
-        except Exception as error:
-            self._tell(_Failed(epoch, str(error)))
+        except BaseException as error:
+            self._tell(_Failed(epoch, _text(error)))
             return
         self._tell(_Written(epoch, files))
         self._uploaders.submit(self._upload, epoch, files)
 
     def _ingest(self, due: Sequence[tuple[Epoch, tuple[FileRef, ...]]]) -> None:
-        epochs = tuple(epoch for epoch, _ in due)
+        """Bring cuts into the backend. None gets in before an older one that did not: that is tried first."""
+        self._due.extend(due)
+        taken: list[Epoch] = []
+        reason = None
         try:
             reached(fail_points.BEFORE_INGEST)
-            for _, files in due:
+            while self._due:
+                epoch, files = self._due[0]
                 self._take_files(files)
+                self._due.popleft()
+                self._taken_up_to = epoch
+                taken.append(epoch)
             reached(fail_points.AFTER_INGEST)
-        except Exception as error:
-            self._tell(_NotTaken(epochs, f"epochs up to {epochs[-1]} did not get into the local backend: {error}"))
-            return
-        self._taken_up_to = max(self._taken_up_to, *epochs)
-        self._tell(_Taken(epochs))
+        except BaseException as error:
+            listed = ", ".join(str(epoch) for epoch, _ in self._due)
+            reason = f"epochs {listed} did not get into the local backend: {_text(error)}"
+        if taken:
+            self._tell(_Taken(tuple(taken)))
+        if reason is not None:
+            self._tell(_NotTaken(reason))
 
     def _take_files(self, files: tuple[FileRef, ...]) -> None:
         """Bring a cut into the backend, but one that is all there is only when the next one has to go on top of it.
@@ -306,24 +330,28 @@ class Persister:
         next cut will be all there is again.
         """
         if files and files[0].kind is FileKind.BASE:
-            links = [(file, self._files.link(file)) for file in files]
+            links = [(file.ranges, self._files.link(file)) for file in files]
             for _, unused in self._waiting:
-                unused.unlink()
-            self._waiting = links
+                if unused is not None:
+                    unused.unlink(missing_ok=True)
+            empty = _unmentioned(files, self._groups)
+            self._waiting = deque([(empty, None), *links] if empty else links)
         elif files:
             self._take_waiting()
-            self._backend.ingest([self._files.link(file) for file in files])
+            with self._files.links(files) as paths:
+                self._backend.ingest(paths)
 
     def _take_waiting(self) -> None:
-        if not self._waiting:
-            return
-        empty = _unmentioned((file for file, _ in self._waiting), self._groups)
-        if empty:
-            self._backend.rebase(empty, None)
         while self._waiting:
-            file, link = self._waiting[0]
-            self._backend.rebase(file.ranges, link)
-            del self._waiting[0]
+            self._backend.rebase(*self._waiting[0])
+            self._waiting.popleft()
+
+    def _plan(self, files: FileSet, changed: int, answered: int | None) -> None:
+        if answered is not None:
+            self._planner.answered(answered)
+        steps = self._planner.changed(files, changed)
+        if steps:
+            self._rewrite(steps)
 
     def _rewrite(self, steps: Sequence[Consolidate | Merge]) -> None:
         bases: list[FileRef] = []
@@ -345,8 +373,8 @@ class Persister:
                         if merged is not None:
                             merges.append(Merged(frozenset(file.path for file in run), merged))
                 reached(fail_points.BASE_WRITTEN)
-        except Exception as error:
-            reason = f"files could not be rewritten at epoch {epoch}: {error}"
+        except BaseException as error:
+            reason = f"files could not be rewritten at epoch {epoch}: {_text(error)}"
         changes = Persisted(tuple(bases), tuple(emptied), tuple(merges))
         made = (*bases, *(merge.file for merge in merges))
         self._linked.update({file.path: file for file in made})
@@ -357,7 +385,8 @@ class Persister:
         live = self._backend.scan(*naming.bounds(groups))
         base = self._files.write(self._state.settled(live, epoch.number), epoch, FileKind.BASE, size=0)
         reached(fail_points.BASE_LINKED)
-        self._backend.rebase([groups], None if base is None else self._files.link(base))
+        with self._files.links(() if base is None else (base,)) as paths:
+            self._backend.rebase([groups], *(paths or [None]))
         return base
 
     def _forget(self, paths: set[str]) -> None:
@@ -373,8 +402,8 @@ class Persister:
         try:
             self._put(files)
             reached(fail_points.DELTA_UPLOADED)
-        except Exception as error:
-            self._tell(_Failed(epoch, str(error)))
+        except BaseException as error:
+            self._tell(_Failed(epoch, _text(error)))
             return
         self._tell(_Stored(epoch))
 
@@ -384,8 +413,8 @@ class Persister:
         try:
             self._put(made)
             reached(fail_points.BASE_UPLOADED)
-        except Exception as error:
-            changes, reason = Persisted(), f"rewritten files of epoch {epoch} could not be uploaded: {error}"
+        except BaseException as error:
+            changes, reason = Persisted(), f"rewritten files of epoch {epoch} could not be uploaded: {_text(error)}"
         self._tell(_Rewritten(changes, epoch, made, reason))
 
     def _put(self, files: Sequence[FileRef]) -> None:
@@ -410,6 +439,10 @@ def _changes(files: tuple[FileRef, ...], groups: KeyGroupRange) -> Persisted:
 
 def _unmentioned(files: Iterable[FileRef], groups: KeyGroupRange) -> tuple[KeyGroupRange, ...]:
     return without((groups,), (part for file in files for part in file.ranges))
+
+
+def _text(error: BaseException) -> str:
+    return str(error) or repr(error)
 
 
 def _size_of(delta: _Delta | None) -> int:
