@@ -281,7 +281,7 @@ class Persister:
         self._disk.submit(self._plan, self._uploads.files, changed, answered)
 
     # --- in the background: one thread for the disk -------------------------------------------------------------------
-    # Whatever goes wrong there is told, or an epoch would wait for ever; a panic in RocksDB's library is no `Exception`.
+    # Whatever goes wrong is told, or an epoch would wait for ever; a panic in RocksDB's library is no `Exception`.
 
     def _tell(self, result: _Result) -> None:
         self._results.put(result)
@@ -386,7 +386,7 @@ class Persister:
         base = self._files.write(self._state.settled(live, epoch.number), epoch, FileKind.BASE, size=0)
         reached(fail_points.BASE_LINKED)
         with self._files.links(() if base is None else (base,)) as paths:
-            self._backend.rebase([groups], *(paths or [None]))
+            self._backend.rebase([groups], paths[0] if paths else None)
         return base
 
     def _forget(self, paths: set[str]) -> None:

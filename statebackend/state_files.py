@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from heapq import merge
 from itertools import count, groupby
 from operator import itemgetter
@@ -77,8 +77,9 @@ class StateFiles:
         """One delta that says what these say where they are valid; see `FileSet.merged`."""
         with ExitStack() as stack:
             sources = []
-            for age, file in enumerate(reversed(run)):
-                content = stack.enter_context(read_sst(self.link(file), self._folder))
+            links = stack.enter_context(self.links(run))
+            for age, (file, link) in enumerate(zip(reversed(run), reversed(links), strict=True)):
+                content = stack.enter_context(read_sst(link, self._folder))
                 sources.append(_valid(content.entries, file.ranges, age))
             newest = _first_of_each(merge(*sources, key=itemgetter(0, 1)))
             return self.write(newest, run[-1].epoch, FileKind.DELTA, sum(file.size for file in run))
@@ -89,6 +90,18 @@ class StateFiles:
         if not self._local.link_into(file, target):
             raise NotLinked(f"the local copy of {file.path} of epoch {file.epoch} has gone from {self._local.folder}")
         return target
+
+    @contextmanager
+    def links(self, files: Sequence[FileRef]) -> Iterator[list[Path]]:
+        """Links to the files that may be consumed; those that were not are removed in the end."""
+        made: list[Path] = []
+        try:
+            for file in files:
+                made.append(self.link(file))
+            yield made
+        finally:
+            for link in made:
+                link.unlink(missing_ok=True)
 
     def _scratch(self) -> Path:
         return self._folder / f"{next(self._numbers)}.sst"
