@@ -12,7 +12,10 @@ from statebackend.table import Table
 from statebackend.table_spec import Aggregated, TableSpec
 
 _BYTES_PER_KEY: Final = 160
-"""What a key takes in memory besides its accumulators: its bytes, its place in the index, its marks. About."""
+"""What a key is taken to need besides its accumulators, as long as nobody knows: its bytes, its index, its marks."""
+
+_COPIES: Final = 3
+"""Besides the table there is what a cut has frozen, on its way into a file, and slots that wait for that to be done."""
 
 
 class Aggregates(Declaration[Table]):
@@ -33,8 +36,9 @@ class Aggregates(Declaration[Table]):
         """The table in one partition."""
         context, spec = place.context, self._table(place.spec.stored_as)
         slot = _BYTES_PER_KEY + sum(column.dtype.itemsize for column in spec.accumulators.values())
-        slots = max(1, place.cache_bytes // slot)
-        return Table(spec, context.key_type, context.groups, context.max_parallelism, place.rows, slots)
+        memory = place.cache_bytes // _COPIES
+        slots = max(1, memory // slot)
+        return Table(spec, context.key_type, context.groups, context.max_parallelism, place.rows, slots, memory)
 
     def _table(self, name: str) -> TableSpec:
         return TableSpec(name, self._outputs, self._ttl)

@@ -29,6 +29,9 @@ from statebackend.table_spec import EXPIRES, Layout, TableError, TableSpec, colu
 _EVICTED_AT_ONCE = 8
 """When memory is full, that part of all keys leaves it at once."""
 
+_ENOUGH_TO_WEIGH = 1 << 12
+"""With fewer keys than that, what a key takes is not known yet."""
+
 _LOADED_AT_ONCE = 16
 """So many key groups are read together, if so many are needed."""
 
@@ -56,7 +59,8 @@ class Accumulated:
 class Table:
     """The aggregates of the keys of some key groups. All calls come from one thread.
 
-    At most `max_slots` keys, and those of one batch more, are in memory; the least recently used ones become rows.
+    At most `max_slots` keys, and those of one batch more, are in memory; the least recently used ones become rows. If
+    `memory` is given, then so many keys as take about that many bytes, once it is known what a key takes.
     What is used is known by the epoch, and within an epoch by when it was first used.
 
     An error that is no `TableError` may leave a batch applied in part: return to the last epoch then.
@@ -70,6 +74,7 @@ class Table:
         max_parallelism: int,
         store: Entries,
         max_slots: int,
+        memory: int | None = None,
     ) -> None:
         if max_slots < 1:
             raise TableError(f"table {spec.name!r} may have {max_slots} keys in memory; allow at least one")
@@ -77,6 +82,8 @@ class Table:
         self._layout = Layout(spec.name, spec.accumulators, key_type, groups, max_parallelism)
         self._store = store
         self._max_slots = max_slots
+        self._memory = memory
+        self._weigh_at = _ENOUGH_TO_WEIGH
         self._least_hash = np.uint64(-(-(groups.first << 64) // max_parallelism))
         self._greatest_hash = np.uint64(-(-(groups.end << 64) // max_parallelism) - 1)
         self._clock = TouchClock()
@@ -322,9 +329,17 @@ class Table:
         self._evict_excess()
 
     def _evict_excess(self) -> None:
+        if self._memory is not None and self._size >= self._weigh_at:
+            self._weigh(self._memory)
         excess = self._size - self._max_slots
         if excess > 0:
             self._evict(min(self._size, excess + self._max_slots // _EVICTED_AT_ONCE))
+
+    def _weigh(self, memory: int) -> None:
+        """Learn what a key takes. What counts are all slots there ever were, as their memory is not given back."""
+        slots = sum(space.slot_limit for space in self._spaces.values())
+        self._max_slots = max(1, memory * slots // self.memory_bytes())
+        self._weigh_at = min(self._size * 5 // 4, self._max_slots)
 
     def _evict(self, count: int) -> None:
         """Make rows of that many keys."""

@@ -75,6 +75,11 @@ class TableSpace:
     def __len__(self) -> int:
         return len(self._index) - self._dead_count
 
+    @property
+    def slot_limit(self) -> int:
+        """How many slots there ever were at once."""
+        return self._index.slot_limit
+
     def memory_bytes(self) -> int:
         """The memory that it occupies, about."""
         by_slot = (*self.columns.values(), self._touched, self._added, self._alive)

@@ -47,7 +47,7 @@ _ENTRY_OVERHEAD: Final = 150
 
 _FIRST_GUESS: Final = 300
 _ENOUGH: Final = 16 * _STEP
-"""Of so many the latest are thought to be like all."""
+"""Entries are weighed again when so many have come."""
 
 _SMALLEST: Final = 2 * _STEP
 
@@ -166,7 +166,7 @@ class WriteBack(Generic[S]):
 
     __slots__ = (
         "_absent", "_budget", "_came", "_context", "_frozen", "_limit", "_old", "_parse", "_payloads", "_retired",
-        "_rows", "_spilling", "_state", "_weighed", "_weight", "dirty", "young",
+        "_rows", "_spilling", "_state", "_unweighed", "_weight", "dirty", "young",
     )  # fmt: skip
 
     def __init__(
@@ -182,7 +182,7 @@ class WriteBack(Generic[S]):
         self._context, self._rows, self._state = context, rows, state
         self._payloads, self._parse, self._absent, self._budget = payloads, parse, absent, budget
         self._came = 0
-        self._weight, self._weighed = _FIRST_GUESS, False
+        self._weight, self._unweighed = _FIRST_GUESS, 0
         self._limit = max(_SMALLEST, budget // (_SHARES * _FIRST_GUESS))
         self.young: dict[Address, S] = _Generation(self._find)
         self.dirty: dict[Address, Kept[S]] = {}
@@ -314,7 +314,8 @@ class WriteBack(Generic[S]):
         """Do a little of what is to be done: in steps, so that nobody waits for all of it."""
         for _ in range(min(2 * _STEP, len(self._retired))):
             self._retired.popitem()
-        if len(self.young) >= self._limit or not self._weighed:
+        self._unweighed += _STEP
+        if len(self.young) >= self._limit or self._unweighed >= min(_ENOUGH, len(self.young)):
             self._weigh()
         if len(self.young) >= self._limit:
             self._retired, self._old = self._old, self.young
@@ -341,12 +342,12 @@ class WriteBack(Generic[S]):
             frozen.outdate(addresses)
 
     def _weigh(self) -> None:
-        """Learn from the latest entries how large they are."""
-        sample = list(islice(reversed(self.young.items()), _SAMPLED))
-        if sample:
-            self._weighed = len(self.young) >= _ENOUGH
-            size = sum(_size(address) + _size(kept) for address, kept in sample)
-            self._weight = _ENTRY_OVERHEAD + size // len(sample)
+        """Learn how large the latest entries are, and the latest written, as those that were read may be absent."""
+        self._unweighed = 0
+        samples = [list(islice(reversed(kept.items()), _SAMPLED)) for kept in (self.young, self.dirty)]
+        sizes = [sum(_size(address) + _size(kept) for address, kept in some) // len(some) for some in samples if some]
+        if sizes:
+            self._weight = _ENTRY_OVERHEAD + max(sizes)
             self._limit = max(_SMALLEST, self._budget // (_SHARES * self._weight))
 
 

@@ -57,6 +57,7 @@ EDGES = {
     "statebackend/state_reader.py",
     "statebackend/table.py",
     "statebackend/transfer.py",
+    "statebackend/unused_memory.py",
 }
 """The modules that touch the world. Every other one, outside the test kits, is a core: new modules are cores too."""
 
