@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+BLOB_UNFINISHED: Final = "blob unfinished"
 RUN_BEGUN: Final = "run begun"
 RESTORE_DOWNLOADED: Final = "restore downloaded"
 RESTORE_FETCHED: Final = "restore fetched"
@@ -28,6 +29,7 @@ SNAPSHOTS_REMOVED: Final = "snapshots removed"
 GARBAGE_DELETED: Final = "garbage deleted"
 
 POINTS: Final = (
+    BLOB_UNFINISHED,
     RUN_BEGUN,
     RESTORE_DOWNLOADED,
     RESTORE_FETCHED,

@@ -18,6 +18,8 @@ from secrets import token_hex
 from stat import S_ISDIR
 from typing import BinaryIO
 
+from statebackend import fail_points
+from statebackend.fail_points import reached
 from statebackend.store import (
     BadBlobPath,
     BlobInfo,
@@ -158,6 +160,7 @@ class LocalStore:
             fill(file)
             file.flush()
             os.fsync(file.fileno())
+            reached(fail_points.BLOB_UNFINISHED)
             yield new
 
     def _make_folder(self, folder: Path) -> None:

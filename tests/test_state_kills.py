@@ -59,7 +59,7 @@ DURING: Final = {
         CHECKING,
     ),
     "writing": (READY, UPDATING, fail_points.DELTA_FROZEN, fail_points.FILE_WRITTEN),
-    "uploading": (fail_points.DELTA_WRITTEN, WAITING, fail_points.DELTA_UPLOADED),
+    "uploading": (fail_points.BLOB_UNFINISHED, fail_points.DELTA_WRITTEN, WAITING, fail_points.DELTA_UPLOADED),
     "completing": (COMPLETING, fail_points.SNAPSHOT_COMPLETED, COMPLETED),
     "ingesting": (fail_points.BEFORE_INGEST, fail_points.AFTER_INGEST, fail_points.LINKS_PRUNED),
     "consolidating": (fail_points.BASE_LINKED, fail_points.BASE_WRITTEN, fail_points.BASE_UPLOADED),
