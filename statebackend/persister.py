@@ -320,6 +320,7 @@ class Persister:
             reason = f"epochs {listed} did not get into the local backend: {_text(error)}"
         if taken:
             self._tell(_Taken(tuple(taken)))
+        give_back()
         if reason is not None:
             self._tell(_NotTaken(reason))
 
