@@ -331,9 +331,16 @@ class WriteBack(Generic[S]):
         taken = [(address, kept) for address, kept in taken if address not in self.dirty]
         if not taken:
             return
-        addresses = [address for address, _ in taken]
-        left = iter(self._payloads([kept for _, kept in taken if not isinstance(kept, Absence)]))
-        for name, (_, kept) in zip(self._context.rows(self._state, addresses), taken, strict=True):
+        try:
+            self._put(taken)
+        except BaseException:
+            self._spilling.update(taken)
+            raise
+
+    def _put(self, written: Sequence[tuple[Address, Kept[S]]]) -> None:
+        addresses = [address for address, _ in written]
+        left = iter(self._payloads([kept for _, kept in written if not isinstance(kept, Absence)]))
+        for name, (_, kept) in zip(self._context.rows(self._state, addresses), written, strict=True):
             if kept is ABSENT:
                 self._rows.delete(name)
             else:

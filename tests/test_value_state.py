@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from statebackend.backend import LocalDiskFull
 from statebackend.codec_choice import codec_of
 from statebackend.codecs import Codec, IntCodec, Pickled
 from statebackend.entries import state_id
@@ -277,6 +279,33 @@ def test_values_that_are_spilled_bit_by_bit_between_cuts_are_not_lost(walk: list
         rows.take_oldest(cut)
     read = {entry.key: entry.value for entry in (total.decode_entry(*row) for row in rows.below.items())}
     assert read == model
+
+
+def test_what_the_rows_refuse_while_memory_is_short_is_not_lost() -> None:
+    class RefusingRows(RowsInADict):
+        puts = 0
+
+        def put(self, name: bytes, payload: bytes) -> None:
+            self.puts += 1
+            if self.puts % 1000 == 0:
+                raise LocalDiskFull("there was no room")
+            super().put(name, payload)
+
+    context, rows = a_context(), RefusingRows()
+    total = a_state(context, rows, codec_of(int), lambda: 0, budget=1)
+    refused = 0
+    for number in range(10_000):
+        context.set_key(f"key {number}")
+        try:
+            total.set(number)
+        except LocalDiskFull:
+            refused += 1
+            total.set(number)
+    assert refused > 1
+    for number in range(10_000):
+        context.set_key(f"key {number}")
+        with suppress(LocalDiskFull):
+            assert total.get() == number
 
 
 def test_an_entry_is_read_by_people_and_written_back_as_it_was() -> None:
