@@ -49,6 +49,7 @@ _LOCK: Final = "lock"
 _LINKS: Final = "links"
 _WORK: Final = "work-"
 
+_FOR_ANY_STATE: Final = 48 << 20
 _FOR_BACKEND: Final = 4
 _FOR_OVERLAY: Final = 32
 """Parts of the memory: for what is read of the backend, and of the rows that memory had no room for."""
@@ -56,6 +57,10 @@ _FOR_OVERLAY: Final = 32
 
 class FolderInUse(BackendError):
     """Another process, or another state in this one, works in the local folder."""
+
+
+class ForkedState(BackendError):
+    """The state was opened by the process that this one was forked from; the folder and the threads are that one's."""
 
 
 class SnapshotFailed(Exception):
@@ -93,7 +98,12 @@ OpenBackend = Callable[[Path, Floors, int], Backend]
 class Options:
     """How state is kept: in a backend of this package, or in your own.
 
-    `memory` bounds what one partition's state takes, about; a quarter is for the backend. `allow_dropped` and `renamed`
+    `memory` bounds by how much the process grows for one partition's state, about: caches, tables and what a cut has
+    frozen, what is made of them on the way into files, and what allocators keep. 128 MiB are the least that can be
+    held, as some 50 MiB are needed for any state; a process that sets `MALLOC_ARENA_MAX=2` stays further below. What
+    one call reads or writes is the caller's. A backend on the heap is not bounded, as it is all of the state.
+
+    `allow_dropped` and `renamed`
     say what has changed in the declaration since the state was written: states that are declared no longer, and former
     names with their present ones.
     """
@@ -105,6 +115,11 @@ class Options:
     downloads_at_once: int = 8
     allow_dropped: frozenset[str] = frozenset()
     renamed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def held(self) -> int:
+        """How much of the memory may hold state; the rest is for work on it, and for what allocators keep."""
+        return max(self.memory - _FOR_ANY_STATE, self.memory // 4) // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +167,7 @@ class KeyedState:
         if groups is not None and groups != files.range:
             raise ValueError(f"the files are of key groups {files.range}, not {groups}; project or unite them first")
         self._options = options
+        self._process = os.getpid()
         self._lock = _locked(folder)
         self._work = folder / f"{_WORK}{token_hex(8)}"
         self._backend: Backend | None = None
@@ -184,8 +200,9 @@ class KeyedState:
         newest = max((file.epoch.number for file in files.files), default=0)
         self._restored = fetched.report
         self._context = KeyContext(schema.uid, schema.key_type, schema.max_parallelism, files.range, newest)
-        self._overlay = Overlay(self._work / "spilled", options.memory // _FOR_OVERLAY)
-        contents_memory = options.memory - options.memory // _FOR_BACKEND - options.memory // _FOR_OVERLAY
+        memory = options.held
+        self._overlay = Overlay(self._work / "spilled", memory // _FOR_OVERLAY)
+        contents_memory = memory - memory // _FOR_BACKEND - memory // _FOR_OVERLAY
         self._contents = Contents(operator.states, schema, self._context, backend, self._overlay, contents_memory)
         (self._work / "made").mkdir()
         writer = StateFiles(self._work / "made", local, names, _meta(schema))
@@ -202,7 +219,7 @@ class KeyedState:
         )
 
     def _new_backend(self, files: FileSet) -> Backend:
-        folder, backend, memory = self._work / "backend", self._options.backend, self._options.memory // _FOR_BACKEND
+        folder, backend, memory = self._work / "backend", self._options.backend, self._options.held // _FOR_BACKEND
         if backend == "heap":
             return HeapBackend(folder, floors(files))
         if backend == "rocksdb":
@@ -297,12 +314,17 @@ class KeyedState:
                         pass
 
     def _relieve(self, persister: Persister) -> None:
-        if self._contents.pending_bytes() > self._options.memory // 4:
+        if self._contents.pending_bytes() > self._options.held // 4:
             persister.take_early()
 
     def _running(self) -> Persister:
         if self._persister is None:
             raise ValueError("the state was closed")
+        if os.getpid() != self._process:
+            raise ForkedState(
+                f"{self._context.uid}: the state was opened by process {self._process} and is cut by that one alone; "
+                f"after a fork, open state in a folder of its own"
+            )
         return self._persister
 
     # --- looking at it, and the end -----------------------------------------------------------------------------------
@@ -320,7 +342,17 @@ class KeyedState:
         )
 
     def close(self) -> None:
-        """Give up memory, threads and scratch; what is in the store stays, and so do the local links to it."""
+        """Give up memory, threads and scratch; what is in the store stays, and so do the local links to it.
+
+        In a forked process nothing happens but that the folder is in use by one process less.
+        """
+        if os.getpid() == self._process:
+            self._close_parts()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _close_parts(self) -> None:
         if self._persister is not None:
             self._persister.close()
             self._persister = None
@@ -329,9 +361,6 @@ class KeyedState:
             self._backend.close()
             self._backend = None
         rmtree(self._work, ignore_errors=True)
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
 
     def __enter__(self) -> Self:
         return self

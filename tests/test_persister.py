@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
@@ -19,7 +20,7 @@ from statebackend.declarations import Value
 from statebackend.files import FileKind, FileRef, FileSet
 from statebackend.heap_backend import HeapBackend
 from statebackend.ids import Epoch, Generation
-from statebackend.keyed_state import KeyedState, Operator, Options, SnapshotFailed
+from statebackend.keyed_state import ForkedState, KeyedState, Operator, Options, SnapshotFailed
 from statebackend.keygroups import KeyGroupRange
 from statebackend.local_files import LocalFiles
 from statebackend.persister import EpochOrder
@@ -216,6 +217,29 @@ def test_an_epoch_that_does_not_follow_on_the_last_one_is_not_cut(
     assert (count_of(restored, "a"), count_of(restored, "b")) == (2, 3)
     with pytest.raises(EpochOrder, match="cannot be cut after 3-2"):
         restored.cut(epoch(3, generation=3))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_a_forked_process_neither_cuts_the_state_nor_takes_its_folder_away(opened: Open, backend: BackendName) -> None:
+    state = opened(options=Options(backend=backend))
+    set_count(state, "a", 1)
+    state.snapshot(epoch(1))
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            with state, pytest.raises(ForkedState, match="shop"):
+                state.cut(epoch(2))
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    state.completed(epoch(1))
+    polled_until(state, has_taken_all(state))
+    set_count(state, "b", 2)
+    restored = opened(files=state.snapshot(epoch(2)))
+    assert (count_of(restored, "a"), count_of(restored, "b")) == (1, 2)
 
 
 def test_a_merge_leaves_no_links_behind(tmp_path: Path) -> None:
