@@ -145,9 +145,9 @@ class LocalStore:
             self._file(path).unlink(missing_ok=True)
 
     def remove_leftovers(self) -> int:
-        """Remove what writers that died have left unfinished, and return how many files that were.
+        """Remove the files of writers that died. See `BlobStore.remove_leftovers`.
 
-        May run at any time, also while others write: a living writer holds a lock on its unfinished file.
+        A living writer holds a lock on its unfinished file.
         """
         with self._unavailable("remove leftovers"):
             return sum(_removed_if_abandoned(file) for file in self.root.rglob(f"{_TEMPORARY}*"))

@@ -94,6 +94,10 @@ class MemoryStore:
             if self._files.isfile(file):
                 self._files.rm_file(file)
 
+    def remove_leftovers(self) -> int:
+        """Do nothing: there are none. See `BlobStore.remove_leftovers`."""
+        return 0
+
     @contextmanager
     def _at(self, path: str) -> Iterator[str]:
         check_path(path)

@@ -145,6 +145,7 @@ class SnapshotFolder:
         for path in self._settled(lambda _: self._remove(keep)):
             self._store.delete(path)
             reached(fail_points.GARBAGE_DELETED)
+        self._store.remove_leftovers()
 
     def _remove(self, keep: int) -> list[str]:
         """Remove snapshots from the log; return what may be deleted now, in order."""

@@ -105,6 +105,12 @@ class BlobStore(Protocol):
     def delete(self, path: str) -> None:
         """Make sure that there is no such blob; nothing happens if there was none."""
 
+    def remove_leftovers(self) -> int:
+        """Remove what writers that died have left unfinished, which no listing shows; how many things that were.
+
+        May be called at any time, also while others write. A store whose leftovers are removed elsewhere does nothing.
+        """
+
     def upload(self, source: Path, path: str) -> None:
         """Like `write`, from a local file of any size, without holding it in memory."""
 

@@ -62,6 +62,9 @@ class PassedOn(BlobStore):
     def delete(self, path: str) -> None:
         self.store.delete(path)
 
+    def remove_leftovers(self) -> int:
+        return self.store.remove_leftovers()
+
     def upload(self, source: Path, path: str) -> None:
         self.store.upload(source, path)
 

@@ -525,3 +525,31 @@ def test_what_is_appended_after_a_restore_comes_behind_what_was_there(opening: O
         files = snapshot(state, number)
         assert state["words"].get() == [str(known) for known in range(1, number + 1)]
         state.close()
+
+
+# --- values that were evicted while cuts are on their way -------------------------------------------------------------
+
+CRAMPED: Final = Options(backend="heap", memory=1)
+"""So little memory that a value leaves the cache soon, and is spilled before its cut."""
+
+
+def test_a_value_of_the_younger_of_two_cuts_on_their_way_is_read_when_the_cache_has_lost_it(opening: Opening) -> None:
+    state = opening(options=CRAMPED)
+    keys = [f"k{number}" for number in range(100)]
+    for number in (1, 2):
+        for key in keys:
+            set_count(state, key, number)
+        state.cut(epoch(number))
+    for number in range(1000):
+        assert count_of(state, f"other{number}") == 0
+    assert [count_of(state, key) for key in keys] == [2] * len(keys)
+
+
+def test_what_is_being_spilled_when_a_cut_is_made_is_in_the_cut(opening: Opening) -> None:
+    for number in (129, 150, 200, 300, 500):
+        state = opening(options=CRAMPED, folder=f"from{number}")
+        for at in range(number):
+            set_count(state, f"k{at}", at + 1)
+        files = state.snapshot(epoch(1))
+        again = opening(files, folder=f"again{number}")
+        assert [count_of(again, f"k{at}") for at in range(number)] == list(range(1, number + 1))

@@ -228,7 +228,6 @@ class Job:
         assert snapshots[-1].epoch == self.reported
         needed = set[str]().union(*(snapshot.paths for snapshot in snapshots))
         assert {blob.path for blob in store.list("shared")} == needed
-        store.remove_leftovers()
         everything = {file for file in store.root.rglob("*") if file.is_file() and file.parent.name != "log"}
         assert everything == {store.root / path for path in needed}
         for part in snapshots[-1].parts:

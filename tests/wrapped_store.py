@@ -43,6 +43,9 @@ class WrappedStore:
         self.deleted.append(path)
         self.store.delete(path)
 
+    def remove_leftovers(self) -> int:
+        return self.store.remove_leftovers()
+
     def upload(self, source: Path, path: str) -> None:
         self.calls["upload"] += 1
         self.store.upload(source, path)
