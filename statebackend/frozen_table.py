@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
+from threading import Lock
 
 import numpy as np
 import pyarrow as pa
@@ -70,6 +71,7 @@ class FrozenSpace:
         self._deleted = deleted
         self._cleared = layout.no_groups() if cleared is None else cleared
         self._sorted: tuple[Block, NDArray[np.int64]] | None = None
+        self._sorting = Lock()
 
     @property
     def keys(self) -> int:
@@ -83,10 +85,11 @@ class FrozenSpace:
         return self._sorted is not None
 
     def sorted(self) -> tuple[Block, NDArray[np.int64]]:
-        """All rows by key group, deleted keys first in each, and the groups."""
-        if self._sorted is None:
-            self._sorted = self._sort()
-        return self._sorted
+        """All rows by key group, deleted keys first in each, and the groups. May be called by any thread."""
+        with self._sorting:
+            if self._sorted is None:
+                self._sorted = self._sort()
+            return self._sorted
 
     def _sort(self) -> tuple[Block, NDArray[np.int64]]:
         slots = np.concatenate([np.empty(0, dtype=np.int64), *self._changed.slots])

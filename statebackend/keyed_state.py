@@ -49,7 +49,7 @@ _LOCK: Final = "lock"
 _LINKS: Final = "links"
 _WORK: Final = "work-"
 
-_FOR_ANY_STATE: Final = 48 << 20
+_FOR_ANY_STATE: Final = 64 << 20
 _FOR_BACKEND: Final = 4
 _FOR_OVERLAY: Final = 32
 """Parts of the memory: for what is read of the backend, and of the rows that memory had no room for."""
@@ -100,7 +100,7 @@ class Options:
 
     `memory` bounds by how much the process grows for one partition's state, about: caches, tables and what a cut has
     frozen, what is made of them on the way into files, and what allocators keep. 128 MiB are the least that can be
-    held, as some 50 MiB are needed for any state; a process that sets `MALLOC_ARENA_MAX=2` stays further below. What
+    held, as some 60 MiB are needed for any state; a process that sets `MALLOC_ARENA_MAX=2` stays further below. What
     one call reads or writes is the caller's. A backend on the heap is not bounded, as it is all of the state.
 
     `allow_dropped` and `renamed`

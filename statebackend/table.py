@@ -355,6 +355,7 @@ class Table:
                 columns = {name: column[some] for name, column in space.columns.items()}
                 self._rows.put(space.keys_at(some), namespace, columns)
                 self._forget(space, some)
+                space.hurry()
 
     def _bring_in(self, space: TableSpace, keys: KeyColumn, which: NDArray[np.int64], namespace: bytes) -> None:
         """Take those of some of the keys that are rows into memory."""

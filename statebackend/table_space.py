@@ -182,6 +182,14 @@ class TableSpace:
         self._dead_count += len(slots)
         self._let_go()
 
+    def hurry(self) -> None:
+        """If there are more dead keys than others, read here and now what frozen parts need of them, and free them."""
+        if self._dead_count > len(self):
+            for ref in self._readers:
+                if (reader := ref()) is not None:
+                    reader.sorted()
+            self._let_go()
+
     def _let_go(self) -> None:
         """Free the slots of dead keys, unless a frozen part has still to read its keys."""
         if not self._dead or any(not reader.has_read for ref in self._readers if (reader := ref()) is not None):

@@ -31,7 +31,7 @@ from statebackend.fsspec_store import open_store
 from statebackend.ids import Attempt, Epoch, Generation
 from statebackend.keyed_state import KeyedState, Operator, Options
 from tests.bench.figures import Figure, figure, progress
-from tests.bench.state_inputs import BATCH, KEY_SIZE, OPERATOR, WORKLOAD, Bench, record_keys, splitmix
+from tests.bench.state_inputs import KEY_SIZE, OPERATOR, WORKLOAD, Bench, record_keys, splitmix
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class _Table:
     """Count and sum for keys of 80 characters, by the batch."""
 
     operator = OPERATOR
-    batch = BATCH
+    batch = 8_192
 
     def use(self, bench: Bench, keys: Numbers) -> None:
         bench.update(bench.state.keys(_names(keys)), pa.array(_value(keys)))
