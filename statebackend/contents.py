@@ -42,6 +42,7 @@ class FrozenContents:
     tables: tuple[FrozenTable, ...]
     only_tables: bool
     """Whether nothing else is declared, or was before."""
+    epoch_number: int
 
     @property
     def is_all(self) -> bool:
@@ -99,7 +100,7 @@ class Contents:
         self._times[epoch_number] = (self._context.watermark, self._context.processing_time)
         values = tuple(state.freeze() for state in self._cached)
         tables = tuple(table.freeze(epoch_number) for table in self._tables)
-        return FrozenContents(self.rows.freeze(), values, tables, self._only_tables)
+        return FrozenContents(self.rows.freeze(), values, tables, self._only_tables, epoch_number)
 
     def release(self, frozen: Frozen) -> None:
         """Forget what the backend has. See `Cuttable.release`."""
@@ -107,11 +108,12 @@ class Contents:
         self.rows.release(frozen.rows)
         for state, values in zip(self._cached, frozen.values, strict=True):
             state.release(values)
+        # No base will be of an earlier epoch than what the backend has.
+        for earlier in [known for known in self._times if known < frozen.epoch_number]:
+            del self._times[earlier]
 
     def settled(self, live: Iterator[tuple[bytes, bytes]], epoch_number: int) -> Iterator[tuple[bytes, bytes]]:
         """What a base of this epoch says. See `Cuttable.settled`."""
-        for earlier in [known for known in list(self._times) if known < epoch_number]:
-            self._times.pop(earlier, None)
         event, processing = self._times.get(epoch_number, (NO_WATERMARK, NO_WATERMARK))
         times = {state: event if kind == "event" else processing for state, kind in self._expiring.items()}
         return base_entries(live, epoch_number, self._table_names, times)

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, Self
 import pyarrow as pa
 
 from statebackend import fail_points
-from statebackend.backend import Backend, BackendError, Floors
+from statebackend.backend import Backend, BackendError, Floors, LocalDiskError
 from statebackend.consolidation import Policy
 from statebackend.contents import Contents
 from statebackend.declarations import Declaration
@@ -168,6 +168,7 @@ class KeyedState:
             raise ValueError(f"the files are of key groups {files.range}, not {groups}; project or unite them first")
         self._options = options
         self._process = os.getpid()
+        self._news: list[Durable | NotDurable] = []
         self._lock = _locked(folder)
         self._work = folder / f"{_WORK}{token_hex(8)}"
         self._backend: Backend | None = None
@@ -286,7 +287,8 @@ class KeyedState:
     def poll(self, timeout: float = 0) -> list[Durable | NotDurable]:
         """What became of epochs since the last call; waits up to `timeout` seconds for the first news of any kind."""
         persister = self._running()
-        news = persister.poll(timeout)
+        news = self._news + persister.poll(0 if self._news else timeout)
+        self._news = []
         self._relieve(persister)
         return news
 
@@ -300,18 +302,22 @@ class KeyedState:
     def snapshot(self, epoch: Epoch) -> FileSet:
         """Cut, and wait until the cut is in the store. `SnapshotFailed` says why it is not; work can go on then.
 
+        What became of other epochs meanwhile is for the next `poll`.
         The caller owes `completed` once all partitions have theirs.
         """
         self.cut(epoch)
-        while True:
+        others: list[Durable | NotDurable] = []
+        answer: Durable | NotDurable | None = None
+        while answer is None:
             for news in self.poll(timeout=1.0):
-                match news:
-                    case Durable(known, files) if known == epoch:
-                        return files
-                    case NotDurable(known, reason) if known == epoch:
-                        raise SnapshotFailed(f"{self._context.uid}: epoch {epoch} is not in the store: {reason}")
-                    case _:
-                        pass
+                if news.epoch == epoch:
+                    answer = news
+                else:
+                    others.append(news)
+        self._news = others
+        if isinstance(answer, NotDurable):
+            raise SnapshotFailed(f"{self._context.uid}: epoch {epoch} is not in the store: {answer.reason}")
+        return answer.files
 
     def _relieve(self, persister: Persister) -> None:
         if self._contents.pending_bytes() > self._options.held // 4:
@@ -380,6 +386,10 @@ def _locked(folder: Path) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(lock)
+        if not isinstance(error, BlockingIOError):
+            raise LocalDiskError(
+                f"could not lock the folder {folder}: {error}; use a folder on a local disk"
+            ) from error
         raise FolderInUse(f"{folder} is in use by another process or state; give each a folder of its own") from error
     return lock
 

@@ -173,6 +173,24 @@ def test_what_is_all_there_is_gets_into_the_backend_whole_though_it_fails_in_bet
     assert len(groups) == sum(len(part) for file in first.files for part in file.ranges)
 
 
+def test_what_became_of_other_epochs_during_a_snapshot_is_said_afterwards(opened: Open) -> None:
+    state = opened()
+    state.cut(epoch(1))
+    state.snapshot(epoch(2))
+    assert [news.epoch for news in state.poll(timeout=10)] == [epoch(1)]
+
+
+def test_cuts_that_change_nothing_leave_nothing_in_memory(opened: Open) -> None:
+    state = opened()
+    sizes = set()
+    for number in range(1, 20):
+        state.snapshot(epoch(number))
+        state.completed(epoch(number))
+        polled_until(state, has_taken_all(state))
+        sizes.add(len(state.contents._times))
+    assert sizes == {1}
+
+
 class Panic(BaseException):
     """As what comes of a panic inside RocksDB's library: no `Exception`."""
 
