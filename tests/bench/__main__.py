@@ -10,6 +10,7 @@ from tests.bench import (
     alignment,
     coordinator,
     slots,
+    state_memory,
     state_pauses,
     state_rescale,
     state_throughput,
@@ -58,6 +59,7 @@ def _workloads(*, small: bool = False, write: bool = False) -> Workloads:
         ),
         "state/pauses": lambda: state_pauses.figures(state_pauses.SMALL if small else state_pauses.FULL),
         "state/uploads": lambda: state_uploads.figures(state_uploads.SMALL if small else state_uploads.FULL),
+        "state/memory": lambda: state_memory.figures(state_memory.SMALL if small else state_memory.FULL),
         "state/rescale": lambda: state_rescale.figures(state_rescale.SMALL if small else state_rescale.FULL),
     }
 

@@ -1,0 +1,53 @@
+"""What states keep in memory follows the bytes they were given, however large keys and values turn out to be."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from statebackend.aggregates import Aggregates
+from statebackend.aggregations import Count
+from statebackend.declarations import Place, Value
+from statebackend.key_columns import key_column
+from statebackend.key_types import KeyType
+from statebackend.table_spec import Aggregated
+from tests.rows_in_a_dict import RowsInADict, a_context
+
+BUDGET = 3 << 20
+
+
+def test_values_are_weighed_as_they_are_written_although_none_was_there_when_they_were_read() -> None:
+    declared, context, rows = Value(bytes), a_context(int), RowsInADict()
+    value = declared.open(Place(declared.spec("value"), context, rows, BUDGET))
+    for start in range(0, 20_000, 1_000):
+        keys = range(start, start + 1_000)
+        value.prefetch(keys)
+        for key in keys:
+            context.set_key(key)
+            value.set(key.to_bytes(1_000, "big"))
+        assert value.memory_bytes() < 2 * BUDGET
+    context.set_key(7)
+    assert value.get() == (7).to_bytes(1_000, "big")
+    assert len(rows.content) > 15_000
+
+
+def test_a_table_of_long_keys_has_fewer_of_them_in_memory() -> None:
+    declared, rows = Aggregates(count=Aggregated(Count())), RowsInADict()
+    table = declared.open(Place(declared.spec("table"), a_context(str), rows, BUDGET))
+    for start in range(0, 30_000, 1_000):
+        keys = pa.array([f"{number:0>1000}" for number in range(start, start + 1_000)])
+        table.update(key_column(keys, KeyType.of(str)), {})
+    assert table.memory_bytes() < 2 * BUDGET
+    assert len(rows.content) + len(table) == 30_000
+
+
+def test_keys_that_left_a_table_take_no_memory_although_a_cut_was_not_yet_made_into_a_file() -> None:
+    declared, rows = Aggregates(count=Aggregated(Count())), RowsInADict()
+    table = declared.open(Place(declared.spec("table"), a_context(str), rows, BUDGET))
+    waiting = []
+    for start in range(0, 100_000, 1_000):
+        keys = pa.array([f"{number:0>80}" for number in range(start, start + 1_000)])
+        table.update(key_column(keys, KeyType.of(str)), {})
+        if start % 10_000 == 0:
+            waiting.append(table.freeze(start + 1))
+    assert table.memory_bytes() < 2 * BUDGET
+    assert sum(len(frozen.blocks()) > 0 for frozen in waiting) == len(waiting)
