@@ -52,7 +52,9 @@ _WORK: Final = "work-"
 _FOR_ANY_STATE: Final = 64 << 20
 _FOR_BACKEND: Final = 4
 _FOR_OVERLAY: Final = 32
-"""Parts of the memory: for what is read of the backend, and of the rows that memory had no room for."""
+_FOR_UNUSED: Final = 8
+"""Parts of the memory: for what is read of the backend, and of the rows that memory had no room for, and for what
+nobody uses any more and is not given back yet."""
 
 
 class FolderInUse(BackendError):
@@ -217,6 +219,7 @@ class KeyedState:
             policy=options.policy,
             uploads_at_once=options.uploads_at_once,
             wake=wake,
+            unused=options.memory // _FOR_UNUSED,
         )
 
     def _new_backend(self, files: FileSet) -> Backend:
@@ -278,7 +281,8 @@ class KeyedState:
     def cut(self, epoch: Epoch) -> None:
         """The state as it is now is the epoch's. Takes milliseconds; what became of it is said by `poll`.
 
-        Epochs rise. As many as one likes may be on their way at once.
+        Epochs rise, and so do their numbers: `EpochOrder` for one that does not follow on the last, declined or not.
+        As many as one likes may be on their way at once. `ForkedState` in a process that was forked since.
         """
         persister = self._running()
         persister.cut(epoch)
