@@ -122,7 +122,9 @@ class Persister:
         policy: Policy,
         uploads_at_once: int = 4,
         wake: Callable[[], None] | None = None,
+        unused: int | None = None,
     ) -> None:
+        """With more than so many bytes of unused memory, if it is said, that goes back to the system after a cut."""
         self._state = state
         self._backend = backend
         self._files = files
@@ -130,6 +132,7 @@ class Persister:
         self._local = local
         self._at_once = uploads_at_once
         self._wake = wake
+        self._unused = unused
         self._uploads = Uploads(restored)
         self._planner = Planner(policy)
         self._deltas: dict[Epoch, _Delta] = {}
@@ -320,7 +323,8 @@ class Persister:
             reason = f"epochs {listed} did not get into the local backend: {_text(error)}"
         if taken:
             self._tell(_Taken(tuple(taken)))
-        give_back()
+        if self._unused is not None:
+            give_back(self._unused)
         if reason is not None:
             self._tell(_NotTaken(reason))
 
