@@ -323,10 +323,10 @@ class Persister:
             reason = f"epochs {listed} did not get into the local backend: {_text(error)}"
         if taken:
             self._tell(_Taken(tuple(taken)))
-        if self._unused is not None:
-            give_back(self._unused)
         if reason is not None:
             self._tell(_NotTaken(reason))
+        if self._unused is not None:
+            give_back(self._unused)
 
     def _take_files(self, files: tuple[FileRef, ...]) -> None:
         """Bring a cut into the backend, but one that is all there is only when the next one has to go on top of it.
