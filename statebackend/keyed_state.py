@@ -52,7 +52,7 @@ _WORK: Final = "work-"
 _FOR_ANY_STATE: Final = 64 << 20
 _FOR_BACKEND: Final = 4
 _FOR_OVERLAY: Final = 32
-_FOR_UNUSED: Final = 8
+_FOR_UNUSED: Final = 16
 """Parts of the memory: for what is read of the backend, and of the rows that memory had no room for, and for what
 nobody uses any more and is not given back yet."""
 
@@ -121,7 +121,7 @@ class Options:
     @property
     def held(self) -> int:
         """How much of the memory may hold state; the rest is for work on it, and for what allocators keep."""
-        return max(self.memory - _FOR_ANY_STATE, self.memory // 4) // 2
+        return max(self.memory - _FOR_ANY_STATE, self.memory // 4) // 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class Size:
 _ROWS = 4_096
 """How many rows come at a time."""
 
-_HIT_BYTES = 380
+_HIT_BYTES = 570
 """With so many bytes of memory per key, the cache holds one of ten."""
 
 FULL, SMALL = Size(1_000_000, 6), Size(5_000, 0.3)
