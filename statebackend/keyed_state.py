@@ -101,13 +101,12 @@ class Options:
     """How state is kept: in a backend of this package, or in your own.
 
     `memory` bounds by how much the process grows for one partition's state, about: caches, tables and what a cut has
-    frozen, what is made of them on the way into files, and what allocators keep. 128 MiB are the least that can be
-    held, as some 60 MiB are needed for any state; a process that sets `MALLOC_ARENA_MAX=2` stays further below. What
-    one call reads or writes is the caller's. A backend on the heap is not bounded, as it is all of the state.
+    frozen, what is made of them on the way into files, and what allocators keep. Give it 128 MiB or more, as some
+    60 MiB are needed for any state. What one call reads or writes is the caller's. A backend on the heap is not
+    bounded, as it is all of the state.
 
-    `allow_dropped` and `renamed`
-    say what has changed in the declaration since the state was written: states that are declared no longer, and former
-    names with their present ones.
+    `allow_dropped` and `renamed` say what has changed in the declaration since the state was written: states that are
+    declared no longer, and former names with their present ones.
     """
 
     backend: Literal["rocksdb", "heap"] | OpenBackend = "rocksdb"
