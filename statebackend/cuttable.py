@@ -23,6 +23,9 @@ class Frozen(Protocol):
     def entries(self) -> Iterator[tuple[bytes, bytes | None]]:
         """All of it, sorted by name, None for what is gone. Called in the background; again after a failure."""
 
+    def clear(self) -> None:
+        """Give back the memory, after the release. Called in the background: a huge dict takes a while to go."""
+
 
 class Cuttable(Protocol):
     """Keyed state in memory. `settled` is called in the background, all else by the thread that owns the state."""

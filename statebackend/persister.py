@@ -240,8 +240,10 @@ class Persister:
                 return self._uploads.failed(epoch, reason)
             case _Taken(epochs):
                 for epoch in epochs:
-                    self._state.release(self._deltas[epoch].frozen)
-                    self._deltas[epoch].released = True
+                    delta = self._deltas[epoch]
+                    self._state.release(delta.frozen)
+                    delta.released = True
+                    self._disk.submit(delta.frozen.clear)
                     self._settle(epoch)
             case _NotTaken(reason):
                 self._trouble, self._behind = reason, True
@@ -352,9 +354,13 @@ class Persister:
             self._waiting.popleft()
 
     def _plan(self, files: FileSet, changed: int, answered: int | None) -> None:
-        if answered is not None:
-            self._planner.answered(answered)
-        steps = self._planner.changed(files, changed)
+        try:
+            if answered is not None:
+                self._planner.answered(answered)
+            steps = self._planner.changed(files, changed)
+        except Exception as error:
+            self._tell(_Rewritten(Persisted(), NO_EPOCH, (), f"what to rewrite could not be planned: {_text(error)}"))
+            return
         if steps:
             self._rewrite(steps)
 
