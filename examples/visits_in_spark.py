@@ -21,19 +21,19 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from statebackend.aggregates import Aggregates
-from statebackend.aggregations import Count, Sum
-from statebackend.file_set_json import from_json, to_json
 from statebackend.files import FileSet
-from statebackend.fsspec_store import open_store
 from statebackend.ids import Attempt, Epoch, Partition
-from statebackend.key_columns import decode_keys, key_column
-from statebackend.key_types import KeyType
 from statebackend.keyed_state import KeyedState, Operator
 from statebackend.keygroups import range_of
+from statebackend.keys.columns import decode_keys, key_column
+from statebackend.keys.types import KeyType
 from statebackend.snapshot_folder import SnapshotFolder
-from statebackend.snapshot_log import Snapshot
-from statebackend.table_spec import Aggregated
+from statebackend.snapshots.file_set_json import from_json, to_json
+from statebackend.snapshots.snapshot_log import Snapshot
+from statebackend.stores.fsspec_store import open_store
+from statebackend.tables.aggregates import Aggregates
+from statebackend.tables.aggregations import Count, Sum
+from statebackend.tables.table_spec import Aggregated
 
 OPERATOR = Operator(
     "visits",

@@ -28,7 +28,7 @@ from snapshot.journal_entries import (
 from snapshot.journal_state import EpochRecord, EpochState, JournalState, Pin
 from snapshot.layout import JournalEntry, JournalSummary, path_of
 from statebackend.ids import NO_EPOCH, Epoch, Generation
-from statebackend.sealed_json import DamagedDocument, Fields, NewerDocument, seal, unseal
+from statebackend.snapshots.sealed_json import DamagedDocument, Fields, NewerDocument, seal, unseal
 
 ENTRY_VERSION = 1
 SUMMARY_VERSION = 1

@@ -36,7 +36,7 @@ from snapshot.journal_requests import (
 from snapshot.journal_state import JournalState
 from snapshot.journal_writer import Fenced, Forgotten, JournalWriter, Outcome, Refused, Won
 from snapshot.layout import JOURNAL, JournalEntry, JournalSummary, parse, path_of
-from statebackend.store import BlobNotFound, BlobStore, Creation, StoreUnavailable, UnknownOutcome
+from statebackend.stores.store import BlobNotFound, BlobStore, Creation, StoreUnavailable, UnknownOutcome
 
 PAUSES: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 """Seconds before each repetition of what the store did not do; after the last, its error is raised."""

@@ -38,10 +38,10 @@ from snapshot.manifest import (
     SubtaskSnapshot,
 )
 from snapshot.transaction_events import Committable
-from statebackend.file_set_json import FileSetJsonError, file_of, file_text, key_groups_of
 from statebackend.files import FileRef, FileSet, PathError
 from statebackend.ids import NO_EPOCH, Attempt, Epoch, Partition, Uid
 from statebackend.keygroups import KeyGroupRange
+from statebackend.snapshots.file_set_json import FileSetJsonError, file_of, file_text, key_groups_of
 
 FORMAT = "epochcut.manifest"
 VERSION = 1

@@ -10,20 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from statebackend.aggregates import Aggregates as Aggregates
-    from statebackend.aggregations import Count as Count
-    from statebackend.aggregations import First as First
-    from statebackend.aggregations import Last as Last
-    from statebackend.aggregations import Max as Max
-    from statebackend.aggregations import Mean as Mean
-    from statebackend.aggregations import Min as Min
-    from statebackend.aggregations import Sum as Sum
-    from statebackend.declarations import Aggregating as Aggregating
-    from statebackend.declarations import ListOf as ListOf
-    from statebackend.declarations import MapOf as MapOf
-    from statebackend.declarations import Reducing as Reducing
-    from statebackend.declarations import Value as Value
-    from statebackend.fsspec_store import open_store as open_store
     from statebackend.ids import Attempt as Attempt
     from statebackend.ids import Epoch as Epoch
     from statebackend.ids import Generation as Generation
@@ -32,25 +18,39 @@ if TYPE_CHECKING:
     from statebackend.keyed_state import Operator as Operator
     from statebackend.keyed_state import Options as Options
     from statebackend.keygroups import range_of as range_of
-    from statebackend.namespaces import Window as Window
     from statebackend.snapshot_folder import SnapshotFolder as SnapshotFolder
-    from statebackend.table_spec import Aggregated as Aggregated
-    from statebackend.timer_state import Timers as Timers
-    from statebackend.ttl import Ttl as Ttl
+    from statebackend.states.declarations import Aggregating as Aggregating
+    from statebackend.states.declarations import ListOf as ListOf
+    from statebackend.states.declarations import MapOf as MapOf
+    from statebackend.states.declarations import Reducing as Reducing
+    from statebackend.states.declarations import Value as Value
+    from statebackend.states.namespaces import Window as Window
+    from statebackend.states.timer_state import Timers as Timers
+    from statebackend.states.ttl import Ttl as Ttl
+    from statebackend.stores.fsspec_store import open_store as open_store
+    from statebackend.tables.aggregates import Aggregates as Aggregates
+    from statebackend.tables.aggregations import Count as Count
+    from statebackend.tables.aggregations import First as First
+    from statebackend.tables.aggregations import Last as Last
+    from statebackend.tables.aggregations import Max as Max
+    from statebackend.tables.aggregations import Mean as Mean
+    from statebackend.tables.aggregations import Min as Min
+    from statebackend.tables.aggregations import Sum as Sum
+    from statebackend.tables.table_spec import Aggregated as Aggregated
 
 _HOME = {
-    "aggregates": ("Aggregates",),
-    "aggregations": ("Count", "First", "Last", "Max", "Mean", "Min", "Sum"),
-    "declarations": ("Aggregating", "ListOf", "MapOf", "Reducing", "Value"),
-    "fsspec_store": ("open_store",),
+    "tables.aggregates": ("Aggregates",),
+    "tables.aggregations": ("Count", "First", "Last", "Max", "Mean", "Min", "Sum"),
+    "states.declarations": ("Aggregating", "ListOf", "MapOf", "Reducing", "Value"),
+    "stores.fsspec_store": ("open_store",),
     "ids": ("Attempt", "Epoch", "Generation", "Partition"),
     "keyed_state": ("KeyedState", "Operator", "Options"),
     "keygroups": ("range_of",),
-    "namespaces": ("Window",),
+    "states.namespaces": ("Window",),
     "snapshot_folder": ("SnapshotFolder",),
-    "table_spec": ("Aggregated",),
-    "timer_state": ("Timers",),
-    "ttl": ("Ttl",),
+    "tables.table_spec": ("Aggregated",),
+    "states.timer_state": ("Timers",),
+    "states.ttl": ("Ttl",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -29,7 +29,7 @@ from typing import Final
 
 from statebackend.ids import Epoch, KeyGroup
 from statebackend.keygroups import KeyGroupRange, joined, without
-from statebackend.store import LONGEST_PART, LONGEST_PATH, could_be_ours
+from statebackend.stores.store import LONGEST_PART, LONGEST_PATH, could_be_ours
 
 _CHECKSUM = re.compile(r"[a-z0-9]+:[0-9a-f]+")
 

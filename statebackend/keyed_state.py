@@ -20,29 +20,29 @@ from typing import Any, Final, Literal, Self
 import pyarrow as pa
 
 from statebackend import fail_points
-from statebackend.backend import Backend, BackendError, Floors, LocalDiskError
-from statebackend.consolidation import Policy
-from statebackend.contents import Contents
-from statebackend.declarations import Declaration
+from statebackend.backends.backend import Backend, BackendError, Floors, LocalDiskError
+from statebackend.backends.heap_backend import HeapBackend
+from statebackend.backends.overlay import Overlay
+from statebackend.backends.rocksdb_backend import RocksDBBackend
 from statebackend.entries import META_KEY
 from statebackend.fail_points import reached
 from statebackend.files import FileSet, floors
-from statebackend.heap_backend import HeapBackend
 from statebackend.ids import Epoch, Uid
-from statebackend.key_columns import KeyColumn, key_column
-from statebackend.key_context import KeyContext
-from statebackend.key_types import KeyType
 from statebackend.keygroups import DEFAULT_MAX_PARALLELISM, KeyGroupRange
-from statebackend.local_files import LocalFiles, local_disk
-from statebackend.overlay import Overlay
-from statebackend.persister import Persister, PersisterStatistics
-from statebackend.restore import RestoreReport, fetch
-from statebackend.rocksdb_backend import RocksDBBackend
-from statebackend.schema import BrokenSchema, Schema, StateMismatch
-from statebackend.schema_fit import fitted
-from statebackend.state_files import StateFiles
-from statebackend.store import BlobStore
-from statebackend.uploads import Durable, NotDurable
+from statebackend.keys.columns import KeyColumn, key_column
+from statebackend.keys.types import KeyType
+from statebackend.snapshots.consolidation import Policy
+from statebackend.snapshots.local_files import LocalFiles, local_disk
+from statebackend.snapshots.persister import Persister, PersisterStatistics
+from statebackend.snapshots.restore import RestoreReport, fetch
+from statebackend.snapshots.state_files import StateFiles
+from statebackend.snapshots.uploads import Durable, NotDurable
+from statebackend.states.contents import Contents
+from statebackend.states.declarations import Declaration
+from statebackend.states.key_context import KeyContext
+from statebackend.states.schema import BrokenSchema, Schema, StateMismatch
+from statebackend.states.schema_fit import fitted
+from statebackend.stores.store import BlobStore
 
 _FORMAT: Final = 1
 _LOCK: Final = "lock"

@@ -24,7 +24,7 @@ from statebackend import fail_points
 from statebackend.fail_points import reached
 from statebackend.files import FileSet
 from statebackend.ids import Attempt, Epoch, Generation, Partition
-from statebackend.snapshot_log import (
+from statebackend.snapshots.snapshot_log import (
     LOG,
     SHARED,
     Entry,
@@ -48,7 +48,7 @@ from statebackend.snapshot_log import (
     removed,
     state_path,
 )
-from statebackend.store import BlobNotFound, BlobStore, Creation, UnknownOutcome
+from statebackend.stores.store import BlobNotFound, BlobStore, Creation, UnknownOutcome
 
 _ASK_AGAIN: Final = 5
 """How often a create is repeated whose answer is lost, before that is an error."""

@@ -25,26 +25,26 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from statebackend.canonical_export import StateExport
-from statebackend.declarations import Place
+from statebackend.backends.rocksdb_backend import RocksDBBackend
+from statebackend.backends.row_store import RowStore
+from statebackend.canonical.exporting import StateExport
+from statebackend.canonical.source import OneKey, StateSource
 from statebackend.entries import META_KEY, ROW, after, delimited, head
 from statebackend.files import FileSet, floors
-from statebackend.key_context import ForeignKey, KeyContext
 from statebackend.keyed_state import Operator, schema_in
 from statebackend.keygroups import KeyGroupRange, key_group_of
-from statebackend.list_state import ListState
-from statebackend.map_state import MapState
-from statebackend.restore import fetch
-from statebackend.rocksdb_backend import RocksDBBackend
-from statebackend.row_form import RowEntry
-from statebackend.row_store import RowStore
-from statebackend.schema import BrokenSchema, Schema, StateKind, StateSpec
-from statebackend.schema_fit import fitted
-from statebackend.snapshot_log import Snapshot
-from statebackend.state_source import OneKey, StateSource
-from statebackend.store import BlobStore
-from statebackend.ttl import expiry_of
-from statebackend.value_state import CachedState
+from statebackend.snapshots.restore import fetch
+from statebackend.snapshots.snapshot_log import Snapshot
+from statebackend.states.declarations import Place
+from statebackend.states.key_context import ForeignKey, KeyContext
+from statebackend.states.list_state import ListState
+from statebackend.states.map_state import MapState
+from statebackend.states.row_form import RowEntry
+from statebackend.states.schema import BrokenSchema, Schema, StateKind, StateSpec
+from statebackend.states.schema_fit import fitted
+from statebackend.states.ttl import expiry_of
+from statebackend.states.value_state import CachedState
+from statebackend.stores.store import BlobStore
 
 _MEMORY: Final = 64 << 20
 

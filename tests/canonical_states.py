@@ -13,22 +13,22 @@ from typing import Any
 
 import pyarrow as pa
 
-from statebackend.aggregates import Aggregates
-from statebackend.aggregations import Count, Mean, Sum
-from statebackend.codecs import Pickled
-from statebackend.declarations import Aggregating, Declaration, ListOf, MapOf, Place, Reducing, Value
+from statebackend.backends.row_store import RowStore
 from statebackend.files import FileSet
 from statebackend.ids import Epoch, Generation
-from statebackend.key_types import KeyType
 from statebackend.keyed_state import KeyedState, Operator, Options
 from statebackend.keygroups import KeyGroupRange, key_group_of
-from statebackend.memory_store import MemoryStore
-from statebackend.namespaces import NO_NAMESPACE, Window
-from statebackend.row_store import RowStore
-from statebackend.schema import StateKind, StateSpec
-from statebackend.table_spec import Aggregated
-from statebackend.timers import TimerService
-from statebackend.ttl import Ttl
+from statebackend.keys.types import KeyType
+from statebackend.states.codecs import Pickled
+from statebackend.states.declarations import Aggregating, Declaration, ListOf, MapOf, Place, Reducing, Value
+from statebackend.states.namespaces import NO_NAMESPACE, Window
+from statebackend.states.schema import StateKind, StateSpec
+from statebackend.states.timers import TimerService
+from statebackend.states.ttl import Ttl
+from statebackend.stores.memory_store import MemoryStore
+from statebackend.tables.aggregates import Aggregates
+from statebackend.tables.aggregations import Count, Mean, Sum
+from statebackend.tables.table_spec import Aggregated
 
 NAMESPACES = (NO_NAMESPACE, Window(-5, 5).namespace, b"\x00ns")
 KEYS = (None, "", "a", "ä", "k" * 80, *(f"key-{number}" for number in range(6)))

@@ -32,7 +32,7 @@ from snapshot.token_commit import Ask, TargetAnswer, TokenCommit, TokenStep
 from snapshot.token_commit import Outcome as TokenOutcome
 from snapshot.transaction_events import CommitOutcome, transaction_id
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
-from statebackend.store import BlobInfo, BlobStore, Creation
+from statebackend.stores.store import BlobInfo, BlobStore, Creation
 from statebackend.testing.blob_store import OpenStore
 
 _PATIENCE = 120.0

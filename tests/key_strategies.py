@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from statebackend.key_structs import StructKey
-from statebackend.key_times import DateKey, TimestampKey
-from statebackend.key_types import BinaryKey, BooleanKey, DecimalKey, FloatKey, IntegerKey, KeyType, NullKey, StringKey
+from statebackend.keys.structs import StructKey
+from statebackend.keys.times import DateKey, TimestampKey
+from statebackend.keys.types import BinaryKey, BooleanKey, DecimalKey, FloatKey, IntegerKey, KeyType, NullKey, StringKey
 
 SCALARS = [
     *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from statebackend.ids import KeyGroup, Uid
-from statebackend.key_context import KeyContext
-from statebackend.key_types import KeyType
 from statebackend.keygroups import KeyGroupRange
-from statebackend.write_back import FrozenValues
+from statebackend.keys.types import KeyType
+from statebackend.states.key_context import KeyContext
+from statebackend.states.write_back import FrozenValues
 
 UID = Uid("count")
 ALL = KeyGroupRange(KeyGroup(0), KeyGroup(128))

@@ -27,20 +27,21 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from statebackend import consolidation, fail_points
-from statebackend.aggregates import Aggregates
-from statebackend.aggregations import Count, Sum
-from statebackend.consolidation import Policy
-from statebackend.declarations import ListOf, MapOf, Value
+from statebackend import fail_points
 from statebackend.files import FileSet
 from statebackend.ids import Attempt, Epoch, Partition
-from statebackend.key_types import KeyType
 from statebackend.keyed_state import KeyedState, Operator, Options
 from statebackend.keygroups import key_group_of, owner_of, range_of
-from statebackend.local_store import LocalStore
+from statebackend.keys.types import KeyType
 from statebackend.snapshot_folder import SnapshotFolder
-from statebackend.table_spec import Aggregated
-from statebackend.uploads import Durable, NotDurable
+from statebackend.snapshots import consolidation
+from statebackend.snapshots.consolidation import Policy
+from statebackend.snapshots.uploads import Durable, NotDurable
+from statebackend.states.declarations import ListOf, MapOf, Value
+from statebackend.stores.local_store import LocalStore
+from statebackend.tables.aggregates import Aggregates
+from statebackend.tables.aggregations import Count, Sum
+from statebackend.tables.table_spec import Aggregated
 
 GROUPS: Final = 12
 TABLE: Final = Aggregates(visits=Aggregated(Count()), cents=Aggregated(Sum(int), "cents"))

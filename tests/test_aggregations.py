@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend.aggregations import (
+from statebackend.tables.aggregations import (
     Accumulator,
     Aggregation,
     AggregationError,

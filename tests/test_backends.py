@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend.backend import Backend, BackendError, DamagedFile, LocalDiskFull
+from statebackend.backends.backend import Backend, BackendError, DamagedFile, LocalDiskFull
+from statebackend.backends.heap_backend import HeapBackend
+from statebackend.backends.rocksdb_backend import RocksDBBackend
+from statebackend.backends.sst import Compression, write_sst
 from statebackend.entries import META_KEY, StateId, bounds, group_of, row
-from statebackend.heap_backend import HeapBackend
 from statebackend.ids import KeyGroup
 from statebackend.keygroups import KeyGroupRange
-from statebackend.rocksdb_backend import RocksDBBackend
-from statebackend.sst import Compression, write_sst
 
 GROUPS = 4
 ALL = (b"", b"\xff")
@@ -195,7 +195,7 @@ def test_a_database_that_cannot_be_opened_leaves_no_folder(tmp_path: Path, monke
         Path(path).mkdir()
         raise Exception("IO error: No space left on device: while appending")
 
-    monkeypatch.setattr("statebackend.rocksdb_backend.Rdict", refused)
+    monkeypatch.setattr("statebackend.backends.rocksdb_backend.Rdict", refused)
     with pytest.raises(LocalDiskFull, match=r"could not open a database in .*backend: the local disk is full"):
         rocksdb(tmp_path / "backend", GivenFloors())
     assert list(tmp_path.iterdir()) == []

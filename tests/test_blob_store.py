@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend.fsspec_store import open_store
-from statebackend.store import BadBlobPath, StoreUnavailable, UnsuitableStore, check_path, could_be_ours
+from statebackend.stores.fsspec_store import open_store
+from statebackend.stores.store import BadBlobPath, StoreUnavailable, UnsuitableStore, check_path, could_be_ours
 from statebackend.testing.blob_race import race_for_one_name
 from statebackend.testing.blob_store import CHECKS, OpenStore, check_blob_store
 
@@ -73,14 +73,14 @@ def test_s3_without_a_bucket_is_refused() -> None:
 
 def test_s3_without_its_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
-    monkeypatch.delitem(sys.modules, "statebackend.s3_store", raising=False)
+    monkeypatch.delitem(sys.modules, "statebackend.stores.s3_store", raising=False)
     with pytest.raises(StoreUnavailable, match=r"needs the package s3fs.*pip install 'epochcut\[s3\]'"):
         open_store("s3://bucket/root")
 
 
 def test_s3fs_is_not_imported_for_a_folder(tmp_path: Path) -> None:
     program = (
-        "import sys; from statebackend.fsspec_store import open_store; "
+        "import sys; from statebackend.stores.fsspec_store import open_store; "
         f"open_store({str(tmp_path)!r}); print('s3fs' in sys.modules, 'aiohttp' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -9,9 +9,9 @@ from secrets import token_hex
 
 import pytest
 
-from statebackend.local_store import LocalStore
-from statebackend.memory_store import MemoryStore
-from statebackend.store import BlobInfo, BlobNotFound, Creation, StoreError, check_path
+from statebackend.stores.local_store import LocalStore
+from statebackend.stores.memory_store import MemoryStore
+from statebackend.stores.store import BlobInfo, BlobNotFound, Creation, StoreError, check_path
 from statebackend.testing.blob_race import race_for_one_name
 from statebackend.testing.blob_store import READ_MEANWHILE, BrokenPromise, check_blob_store
 

@@ -12,14 +12,21 @@ from typing import BinaryIO
 
 import pytest
 
-from statebackend.fsspec_store import open_store
-from statebackend.local_store import LocalStore
-from statebackend.store import BadBlobPath, BlobNotFound, Creation, StoreUnavailable, UnknownOutcome, UnsuitableStore
+from statebackend.stores.fsspec_store import open_store
+from statebackend.stores.local_store import LocalStore
+from statebackend.stores.store import (
+    BadBlobPath,
+    BlobNotFound,
+    Creation,
+    StoreUnavailable,
+    UnknownOutcome,
+    UnsuitableStore,
+)
 
 _DIE_WHEN_LINKING = """
 import os, sys
 from pathlib import Path
-from statebackend.local_store import LocalStore
+from statebackend.stores.local_store import LocalStore
 store = LocalStore(Path(sys.argv[1]))
 os.link = lambda *_: os._exit(7)
 store.create("journal/1.json", b"never linked")
@@ -109,14 +116,14 @@ def test_folders_that_another_process_made_are_flushed_as_well(
 ) -> None:
     (store.root / "a" / "b").mkdir(parents=True)
     flushed: list[str] = []
-    monkeypatch.setattr("statebackend.local_store._flush_folder", lambda folder: flushed.append(folder.name))
+    monkeypatch.setattr("statebackend.stores.local_store._flush_folder", lambda folder: flushed.append(folder.name))
     store.create("a/b/c", b"x")
     assert flushed == ["a", "root", "b"]
 
 
 def test_the_folders_above_a_new_root_are_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[Path] = []
-    monkeypatch.setattr("statebackend.local_store._flush_folder", flushed.append)
+    monkeypatch.setattr("statebackend.stores.local_store._flush_folder", flushed.append)
     LocalStore(tmp_path / "x" / "y" / "z")
     assert flushed == [tmp_path / "x" / "y", tmp_path / "x", tmp_path]
 
@@ -170,7 +177,7 @@ def test_a_folder_that_cannot_be_flushed_leaves_the_outcome_unknown(
     def fail(folder: Path) -> None:
         raise _fails(errno.EIO)
 
-    monkeypatch.setattr("statebackend.local_store._flush_folder", fail)
+    monkeypatch.setattr("statebackend.stores.local_store._flush_folder", fail)
     with pytest.raises(UnknownOutcome, match="whether a is safe"):
         store.create("a", b"x")
 

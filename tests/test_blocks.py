@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from pyarrow import ipc
 
 from statebackend import entries
-from statebackend.blocks import (
+from statebackend.entries import state_id
+from statebackend.keys.columns import canonical_column
+from statebackend.keys.types import KeyType
+from statebackend.tables.blocks import (
     CLEAR,
     Block,
     BlockError,
@@ -25,9 +28,6 @@ from statebackend.blocks import (
     merge,
     where,
 )
-from statebackend.entries import state_id
-from statebackend.key_columns import canonical_column
-from statebackend.key_types import KeyType
 
 PLACE = "state 'clicks', key group 3, epoch 17"
 TEXT = KeyType.of(str)

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebackend.canonical import export, read_parquet, write_parquet
-from statebackend.canonical_import import (
+from statebackend.canonical.importing import (
     Imported,
     KeysOutside,
     Outside,
@@ -22,12 +21,13 @@ from statebackend.canonical_import import (
     StateTable,
     import_tables,
 )
-from statebackend.canonical_schema import CanonicalError, DamagedTable, ForeignTable, NewerTable, TableMismatch
-from statebackend.codecs import Codec, IntCodec, Migrated, StrCodec
-from statebackend.declarations import ListOf, MapOf, Value
+from statebackend.canonical.parquet import export, read_parquet, write_parquet
+from statebackend.canonical.schema import CanonicalError, DamagedTable, ForeignTable, NewerTable, TableMismatch
 from statebackend.ids import Partition
 from statebackend.keyed_state import KeyedState, Operator, Options
 from statebackend.keygroups import range_of
+from statebackend.states.codecs import Codec, IntCodec, Migrated, StrCodec
+from statebackend.states.declarations import ListOf, MapOf, Value
 from tests.canonical_states import KEYS, NAMESPACES, STATES, Workshop, change, content, epoch, operator
 
 GOLDEN = Path(__file__).parent / "golden" / "canonical-v1"

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend.codec_choice import NoCodec, codec_of
-from statebackend.codecs import Codec, IntCodec, Migrated, NotEncodable, Pickled, StrCodec
+from statebackend.states.codec_choice import NoCodec, codec_of
+from statebackend.states.codecs import Codec, IntCodec, Migrated, NotEncodable, Pickled, StrCodec
 
 TEXTS = st.text(st.characters(exclude_categories=[]))
 LEAVES = {

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebackend.consolidation import Consolidate, Merge, Planner, Policy, cheapest_run
 from statebackend.files import FileKind, FileRef, FileSet, bottoms, rescaled
 from statebackend.ids import Epoch, Generation, KeyGroup
 from statebackend.keygroups import KeyGroupRange, joined
+from statebackend.snapshots.consolidation import Consolidate, Merge, Planner, Policy, cheapest_run
 
 MB = 1_000_000
 Sizes = Mapping[KeyGroup, float]

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend.codecs import Codec, Pickled
-from statebackend.declarations import Aggregating, Declaration, ListOf, MapOf, Place, Reducing, Value
 from statebackend.ids import KeyGroup
-from statebackend.key_context import ForeignKey, KeyContext
 from statebackend.keygroups import KeyGroupRange
-from statebackend.list_state import ListState
-from statebackend.map_keys import NoMapKey, map_keys_of
-from statebackend.map_state import MapState
-from statebackend.row_form import RowEntry, UnknownCodecVersion, UnreadableValue, WrongValueType
-from statebackend.ttl import NEVER, Ttl, alive
-from statebackend.value_state import AggregatingState
+from statebackend.states.codecs import Codec, Pickled
+from statebackend.states.declarations import Aggregating, Declaration, ListOf, MapOf, Place, Reducing, Value
+from statebackend.states.key_context import ForeignKey, KeyContext
+from statebackend.states.list_state import ListState
+from statebackend.states.map_keys import NoMapKey, map_keys_of
+from statebackend.states.map_state import MapState
+from statebackend.states.row_form import RowEntry, UnknownCodecVersion, UnreadableValue, WrongValueType
+from statebackend.states.ttl import NEVER, Ttl, alive
+from statebackend.states.value_state import AggregatingState
 from tests.rows_in_a_dict import RowsInADict, a_context
 
 H = TypeVar("H")

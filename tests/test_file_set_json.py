@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend.file_set_json import FileSetJsonError, from_json, to_json
 from statebackend.files import FileKind, FileRef, FileSet, FileSetError, PathError
 from statebackend.ids import Epoch, Generation, KeyGroup
 from statebackend.keygroups import KeyGroupRange, joined
+from statebackend.snapshots.file_set_json import FileSetJsonError, from_json, to_json
 
 ALL = KeyGroupRange(KeyGroup(0), KeyGroup(16))
 

@@ -29,7 +29,7 @@ from snapshot.journal_entries import (
 from snapshot.journal_json import decode_entry, decode_summary, encode_entry, encode_summary
 from snapshot.journal_state import EMPTY, JournalState
 from statebackend.ids import Epoch, Generation
-from statebackend.sealed_json import DamagedDocument, Fields, seal, unseal
+from statebackend.snapshots.sealed_json import DamagedDocument, Fields, seal, unseal
 
 GOLDEN = Path(__file__).parent / "golden"
 G1, G2 = Generation(1), Generation(2)

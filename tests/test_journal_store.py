@@ -15,9 +15,9 @@ from snapshot.journal_state import EMPTY, JournalState
 from snapshot.journal_store import PAUSES, StoredJournal, fresh_nonce
 from snapshot.journal_writer import JournalWriter, Won
 from snapshot.layout import JournalEntry, JournalSummary
-from statebackend.fsspec_store import open_store
 from statebackend.ids import Epoch, Generation
-from statebackend.store import BlobInfo, BlobStore, Creation, StoreUnavailable, UnknownOutcome
+from statebackend.stores.fsspec_store import open_store
+from statebackend.stores.store import BlobInfo, BlobStore, Creation, StoreUnavailable, UnknownOutcome
 from statebackend.testing.blob_store import OpenStore
 
 from .journal_drivers import (

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend import key_hash
-from statebackend.key_columns import KeyColumn, canonical_column, decode_keys, key_column
-from statebackend.key_structs import StructKey
-from statebackend.key_types import BrokenKey, KeyType, WrongKeyType
 from statebackend.keygroups import key_group_of
+from statebackend.keys import hashing as key_hash
+from statebackend.keys.columns import KeyColumn, canonical_column, decode_keys, key_column
+from statebackend.keys.structs import StructKey
+from statebackend.keys.types import BrokenKey, KeyType, WrongKeyType
 from tests.key_strategies import FORMS, array_of, key_types, keys_of
 
 GOLDEN = Path(__file__).parent / "golden" / "key_hashes.json"

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from statebackend import entries
 from statebackend.entries import state_id
 from statebackend.ids import KeyGroup
-from statebackend.key_context import ForeignKey, NoKey
-from statebackend.key_types import WrongKeyType
 from statebackend.keygroups import KeyGroupRange, key_group_of
-from statebackend.namespaces import NO_NAMESPACE, NotAWindow, Window
+from statebackend.keys.types import WrongKeyType
+from statebackend.states.key_context import ForeignKey, NoKey
+from statebackend.states.namespaces import NO_NAMESPACE, NotAWindow, Window
 from tests.rows_in_a_dict import a_context
 
 STATE = state_id("state")

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend.key_columns import canonical_column
-from statebackend.key_hash import hash_bytes, hash_word
-from statebackend.key_structs import StructKey
-from statebackend.key_types import BinaryKey, BrokenKey, IntegerKey, KeyType, UndeclarableKeyType, WrongKeyType
+from statebackend.keys.columns import canonical_column
+from statebackend.keys.hashing import hash_bytes, hash_word
+from statebackend.keys.structs import StructKey
+from statebackend.keys.types import BinaryKey, BrokenKey, IntegerKey, KeyType, UndeclarableKeyType, WrongKeyType
 from tests.key_strategies import key_types, keys_of
 
 GOLDEN = Path(__file__).parent / "golden" / "key_hashes.json"

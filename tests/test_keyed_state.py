@@ -15,28 +15,28 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, settings
 
-from statebackend import state_files
-from statebackend.aggregates import Aggregates
-from statebackend.aggregations import Count, Sum
-from statebackend.backend import DamagedFile, LocalDiskFull
-from statebackend.codecs import Pickled
-from statebackend.declarations import Declaration, ListOf, MapOf, Value
+from statebackend.backends.backend import DamagedFile, LocalDiskFull
+from statebackend.backends.sst import Entry, read_sst
 from statebackend.entries import parse_head, state_id
 from statebackend.files import FileKind, FileRef, FileSet, rescaled
 from statebackend.ids import Attempt, Epoch, Generation, Partition
-from statebackend.key_context import ForeignKey
-from statebackend.key_types import WrongKeyType
 from statebackend.keyed_state import FolderInUse, KeyedState, Operator, Options, SnapshotFailed
 from statebackend.keygroups import range_of
-from statebackend.schema import StateMismatch
+from statebackend.keys.types import WrongKeyType
 from statebackend.snapshot_folder import SnapshotFolder
-from statebackend.sst import Entry, read_sst
-from statebackend.table_spec import Aggregated
+from statebackend.snapshots import state_files
+from statebackend.snapshots.transfer import MissingFile
+from statebackend.snapshots.uploads import Durable, NotDurable
+from statebackend.states.codecs import Pickled
+from statebackend.states.declarations import Declaration, ListOf, MapOf, Value
+from statebackend.states.key_context import ForeignKey
+from statebackend.states.schema import StateMismatch
+from statebackend.states.ttl import Ttl
+from statebackend.tables.aggregates import Aggregates
+from statebackend.tables.aggregations import Count, Sum
+from statebackend.tables.table_spec import Aggregated
 from statebackend.testing.faulty_store import Fault, FaultyStore
 from statebackend.testing.keyed_state import Restless, check_keyed_state
-from statebackend.transfer import MissingFile
-from statebackend.ttl import Ttl
-from statebackend.uploads import Durable, NotDurable
 
 STATES: Final[Mapping[str, Declaration[Any]]] = {
     "count": Value(int, default=0),

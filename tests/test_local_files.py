@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from statebackend import local_files
-from statebackend.backend import LocalDiskError, LocalDiskFull
+from statebackend.backends.backend import LocalDiskError, LocalDiskFull
 from statebackend.files import FileKind, FileRef
 from statebackend.ids import Epoch, Generation, KeyGroup
 from statebackend.keygroups import KeyGroupRange
-from statebackend.local_files import LocalFiles
+from statebackend.snapshots import local_files
+from statebackend.snapshots.local_files import LocalFiles
 
 CONTENT = b"sorted entries"
 
@@ -219,7 +219,7 @@ def test_what_the_disk_refuses_is_named(folder: Path, written: Path, tmp_path: P
 _DIE = """
 import os, shutil, sys
 from pathlib import Path
-from statebackend.local_files import LocalFiles
+from statebackend.snapshots.local_files import LocalFiles
 from tests.test_local_files import ref
 folder, written, step = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 def link(source, target, link=os.link):

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from statebackend.backend import DamagedFile
+from statebackend.backends.backend import DamagedFile
 from statebackend.files import FileKind, FileRef, FileSet, rescaled
 from statebackend.ids import Epoch, Generation, KeyGroup, Partition
 from statebackend.keygroups import KeyGroupRange, range_of
-from statebackend.local_files import LocalFiles
-from statebackend.memory_store import MemoryStore
-from statebackend.restore import RestoreReport, fetch
-from statebackend.transfer import MissingFile
+from statebackend.snapshots.local_files import LocalFiles
+from statebackend.snapshots.restore import RestoreReport, fetch
+from statebackend.snapshots.transfer import MissingFile
+from statebackend.stores.memory_store import MemoryStore
 from tests.wrapped_store import WrappedStore
 
 MAX = 12

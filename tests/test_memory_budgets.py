@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from statebackend.aggregates import Aggregates
-from statebackend.aggregations import Count
-from statebackend.declarations import Place, Value
-from statebackend.key_columns import key_column
-from statebackend.key_types import KeyType
-from statebackend.table_spec import Aggregated
+from statebackend.keys.columns import key_column
+from statebackend.keys.types import KeyType
+from statebackend.states.declarations import Place, Value
+from statebackend.tables.aggregates import Aggregates
+from statebackend.tables.aggregations import Count
+from statebackend.tables.table_spec import Aggregated
 from tests.rows_in_a_dict import RowsInADict, a_context
 
 BUDGET = 3 << 20

@@ -12,23 +12,24 @@ from typing import Literal
 import pyarrow as pa
 import pytest
 
-from statebackend import fail_points, state_files
-from statebackend.aggregates import Aggregates
-from statebackend.aggregations import Count
-from statebackend.backend import Backend, Floors, LocalDiskFull
-from statebackend.declarations import Value
+from statebackend import fail_points
+from statebackend.backends.backend import Backend, Floors, LocalDiskFull
+from statebackend.backends.heap_backend import HeapBackend
+from statebackend.backends.sst import read_sst
 from statebackend.files import FileKind, FileRef, FileSet
-from statebackend.heap_backend import HeapBackend
 from statebackend.ids import Epoch, Generation
 from statebackend.keyed_state import ForkedState, KeyedState, Operator, Options, SnapshotFailed
 from statebackend.keygroups import KeyGroupRange
-from statebackend.local_files import LocalFiles
-from statebackend.persister import EpochOrder
-from statebackend.sst import read_sst
-from statebackend.state_files import StateFiles
-from statebackend.table_spec import Aggregated
+from statebackend.snapshots import state_files
+from statebackend.snapshots.local_files import LocalFiles
+from statebackend.snapshots.persister import EpochOrder
+from statebackend.snapshots.state_files import StateFiles
+from statebackend.snapshots.uploads import Durable, NotDurable
+from statebackend.states.declarations import Value
+from statebackend.tables.aggregates import Aggregates
+from statebackend.tables.aggregations import Count
+from statebackend.tables.table_spec import Aggregated
 from statebackend.testing.faulty_store import Fault, FaultyStore
-from statebackend.uploads import Durable, NotDurable
 
 ROWS = Operator("shop", str, {"count": Value(int, default=0)}, max_parallelism=8)
 TABLE = Operator("shop", str, {"table": Aggregates(rows=Aggregated(Count()))}, max_parallelism=8)

@@ -13,17 +13,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from statebackend.backend import Backend, LocalDiskError
+from statebackend.backends.backend import Backend, LocalDiskError
+from statebackend.backends.heap_backend import HeapBackend
+from statebackend.backends.name_index import NameIndex, in_order
+from statebackend.backends.overlay import Overlay
+from statebackend.backends.rocksdb_backend import RocksDBBackend
+from statebackend.backends.row_layer import ENTRY_OVERHEAD, layered
+from statebackend.backends.row_store import FrozenRows, LayerOrderError, Room, RowStore
+from statebackend.backends.sst import Compression, write_sst
 from statebackend.entries import StateId, after, bounds, head, row
-from statebackend.heap_backend import HeapBackend
 from statebackend.ids import KeyGroup
 from statebackend.keygroups import KeyGroupRange
-from statebackend.name_index import NameIndex, in_order
-from statebackend.overlay import Overlay
-from statebackend.rocksdb_backend import RocksDBBackend
-from statebackend.row_layer import ENTRY_OVERHEAD, layered
-from statebackend.row_store import FrozenRows, LayerOrderError, Room, RowStore
-from statebackend.sst import Compression, write_sst
 
 IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Where searches put their folders: what they try a hundred times need not reach a disk."""

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend.codecs import Codec, IntCodec, Migrated, StrCodec
-from statebackend.declarations import Declaration, ListOf, MapOf, Value
 from statebackend.entries import state_id
 from statebackend.ids import Uid
-from statebackend.key_types import KeyType
-from statebackend.schema import BrokenSchema, CodecSpec, Schema, StateKind, StateMismatch, StateSpec
-from statebackend.schema_fit import fitted
-from statebackend.ttl import Ttl
+from statebackend.keys.types import KeyType
+from statebackend.states.codecs import Codec, IntCodec, Migrated, StrCodec
+from statebackend.states.declarations import Declaration, ListOf, MapOf, Value
+from statebackend.states.schema import BrokenSchema, CodecSpec, Schema, StateKind, StateMismatch, StateSpec
+from statebackend.states.schema_fit import fitted
+from statebackend.states.ttl import Ttl
 
 UID = Uid("count")
 SAME_NUMBER = ("plumless", "buckeroo")

@@ -9,16 +9,14 @@ from secrets import token_hex
 
 import pytest
 
-from statebackend.file_set_json import from_json, to_json
 from statebackend.files import FileKind, FileRef, FileSet
 from statebackend.ids import Attempt, Epoch, Generation, KeyGroup, Partition
 from statebackend.keygroups import KeyGroupRange, range_of
-from statebackend.local_store import LocalStore
-from statebackend.memory_store import MemoryStore
-from statebackend.restore import fetch
-from statebackend.sealed_json import seal
 from statebackend.snapshot_folder import SnapshotFolder
-from statebackend.snapshot_log import (
+from statebackend.snapshots.file_set_json import from_json, to_json
+from statebackend.snapshots.restore import fetch
+from statebackend.snapshots.sealed_json import seal
+from statebackend.snapshots.snapshot_log import (
     FORMAT,
     DamagedSnapshot,
     Entry,
@@ -33,8 +31,10 @@ from statebackend.snapshot_log import (
     decode,
     encode,
 )
-from statebackend.store import BlobStore, Creation, StoreUnavailable, UnknownOutcome
-from statebackend.transfer import Upload, checksum_of, upload_all
+from statebackend.snapshots.transfer import Upload, checksum_of, upload_all
+from statebackend.stores.local_store import LocalStore
+from statebackend.stores.memory_store import MemoryStore
+from statebackend.stores.store import BlobStore, Creation, StoreUnavailable, UnknownOutcome
 from tests.wrapped_store import WrappedStore
 
 JOB = "counts"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from statebackend.files import FileKind
 from statebackend.ids import Epoch, Generation
 from statebackend.snapshot_folder import SnapshotFolder
-from statebackend.snapshot_log import FencedRun, NoSuchSnapshot, decode
-from statebackend.store import BlobInfo, BlobNotFound, Creation, UnknownOutcome
+from statebackend.snapshots.snapshot_log import FencedRun, NoSuchSnapshot, decode
+from statebackend.stores.store import BlobInfo, BlobNotFound, Creation, UnknownOutcome
 from tests.test_snapshot_folder import JOB, Run
 from tests.wrapped_store import WrappedStore
 

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rocksdict import DBCompressionType, SstFileWriter
 
-from statebackend.backend import BackendError, DamagedFile, LocalDiskError, LocalDiskFull
+from statebackend.backends.backend import BackendError, DamagedFile, LocalDiskError, LocalDiskFull
+from statebackend.backends.rocksdb_tables import table_options
+from statebackend.backends.sst import Compression, Entry, SstInfo, read_sst, write_sst
 from statebackend.entries import META_KEY, STAMP, StateId, row
 from statebackend.ids import KeyGroup
 from statebackend.keygroups import KeyGroupRange
-from statebackend.rocksdb_tables import table_options
-from statebackend.sst import Compression, Entry, SstInfo, read_sst, write_sst
 
 META = b'{"uid": "clicks"}'
 

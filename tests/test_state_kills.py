@@ -24,9 +24,9 @@ import pytest
 from statebackend import fail_points
 from statebackend.files import FileSet
 from statebackend.ids import NO_EPOCH, Epoch
-from statebackend.local_files import LocalFiles
-from statebackend.local_store import LocalStore
 from statebackend.snapshot_folder import SnapshotFolder
+from statebackend.snapshots.local_files import LocalFiles
+from statebackend.stores.local_store import LocalStore
 from tests.state_worker import (
     BORN,
     CHECKING,

@@ -7,20 +7,20 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from statebackend.backend import BackendError
-from statebackend.canonical import read_parquet, write_parquet
-from statebackend.canonical_import import import_tables
-from statebackend.codecs import Codec, IntCodec, Migrated, Pickled, StrCodec
-from statebackend.declarations import MapOf, Value
+from statebackend.backends.backend import BackendError
+from statebackend.canonical.importing import import_tables
+from statebackend.canonical.parquet import read_parquet, write_parquet
 from statebackend.files import FileSet, rescaled, union
 from statebackend.ids import Attempt, Partition
-from statebackend.key_context import ForeignKey
-from statebackend.key_types import WrongKeyType
 from statebackend.keyed_state import KeyedState, Operator, Options
 from statebackend.keygroups import range_of
-from statebackend.schema import StateMismatch
+from statebackend.keys.types import WrongKeyType
 from statebackend.snapshot_folder import SnapshotFolder
 from statebackend.state_reader import StateReader, UnreadableState
+from statebackend.states.codecs import Codec, IntCodec, Migrated, Pickled, StrCodec
+from statebackend.states.declarations import MapOf, Value
+from statebackend.states.key_context import ForeignKey
+from statebackend.states.schema import StateMismatch
 from tests.canonical_states import KEYS, NAMESPACES, STATES, Workshop, change, content, epoch, operator
 
 COUNTS = Operator("count", str, {"number": Value(int, default=0)})

@@ -14,16 +14,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from statebackend import blocks, entries
-from statebackend.aggregations import Accumulator, Accumulators, Count, First, Last, Slots, Sum
-from statebackend.frozen_table import FrozenTable
+from statebackend import entries
 from statebackend.ids import KeyGroup
-from statebackend.key_columns import KeyColumn, decode_keys, key_column
-from statebackend.key_types import KeyType
 from statebackend.keygroups import KeyGroupRange
-from statebackend.table import ForeignKeys, Table
-from statebackend.table_rows import DamagedRow
-from statebackend.table_spec import Aggregated, TableError, TableSpec
+from statebackend.keys.columns import KeyColumn, decode_keys, key_column
+from statebackend.keys.types import KeyType
+from statebackend.tables import blocks
+from statebackend.tables.aggregations import Accumulator, Accumulators, Count, First, Last, Slots, Sum
+from statebackend.tables.frozen_table import FrozenTable
+from statebackend.tables.table import ForeignKeys, Table
+from statebackend.tables.table_rows import DamagedRow
+from statebackend.tables.table_spec import Aggregated, TableError, TableSpec
 
 GROUPS = 4
 ALL = KeyGroupRange(KeyGroup(0), KeyGroup(GROUPS))

@@ -13,14 +13,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from statebackend import timers
+from statebackend.backends.row_store import RowStore
 from statebackend.entries import StateId, timer
 from statebackend.ids import KeyGroup, Uid
-from statebackend.key_context import ForeignKey, KeyContext
-from statebackend.key_types import KeyType
 from statebackend.keygroups import KeyGroupRange
-from statebackend.row_store import RowStore
-from statebackend.timers import Timer, TimerService, TimerTimeError
+from statebackend.keys.types import KeyType
+from statebackend.states import timers
+from statebackend.states.key_context import ForeignKey, KeyContext
+from statebackend.states.timers import Timer, TimerService, TimerTimeError
 from tests.test_row_store import IN_MEMORY, everything, heap, settle
 
 STATE = StateId(7)

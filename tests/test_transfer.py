@@ -14,14 +14,22 @@ from secrets import token_hex
 
 import pytest
 
-from statebackend.backend import DamagedFile, LocalDiskError, LocalDiskFull
+from statebackend.backends.backend import DamagedFile, LocalDiskError, LocalDiskFull
 from statebackend.files import FileKind, FileRef
 from statebackend.ids import Epoch, Generation, KeyGroup
 from statebackend.keygroups import KeyGroupRange
-from statebackend.local_store import LocalStore
-from statebackend.memory_store import MemoryStore
-from statebackend.store import BlobStore, StoreUnavailable
-from statebackend.transfer import MissingFile, UnknownChecksum, Upload, checksum_of, download_all, target_in, upload_all
+from statebackend.snapshots.transfer import (
+    MissingFile,
+    UnknownChecksum,
+    Upload,
+    checksum_of,
+    download_all,
+    target_in,
+    upload_all,
+)
+from statebackend.stores.local_store import LocalStore
+from statebackend.stores.memory_store import MemoryStore
+from statebackend.stores.store import BlobStore, StoreUnavailable
 from tests.wrapped_store import WrappedStore
 
 GROUPS = (KeyGroupRange(KeyGroup(0), KeyGroup(8)),)

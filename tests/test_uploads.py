@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from statebackend.files import FileKind, FileRef, FileSet
 from statebackend.ids import Epoch, Generation, KeyGroup
 from statebackend.keygroups import KeyGroupRange, joined, without
-from statebackend.uploads import Durable, Emptied, Merged, NotDurable, Persist, Persisted, Uploads, UploadsError
+from statebackend.snapshots.uploads import (
+    Durable,
+    Emptied,
+    Merged,
+    NotDurable,
+    Persist,
+    Persisted,
+    Uploads,
+    UploadsError,
+)
 from tests.test_files import Key, State, by_floors, by_whole_files
 
 ALL = KeyGroupRange(KeyGroup(0), KeyGroup(8))

@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend.backend import LocalDiskFull
-from statebackend.codec_choice import codec_of
-from statebackend.codecs import Codec, IntCodec, Pickled
+from statebackend.backends.backend import LocalDiskFull
 from statebackend.entries import state_id
 from statebackend.ids import KeyGroup
-from statebackend.key_context import ForeignKey, KeyContext, NoKey
-from statebackend.key_types import KeyType, WrongKeyType
 from statebackend.keygroups import KeyGroupRange
-from statebackend.row_form import RowForm, WrongValueType
-from statebackend.ttl import Ttl
-from statebackend.value_state import ValueState, open_value
-from statebackend.write_back import FrozenValues, LayerOrder
+from statebackend.keys.types import KeyType, WrongKeyType
+from statebackend.states.codec_choice import codec_of
+from statebackend.states.codecs import Codec, IntCodec, Pickled
+from statebackend.states.key_context import ForeignKey, KeyContext, NoKey
+from statebackend.states.row_form import RowForm, WrongValueType
+from statebackend.states.ttl import Ttl
+from statebackend.states.value_state import ValueState, open_value
+from statebackend.states.write_back import FrozenValues, LayerOrder
 from tests.rows_in_a_dict import UID, LayeredRows, RowsInADict, a_context
 
 T = TypeVar("T")

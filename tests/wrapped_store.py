@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from statebackend.store import BlobInfo, BlobStore, Creation
+from statebackend.stores.store import BlobInfo, BlobStore, Creation
 
 
 class WrappedStore:

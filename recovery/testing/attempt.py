@@ -66,7 +66,7 @@ from snapshot.transactions import Transactions
 from snapshot.watermarks import Watermarks
 from statebackend.files import FileRef
 from statebackend.ids import NO_EPOCH, Epoch, Partition
-from statebackend.uploads import Durable, NotDurable, Persist, Persisted, Uploads
+from statebackend.snapshots.uploads import Durable, NotDurable, Persist, Persisted, Uploads
 
 JOB = JobId("simulated")
 

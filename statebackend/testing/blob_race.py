@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from secrets import token_hex
 
-from statebackend.store import Creation
+from statebackend.stores.store import Creation
 from statebackend.testing.blob_store import BrokenPromise, OpenStore
 
 _PATIENCE = 120.0

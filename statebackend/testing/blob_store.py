@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from secrets import token_bytes, token_hex
 
-from statebackend.store import BadBlobPath, BlobInfo, BlobNotFound, BlobStore, Creation
+from statebackend.stores.store import BadBlobPath, BlobInfo, BlobNotFound, BlobStore, Creation
 
 OpenStore = Callable[[], BlobStore]
 """Opens the store anew at the same place each time. The place need not be empty: every check has its own folder."""

@@ -10,8 +10,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from statebackend.memory_store import MemoryStore
-from statebackend.store import StoreUnavailable
+from statebackend.stores.memory_store import MemoryStore
+from statebackend.stores.store import StoreUnavailable
 
 _PATIENCE: Final = 60.0
 

@@ -16,10 +16,10 @@ from statebackend.files import FileSet, rescaled
 from statebackend.ids import NO_EPOCH, Epoch, Generation, Partition
 from statebackend.keyed_state import KeyedState, Operator, Options
 from statebackend.keygroups import owner_of, range_of
+from statebackend.snapshots.uploads import Durable
 from statebackend.testing.faulty_store import Fault, FaultyStore
 from statebackend.testing.keyed_model import Key
 from statebackend.testing.keyed_subjects import group_of
-from statebackend.uploads import Durable
 
 _PATIENCE: Final = 60.0
 _LONGEST_CUT: Final = 5.0

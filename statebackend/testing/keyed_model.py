@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Final
 
-from statebackend.ttl import Ttl
+from statebackend.states.ttl import Ttl
 
 Key = str | int | None
 

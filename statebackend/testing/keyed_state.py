@@ -21,10 +21,10 @@ from hypothesis import settings as HowFar  # noqa: N812
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from statebackend.consolidation import Policy
 from statebackend.ids import NO_EPOCH
 from statebackend.keyed_state import Operator, Options
-from statebackend.namespaces import NO_NAMESPACE, Window
+from statebackend.snapshots.consolidation import Policy
+from statebackend.states.namespaces import NO_NAMESPACE, Window
 from statebackend.testing.faulty_store import Fault, FaultyStore
 from statebackend.testing.keyed_job import BrokenPromise, KeyedJob
 from statebackend.testing.keyed_model import Key, Model, Place

@@ -11,20 +11,20 @@ from typing import Any, Final, cast
 
 import pyarrow as pa
 
-from statebackend.aggregates import Aggregates
-from statebackend.aggregations import Count, Last, Max, Sum
-from statebackend.codecs import Pickled
-from statebackend.declarations import Aggregating, Declaration, ListOf, MapOf, Reducing, Value
 from statebackend.ids import KeyGroup
-from statebackend.key_columns import KeyColumn, decode_keys
-from statebackend.key_types import KeyType
 from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import key_group_of
-from statebackend.table import Table
-from statebackend.table_spec import Aggregated
+from statebackend.keys.columns import KeyColumn, decode_keys
+from statebackend.keys.types import KeyType
+from statebackend.states.codecs import Pickled
+from statebackend.states.declarations import Aggregating, Declaration, ListOf, MapOf, Reducing, Value
+from statebackend.states.timer_state import Timers, TimerState
+from statebackend.states.ttl import TimeKind, Ttl
+from statebackend.tables.aggregates import Aggregates
+from statebackend.tables.aggregations import Count, Last, Max, Sum
+from statebackend.tables.table import Table
+from statebackend.tables.table_spec import Aggregated
 from statebackend.testing.keyed_model import Key, Model, Place
-from statebackend.timer_state import Timers, TimerState
-from statebackend.ttl import TimeKind, Ttl
 
 MAX_PARALLELISM: Final = 10
 """Divided by 2 without a rest, and by 3 and 4 with one."""

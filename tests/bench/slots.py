@@ -14,8 +14,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from statebackend.key_columns import KeyColumn
-from statebackend.slot_index import SlotIndex
+from statebackend.keys.columns import KeyColumn
+from statebackend.tables.slot_index import SlotIndex
 from tests.bench.figures import RUNS, Figure, figure, progress
 
 WORKLOAD = "slots"

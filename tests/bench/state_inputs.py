@@ -17,17 +17,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from statebackend.aggregates import Aggregates
-from statebackend.aggregations import Count, Sum
 from statebackend.files import FileSet
-from statebackend.fsspec_store import open_store
 from statebackend.ids import Attempt, Epoch, Generation
-from statebackend.key_columns import KeyColumn
 from statebackend.keyed_state import KeyedState, Operator, Options
 from statebackend.keygroups import KeyGroupRange
-from statebackend.store import BlobStore
-from statebackend.table_spec import Aggregated
-from statebackend.uploads import Durable
+from statebackend.keys.columns import KeyColumn
+from statebackend.snapshots.uploads import Durable
+from statebackend.stores.fsspec_store import open_store
+from statebackend.stores.store import BlobStore
+from statebackend.tables.aggregates import Aggregates
+from statebackend.tables.aggregations import Count, Sum
+from statebackend.tables.table_spec import Aggregated
 
 WORKLOAD = "state"
 KEY_SIZE = 80

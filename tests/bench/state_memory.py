@@ -24,12 +24,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from statebackend.declarations import Value
-from statebackend.file_set_json import from_json, to_json
 from statebackend.files import FileSet
-from statebackend.fsspec_store import open_store
 from statebackend.ids import Attempt, Epoch, Generation
 from statebackend.keyed_state import KeyedState, Operator, Options
+from statebackend.snapshots.file_set_json import from_json, to_json
+from statebackend.states.declarations import Value
+from statebackend.stores.fsspec_store import open_store
 from tests.bench.figures import Figure, figure, progress
 from tests.bench.state_inputs import KEY_SIZE, OPERATOR, WORKLOAD, Bench, record_keys, splitmix
 

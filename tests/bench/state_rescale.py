@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from statebackend.files import FileSet, rescaled
-from statebackend.fsspec_store import open_store
 from statebackend.ids import Epoch, Generation, Partition
 from statebackend.keyed_state import KeyedState, Options
 from statebackend.keygroups import range_of
+from statebackend.stores.fsspec_store import open_store
 from tests.bench.figures import Figure, figure, progress
 from tests.bench.state_inputs import AMPLE, BATCH, OPERATOR, WORKLOAD, keys_of_80, record_values
 

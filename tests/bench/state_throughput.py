@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from statebackend.declarations import Value
 from statebackend.keyed_state import Operator
+from statebackend.states.declarations import Value
 from tests.bench.figures import RUNS, Figure, figure, progress
 from tests.bench.state_inputs import AMPLE, BATCH, WORKLOAD, Bench, keys_of_80, opened, record_keys, record_values
 

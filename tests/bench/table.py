@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from statebackend.aggregations import Count, Sum
 from statebackend.ids import KeyGroup
-from statebackend.key_columns import key_column
-from statebackend.key_types import KeyType
 from statebackend.keygroups import DEFAULT_MAX_PARALLELISM, KeyGroupRange
-from statebackend.table import Table
-from statebackend.table_spec import Aggregated, TableSpec
+from statebackend.keys.columns import key_column
+from statebackend.keys.types import KeyType
+from statebackend.tables.aggregations import Count, Sum
+from statebackend.tables.table import Table
+from statebackend.tables.table_spec import Aggregated, TableSpec
 from tests.bench.figures import RUNS, Figure, figure, progress
 
 WORKLOAD = "table"

@@ -13,7 +13,7 @@ from recovery.testing.store import Write
 from recovery.testing.windows import WindowOperator
 from statebackend import files
 from statebackend.files import Clear, FileKind, Take
-from statebackend.uploads import Persisted, Uploads
+from statebackend.snapshots.uploads import Persisted, Uploads
 from tests.seeded.error import in_the_job
 
 

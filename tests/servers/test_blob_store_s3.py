@@ -9,8 +9,8 @@ from threading import Barrier
 
 import pytest
 
-from statebackend.fsspec_store import open_store
-from statebackend.store import BlobNotFound, BlobStore, Creation, StoreUnavailable, UnknownOutcome
+from statebackend.stores.fsspec_store import open_store
+from statebackend.stores.store import BlobNotFound, BlobStore, Creation, StoreUnavailable, UnknownOutcome
 from statebackend.testing.blob_race import race_for_one_name
 from statebackend.testing.blob_store import CHECKS, OpenStore
 

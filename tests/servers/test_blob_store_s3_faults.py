@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from statebackend.fsspec_store import open_store
-from statebackend.store import BlobStore, Creation, StoreUnavailable, UnknownOutcome, UnsuitableStore
+from statebackend.stores.fsspec_store import open_store
+from statebackend.stores.store import BlobStore, Creation, StoreUnavailable, UnknownOutcome, UnsuitableStore
 
 from .faulty_s3 import NONCE, FaultyS3, Reply, Request, running_faulty_s3
 
@@ -140,7 +140,7 @@ def test_a_conflict_inside_the_server_is_asked_again(s3: FaultyS3, store: BlobSt
 def test_a_conflict_without_end_leaves_the_outcome_unknown(
     s3: FaultyS3, store: BlobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("statebackend.s3_store._CONFLICT_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr("statebackend.stores.s3_store._CONFLICT_PAUSES", (0.0, 0.0))
     _spoil_creates(s3, *[lambda request: Reply(409, "ConditionalRequestConflict")] * 9)
     with pytest.raises(UnknownOutcome, match="is unknown"):
         store.create("a", b"mine")

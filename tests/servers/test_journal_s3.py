@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from snapshot.journal_store import StoredJournal
-from statebackend.fsspec_store import open_store
+from statebackend.stores.fsspec_store import open_store
 from statebackend.testing.blob_store import OpenStore
 from tests.journal_drivers import Point, check_race, check_that_a_paused_driver_changes_nothing, race_of_processes
 

@@ -1,0 +1,1 @@
+"""State as Arrow tables and Parquet files, for people, other backends and later versions."""

@@ -1,0 +1,1 @@
+"""Keys: their declared types, canonical bytes and stable hash, one by one and by Arrow columns."""

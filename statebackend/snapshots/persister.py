@@ -1,0 +1,460 @@
+"""From a cut to durable files, in the background: written, linked locally, uploaded, taken by the local backend.
+
+What always holds: the thread that owns the state never waits here for a disk or a store; an epoch is reported durable
+only when the store has all its files; the backend takes a delta only after its file is whole and linked; and one
+thread writes all files, so that a base is made of a backend that nothing changes meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Lock
+
+from statebackend import entries as naming
+from statebackend import fail_points
+from statebackend.backends.backend import Backend, LocalDiskError
+from statebackend.backends.unused_memory import give_back
+from statebackend.fail_points import reached
+from statebackend.files import FileKind, FileRef, FileSet
+from statebackend.ids import NO_EPOCH, Epoch
+from statebackend.keygroups import KeyGroupRange, without
+from statebackend.snapshots.consolidation import Consolidate, Merge, Planner, Policy
+from statebackend.snapshots.cuttable import Cuttable, Frozen
+from statebackend.snapshots.local_files import LocalFiles
+from statebackend.snapshots.state_files import NotLinked, StateFiles
+from statebackend.snapshots.transfer import Upload, upload_all
+from statebackend.snapshots.uploads import Durable, Emptied, Merged, NotDurable, Persisted, Uploads
+from statebackend.stores.store import BlobStore
+
+
+class EpochOrder(ValueError):
+    """A cut for an epoch that is not later than the last one, or than what was restored; nothing was cut."""
+
+
+@dataclass(slots=True)
+class _Delta:
+    frozen: Frozen
+    written: bool = False
+    files: tuple[FileRef, ...] = ()
+    """What it is in, once it is written; none if nothing had changed."""
+    stored: bool = False
+    taken: bool = False
+    """Whether the backend has it, or takes it as soon as it can."""
+    released: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    epoch: Epoch
+    files: tuple[FileRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    epoch: Epoch
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    epochs: tuple[Epoch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _NotTaken:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewritten:
+    """What was asked for and is in the store; less of it, or nothing, if it failed."""
+
+    changes: Persisted
+    epoch: Epoch
+    """No epoch before this one may name it."""
+    made: tuple[FileRef, ...]
+    """All files that were written, also if they are good for nothing now."""
+    reason: str | None = None
+
+
+_Result = _Written | _Stored | _Failed | _Taken | _NotTaken | _Rewritten
+
+
+@dataclass(frozen=True, slots=True)
+class PersisterStatistics:
+    """What the background has done and has before it."""
+
+    epochs_pending: int
+    uploaded_bytes: int
+    bases: int
+    merges: int
+    trouble: str | None
+    """What went wrong last in work that no epoch waits for; it is tried again."""
+
+
+class Persister:
+    """The background of one partition's keyed state, in one attempt.
+
+    One thread owns it and calls all methods. `wake`, if given, is called from background threads whenever there is
+    something for `poll` to find. A crash at any point leaves in the store files that no complete epoch names.
+    """
+
+    def __init__(
+        self,
+        state: Cuttable,
+        backend: Backend,
+        restored: FileSet,
+        files: StateFiles,
+        *,
+        store: BlobStore,
+        local: LocalFiles,
+        policy: Policy,
+        uploads_at_once: int = 4,
+        wake: Callable[[], None] | None = None,
+        unused: int | None = None,
+    ) -> None:
+        """With more than so many bytes of unused memory, if it is said, that goes back to the system after a cut."""
+        self._state = state
+        self._backend = backend
+        self._files = files
+        self._store = store
+        self._local = local
+        self._at_once = uploads_at_once
+        self._wake = wake
+        self._unused = unused
+        self._uploads = Uploads(restored)
+        self._planner = Planner(policy)
+        self._deltas: dict[Epoch, _Delta] = {}
+        self._groups = restored.range
+        self._linked = {file.path: file for file in restored.files}
+        self._heard_of = set(self._linked)
+        self._last_cut = max((file.epoch for file in restored.files), default=None)
+        self._behind = False
+        # Of the thread for the disk: what the backend has still to take, each after the one before it.
+        self._due: deque[tuple[Epoch, tuple[FileRef, ...]]] = deque()
+        self._waiting: deque[tuple[tuple[KeyGroupRange, ...], Path | None]] = deque()
+        self._taken_up_to = max((file.epoch for file in restored.files), default=NO_EPOCH)
+        self._rewritten: _Rewritten | None = None
+        self._rewritten_size = 0
+        self._rewrite_due: Epoch | None = None
+        self._uploaded_bytes = self._bases = self._merges = 0
+        self._trouble: str | None = None
+        self._counting = Lock()
+        self._results: SimpleQueue[_Result] = SimpleQueue()
+        self._disk = ThreadPoolExecutor(1, "epochcut-disk")
+        self._uploaders = ThreadPoolExecutor(uploads_at_once, "epochcut-upload")
+
+    @property
+    def files(self) -> FileSet:
+        """All that is durable without a gap."""
+        return self._uploads.files
+
+    def statistics(self) -> PersisterStatistics:
+        """What was done so far."""
+        return PersisterStatistics(len(self._deltas), self._uploaded_bytes, self._bases, self._merges, self._trouble)
+
+    # --- called by the owner of the state -----------------------------------------------------------------------------
+
+    def cut(self, epoch: Epoch) -> None:
+        """The state as it is now is the epoch's; everything else happens in the background. Takes milliseconds.
+
+        `EpochOrder` if the epoch does not follow on the last one: a declined epoch is not cut again, the next one is.
+        """
+        last = self._last_cut
+        if last is not None and (epoch <= last or epoch.number <= last.number):
+            raise EpochOrder(f"epoch {epoch} cannot be cut after {last}: epochs rise, and their numbers with them")
+        self._last_cut = epoch
+        self._deltas[epoch] = _Delta(self._state.freeze(epoch.number))
+        reached(fail_points.DELTA_FROZEN)
+        for due in self._uploads.freeze(epoch):
+            delta = self._deltas[due.epoch]
+            if delta.written:
+                self._uploaders.submit(self._upload, due.epoch, delta.files)
+            else:
+                self._disk.submit(self._write, due.epoch, delta.frozen)
+
+    def poll(self, timeout: float = 0) -> list[Durable | NotDurable]:
+        """What became of epochs since the last call; waits up to `timeout` seconds for the first news of any kind."""
+        answers: list[Durable | NotDurable] = []
+        with suppress(Empty):
+            answers += self._handle(self._results.get(block=timeout > 0, timeout=timeout or None))
+            while True:
+                answers += self._handle(self._results.get_nowait())
+        return answers
+
+    def completed(self, epoch: Epoch) -> None:
+        """The epoch is complete: no rollback goes behind it. Its changes go into the backend."""
+        self._uploads.completed(epoch)
+        self._take(epoch)
+        pinned = self._uploads.pinned() | self._not_in_a_set()
+        gone = self._heard_of - pinned
+        self._heard_of -= gone
+        self._disk.submit(self._forget, gone)
+
+    def take_early(self) -> None:
+        """Memory is short: what was written goes into the backend although its epoch is not complete."""
+        if self._deltas:
+            self._take(max(self._deltas))
+
+    def close(self) -> None:
+        """Stop the background: what is being written or uploaded is finished, what waits is given up."""
+        self._disk.shutdown(wait=True, cancel_futures=True)
+        self._uploaders.shutdown(wait=True, cancel_futures=True)
+
+    def _take(self, up_to: Epoch) -> None:
+        due: list[tuple[Epoch, tuple[FileRef, ...]]] = []
+        for epoch, delta in self._deltas.items():
+            if epoch > up_to or not delta.written:
+                break
+            if not delta.taken:
+                delta.taken = True
+                due.append((epoch, delta.files))
+        if due or self._behind:
+            self._behind = False
+            self._disk.submit(self._ingest, due)
+
+    def _not_in_a_set(self) -> set[str]:
+        files = [file for delta in self._deltas.values() for file in delta.files]
+        made = self._rewritten.made if self._rewritten is not None else ()
+        return {file.path for file in (*files, *made)}
+
+    def _handle(self, result: _Result) -> Sequence[Durable | NotDurable]:
+        match result:
+            case _Written(epoch, files):
+                self._deltas[epoch].written, self._deltas[epoch].files = True, files
+                self._heard_of.update(file.path for file in files)
+            case _Stored(epoch):
+                return self._stored(epoch)
+            case _Failed(epoch, reason):
+                return self._uploads.failed(epoch, reason)
+            case _Taken(epochs):
+                for epoch in epochs:
+                    delta = self._deltas[epoch]
+                    self._state.release(delta.frozen)
+                    delta.released = True
+                    self._disk.submit(delta.frozen.clear)
+                    self._settle(epoch)
+            case _NotTaken(reason):
+                self._trouble, self._behind = reason, True
+            case _Rewritten():
+                self._rewritten = result
+                self._heard_of.update(file.path for file in result.made)
+                self._trouble = result.reason or self._trouble
+        return ()
+
+    def _stored(self, epoch: Epoch) -> list[Durable]:
+        delta = self._deltas[epoch]
+        delta.stored = True
+        changes = _changes(delta.files, self._groups)
+        rewritten = self._rewritten
+        if rewritten is not None and rewritten.epoch <= epoch:
+            also = rewritten.changes
+            changes = Persisted((*changes.files, *also.files), (*changes.emptied, *also.emptied), also.merged)
+            self._rewritten, self._rewrite_due = None, epoch
+            self._rewritten_size = sum(file.size for file in also.files)
+            self._bases += len(also.files)
+            self._merges += len(also.merged)
+        durable = self._uploads.persisted(epoch, changes)
+        if durable:
+            newest = durable[-1].epoch
+            self._consider(newest, sum(_size_of(self._deltas.get(one.epoch)) for one in durable))
+        self._settle(epoch)
+        return durable
+
+    def _settle(self, epoch: Epoch) -> None:
+        """Forget a delta that is in the store and in the backend."""
+        delta = self._deltas[epoch]
+        if delta.stored and delta.released:
+            del self._deltas[epoch]
+
+    def _consider(self, epoch: Epoch, changed: int) -> None:
+        """Have it seen whether files should be rewritten, now that so many bytes have come into the set."""
+        answered = None
+        if self._rewrite_due is not None and self._rewrite_due <= epoch:
+            answered, self._rewrite_due = self._rewritten_size, None
+        self._disk.submit(self._plan, self._uploads.files, changed, answered)
+
+    # --- in the background: one thread for the disk -------------------------------------------------------------------
+    # Whatever goes wrong is told, or an epoch would wait for ever; a panic in RocksDB's library is no `Exception`.
+
+    def _tell(self, result: _Result) -> None:
+        self._results.put(result)
+        if self._wake is not None:
+            with suppress(Exception):  # `poll` finds it all the same, and what comes next must be done
+                self._wake()
+
+    def _write(self, epoch: Epoch, frozen: Frozen) -> None:
+        try:
+            kind = FileKind.BASE if frozen.is_all else FileKind.DELTA
+            files = self._files.write_all(frozen.entries(), self._groups, epoch, kind, frozen.size)
+            self._linked.update({file.path: file for file in files})
+            reached(fail_points.DELTA_WRITTEN)
+        except BaseException as error:
+            self._tell(_Failed(epoch, _text(error)))
+            return
+        self._tell(_Written(epoch, files))
+        self._uploaders.submit(self._upload, epoch, files)
+
+    def _ingest(self, due: Sequence[tuple[Epoch, tuple[FileRef, ...]]]) -> None:
+        """Bring cuts into the backend. None gets in before an older one that did not: that is tried first."""
+        self._due.extend(due)
+        taken: list[Epoch] = []
+        reason = None
+        try:
+            reached(fail_points.BEFORE_INGEST)
+            while self._due:
+                epoch, files = self._due[0]
+                self._take_files(files)
+                self._due.popleft()
+                self._taken_up_to = epoch
+                taken.append(epoch)
+            reached(fail_points.AFTER_INGEST)
+        except BaseException as error:
+            listed = ", ".join(str(epoch) for epoch, _ in self._due)
+            reason = f"epochs {listed} did not get into the local backend: {_text(error)}"
+        if taken:
+            self._tell(_Taken(tuple(taken)))
+        if reason is not None:
+            self._tell(_NotTaken(reason))
+        if self._unused is not None:
+            give_back(self._unused)
+
+    def _take_files(self, files: tuple[FileRef, ...]) -> None:
+        """Bring a cut into the backend, but one that is all there is only when the next one has to go on top of it.
+
+        What is in memory as a whole is not looked for in the backend; where all of it changes in each epoch, the
+        next cut will be all there is again.
+        """
+        if files and files[0].kind is FileKind.BASE:
+            links = [(file.ranges, self._files.link(file)) for file in files]
+            for _, unused in self._waiting:
+                if unused is not None:
+                    unused.unlink(missing_ok=True)
+            empty = _unmentioned(files, self._groups)
+            self._waiting = deque([(empty, None), *links] if empty else links)
+        elif files:
+            self._take_waiting()
+            with self._files.links(files) as paths:
+                self._backend.ingest(paths)
+
+    def _take_waiting(self) -> None:
+        while self._waiting:
+            self._backend.rebase(*self._waiting[0])
+            self._waiting.popleft()
+
+    def _plan(self, files: FileSet, changed: int, answered: int | None) -> None:
+        try:
+            if answered is not None:
+                self._planner.answered(answered)
+            steps = self._planner.changed(files, changed)
+        except Exception as error:
+            self._tell(_Rewritten(Persisted(), NO_EPOCH, (), f"what to rewrite could not be planned: {_text(error)}"))
+            return
+        if steps:
+            self._rewrite(steps)
+
+    def _rewrite(self, steps: Sequence[Consolidate | Merge]) -> None:
+        bases: list[FileRef] = []
+        emptied: list[Emptied] = []
+        merges: list[Merged] = []
+        reason = None
+        epoch = self._taken_up_to
+        try:
+            self._take_waiting()
+            for step in steps:
+                match step:
+                    case Consolidate(groups):
+                        base = self._write_base(groups, epoch)
+                        bases += [] if base is None else [base]
+                        empty = without((groups,), () if base is None else base.ranges)
+                        emptied += [Emptied(empty, epoch)] if empty else []
+                    case Merge(run):
+                        merged = self._files.merged(run)
+                        if merged is not None:
+                            merges.append(Merged(frozenset(file.path for file in run), merged))
+                reached(fail_points.BASE_WRITTEN)
+        except BaseException as error:
+            reason = f"files could not be rewritten at epoch {epoch}: {_text(error)}"
+        changes = Persisted(tuple(bases), tuple(emptied), tuple(merges))
+        made = (*bases, *(merge.file for merge in merges))
+        self._linked.update({file.path: file for file in made})
+        self._uploaders.submit(self._upload_rewritten, changes, epoch, made, reason)
+
+    def _write_base(self, groups: KeyGroupRange, epoch: Epoch) -> FileRef | None:
+        """All there is of these groups in the backend as one file, which takes its place there too."""
+        live = self._backend.scan(*naming.bounds(groups))
+        base = self._files.write(self._state.settled(live, epoch.number), epoch, FileKind.BASE, size=0)
+        reached(fail_points.BASE_LINKED)
+        with self._files.links(() if base is None else (base,)) as paths:
+            self._backend.rebase([groups], paths[0] if paths else None)
+        return base
+
+    def _forget(self, paths: set[str]) -> None:
+        for path in paths:
+            self._linked.pop(path, None)
+        with suppress(LocalDiskError):  # what stays is removed next time
+            self._local.keep(self._linked.values())
+            reached(fail_points.LINKS_PRUNED)
+
+    # --- in the background: threads for the store ---------------------------------------------------------------------
+
+    def _upload(self, epoch: Epoch, files: Sequence[FileRef]) -> None:
+        try:
+            self._put(files)
+            reached(fail_points.DELTA_UPLOADED)
+        except BaseException as error:
+            self._tell(_Failed(epoch, _text(error)))
+            return
+        self._tell(_Stored(epoch))
+
+    def _upload_rewritten(
+        self, changes: Persisted, epoch: Epoch, made: tuple[FileRef, ...], reason: str | None
+    ) -> None:
+        try:
+            self._put(made)
+            reached(fail_points.BASE_UPLOADED)
+        except BaseException as error:
+            changes, reason = Persisted(), f"rewritten files of epoch {epoch} could not be uploaded: {_text(error)}"
+        self._tell(_Rewritten(changes, epoch, made, reason))
+
+    def _put(self, files: Sequence[FileRef]) -> None:
+        upload_all(self._store, [Upload(self._local_copy(file), file.path) for file in files], self._at_once)
+        with self._counting:
+            self._uploaded_bytes += sum(file.size for file in files)
+
+    def _local_copy(self, file: FileRef) -> Path:
+        local = self._local.find(file)
+        if local is None:
+            raise NotLinked(f"the local copy of {file.path} of epoch {file.epoch} has gone before it was uploaded")
+        return local
+
+
+def _changes(files: tuple[FileRef, ...], groups: KeyGroupRange) -> Persisted:
+    """What an epoch adds; if that is all there is, nothing else is in the groups that it does not speak of."""
+    if not files or files[0].kind is FileKind.DELTA:
+        return Persisted(files)
+    empty = _unmentioned(files, groups)
+    return Persisted(files, (Emptied(empty, files[0].epoch),) if empty else ())
+
+
+def _unmentioned(files: Iterable[FileRef], groups: KeyGroupRange) -> tuple[KeyGroupRange, ...]:
+    return without((groups,), (part for file in files for part in file.ranges))
+
+
+def _text(error: BaseException) -> str:
+    return str(error) or repr(error)
+
+
+def _size_of(delta: _Delta | None) -> int:
+    return 0 if delta is None else sum(file.size for file in delta.files)

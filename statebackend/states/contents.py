@@ -1,0 +1,132 @@
+"""All keyed state of an operator in one partition, as one thing to cut: rows, cached values, tables.
+
+What always holds: a cut has everything that was written before it and nothing that was written after it, whichever
+state it is in, and costs the same whatever the size of the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from heapq import merge
+from typing import Final
+
+from statebackend.backends.backend import Backend
+from statebackend.backends.overlay import Overlay
+from statebackend.backends.row_store import FrozenRows, Room, RowStore
+from statebackend.snapshots.base_entries import base_entries
+from statebackend.snapshots.cuttable import Frozen
+from statebackend.states.declarations import Declaration, Place
+from statebackend.states.key_context import NO_WATERMARK, KeyContext
+from statebackend.states.schema import Schema, StateKind
+from statebackend.states.value_state import CachedState
+from statebackend.states.write_back import FrozenValues
+from statebackend.tables.frozen_table import FrozenTable
+from statebackend.tables.table import Table
+
+_TYPICAL_ENTRY: Final = 100
+"""What a value is taken to be in a file, to tell small files from large ones."""
+
+_FOR_ROWS: Final = 6
+_FOR_STATES: Final = 2
+"""Parts of the memory: for rows that wait for their cut to be in the backend, and for all that states keep. The rest is
+for what is on its way into a file: values and keys, encoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenContents:
+    """What changed between two cuts, in all states together."""
+
+    rows: FrozenRows
+    values: tuple[FrozenValues, ...]
+    tables: tuple[FrozenTable, ...]
+    only_tables: bool
+    """Whether nothing else is declared, or was before."""
+    epoch_number: int
+
+    @property
+    def is_all(self) -> bool:
+        """Whether this is not only what changed. See `Frozen.is_all`."""
+        return self.only_tables and self.rows.is_empty and all(table.covers for table in self.tables)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it will be in a file."""
+        blocks = sum(table.size for table in self.tables)
+        return self.rows.written_bytes + blocks + _TYPICAL_ENTRY * sum(map(len, self.values))
+
+    def entries(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """All of it, sorted by name. For a thread in the background."""
+        rows = self.rows.in_order([values.entries() for values in self.values])
+        # A block's name is never that of a row.
+        return merge(rows, *(table.in_order() for table in self.tables)) if self.tables else rows
+
+    def clear(self) -> None:
+        """Give back the memory, after the release. For a thread in the background."""
+        self.rows.clear()
+        for values in self.values:
+            values.clear()
+
+
+class Contents:
+    """The states of one operator in one partition, by name. For one thread, but for `settled`."""
+
+    def __init__(
+        self,
+        declared: Mapping[str, Declaration[object]],
+        schema: Schema,
+        context: KeyContext,
+        backend: Backend,
+        overlay: Overlay,
+        memory: int,
+    ) -> None:
+        """Open all of them. In the overlay is what `memory`, so many bytes, has no room for."""
+        self._context = context
+        self.rows = RowStore(backend, Room(memory // _FOR_ROWS, overlay))
+        kept = sum(spec.kind in _IN_MEMORY for spec in schema.states)
+        share = memory // _FOR_STATES // max(kept, 1)
+        self.states = {
+            spec.name: declared[spec.name].open(Place(spec, context, self.rows, share)) for spec in schema.states
+        }
+        self._cached = [state for state in self.states.values() if isinstance(state, CachedState)]
+        self._tables = [state for state in self.states.values() if isinstance(state, Table)]
+        self._only_tables = len(self._tables) == len(schema.states) > 0 and not schema.dropped
+        self._table_names = {spec.id: spec.name for spec in schema.states if spec.kind is StateKind.TABLE}
+        self._expiring = {spec.id: spec.expires for spec in schema.states if spec.expires is not None}
+        self._times = {context.restored_epoch: (NO_WATERMARK, NO_WATERMARK)}
+
+    def freeze(self, epoch_number: int) -> FrozenContents:
+        """Cut. See `Cuttable.freeze`."""
+        self._times[epoch_number] = (self._context.watermark, self._context.processing_time)
+        values = tuple(state.freeze() for state in self._cached)
+        tables = tuple(table.freeze(epoch_number) for table in self._tables)
+        return FrozenContents(self.rows.freeze(), values, tables, self._only_tables, epoch_number)
+
+    def release(self, frozen: Frozen) -> None:
+        """Forget what the backend has. See `Cuttable.release`."""
+        assert isinstance(frozen, FrozenContents)
+        self.rows.release(frozen.rows)
+        for state, values in zip(self._cached, frozen.values, strict=True):
+            state.release(values)
+        # No base will be of an earlier epoch than what the backend has.
+        for earlier in [known for known in self._times if known < frozen.epoch_number]:
+            del self._times[earlier]
+
+    def settled(self, live: Iterator[tuple[bytes, bytes]], epoch_number: int) -> Iterator[tuple[bytes, bytes]]:
+        """What a base of this epoch says. See `Cuttable.settled`."""
+        event, processing = self._times.get(epoch_number, (NO_WATERMARK, NO_WATERMARK))
+        times = {state: event if kind == "event" else processing for state, kind in self._expiring.items()}
+        return base_entries(live, epoch_number, self._table_names, times)
+
+    def pending_bytes(self) -> int:
+        """How much memory holds what no backend has yet, about, but for tables."""
+        return self.rows.pending_bytes + sum(state.pending_bytes() for state in self._cached)
+
+    def memory_bytes(self) -> int:
+        """How much memory the states occupy, about, without the backend's."""
+        values = sum(state.memory_bytes() for state in self._cached)
+        tables = sum(table.memory_bytes() for table in self._tables)
+        return values + tables + self.rows.pending_bytes
+
+
+_IN_MEMORY: Final = frozenset({StateKind.VALUE, StateKind.REDUCING, StateKind.AGGREGATING, StateKind.TABLE})

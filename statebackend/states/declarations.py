@@ -1,0 +1,182 @@
+"""The states that a program declares: what it writes down once, and opens in every partition.
+
+What always holds: a declaration is a value that knows nothing of keys, files or partitions; opened in the same place
+with the same rows it is the same state, under the name it is stored as.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar, cast, overload
+
+from statebackend.ids import Uid
+from statebackend.states.codec_choice import Declared, codec_of
+from statebackend.states.codecs import Codec
+from statebackend.states.key_context import KeyContext
+from statebackend.states.list_state import ListState
+from statebackend.states.map_keys import map_keys_of
+from statebackend.states.map_state import MapState
+from statebackend.states.part_rows import PartRows
+from statebackend.states.row_form import RowForm
+from statebackend.states.schema import CodecSpec, StateKind, StateSpec
+from statebackend.states.ttl import Ttl
+from statebackend.states.value_state import AggregatingState, ReducingState, ValueState, open_value
+from statebackend.states.write_back import ABSENT, Absence, Rows
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+A = TypeVar("A")
+R = TypeVar("R")
+H_co = TypeVar("H_co", covariant=True)
+
+DEFAULT_CACHE_BYTES: Final = 64 << 20
+"""What the cache of one state with one value per key may take, unless somebody says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a state is opened: its spec as it goes on from what was restored, and what it shares with the others."""
+
+    spec: StateSpec
+    context: KeyContext
+    rows: Rows
+    cache_bytes: int = DEFAULT_CACHE_BYTES
+
+    @property
+    def uid(self) -> Uid:
+        """The operator."""
+        return self.context.uid
+
+    def form(self, codec: Codec[T], ttl: Ttl | None) -> RowForm[T]:
+        """How the state's rows look."""
+        return RowForm(self.uid, self.spec.name, self.spec.id, self.context.key_type, codec, ttl)
+
+
+class Declaration(ABC, Generic[H_co]):
+    """A state that is declared; `H` is what one works with once it is opened."""
+
+    @abstractmethod
+    def spec(self, name: str) -> StateSpec:
+        """How it stands in files, under this name."""
+
+    @abstractmethod
+    def open(self, place: Place) -> H_co:
+        """The state in one partition."""
+
+
+class Value(Declaration[ValueState[T]]):
+    """One value per key. Without a default, `get` gives None where nothing was set."""
+
+    @overload
+    def __init__(self: Value[T | None], declared: Declared[T], *, ttl: Ttl | None = None) -> None: ...
+
+    @overload
+    def __init__(self, declared: Declared[T], *, default: T, ttl: Ttl | None = None) -> None: ...
+
+    def __init__(self, declared: Declared[T], *, default: T | None = None, ttl: Ttl | None = None) -> None:
+        self._codec = codec_of(declared)
+        self._ttl = ttl
+        self._default = default if default is None else self._codec.accept(default)
+
+    def spec(self, name: str) -> StateSpec:
+        """A value."""
+        return _spec(name, StateKind.VALUE, self._codec, self._ttl)
+
+    def open(self, place: Place) -> ValueState[T]:
+        """The state in one partition."""
+        form = place.form(self._codec, self._ttl)
+        return open_value(place.context, place.rows, form, self._fresh_default, place.cache_bytes)
+
+    def _fresh_default(self) -> T:
+        default = self._default
+        return cast("T", default if default is None or self._codec.immutable else copy.deepcopy(default))
+
+
+class ListOf(Declaration[ListState[T]]):
+    """A list per key, to which elements are appended without reading it."""
+
+    def __init__(self, declared: Declared[T], *, ttl: Ttl | None = None) -> None:
+        self._codec = codec_of(declared)
+        self._ttl = ttl
+
+    def spec(self, name: str) -> StateSpec:
+        """A list."""
+        return _spec(name, StateKind.LIST, self._codec, self._ttl)
+
+    def open(self, place: Place) -> ListState[T]:
+        """The state in one partition."""
+        return ListState(PartRows(place.context, place.rows, place.form(self._codec, self._ttl)))
+
+
+class MapOf(Declaration[MapState[K, V]]):
+    """A map per key, of which entries are read and written one by one."""
+
+    def __init__(self, keys: Declared[K], values: Declared[V], *, ttl: Ttl | None = None) -> None:
+        self._keys = map_keys_of(keys)
+        self._codec = codec_of(values)
+        self._ttl = ttl
+
+    def spec(self, name: str) -> StateSpec:
+        """A map."""
+        return _spec(name, StateKind.MAP, self._codec, self._ttl, self._keys.name)
+
+    def open(self, place: Place) -> MapState[K, V]:
+        """The state in one partition."""
+        return MapState(PartRows(place.context, place.rows, place.form(self._codec, self._ttl)), self._keys)
+
+
+class Reducing(Declaration[ReducingState[T]]):
+    """One value per key: all that was added, reduced two by two in the order in which it was added."""
+
+    def __init__(self, declared: Declared[T], reduce: Callable[[T, T], T], *, ttl: Ttl | None = None) -> None:
+        self._codec = codec_of(declared)
+        self._reduce = reduce
+        self._ttl = ttl
+
+    def spec(self, name: str) -> StateSpec:
+        """A reduced value."""
+        return _spec(name, StateKind.REDUCING, self._codec, self._ttl)
+
+    def open(self, place: Place) -> ReducingState[T]:
+        """The state in one partition."""
+        return ReducingState(_accumulator(place, self._codec, self._ttl), self._reduce)
+
+
+class Aggregating(Declaration[AggregatingState[T, A, R]]):
+    """One accumulator per key: `create` begins it, `add` returns it with a value added, `result` says what it means."""
+
+    def __init__(
+        self,
+        create: Callable[[], A],
+        add: Callable[[A, T], A],
+        result: Callable[[A], R],
+        *,
+        accumulator: Declared[A],
+        ttl: Ttl | None = None,
+    ) -> None:
+        self._create, self._add, self._result = create, add, result
+        self._codec = codec_of(accumulator)
+        self._ttl = ttl
+
+    def spec(self, name: str) -> StateSpec:
+        """An accumulator."""
+        return _spec(name, StateKind.AGGREGATING, self._codec, self._ttl)
+
+    def open(self, place: Place) -> AggregatingState[T, A, R]:
+        """The state in one partition."""
+        accumulator = _accumulator(place, self._codec, self._ttl)
+        return AggregatingState(accumulator, self._create, self._add, self._result)
+
+
+def _spec(name: str, kind: StateKind, codec: Codec[T], ttl: Ttl | None, map_keys: str | None = None) -> StateSpec:
+    return StateSpec(name, kind, CodecSpec.of(codec), map_keys, None if ttl is None else ttl.time)
+
+
+def _accumulator(place: Place, codec: Codec[T], ttl: Ttl | None) -> ValueState[T | Absence]:
+    """A value whose default says that there is none."""
+    form = cast("RowForm[T | Absence]", place.form(codec, ttl))
+    return open_value(place.context, place.rows, form, lambda: ABSENT, place.cache_bytes)

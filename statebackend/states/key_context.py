@@ -1,0 +1,187 @@
+"""The key, the namespace and the times that state is read and written at right now.
+
+What always holds: whatever a state does, it does for the key and namespace that were set last; a key of the wrong type
+is refused when it is set, and a key of another partition before anything is read or written under it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Final, TypeAlias, cast
+
+from statebackend import entries
+from statebackend.entries import StateId, delimited
+from statebackend.ids import KeyGroup, Uid
+from statebackend.keygroups import KeyGroupRange, key_group_of
+from statebackend.keys.types import IntegerKey, KeyType
+from statebackend.states.namespaces import NO_NAMESPACE
+from statebackend.states.row_names import arrow_ready, row_names
+
+Address: TypeAlias = Hashable
+"""A key with its namespace, for a dict: two are equal exactly if both parts are.
+
+That is the key itself if it is a str, bytes or an int, else its canonical bytes (Python says that 1 and 1.0 are
+equal, NaN and NaN are not, and the like); and a pair with the namespace if there is one.
+"""
+
+NO_WATERMARK: Final = -(1 << 63)
+"""The event time before the first watermark."""
+
+_REMEMBERED: Final = 1 << 14
+
+
+class ForeignKey(LookupError):
+    """A key whose key group another partition owns: it was routed wrongly, or by another maximum parallelism."""
+
+
+class NoKey(LookupError):
+    """State was used before a key was set."""
+
+
+class _Unset:
+    def __repr__(self) -> str:
+        return "no key"
+
+
+_UNSET: Final = _Unset()
+
+
+class KeyContext:
+    """What all keyed states of an operator in a partition share. For one thread.
+
+    `watermark` and `processing_time` are milliseconds, set by whoever drives the operator; no clock is read here.
+    `restored_epoch` is the number of the epoch that the state was restored from, 0 for a new one. What is written
+    from here on sorts behind all that was written up to that epoch.
+    """
+
+    __slots__ = (
+        "_group", "_high", "_key", "_located", "_low", "_places", "_quick", "_tail", "address", "groups", "key",
+        "key_type", "max_parallelism", "namespace", "processing_time", "restored_epoch", "uid", "watermark",
+    )  # fmt: skip
+
+    def __init__(
+        self, uid: Uid, key_type: KeyType, max_parallelism: int, groups: KeyGroupRange, restored_epoch: int = 0
+    ) -> None:
+        self.uid = uid
+        self.key_type = key_type
+        self.max_parallelism = max_parallelism
+        self.groups = groups
+        self.restored_epoch = restored_epoch
+        self.watermark = NO_WATERMARK
+        self.processing_time = 0
+        self.namespace = NO_NAMESPACE
+        self.key: object = _UNSET
+        self.address: Address = _UNSET
+        self._key: Hashable = _UNSET
+        self._quick = arrow_ready(key_type)
+        self._low, self._high = _bounds(key_type)
+        self._places: dict[Address, tuple[KeyGroup, bytes]] = {}
+        self._located: Address = object()
+        self._group = KeyGroup(0)
+        self._tail = b""
+
+    def set_key(self, key: object) -> None:
+        """From now on it is about this key; `WrongKeyType` if the declared type does not hold it exactly."""
+        kind = type(key)
+        if kind is not self._quick or (kind is int and not self._low <= key <= self._high):  # type: ignore[operator]
+            key = self._normal(key)
+        self.key = self._key = key
+        self.address = (key, self.namespace) if self.namespace else key
+
+    def set_namespace(self, namespace: bytes) -> None:
+        """From now on it is about this namespace, such as a window; `NO_NAMESPACE` for none."""
+        self.namespace = namespace
+        self.address = (self._key, namespace) if namespace else self._key
+
+    def _normal(self, key: object) -> Hashable:
+        """What stands for the key in an address."""
+        canonical = self.key_type.encode(key)
+        if self._quick is None:
+            return canonical
+        normal = self.key_type.decode(canonical)
+        assert isinstance(normal, Hashable)
+        return normal
+
+    @property
+    def group(self) -> KeyGroup:
+        """The key group of the current key; `ForeignKey` if it is not ours."""
+        self._locate()
+        return self._group
+
+    @property
+    def canonical(self) -> bytes | None:
+        """The canonical bytes of the current key, None for the null key."""
+        if self._key is _UNSET:
+            raise NoKey(f"{self.uid}: no key was set")
+        return self._canonical(self._key)
+
+    def row(self, state: StateId) -> bytes:
+        """What the names of the current key's rows in the current namespace begin with; `ForeignKey` if not ours."""
+        if self._located is not self.address:
+            self._locate()
+        return entries.head(self._group, state, entries.ROW) + self._tail
+
+    def addresses(self, keys: Sequence[object]) -> list[Address]:
+        """The addresses of these keys in the current namespace, each once; `WrongKeyType` as `set_key` does."""
+        namespace = self.namespace
+        normal = dict.fromkeys(keys if self._all_quick(keys) else [self._normal(key) for key in keys])
+        return [(key, namespace) for key in normal] if namespace else list(normal)
+
+    def _all_quick(self, keys: Sequence[object]) -> bool:
+        """Whether all keys are as they are in addresses."""
+        if set(map(type, keys)) != {self._quick}:
+            return False
+        if self._quick is not int:
+            return True
+        numbers = cast("Sequence[int]", keys)
+        return self._low <= min(numbers) and max(numbers) <= self._high
+
+    def rows(self, state: StateId, addresses: Sequence[Address]) -> list[bytes]:
+        """The names of the rows at these addresses. Changes nothing, and may be called by any thread."""
+        if not any(type(address) is tuple for address in addresses):
+            return row_names(self.key_type, self.max_parallelism, state, addresses, (NO_NAMESPACE,))
+        parts = [address if isinstance(address, tuple) else (address, NO_NAMESPACE) for address in addresses]
+        keys, namespaces = [key for key, _ in parts], [namespace for _, namespace in parts]
+        return row_names(self.key_type, self.max_parallelism, state, keys, namespaces)
+
+    def check_ours(self, names: Sequence[bytes], addresses: Sequence[Address]) -> None:
+        """Refuse, with `ForeignKey`, names whose key group is not ours."""
+        first, end = entries.bounds(self.groups)
+        if not first <= min(names) <= max(names) < end:
+            for name, address in zip(names, addresses, strict=True):
+                if not first <= name < end:
+                    raise self._foreign(entries.group_of(name), address)
+
+    def _canonical(self, key: Hashable) -> bytes | None:
+        if self._quick is not None:
+            return self.key_type.encode(key)
+        assert key is None or isinstance(key, bytes)
+        return key
+
+    def _locate(self) -> None:
+        address = self.address
+        place = self._places.get(address)
+        if place is None:
+            canonical = self.canonical
+            group = key_group_of(self.key_type.hash_of(canonical), self.max_parallelism)
+            if group not in self.groups:
+                raise self._foreign(group, address)
+            if len(self._places) >= _REMEMBERED:
+                self._places.clear()
+            self._places[address] = place = (group, delimited(canonical) + delimited(self.namespace))
+        self._group, self._tail = place
+        self._located = address
+
+    def _foreign(self, group: KeyGroup, address: Address) -> ForeignKey:
+        return ForeignKey(
+            f"{self.uid}: the key {address!r} is of key group {group} (of {self.max_parallelism}), but this "
+            f"partition has {self.groups}: its record was routed by another parallelism, or by a type that is not "
+            f"{self.key_type.name}"
+        )
+
+
+def _bounds(key_type: KeyType) -> tuple[int, int]:
+    if not isinstance(key_type, IntegerKey):
+        return 0, -1
+    bits = key_type.bits
+    return (-(1 << bits - 1), (1 << bits - 1) - 1) if key_type.signed else (0, (1 << bits) - 1)

@@ -1,0 +1,83 @@
+"""A list per key and namespace, one row per element, so that appending costs what is appended.
+
+What always holds: elements are in the order in which they were added, also across restores. Each has a number; these
+begin anew at every restore, above all that were given before: with 2^32 times the number of the epoch after the one
+restored. So appending never looks at what is there. (Between two epochs nobody adds 2^32 elements to one state.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, Generic, TypeVar
+
+from statebackend.entries import parse_row, sortable, unsortable
+from statebackend.states.part_rows import PartRows
+from statebackend.states.row_form import RowEntry, RowForm, WrongValueType
+
+T = TypeVar("T")
+
+_PER_EPOCH: Final = 1 << 32
+
+
+class ListState(Generic[T]):
+    """The list of the current key and namespace."""
+
+    __slots__ = ("_next", "_rows")
+
+    def __init__(self, rows: PartRows[T]) -> None:
+        self._rows = rows
+        self._next = (rows.context.restored_epoch + 1) * _PER_EPOCH
+
+    def add(self, value: T) -> None:
+        """Append an element; `WrongValueType` if it is not of the declared type."""
+        self._rows.write(sortable(self._next), value)
+        self._next += 1
+
+    def extend(self, values: Iterable[T]) -> None:
+        """Append elements, in their order; all of them, or none if one is not of the declared type."""
+        accepted = [self._rows.form.accept(value) for value in values]
+        for value in accepted:
+            self.add(value)
+
+    def __iter__(self) -> Iterator[T]:
+        return (value for _, value in self._rows.parts())
+
+    def get(self) -> list[T]:
+        """All elements, in a list of the caller's own."""
+        return list(self)
+
+    def is_empty(self) -> bool:
+        """Whether there is no element."""
+        return next(self._rows.rests(), None) is None
+
+    def clear(self) -> None:
+        """Remove all elements."""
+        self._rows.clear()
+
+    def replace(self, values: Iterable[T]) -> None:
+        """Have these elements and no others; as before if one of them is not of the declared type."""
+        accepted = [self._rows.form.accept(value) for value in values]
+        self.clear()
+        for value in accepted:
+            self.add(value)
+
+    @property
+    def form(self) -> RowForm[T]:
+        """How its rows look."""
+        return self._rows.form
+
+    def decode_entry(self, name: bytes, payload: bytes) -> RowEntry:
+        """A row as key, namespace, the number that says its place in the list, and value."""
+        return self._rows.form.entry(name, payload, unsortable(parse_row(name)[2]))
+
+    def encode_entry(self, entry: RowEntry) -> tuple[bytes, bytes]:
+        """The row of an entry: the inverse of `decode_entry`.
+
+        Whoever takes elements into a new history of epochs numbers them from 0, below all that will be added.
+        """
+        if not isinstance(entry.part, int):
+            form = self._rows.form
+            raise WrongValueType(
+                form.uid, form.name, f"a list of {form.codec.name}", f"{entry.part!r} is no place in it"
+            )
+        return self._rows.form.row(entry, self._rows.context.max_parallelism, sortable(entry.part))

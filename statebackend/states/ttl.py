@@ -1,0 +1,64 @@
+"""Time to live: when a value that nobody refreshes ends, in event or in processing time.
+
+What always holds: the payload of a state with a time to live begins with the expiry (8 bytes, milliseconds), and what
+has expired is invisible from that moment on, whether or not it was removed already.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from statebackend.states.key_context import NO_WATERMARK, KeyContext
+
+EXPIRY: Final = struct.Struct(">q")
+"""How an expiry is written."""
+
+NEVER: Final = (1 << 63) - 1
+"""The expiry of what was written before there was a watermark: it counts only once it is written again."""
+
+TimeKind = Literal["event", "processing"]
+"""Which time: the operator's watermark, or the clock of whoever drives it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ttl:
+    """How long values live. `refresh` says what begins their time anew: writing them, or reading them as well."""
+
+    milliseconds: int
+    time: TimeKind = "processing"
+    refresh: Literal["write", "read_and_write"] = "write"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.milliseconds < NEVER:
+            raise ValueError(f"a time to live of {self.milliseconds} ms is none: expected at least 1")
+        if self.time not in ("event", "processing") or self.refresh not in ("write", "read_and_write"):
+            raise ValueError(
+                f"a time to live in {self.time!r} time, refreshed by {self.refresh!r}: expected 'event' or "
+                f"'processing', and 'write' or 'read_and_write'"
+            )
+
+    @property
+    def refreshed_by_reading(self) -> bool:
+        """Whether reading a value begins its time anew."""
+        return self.refresh == "read_and_write"
+
+    def now(self, context: KeyContext) -> int:
+        """The time that counts, now."""
+        return context.watermark if self.time == "event" else context.processing_time
+
+    def expiry(self, context: KeyContext) -> int:
+        """When something that is written now will have expired."""
+        now = self.now(context)
+        return NEVER if now == NO_WATERMARK else min(now + self.milliseconds, NEVER)
+
+
+def expiry_of(payload: bytes) -> int:
+    """The expiry with which the payload of a state with a time to live begins."""
+    return int(EXPIRY.unpack_from(payload)[0])
+
+
+def alive(payload: bytes, now: int) -> bool:
+    """Whether a payload of a state with a time to live is still visible at this time."""
+    return expiry_of(payload) > now

@@ -1,0 +1,1 @@
+"""The blob stores: whole objects under names, created once, on disk, in memory and on S3."""

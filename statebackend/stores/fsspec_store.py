@@ -1,0 +1,83 @@
+"""From a URI to a store that keeps all that `BlobStore` promises, or to an error that says why there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from secrets import token_hex
+
+from fsspec.core import split_protocol
+from fsspec.implementations.local import LocalFileSystem
+
+from statebackend.stores.local_store import LocalStore
+from statebackend.stores.memory_store import MemoryStore
+from statebackend.stores.store import BlobStore, Creation, StoreError, StoreUnavailable, UnsuitableStore
+
+
+def open_store(uri: str, **options: object) -> BlobStore:
+    """Open the store that an fsspec URI names, and try out whether it keeps what it must.
+
+    Known are a path or `file://` (made if absent), `memory://`, and `s3://bucket/prefix`, for which the options are
+    those of `s3fs.S3FileSystem` (the bucket must be there). The trial creates a blob `probe-...` twice, and removes
+    it; a crash in between leaves that one blob.
+
+    Raises `UnsuitableStore` for a store that cannot tell racing creators apart, `StoreUnavailable` for one that
+    cannot be reached or does not let us write; each with its cause.
+    """
+    store = _store_for(uri, options)
+    _try_out(store)
+    return store
+
+
+def _store_for(uri: str, options: dict[str, object]) -> BlobStore:
+    protocol, rest = split_protocol(uri)
+    match protocol:
+        case "s3" | "s3a":
+            return _s3_store(rest, options)
+        case None | "file" | "local":
+            _refuse_options(uri, options)
+            return LocalStore(Path(LocalFileSystem._strip_protocol(uri)))
+        case "memory":
+            _refuse_options(uri, options)
+            return MemoryStore(rest)
+        case _:
+            raise UnsuitableStore(
+                f"{uri}: the store behind {protocol}:// is not known to make an object only if it is absent, "
+                f"visible as a whole, and without that two drivers could both believe they own the job; "
+                f"use a folder, file://, or s3:// (epochcut[s3])"
+            )
+
+
+def _refuse_options(uri: str, options: dict[str, object]) -> None:
+    if options:
+        raise ValueError(f"{uri} takes no options, but got {', '.join(sorted(options))}")
+
+
+def _s3_store(root: str, options: dict[str, object]) -> BlobStore:
+    if not root.strip("/"):
+        raise ValueError("s3:// names no bucket; expected s3://bucket/prefix")
+    try:
+        from statebackend.stores.s3_store import S3Store
+    except ModuleNotFoundError as error:
+        raise StoreUnavailable(
+            f"s3://{root} needs the package {error.name}, which is not installed: pip install 'epochcut[s3]'"
+        ) from error
+    return S3Store(root, options)
+
+
+def _try_out(store: BlobStore) -> None:
+    path = f"probe-{token_hex(16)}"
+    try:
+        answers = [store.create(path, b"first")]
+        try:
+            answers.append(store.create(path, b"second"))
+        finally:
+            store.delete(path)
+    except UnsuitableStore:
+        raise
+    except StoreError as error:
+        raise StoreUnavailable(f"could not open {store}: {error.__cause__ or error}") from error
+    if answers != [Creation.CREATED, Creation.EXISTED]:
+        raise UnsuitableStore(
+            f"{store} lets a second creator overwrite the first: it ignores the condition If-None-Match; "
+            f"use a server that keeps it, such as AWS S3, MinIO or Versity, or a folder on a POSIX file system"
+        )

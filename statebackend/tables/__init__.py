@@ -1,0 +1,1 @@
+"""Columnar tables of aggregates: keys to slots, accumulators, and the blocks that they are stored as."""

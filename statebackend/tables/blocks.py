@@ -1,0 +1,233 @@
+"""What of a table is persisted: blocks, each an Arrow stream about many keys of one key group and namespace.
+
+What always holds: a block says in itself how it is to be read, and of several blocks of a group and namespace, the
+newest that speaks of a key is right. A row says what a key's accumulators are, or that the key is gone; a key has one
+row in a block, but that it may be called gone before, in others. A *whole* block says all there is: what older blocks
+say does not count any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc as ipc
+from numpy.typing import NDArray
+
+from statebackend import entries
+from statebackend.keys.columns import KeyColumn
+from statebackend.keys.hashing import hash_column
+from statebackend.keys.types import KeyType
+
+Column = NDArray[np.generic]
+
+_KEY: Final = "key"
+_DELETED: Final = "deleted"
+_FORMAT: Final = b"epochcut.block"
+_WHOLE: Final = b"epochcut.whole"
+_VERSION: Final = 1
+_AS_USUAL: Final = ipc.IpcWriteOptions()
+"""Made once: without it, Arrow looks into the environment for each block."""
+
+_IN_THIS_THREAD: Final = ipc.IpcReadOptions(use_threads=False)
+"""A block is small: to wake other threads for it takes longer than to read it."""
+
+
+class BlockError(Exception):
+    """A block that cannot be used; the message says of which state, key group and epoch."""
+
+
+class DamagedBlock(BlockError):
+    """A block that is not what was written, or that does not fit to its table."""
+
+
+class NewerBlock(BlockError):
+    """A block in a format that only a newer version reads."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Keys and their accumulators, row by row, as Arrow and numpy arrays of one length.
+
+    `keys` are canonical bytes, of type large_binary or, if all are equally long, fixed-size binary. Of a row that is
+    `deleted` only the key counts. Only a whole block may have no rows: it clears.
+    """
+
+    keys: pa.Array
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    deleted: NDArray[np.bool_] | None = None
+    whole: bool = False
+
+
+CLEAR: Final = Block(pa.array([], pa.large_binary()), whole=True)
+"""Says that a group has no key of a namespace any more."""
+
+
+def where(state: str, name: bytes) -> str:
+    """What a person calls the block with this name."""
+    namespace, epoch_number = entries.parse_block(name)
+    window = f" namespace {namespace.hex()}," if namespace else ""
+    return f"state {state!r}, key group {entries.group_of(name)},{window} epoch {epoch_number}"
+
+
+class Encoder:
+    """Makes blocks of parts of many rows: what all parts have in common is made once."""
+
+    def __init__(self, rows: Block) -> None:
+        names = [_KEY, *rows.columns]
+        arrays = [rows.keys, *map(pa.array, rows.columns.values())]
+        self._deleted = rows.deleted
+        self._batches = {False: pa.record_batch(arrays, names=names)}
+        if rows.deleted is not None:
+            self._batches[True] = pa.record_batch([*arrays, pa.array(rows.deleted)], names=[*names, _DELETED])
+
+    def encode(self, start: int, end: int, whole: bool) -> bytes:
+        """The rows from `start` up to, not including, `end` as they are stored.
+
+        They are not compressed, as the file is that they lie in.
+        """
+        some_deleted = self._deleted is not None and bool(self._deleted[start:end].any())
+        metadata = {_FORMAT: b"%d" % _VERSION} | ({_WHOLE: b"1"} if whole else {})
+        batch = self._batches[some_deleted].slice(start, end - start).replace_schema_metadata(metadata)
+        sink = pa.BufferOutputStream()
+        with ipc.new_stream(sink, batch.schema, options=_AS_USUAL) as stream:
+            stream.write_batch(batch)
+        payload: bytes = sink.getvalue().to_pybytes()
+        return payload
+
+
+def encode(block: Block) -> bytes:
+    """The block as it is stored."""
+    return Encoder(block).encode(0, len(block.keys), block.whole)
+
+
+def decode(payload: bytes, place: str) -> Block:
+    """The block that was stored. `DamagedBlock` or `NewerBlock` speak of the `place`, see `where`."""
+    try:
+        with ipc.open_stream(payload, options=_IN_THIS_THREAD) as stream:
+            metadata = stream.schema.metadata or {}
+            _check_version(metadata, place)
+            table = stream.read_all()
+        table.validate(full=True)
+        columns = {name: _only_chunk(table.column(name)) for name in table.column_names}
+        keys = columns.pop(_KEY)
+        deleted = columns.pop(_DELETED, None)
+        return Block(
+            _as_keys(keys),
+            {name: column.to_numpy() for name, column in columns.items()},
+            None if deleted is None else _as_flags(deleted),
+            _WHOLE in metadata,
+        )
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise DamagedBlock(f"a block is damaged ({place}): {error}; restore an older epoch") from error
+
+
+def merge(payloads: Sequence[bytes], place: str) -> bytes | None:
+    """One block that says what these say, given from the oldest to the newest; None if no key is left.
+
+    The result says nothing about deleted keys: it may only stand where nothing older is.
+    """
+    merged = combined([decode(payload, place) for payload in payloads], place)
+    return encode(merged) if len(merged.keys) else None
+
+
+def combined(blocks: Sequence[Block], place: str) -> Block:
+    """What these blocks say together, given from the oldest to the newest: each key at most once, none deleted."""
+    whole = max((which for which, block in enumerate(blocks) if block.whole), default=0)
+    blocks = [block for block in blocks[whole:] if len(block.keys)]
+    if not blocks:
+        return Block(CLEAR.keys)
+    if len(blocks) == 1 and blocks[0].deleted is None:
+        return Block(blocks[0].keys, blocks[0].columns)
+    return _newest(blocks, place)
+
+
+def arrow_keys(keys: KeyColumn) -> pa.Array:
+    """The canonical bytes of keys as a block has them; shares their memory."""
+    valid = None if keys.null is None else pa.array(~keys.null).buffers()[1]
+    if keys.width:
+        data = keys.data[keys.offsets[0] : keys.offsets[-1]]
+        return pa.Array.from_buffers(pa.binary(keys.width), len(keys), [valid, _buffer(data)])
+    return pa.Array.from_buffers(pa.large_binary(), len(keys), [valid, _buffer(keys.offsets), _buffer(keys.data)])
+
+
+def hashed(keys: pa.Array, key_type: KeyType) -> KeyColumn:
+    """The keys of a block with their hashes. Shares their memory."""
+    null = keys.is_null().to_numpy(zero_copy_only=False) if keys.null_count else None
+    if pa.types.is_fixed_size_binary(keys.type):
+        width = keys.type.byte_width
+        data = _bytes(keys.buffers()[1])[keys.offset * width : (keys.offset + len(keys)) * width]
+        offsets = np.arange(len(keys) + 1, dtype=np.int64) * width
+        if null is not None:
+            data = np.where(np.repeat(null, width), np.uint8(0), data)
+    else:
+        width, data = None, _bytes(keys.buffers()[2])
+        offsets = np.frombuffer(keys.buffers()[1], np.int64)[keys.offset : keys.offset + len(keys) + 1]
+    return KeyColumn(data, offsets, hash_column(key_type.tag, data, offsets, width, null), width, null)
+
+
+def joined(parts: Sequence[pa.Array]) -> pa.Array:
+    """Keys one after the other; at least one part."""
+    if len({part.type for part in parts}) > 1:
+        parts = [part.cast(pa.large_binary()) for part in parts]
+    return pa.concat_arrays(parts)
+
+
+def _newest(blocks: Sequence[Block], place: str) -> Block:
+    names = blocks[-1].columns.keys()
+    if any(block.columns.keys() != names for block in blocks):
+        raise DamagedBlock(f"blocks of one table have different columns ({place}); restore an older epoch")
+    keys = joined([block.keys for block in blocks])
+    codes = keys.dictionary_encode(null_encoding="encode")
+    newest = np.zeros(len(codes.dictionary), dtype=np.int64)
+    newest[codes.indices.to_numpy()] = np.arange(len(keys))  # numpy keeps the last of several
+    newest.sort()
+    deleted = np.concatenate([_deleted(block) for block in blocks])
+    rows = newest[~deleted[newest]]
+    columns = {name: np.concatenate([block.columns[name] for block in blocks])[rows] for name in names}
+    return Block(keys.take(pa.array(rows)), columns)
+
+
+def _deleted(block: Block) -> NDArray[np.bool_]:
+    return np.zeros(len(block.keys), dtype=np.bool_) if block.deleted is None else block.deleted
+
+
+def _as_keys(keys: pa.Array) -> pa.Array:
+    if not (pa.types.is_large_binary(keys.type) or pa.types.is_fixed_size_binary(keys.type)):
+        raise ValueError(f"its keys are of type {keys.type}")
+    return keys
+
+
+def _as_flags(deleted: pa.Array) -> NDArray[np.bool_]:
+    if not pa.types.is_boolean(deleted.type) or deleted.null_count:
+        raise ValueError(f"what says which keys are deleted is of type {deleted.type}")
+    flags: NDArray[np.bool_] = deleted.to_numpy(zero_copy_only=False)
+    return flags
+
+
+def _only_chunk(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks != 1:
+        raise ValueError(f"it has {column.num_chunks} record batches instead of one")
+    return column.chunk(0)
+
+
+def _buffer(array: Column) -> pa.Buffer:
+    """The array's memory; that of a copy, if there are gaps between its items."""
+    return pa.py_buffer(np.ascontiguousarray(array))
+
+
+def _bytes(buffer: pa.Buffer | None) -> NDArray[np.uint8]:
+    return np.empty(0, np.uint8) if buffer is None else np.frombuffer(buffer, np.uint8)
+
+
+def _check_version(metadata: Mapping[bytes, bytes], place: str) -> None:
+    version = metadata.get(_FORMAT)
+    if version is None:
+        raise ValueError("it does not say which format it is in")
+    if int(version) > _VERSION:
+        raise NewerBlock(
+            f"a block has format {int(version)}, and this version reads up to {_VERSION} ({place}); use a newer one"
+        )

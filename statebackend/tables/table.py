@@ -1,0 +1,433 @@
+"""Built-in aggregates per key and namespace, in columns: found, updated, frozen and loaded by the batch, never by key.
+
+What always holds: a key lives in the table's memory or in a row, never in both. What the blocks of all frozen epochs
+and the rows say together is the table at the last cut. A key group is loaded from its blocks when it is first touched.
+
+There is no Python per key but for keys that memory has no room for. Time is what the caller says it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from statebackend import entries
+from statebackend.keygroups import KeyGroupRange
+from statebackend.keys.columns import KeyColumn
+from statebackend.keys.types import KeyType
+from statebackend.tables.aggregations import Slots
+from statebackend.tables.blocks import Block, Column, DamagedBlock, arrow_keys, combined, decode, hashed, joined, where
+from statebackend.tables.frozen_table import FrozenTable
+from statebackend.tables.table_rows import Entries, Evicted, TableRows
+from statebackend.tables.table_space import TableSpace, TouchClock
+from statebackend.tables.table_spec import EXPIRES, Layout, TableError, TableSpec, column_of
+
+_EVICTED_AT_ONCE = 8
+"""When memory is full, that part of all keys leaves it at once."""
+
+_ENOUGH_TO_WEIGH = 1 << 12
+"""With fewer keys than that, what a key takes is not known yet."""
+
+_LOADED_AT_ONCE = 16
+"""So many key groups are read together, if so many are needed."""
+
+
+class ForeignKeys(TableError):
+    """Keys of key groups that belong to another partition: the exchange before the table sent them here by mistake."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Aggregates:
+    """Keys and their results, row by row."""
+
+    keys: KeyColumn
+    results: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Accumulated:
+    """Keys and their accumulators, row by row."""
+
+    keys: KeyColumn
+    columns: Mapping[str, Column]
+
+
+class Table:
+    """The aggregates of the keys of some key groups. All calls come from one thread.
+
+    At most `max_slots` keys, and those of one batch more, are in memory; the least recently used ones become rows. If
+    `memory` is given, then so many keys as take about that many bytes, once it is known what a key takes.
+    What is used is known by the epoch, and within an epoch by when it was first used.
+
+    An error that is no `TableError` may leave a batch applied in part: return to the last epoch then.
+    """
+
+    def __init__(
+        self,
+        spec: TableSpec,
+        key_type: KeyType,
+        groups: KeyGroupRange,
+        max_parallelism: int,
+        store: Entries,
+        max_slots: int,
+        memory: int | None = None,
+    ) -> None:
+        if max_slots < 1:
+            raise TableError(f"table {spec.name!r} may have {max_slots} keys in memory; allow at least one")
+        self.spec = spec
+        self._layout = Layout(spec.name, spec.accumulators, key_type, groups, max_parallelism)
+        self._store = store
+        self._max_slots = max_slots
+        self._memory = memory
+        self._weigh_at = _ENOUGH_TO_WEIGH
+        self._least_hash = np.uint64(-(-(groups.first << 64) // max_parallelism))
+        self._greatest_hash = np.uint64(-(-(groups.end << 64) // max_parallelism) - 1)
+        self._clock = TouchClock()
+        self._spaces: dict[bytes, TableSpace] = {}
+        self._cleared: dict[bytes, NDArray[np.bool_]] = {}
+        self._rows = TableRows(self._layout, store)
+        self._unloaded = ~self._layout.no_groups()
+        self._some_unloaded = True
+        self._size = 0
+
+    def __len__(self) -> int:
+        """How many keys are in memory."""
+        return self._size
+
+    def memory_bytes(self) -> int:
+        """The memory that the table occupies, about; what is frozen is not counted."""
+        return sum(space.memory_bytes() for space in self._spaces.values())
+
+    # --- by keys ------------------------------------------------------------------------------------------------------
+
+    def update(
+        self, keys: KeyColumn, columns: Mapping[str, pa.Array], namespace: bytes = b"", now: int | None = None
+    ) -> Slots:
+        """Fold a batch in, and say the slot of each key, which is valid until the table is changed or read next.
+
+        `columns` has the input columns, row for row with the keys. A table with a time to live has to know `now`.
+        """
+        self._check(keys, columns)
+        self._load_groups_of(keys)
+        self._make_room(now)
+        space = self._space(namespace)
+        slots, new = space.find_or_add(keys)
+        self._size += len(new)
+        space.touch(slots)
+        if len(new) and self._rows.some:
+            self._bring_in(space, space.keys_at(new), np.arange(len(new)), namespace)
+        if self.spec.ttl is not None:
+            time = self._time(now)
+            expires = _expiries(space.columns)
+            space.reset(slots[expires[slots] <= time])
+            expires[slots] = time + self.spec.ttl
+        for output, aggregated in self.spec.outputs.items():
+            values = None if aggregated.column is None else columns[aggregated.column]
+            aggregated.aggregation.update(self._accumulators(space.columns, output), slots, values)
+        return slots
+
+    def results(self, slots: Slots, namespace: bytes = b"") -> pa.RecordBatch:
+        """The results of keys, by the slots that `update` gave; one column for each output."""
+        return self._results(self._known(namespace).columns, slots)
+
+    def read(self, keys: KeyColumn, namespace: bytes = b"", now: int | None = None) -> pa.RecordBatch:
+        """The results of these keys, all null for a key that is not there or has expired."""
+        self._check(keys, None)
+        self._load_groups_of(keys)
+        self._make_room(now)
+        space = self._known(namespace)
+        slots = space.find(keys)
+        if self._rows.some:
+            space = self._space(namespace)
+            self._bring_in(space, keys, np.flatnonzero(slots < 0), namespace)
+            slots = space.find(keys)
+        present = slots >= 0
+        space.look_at(slots[present])
+        if self.spec.ttl is not None:
+            present &= _expiries(space.columns)[slots] > self._time(now)
+        found = self._results(space.columns, slots[present])
+        return found.take(pa.array(np.cumsum(present) - 1, mask=~present))
+
+    def remove(self, keys: KeyColumn, namespace: bytes = b"") -> None:
+        """Forget these keys. It does not matter whether they are there."""
+        self._check(keys, None)
+        self._load_groups_of(keys)
+        space = self._known(namespace)
+        slots = space.find(keys)
+        if self._rows.some:
+            self._rows.take(keys, np.flatnonzero(slots < 0), namespace)
+        self._forget(space, np.unique(slots[slots >= 0]))
+
+    # --- by namespace -------------------------------------------------------------------------------------------------
+
+    def namespaces(self) -> set[bytes]:
+        """The namespaces that have keys; of those whose keys became rows some may have none any more."""
+        self._load_everything()
+        return {namespace for namespace, space in self._spaces.items() if len(space)} | self._rows.namespaces()
+
+    def keys_and_results(self, namespace: bytes = b"", now: int | None = None) -> Aggregates:
+        """All keys of a namespace and their results, in no particular order."""
+        self._load_everything()
+        space = self._known(namespace)
+        slots = self._unexpired(space.columns, space.slots(), now)
+        keys, results = space.keys_at(slots), self._results(space.columns, slots)
+        evicted = self._rows.of(namespace)
+        rows = self._unexpired(evicted.columns, np.arange(len(evicted.keys)), now)
+        if not len(rows):
+            return Aggregates(keys, results)
+        both = joined([arrow_keys(keys), arrow_keys(evicted.keys).take(pa.array(rows))])
+        results = pa.concat_batches([results, self._results(evicted.columns, rows)])
+        return Aggregates(hashed(both, self._layout.key_type), results)
+
+    def accumulators(self, namespace: bytes = b"") -> Accumulated:
+        """All keys of a namespace and what is kept of each, expired ones included, in no particular order."""
+        self._load_everything()
+        space = self._known(namespace)
+        slots = space.slots()
+        evicted = self._rows.of(namespace)
+        keys = joined([arrow_keys(space.keys_at(slots)), arrow_keys(evicted.keys)])
+        columns = {name: np.concatenate((space.columns[name][slots], evicted.columns[name])) for name in space.columns}
+        return Accumulated(hashed(keys, self._layout.key_type), columns)
+
+    def put(self, accumulated: Accumulated, namespace: bytes = b"") -> None:
+        """Have these accumulators for these keys, in place of what there was; of a key that is repeated, the last.
+
+        The caller owes every column of the table, each of its type.
+        """
+        keys = accumulated.keys
+        self._check(keys, None)
+        self._load_groups_of(keys)
+        self._evict_excess()
+        space = self._space(namespace)
+        slots, new = space.find_or_add(keys)
+        self._size += len(new)
+        space.touch(slots)
+        if self._rows.some:
+            self._rows.take(keys, np.arange(len(keys)), namespace)
+        for name, column in accumulated.columns.items():
+            space.columns[name][slots] = column
+
+    def drop(self, namespace: bytes = b"") -> None:
+        """Forget all keys of a namespace."""
+        self._load_everything()
+        self._rows.delete(self._rows.of(namespace))
+        self._rows.forget(namespace)
+        space = self._spaces.pop(namespace, None)
+        if space is None:
+            return
+        self._size -= len(space)
+        if space.stored_groups.any():
+            before = self._cleared.get(namespace, self._layout.no_groups())
+            self._cleared[namespace] = before | space.stored_groups
+
+    def remove_expired(self, now: int) -> None:
+        """Forget the keys in memory that have expired; else they occupy it until memory is full."""
+        if self.spec.ttl is None:
+            return
+        for space in self._spaces.values():
+            slots = space.slots()
+            self._forget(space, slots[_expiries(space.columns)[slots] <= now])
+
+    # --- cutting and loading ------------------------------------------------------------------------------------------
+
+    def freeze(self, epoch_number: int) -> FrozenTable:
+        """Cut: hand out what changed since the last cut. Costs what changed, at most a copy of the accumulators."""
+        parts = []
+        for namespace, space in list(self._spaces.items()):
+            cleared = self._cleared.pop(namespace, None)
+            if cleared is None and not space.has_changes:
+                continue
+            parts.append(space.freeze(namespace, cleared))
+            if not len(space):
+                del self._spaces[namespace]
+        for namespace, cleared in self._cleared.items():
+            parts.append(TableSpace(self._layout, self._clock).freeze(namespace, cleared))
+        self._cleared = {}
+        self._clock.cut = self._clock.now
+        complete = not self._some_unloaded and not self._rows.some
+        complete = complete and sum(part.whole for part in parts) == len(self._spaces)
+        return FrozenTable(self._layout, epoch_number, parts, (self._layout.groups,) if complete else ())
+
+    def _load_groups_of(self, keys: KeyColumn) -> None:
+        if self._some_unloaded:
+            wanted = self._layout.no_groups()
+            wanted[self._layout.places(keys.hashes)] = True
+            self._load(wanted)
+
+    def _load_everything(self) -> None:
+        if self._some_unloaded:
+            self._load(self._unloaded)
+
+    def _load(self, wanted: NDArray[np.bool_]) -> None:
+        places = np.flatnonzero(wanted & self._unloaded)
+        for first in range(0, len(places), _LOADED_AT_ONCE):
+            some = places[first : first + _LOADED_AT_ONCE]
+            self._load_groups(some)
+            self._unloaded[some] = False
+        self._some_unloaded = bool(self._unloaded.any())
+
+    def _load_groups(self, places: NDArray[np.int64]) -> None:
+        """Some groups at once, as most of the work is per call and not per key."""
+        found: dict[bytes, list[Block]] = {}
+        for place in places.tolist():
+            for namespace, blocks in self._blocks_of(place).items():
+                found.setdefault(namespace, []).extend(blocks)
+        for namespace, blocks in found.items():
+            at = f"state {self.spec.name!r}, key groups {(self._layout.groups.first + places).tolist()}"
+            block = combined(blocks, at)
+            if len(block.keys):
+                keys = hashed(block.keys, self._layout.key_type)
+                if not np.isin(self._layout.places(keys.hashes), places).all():
+                    raise _misplaced(at)
+                self._space(namespace).load(keys, block.columns)
+                self._size += len(keys)
+        for place in places.tolist():
+            self._rows.look_for(place)
+
+    def _blocks_of(self, place: int) -> dict[bytes, list[Block]]:
+        """What counts of a group's blocks, by namespace, from the oldest to the newest."""
+        group = self._layout.groups.first + place
+        start = entries.head(group, self._layout.state, entries.BLOCK)
+        found: dict[bytes, list[Block]] = {}
+        for name, payload in self._store.scan(start, entries.after(start)):
+            namespace, _ = entries.parse_block(name)
+            at = where(self.spec.name, name)
+            block = self._fitting(decode(payload, at), at)
+            if len(block.keys):
+                self._check_place(block.keys[0].as_py(), place, at)
+            if block.whole:
+                found[namespace] = []
+                block = replace(block, whole=False)
+            found.setdefault(namespace, []).append(block)
+        return found
+
+    def _check_place(self, key: bytes | None, place: int, at: str) -> None:
+        """Look at one key of a block, which tells almost as much as all of them: is it of this group?"""
+        hashes = np.array([self._layout.key_type.hash_of(key)], dtype=np.uint64)
+        if self._layout.places(hashes)[0] != place:
+            raise _misplaced(at)
+
+    def _fitting(self, block: Block, at: str) -> Block:
+        """The block, if its columns are those of the table."""
+        wanted = {name: accumulator.dtype for name, accumulator in self._layout.columns.items()}
+        found = {name: column.dtype for name, column in block.columns.items()}
+        if len(block.keys) and found != wanted:
+            raise DamagedBlock(f"a block has columns {found} instead of {wanted} ({at}); declare the table as it was")
+        return block
+
+    # --- memory -------------------------------------------------------------------------------------------------------
+
+    def _make_room(self, now: int | None) -> None:
+        if self.spec.ttl is not None:
+            time = self._time(now)  # asked for before anything changes, as it may be missing
+            if self._size > self._max_slots:
+                self.remove_expired(time)
+        self._evict_excess()
+
+    def _evict_excess(self) -> None:
+        if self._memory is not None and self._size >= self._weigh_at:
+            self._weigh(self._memory)
+        excess = self._size - self._max_slots
+        if excess > 0:
+            self._evict(min(self._size, excess + self._max_slots // _EVICTED_AT_ONCE))
+
+    def _weigh(self, memory: int) -> None:
+        """Learn what a key takes. What counts are all slots there ever were, as their memory is not given back."""
+        slots = sum(space.slot_limit for space in self._spaces.values())
+        self._max_slots = max(1, memory * slots // self.memory_bytes())
+        self._weigh_at = min(self._size * 5 // 4, self._max_slots)
+
+    def _evict(self, count: int) -> None:
+        """Make rows of that many keys."""
+        spaces = list(self._spaces.items())
+        slots = [space.slots() for _, space in spaces]
+        touched = np.concatenate([space.touched(some) for (_, space), some in zip(spaces, slots, strict=True)])
+        leaving = np.zeros(len(touched), dtype=np.bool_)
+        leaving[np.argpartition(touched, count - 1)[:count]] = True
+        edges = np.cumsum([len(some) for some in slots])[:-1]
+        for (namespace, space), some, which in zip(spaces, slots, np.split(leaving, edges), strict=True):
+            some = some[which]
+            if len(some):
+                columns = {name: column[some] for name, column in space.columns.items()}
+                self._rows.put(space.keys_at(some), namespace, columns)
+                self._forget(space, some)
+                space.hurry()
+
+    def _bring_in(self, space: TableSpace, keys: KeyColumn, which: NDArray[np.int64], namespace: bytes) -> None:
+        """Take those of some of the keys that are rows into memory."""
+        evicted: Evicted | None = self._rows.take(keys, which, namespace)
+        if evicted is None:
+            return
+        slots, new = space.find_or_add(evicted.keys)
+        self._size += len(new)
+        for name, column in evicted.columns.items():
+            space.columns[name][slots] = column
+        space.touch(slots)
+
+    def _forget(self, space: TableSpace, slots: Slots) -> None:
+        if len(slots):
+            space.remove(slots)
+            self._size -= len(slots)
+
+    # --- what the others are made of ----------------------------------------------------------------------------------
+
+    def _space(self, namespace: bytes) -> TableSpace:
+        space = self._spaces.get(namespace)
+        if space is None:
+            space = self._spaces[namespace] = TableSpace(self._layout, self._clock)
+        return space
+
+    def _known(self, namespace: bytes) -> TableSpace:
+        """The keys of a namespace, to look at or to remove: one that has none is not made for that."""
+        space = self._spaces.get(namespace)
+        return TableSpace(self._layout, self._clock) if space is None else space
+
+    def _accumulators(self, columns: Mapping[str, Column], output: str) -> Mapping[str, Column]:
+        names = self.spec.outputs[output].aggregation.accumulators
+        return {name: columns[column_of(output, name)] for name in names}
+
+    def _results(self, columns: Mapping[str, Column], slots: Slots) -> pa.RecordBatch:
+        arrays = {
+            output: aggregated.aggregation.result(self._accumulators(columns, output), slots)
+            for output, aggregated in self.spec.outputs.items()
+        }
+        return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+
+    def _unexpired(self, columns: Mapping[str, Column], slots: Slots, now: int | None) -> Slots:
+        return slots if self.spec.ttl is None else slots[_expiries(columns)[slots] > self._time(now)]
+
+    def _time(self, now: int | None) -> int:
+        if now is None:
+            raise TableError(f"table {self.spec.name!r} has a time to live, so it has to be told the time: give `now`")
+        return now
+
+    def _check(self, keys: KeyColumn, columns: Mapping[str, pa.Array] | None) -> None:
+        hashes = keys.hashes
+        if len(hashes) and (hashes.min() < self._least_hash or hashes.max() > self._greatest_hash):
+            foreign = np.count_nonzero((hashes < self._least_hash) | (hashes > self._greatest_hash))
+            raise ForeignKeys(
+                f"{foreign} of {len(hashes)} keys given to table {self.spec.name!r} are not of its key groups "
+                f"{self._layout.groups}; send each key to the partition that owns its group"
+            )
+        if columns is not None:
+            for aggregated in self.spec.outputs.values():
+                name = aggregated.column
+                if name is not None and name not in columns:
+                    raise TableError(f"table {self.spec.name!r} needs column {name!r}; given are {', '.join(columns)}")
+                if name is not None and len(columns[name]) != len(hashes):
+                    raise TableError(
+                        f"column {name!r} for table {self.spec.name!r} has {len(columns[name])} rows, and there are "
+                        f"{len(hashes)} keys"
+                    )
+
+
+def _misplaced(at: str) -> DamagedBlock:
+    return DamagedBlock(f"a block has keys of another key group or type ({at}); restore an older epoch")
+
+
+def _expiries(columns: Mapping[str, Column]) -> NDArray[np.int64]:
+    return columns[EXPIRES].view(np.int64)

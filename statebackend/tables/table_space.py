@@ -1,0 +1,253 @@
+"""The keys of one namespace of a table: their slots, their accumulators, and which of them changed since the last cut.
+
+What always holds: as long as a frozen part has not read its keys, every slot that it refers to keeps its key. A key
+that is removed meanwhile is only marked as dead, and leaves the index later.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from statebackend.keys.columns import KeyColumn
+from statebackend.tables.aggregations import Slots
+from statebackend.tables.blocks import Column, arrow_keys
+from statebackend.tables.frozen_table import Changed, Deleted, FrozenSpace
+from statebackend.tables.slot_index import ABSENT, SlotIndex
+from statebackend.tables.table_spec import Layout
+
+_FEW = 16
+"""For so many keys a namespace has room at first: there may be thousands of namespaces."""
+
+_MANY = 1 << 16
+"""Arrays of so many items grow in great steps: room that nothing was written to takes no memory, copies take time."""
+
+_LONG_AGO = -1
+_NONE: Slots = np.empty(0, dtype=np.int64)
+
+Mask = NDArray[np.bool_]
+_Item = TypeVar("_Item", bound=np.generic)
+
+
+@dataclass(slots=True)
+class TouchClock:
+    """Numbers what is touched, over all namespaces; what was touched since the last cut has a number from `cut` on."""
+
+    now: int = 0
+    cut: int = 0
+
+
+class TableSpace:
+    """Keys and their accumulators: `columns` are arrays by slot, at least as long as there are slots.
+
+    A slot is valid until its key is removed. All calls come from one thread.
+    """
+
+    def __init__(self, layout: Layout, clock: TouchClock) -> None:
+        self._layout = layout
+        self._clock = clock
+        self._index = SlotIndex(_FEW)
+        self.columns: dict[str, Column] = {
+            name: np.zeros(_FEW, dtype=accumulator.dtype) for name, accumulator in layout.columns.items()
+        }
+        self._touched: NDArray[np.int64] = np.zeros(_FEW, dtype=np.int64)
+        self._added: NDArray[np.int64] = np.zeros(_FEW, dtype=np.int64)
+        self._alive: Mask = np.zeros(_FEW, dtype=np.bool_)
+        self._dead: list[Slots] = []
+        self._dead_count = 0
+        self._new_groups = layout.no_groups()
+        self._readers: list[weakref.ref[FrozenSpace]] = []
+        self.stored_groups = layout.no_groups()
+        """In which groups there may be blocks of this namespace that were frozen since the last clear."""
+        self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
+        self._dirty: list[Slots] = []
+        self._dirty_count = 0
+        self._deleted: list[Deleted] = []
+        self._removed_some = False
+
+    def __len__(self) -> int:
+        return len(self._index) - self._dead_count
+
+    @property
+    def slot_limit(self) -> int:
+        """How many slots there ever were at once."""
+        return self._index.slot_limit
+
+    def memory_bytes(self) -> int:
+        """The memory that it occupies, about."""
+        by_slot = (*self.columns.values(), self._touched, self._added, self._alive)
+        per_slot = sum(array.itemsize for array in by_slot)
+        dirty = sum(slots.nbytes for slots in self._dirty)
+        return self._index.memory_bytes() + self._index.slot_limit * per_slot + dirty
+
+    # --- finding and adding -------------------------------------------------------------------------------------------
+
+    def find(self, keys: KeyColumn) -> Slots:
+        """The slot of each key, `ABSENT` where it has none."""
+        slots = self._index.find(keys)
+        if self._dead_count:
+            slots[(slots >= 0) & ~self._alive[slots]] = ABSENT
+        return slots
+
+    def find_or_add(self, keys: KeyColumn) -> tuple[Slots, Slots]:
+        """The slot of each key, and those slots that are new; these have the initial accumulators."""
+        self._let_go()
+        slots, added = self._index.find_or_add(keys)
+        if len(added):
+            self._grow()
+        new = added
+        if self._dead_count:
+            new = np.unique(slots[~self._alive[slots]])
+            self._dead_count -= len(new) - len(added)
+        if len(new):
+            self._begin(new)
+        return slots, new
+
+    def _grow(self) -> None:
+        limit = self._index.slot_limit
+        if limit > len(self._alive):
+            self._alive = _grown(self._alive, limit)
+            self._touched, self._added = _grown(self._touched, limit), _grown(self._added, limit)
+            self.columns = {name: _grown(column, limit) for name, column in self.columns.items()}
+
+    def _begin(self, slots: Slots) -> None:
+        self._alive[slots] = True
+        self._touched[slots] = _LONG_AGO
+        self._added[slots] = self._clock.now
+        self._new_groups[self._layout.places(self._index.hashes[slots])] = True
+        self.reset(slots)
+
+    def reset(self, slots: Slots) -> None:
+        """Give these keys the accumulators that a key begins with."""
+        for name, accumulator in self._layout.columns.items():
+            self.columns[name][slots] = accumulator.initial
+
+    def load(self, keys: KeyColumn, columns: Mapping[str, Column]) -> None:
+        """Take keys, none of which is here, from stored blocks: they are not changed, and removing them is news."""
+        slots, _ = self.find_or_add(keys)
+        self._added[slots] = _LONG_AGO
+        for name, column in columns.items():
+            self.columns[name][slots] = column
+        self.stored_groups[self._layout.places(keys.hashes)] = True
+
+    def touch(self, slots: Slots) -> None:
+        """These keys were changed. The same slot may come repeatedly."""
+        clock = self._clock
+        fresh = slots[self._touched[slots] < clock.cut]
+        if not len(fresh):
+            return
+        numbers = np.arange(clock.now, clock.now + len(fresh))
+        self._touched[fresh] = numbers
+        fresh = fresh[self._touched[fresh] == numbers]  # of a slot that came repeatedly, one
+        clock.now += len(numbers)
+        self._dirty.append(fresh)
+        self._dirty_count += len(fresh)
+
+    def look_at(self, slots: Slots) -> None:
+        """These keys were read: they are used more recently than what was touched before the last cut."""
+        self._touched[slots] = np.maximum(self._touched[slots], self._clock.cut - 1)
+
+    # --- looking around -----------------------------------------------------------------------------------------------
+
+    def slots(self) -> Slots:
+        """The slots of all keys."""
+        return np.flatnonzero(self._alive[: self._index.slot_limit])
+
+    def keys_at(self, slots: Slots) -> KeyColumn:
+        """The keys at these slots."""
+        return self._index.keys_at(slots)
+
+    def touched(self, slots: Slots) -> NDArray[np.int64]:
+        """When these keys were first touched in the epoch in which they were last used: small is long ago."""
+        return self._touched[slots]
+
+    # --- removing -----------------------------------------------------------------------------------------------------
+
+    def remove(self, slots: Slots) -> None:
+        """Forget these keys, each given once. Blocks that may speak of them are contradicted by the next one."""
+        stored = slots[self._added[slots] < self._clock.cut]
+        if len(stored):
+            keys = self._index.keys_at(stored)
+            self._deleted.append(Deleted(arrow_keys(keys), self._layout.places(keys.hashes)))
+        self._removed_some = True
+        self._alive[slots] = False
+        self._dead.append(slots)
+        self._dead_count += len(slots)
+        self._let_go()
+
+    def hurry(self) -> None:
+        """If there are more dead keys than others, read here and now what frozen parts need of them, and free them."""
+        if self._dead_count > len(self):
+            for ref in self._readers:
+                if (reader := ref()) is not None:
+                    reader.sorted()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Free the slots of dead keys, unless a frozen part has still to read its keys."""
+        if not self._dead or any(not reader.has_read for ref in self._readers if (reader := ref()) is not None):
+            return
+        dead = np.unique(np.concatenate(self._dead))
+        self._index.remove(dead[~self._alive[dead]])
+        self._readers.clear()
+        self._dead.clear()
+        self._dead_count = 0
+
+    # --- cutting ------------------------------------------------------------------------------------------------------
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether a key was changed or removed since the last cut."""
+        return bool(self._dirty or self._deleted)
+
+    def freeze(self, namespace: bytes, cleared: Mask | None) -> FrozenSpace:
+        """What changed since the last cut. `cleared` are groups that were emptied before.
+
+        The table sets the clock's `cut` when all namespaces are frozen.
+        """
+        part = self._changes(namespace, cleared)
+        self.stored_groups |= self._new_groups
+        self._new_groups[:] = False
+        self._begin_epoch()
+        self._readers = [ref for ref in self._readers if (reader := ref()) is not None and not reader.has_read]
+        self._readers.append(weakref.ref(part))
+        return part
+
+    def _changes(self, namespace: bytes, cleared: Mask | None) -> FrozenSpace:
+        # Writing all is better than leaving a few keys to older blocks; copying all is quicker than gathering many.
+        whole = 8 * self._dirty_count >= 7 * len(self) > 0 and not self._removed_some
+        limit = self._index.slot_limit
+        if whole or 8 * self._dirty_count > limit:
+            slots = [self.slots()] if whole else [self._still_here()] if self._removed_some else self._dirty
+            changed = Changed(slots, {name: column[:limit].copy() for name, column in self.columns.items()}, True)
+        else:
+            few = self._still_here()
+            changed = Changed([few], {name: column[few] for name, column in self.columns.items()}, False)
+        return FrozenSpace(self._layout, namespace, self._index, changed, self._deleted, cleared, whole)
+
+    def _still_here(self) -> Slots:
+        """The changed slots that have a key, each once: those of removed keys may be without one, or have another."""
+        slots = np.concatenate([_NONE, *self._dirty])
+        if not self._removed_some:
+            return slots
+        slots = slots[self._alive[slots]]
+        limit = self._index.slot_limit
+        if 16 * len(slots) < limit:
+            return np.unique(slots)
+        mask = np.zeros(limit, dtype=np.bool_)
+        mask[slots] = True
+        return np.flatnonzero(mask)
+
+
+def _grown(array: NDArray[_Item], least: int) -> NDArray[_Item]:
+    """The same items with zeros behind them, at least so many as asked for."""
+    result: NDArray[_Item] = np.zeros(max(least, (2 if len(array) < _MANY else 8) * len(array)), dtype=array.dtype)
+    result[: len(array)] = array
+    return result
