@@ -235,9 +235,13 @@ class KeyedState:
         """The state with this name, ready to be used; which type it has, its declaration says."""
         return self._contents.states[name]
 
-    def set_key(self, key: object) -> None:
-        """From now on row-wise states are about this key; `WrongKeyType` if the declared type does not hold it."""
-        self._context.set_key(key)
+    @property
+    def set_key(self) -> Callable[[object], None]:
+        """From now on row-wise states are about the key that this is called with.
+
+        `WrongKeyType` if the declared type does not hold it. It is the context's own method, as it is called so often.
+        """
+        return self._context.set_key
 
     def set_namespace(self, namespace: bytes) -> None:
         """From now on row-wise states are about this namespace, such as `Window(start, end).namespace`."""

@@ -93,25 +93,26 @@ def row_by_row(size: Size) -> Iterator[Figure]:
     for name, (used, memory) in cases.items():
         with opened(memory=memory, operator=ROWS) as bench:
             progress(f"{WORKLOAD}: {name}, {len(keys):,} keys are loaded")
-            _count_rows(bench, keys, 1)
+            _count_rows(bench, keys, 1, prefetched=True)
             bench.complete()
             rates, begun = [], time.process_time()
             for run in range(RUNS):
                 order = [used[at] for at in record_keys(run * size.keys, size.keys, len(used)).tolist()]
-                rates.append(_count_rows(bench, order, 1))
+                rates.append(_count_rows(bench, order, 1, prefetched=used is keys))
                 bench.settle()
                 progress(f"{WORKLOAD}: {name}, run {run}: {rates[-1]:,.0f} rows/s")
             yield figure(WORKLOAD, name, "rows/s", rates, time.process_time() - begun)
 
 
-def _count_rows(bench: Bench, order: list[str], every: float) -> float:
-    """Rows per second, of these keys in this order."""
+def _count_rows(bench: Bench, order: list[str], every: float, *, prefetched: bool) -> float:
+    """Rows per second, of these keys in this order; those of a batch read at once, unless all are in the cache."""
     state, total = bench.state, bench.state["total"]
     set_key, get, set_ = state.set_key, total.get, total.set
     start = last = time.perf_counter()
     for first in range(0, len(order), _ROWS):
         rows = order[first : first + _ROWS]
-        total.prefetch(rows)
+        if prefetched:
+            total.prefetch(rows)
         for key in rows:
             set_key(key)
             set_(get() + 1)
