@@ -21,23 +21,21 @@ from tests.bench.state_inputs import BATCH, WORKLOAD, Bench, keys_of_80, opened,
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """How many keys there are, how many of them change per epoch, and how many epochs a run has."""
+    """How many keys there are, how many of them change per epoch, how many epochs a run has, and of how many seconds."""
 
     name: str
     keys: int
     changed: int
     epochs: int
+    period: float
 
 
 FULL = (
-    Case("sync_pause", 1_000_000, 10_000, 100),
-    Case("sync_pause_all_dirty", 1_000_000, 1_000_000, 15),
-    Case("sync_pause_10m", 10_000_000, 10_000, 100),
+    Case("sync_pause", 1_000_000, 10_000, 100, 0.2),
+    Case("sync_pause_all_dirty", 1_000_000, 1_000_000, 20, 1.0),
+    Case("sync_pause_10m", 10_000_000, 10_000, 30, 1.0),
 )
-SMALL = (Case("sync_pause", 5_000, 50, 4), Case("sync_pause_all_dirty", 5_000, 5_000, 3))
-
-_PERIOD = 0.2
-"""Seconds between two cuts, at least."""
+SMALL = (Case("sync_pause", 5_000, 50, 4, 0.1), Case("sync_pause_all_dirty", 5_000, 5_000, 3, 0.1))
 
 _SWITCH = 0.0005
 """Seconds after which Python hands over to another thread."""
@@ -80,17 +78,17 @@ def _run(bench: Bench, keys: pa.Array, case: Case, run: int) -> tuple[list[float
     size = min(-(-case.changed // _SLICES), BATCH)
     pauses, gap = [], 0.0
     for epoch in range(case.epochs):
-        due = time.perf_counter() + _PERIOD
+        due = time.perf_counter() + case.period
         chosen = np.take(order, np.arange(epoch * case.changed, (epoch + 1) * case.changed), mode="wrap")
         batches = [keys.take(pa.array(chosen[at : at + size])) for at in range(0, case.changed, size)]
-        pace = _PERIOD / len(batches)
+        pace = case.period / len(batches)
         usual: list[float] = []
         for place, batch in enumerate(batches):
             begun = time.perf_counter()
             bench.update(bench.state.keys(batch), record_values(0, len(batch)))
             bench.poll()
             usual.append((time.perf_counter() - begun) * 1e3)
-            wait = due - _PERIOD + (place + 1) * pace - time.perf_counter()
+            wait = due - case.period + (place + 1) * pace - time.perf_counter()
             if wait > 0:
                 time.sleep(wait)
         gap = max(gap, max(usual) - float(np.median(usual)))
