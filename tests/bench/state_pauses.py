@@ -21,7 +21,7 @@ from tests.bench.state_inputs import BATCH, WORKLOAD, Bench, keys_of_80, opened,
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """How many keys there are, how many of them change per epoch, how many epochs a run has, and of how many seconds."""
+    """How many keys there are, how many change per epoch, and how many epochs a run has, of how many seconds."""
 
     name: str
     keys: int
