@@ -32,7 +32,7 @@ from statebackend.tables.table_spec import Aggregated
 WORKLOAD = "state"
 KEY_SIZE = 80
 BATCH = 32_768
-AMPLE = 16 << 30
+AMPLE = 64 << 30
 """More memory than any of these states needs."""
 
 OPERATOR = Operator(
