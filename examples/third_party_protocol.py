@@ -200,7 +200,8 @@ def run(schedule: Schedule, account: type[LaiYang] = LaiYang) -> History:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        description="Check a snapshot protocol without markers and draw one of its histories."
+        description="Check a snapshot protocol without markers and draw one of its histories.",
+        epilog="example: python -m examples.third_party_protocol --svg history.svg",
     )
     parser.add_argument("--histories", type=int, default=1000, help="how many to try (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="another seed tries others")

@@ -36,7 +36,8 @@ def find(histories: int = 1000, seed: int = 0) -> Counterexample | None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        description="Find the history in which a subtly wrong protocol fails, and draw it."
+        description="Find the history in which a subtly wrong protocol fails, and draw it.",
+        epilog="example: python -m examples.wrong_protocol --histories 5000 --svg failure.svg",
     )
     parser.add_argument("--histories", type=int, default=1000, help="how many to try (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="another seed tries others")
