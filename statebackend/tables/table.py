@@ -264,14 +264,18 @@ class Table:
 
     def _load(self, wanted: NDArray[np.bool_]) -> None:
         places = np.flatnonzero(wanted & self._unloaded)
-        for first in range(0, len(places), _LOADED_AT_ONCE):
-            some = places[first : first + _LOADED_AT_ONCE]
-            self._load_groups(some)
+        first, number = 0, 1
+        while first < len(places):
+            some = places[first : first + number]
+            keys = self._load_groups(some)
             self._unloaded[some] = False
+            first += number
+            # As many as take an eighth of the memory, as the last ones tell.
+            number = min(max(1, self._max_slots * len(some) // (8 * max(keys, 1))), _LOADED_AT_ONCE)
         self._some_unloaded = bool(self._unloaded.any())
 
-    def _load_groups(self, places: NDArray[np.int64]) -> None:
-        """Some groups at once, as most of the work is per call and not per key."""
+    def _load_groups(self, places: NDArray[np.int64]) -> int:
+        """Some groups at once, as most of the work is per call and not per key; how many keys the blocks speak of."""
         found: dict[bytes, list[Block]] = {}
         for place in places.tolist():
             for namespace, blocks in self._blocks_of(place).items():
@@ -287,6 +291,7 @@ class Table:
                 self._size += len(keys)
         for place in places.tolist():
             self._rows.look_for(place)
+        return sum(len(block.keys) for blocks in found.values() for block in blocks)
 
     def _blocks_of(self, place: int) -> dict[bytes, list[Block]]:
         """What counts of a group's blocks, by namespace, from the oldest to the newest."""
