@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,10 +17,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from statebackend.files import FileSet
-from statebackend.ids import Attempt, Epoch, Generation
+from statebackend.ids import Attempt, Epoch, Generation, Partition
 from statebackend.keyed_state import KeyedState, Operator, Options
 from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import KeyColumn
+from statebackend.snapshot_folder import SnapshotFolder
 from statebackend.snapshots.uploads import Durable
 from statebackend.stores.fsspec_store import open_store
 from statebackend.stores.store import BlobStore
@@ -122,8 +122,7 @@ def opened(groups: KeyGroupRange | None = None, memory: int = AMPLE, operator: O
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
         store = open_store((folder / "store").as_uri())
-        numbers = count()
-        names = lambda: f"shared/1-0-{Attempt(0)}-{next(numbers)}.sst"  # noqa: E731
+        names = SnapshotFolder.names(_GENERATION, Partition(0), Attempt(0))
         options = Options(memory=memory)
         with KeyedState(operator, folder / "local", store, names, None, options, groups=groups) as state:
             files = FileSet(groups or operator.all_groups)

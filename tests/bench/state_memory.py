@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
@@ -25,8 +24,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from statebackend.files import FileSet
-from statebackend.ids import Attempt, Epoch, Generation
+from statebackend.ids import Attempt, Epoch, Generation, Partition
 from statebackend.keyed_state import KeyedState, Operator, Options
+from statebackend.snapshot_folder import SnapshotFolder
 from statebackend.snapshots.file_set_json import from_json, to_json
 from statebackend.states.declarations import Value
 from statebackend.stores.fsspec_store import open_store
@@ -203,8 +203,8 @@ def _run(phase: str, case: Case, folder: Path) -> dict[str, float]:
 
 @contextmanager
 def _opened(operator: Operator, folder: Path, files: FileSet | None, memory: int) -> Iterator[Bench]:
-    store, numbers = open_store((folder / "store").as_uri()), count()
-    names = lambda: f"shared/1-0-{Attempt(0)}-{next(numbers)}.sst"  # noqa: E731
+    store = open_store((folder / "store").as_uri())
+    names = SnapshotFolder.names(Generation(1), Partition(0), Attempt(0))
     local = folder / ("local" if files is None else "restored")
     with KeyedState(operator, local, store, names, files, Options(memory=memory)) as state:
         files = files or FileSet(operator.all_groups)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from statebackend.files import FileSet, rescaled
-from statebackend.ids import Epoch, Generation, Partition
+from statebackend.ids import Attempt, Epoch, Generation, Partition
 from statebackend.keyed_state import KeyedState, Options
 from statebackend.keygroups import range_of
+from statebackend.snapshot_folder import SnapshotFolder
 from statebackend.stores.fsspec_store import open_store
 from tests.bench.figures import Figure, figure, progress
 from tests.bench.state_inputs import AMPLE, BATCH, OPERATOR, WORKLOAD, keys_of_80, record_values
@@ -32,7 +32,7 @@ class Partitions:
 
     def __init__(self, root: Path, parallelism: int, parents: Sequence[FileSet]) -> None:
         self.parallelism = parallelism
-        self._numbers = count()
+        names = SnapshotFolder.names(Generation(parallelism), Partition(0), Attempt(0))
         store = open_store((root / "store").as_uri())
         begun = time.perf_counter()
         self.states = []
@@ -40,12 +40,9 @@ class Partitions:
             groups = range_of(Partition(partition), parallelism, _LARGEST)
             files = rescaled(parents, groups) if parents else FileSet(groups)
             folder = root / f"{parallelism}-{partition}"
-            state = KeyedState(OPERATOR, folder, store, self._name, files, Options(memory=AMPLE))
+            state = KeyedState(OPERATOR, folder, store, names, files, Options(memory=AMPLE))
             self.states.append(state)
         self.opened_s = time.perf_counter() - begun
-
-    def _name(self) -> str:
-        return f"shared/{self.parallelism}-0-0-{next(self._numbers)}.sst"
 
     def owners(self, keys: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Which partition has each key."""
