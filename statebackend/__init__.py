@@ -54,6 +54,8 @@ _HOME = {
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
+__all__ = sorted(_MODULE_OF)
+
 
 def __getattr__(name: str) -> object:
     module = _MODULE_OF.get(name)

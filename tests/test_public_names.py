@@ -28,6 +28,12 @@ def test_each_name_that_a_type_checker_sees_is_there_at_run_time(name: str) -> N
     assert name in dir(statebackend)
 
 
+def test_a_star_brings_all_of_them_and_nothing_else() -> None:
+    found: dict[str, object] = {}
+    exec("from statebackend import *", found)
+    assert found.keys() - {"__builtins__"} == TYPED.keys()
+
+
 def test_a_name_that_is_not_there_is_an_ordinary_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Valeu'"):
         statebackend.Valeu  # noqa: B018
