@@ -15,6 +15,9 @@ from statebackend.ids import Epoch
 EARLIEST: Final = -(2**63)
 """The event time of which nothing is known yet: earlier than every timestamp."""
 
+LATEST: Final = 2**63 - 1
+"""The event time at the end of all input: every timer and window is due."""
+
 
 class MarkerMode(Enum):
     """What a subtask does with a channel whose marker has arrived before the others'."""

@@ -1,0 +1,331 @@
+"""What the driver and the processes that run partitions say to each other, once both have proved the run's secret.
+
+What always holds: a message is an immutable value that carries the incarnation that it is about, so that what an older
+one says is refused. On one connection messages arrive in the order in which they were sent, so a split that is assigned
+before a trigger is read from before its cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from snapshot.frames import Marker, Watermark
+from snapshot.frozen_json import Json
+from snapshot.host.options import HostOptions
+from snapshot.ids import JobId, TransactionId
+from snapshot.manifest import ChannelState, CommitPayload, SubtaskSnapshot
+from snapshot.transaction_events import Committable
+from statebackend.files import FileSet
+from statebackend.ids import Epoch, Incarnation, Partition, Uid
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a process listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+# --- from a process to the driver ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A process is there and free for any role. `worker` is a name that no other process ever has."""
+
+    worker: str
+    address: Address
+    pid: int
+    slot: int
+    """Which of the tasks that were launched it is; the driver gives roles whatever the slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A partition has its state, its channels stand, and it waits for nothing."""
+
+    incarnation: Incarnation
+    partition: Partition
+    downloaded_ms: float
+    """From the deployment until all files were there."""
+    opened_ms: float
+    """From then until the state could be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstOutput:
+    """A partition has given rows to a sink for the first time in this attempt."""
+
+    incarnation: Incarnation
+    partition: Partition
+
+
+@dataclass(frozen=True, slots=True)
+class WantsSplit:
+    """A source's reader has nothing more to read, and would take another split."""
+
+    incarnation: Incarnation
+    partition: Partition
+    uid: Uid
+
+
+@dataclass(frozen=True, slots=True)
+class AllEnded:
+    """Every source of the partition has ended, and so has all that came to it: it has nothing more to do."""
+
+    incarnation: Incarnation
+    partition: Partition
+
+
+@dataclass(frozen=True, slots=True)
+class EpochTiming:
+    """What an epoch took in one partition, in milliseconds from its trigger's arrival, and what it stored."""
+
+    alignment: float
+    """The longest of its stages."""
+    sync: float
+    """In which its event loop did nothing else, all stages together."""
+    asynchronous: float
+    """From the last cut until all was durable."""
+    state_bytes: int
+    """Of the files that were written for this epoch."""
+    channel_bytes: int
+    """Of in-flight data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """A partition's part of an epoch, all of it durable. `overtaken` is what the marker overtook in its own queues.
+
+    `broadcast` is the broadcast state of its operators; the driver takes it from one partition, as all have the same.
+    """
+
+    incarnation: Incarnation
+    partition: Partition
+    epoch: Epoch
+    subtasks: Mapping[Uid, SubtaskSnapshot]
+    overtaken: tuple[ChannelState, ...]
+    broadcast: Mapping[Uid, bytes]
+    timing: EpochTiming
+
+    @property
+    def has_committables(self) -> bool:
+        """Whether anything is to be committed."""
+        return any(subtask.committables for subtask in self.subtasks.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Declining:
+    """A partition cannot contribute to an epoch."""
+
+    incarnation: Incarnation
+    partition: Partition
+    epoch: Epoch
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HasCommitted:
+    """Every sink of the partition has committed all up to this epoch; said by partitions without a sink as well."""
+
+    incarnation: Incarnation
+    partition: Partition
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class CannotCommit:
+    """A target refuses a committable for good."""
+
+    incarnation: Incarnation
+    partition: Partition
+    epoch: Epoch
+    uid: Uid
+    reason: str
+
+
+class FailureKind(Enum):
+    """What made a partition fail, and with it whether trying again can help."""
+
+    PROGRAM = "a function of the program raised an exception"
+    CHANNEL = "a channel to another partition broke"
+    RESOURCE = "the store, the disk, a source or a sink failed"
+    UNUSABLE = "the program does not fit the state, or a file of the epoch is damaged: the same will happen again"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The attempt is over for this partition. `traceback` is the user's own, as Python prints it, if there is one."""
+
+    incarnation: Incarnation
+    partition: Partition
+    kind: FailureKind
+    reason: str
+    uid: Uid | None = None
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Rows for the driver's program, as an Arrow stream. Those of a transaction count once."""
+
+    incarnation: Incarnation
+    partition: Partition
+    uid: Uid
+    transaction: TransactionId | None
+    rows: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Somebody was turned away at the process's port, and why; for the log."""
+
+    peer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageFigures:
+    """What one stage has done in this attempt, and where it stands."""
+
+    rows_in: int
+    rows_out: int
+    watermark: Watermark | None
+    queued_bytes: int
+    held_back: int
+    """Channels that an alignment holds back at the moment."""
+    blocked_ms: float
+    """For how long it could not work because an output was full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """A partition's figures, now and then. `lag_ms` is how far its paced sources are behind their schedule."""
+
+    incarnation: Incarnation
+    partition: Partition
+    stages: Mapping[Uid, StageFigures]
+    memory_bytes: int
+    lag_ms: float
+    longest_gap_ms: float
+    """The longest that the event loop took for one turn since the last figures."""
+
+
+FromWorker = (
+    Hello
+    | Restored
+    | FirstOutput
+    | WantsSplit
+    | AllEnded
+    | Acknowledgement
+    | Declining
+    | HasCommitted
+    | CannotCommit
+    | Failed
+    | Delivery
+    | Refusal
+    | Figures
+)
+
+
+# --- from the driver to a process ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What one operator of a partition starts from; everything empty at the beginning of a job.
+
+    A split that was read to its end stays among the `positions`, with null.
+    """
+
+    state: FileSet | None = None
+    positions: Mapping[str, Json] = field(default_factory=dict)
+    watermark: Watermark | None = None
+    channels: tuple[ChannelState, ...] = ()
+    committables: tuple[Committable[CommitPayload], ...] = ()
+    broadcast: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Deploy:
+    """Take this partition's role from `epoch` on, or from the beginning if that is None; drop whatever you do now.
+
+    `plan` is a pickled `Plan`, `peers` has the address of each partition, and `roles` one for each operator of the
+    plan; a keyed operator's has a file set of the partition's key groups. `store` is the URI of the job's tree,
+    `local` the folder for files of this job on the process's host.
+    """
+
+    incarnation: Incarnation
+    job: JobId
+    epoch: Epoch | None
+    partition: Partition
+    peers: tuple[Address, ...]
+    plan: bytes
+    roles: Mapping[Uid, Role]
+    options: HostOptions
+    store: str
+    local: str
+
+    @property
+    def parallelism(self) -> int:
+        """How many partitions there are."""
+        return len(self.peers)
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerEpoch:
+    """Cut: sources note their positions and send the marker. With `then_pause` they read nothing after it."""
+
+    incarnation: Incarnation
+    marker: Marker
+    then_pause: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EpochIsOver:
+    """The epoch is complete, or was given up; paused sources go on if it was given up."""
+
+    incarnation: Incarnation
+    epoch: Epoch
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AssignSplits:
+    """Read these splits from their beginning. If `last`, no other will ever be assigned in this attempt."""
+
+    incarnation: Incarnation
+    uid: Uid
+    splits: tuple[str, ...]
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Let all sources end where they are, as if there were no more to read."""
+
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class StandDown:
+    """The attempt is over; give up its channels and wait for the next role."""
+
+    incarnation: Incarnation
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The job is over: end the process's task."""
+
+    reason: str
+
+
+ToWorker = Deploy | TriggerEpoch | EpochIsOver | AssignSplits | Drain | StandDown | Leave

@@ -1,0 +1,48 @@
+"""How a partition's process runs: the sizes and times that its event loop keeps to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from snapshot.coordinator_options import ContradictingOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostOptions:
+    """The same in every partition of a job. Times are in milliseconds, sizes in bytes."""
+
+    batch_rows: int = 16_384
+    """The most rows that are read from a source, or sent on a channel, at once."""
+    linger: int = 2
+    """Rows wait no longer than this for others before they are sent."""
+    channel_buffer: int = 2 << 20
+    """Data that may wait to be sent on one channel before its stage stops working."""
+    input_buffer: int = 16 << 20
+    """Data that may wait to be processed in one stage before its channels are no longer read."""
+    socket_buffer: int = 256 << 10
+    """What the kernel may hold of a channel at each end: an unaligned marker cannot overtake it."""
+    max_frame: int = 64 << 20
+    """No frame on a channel is longer."""
+    watermark_interval: int = 50
+    """Sources announce their watermark as often as this, and whenever they have nothing to read."""
+    alignment_timeout: int | None = None
+    """An alignment that takes longer turns unaligned; None: never."""
+    inline_channel_state: int = 16 << 10
+    """In-flight data up to this size is put into the manifest itself."""
+    heartbeat: int = 250
+    """How often a process says that it lives."""
+    status_interval: int = 500
+    """How often a partition tells the driver its figures."""
+    connect_timeout: int = 10_000
+    """For so long a partition tries to reach another, before its attempt fails."""
+    state_memory: int = 256 << 20
+    """What the keyed state of one operator in one partition may take."""
+    state_backend: str = "rocksdb"
+
+    def __post_init__(self) -> None:
+        least = (("batch_rows", 1), ("linger", 0), ("channel_buffer", 1), ("input_buffer", 1), ("socket_buffer", 4096))
+        for name, smallest in (*least, ("watermark_interval", 1), ("heartbeat", 10), ("status_interval", 10)):
+            if getattr(self, name) < smallest:
+                raise ContradictingOptions(f"{name} is {getattr(self, name)}; it must be at least {smallest}")
+        if self.state_backend not in ("rocksdb", "heap"):
+            raise ContradictingOptions(f"state_backend is {self.state_backend!r}; it must be 'rocksdb' or 'heap'")

@@ -1,0 +1,178 @@
+"""The stages that a program runs as: what is chained in one loop, and which channels lie between.
+
+What always holds: every partition runs every stage; a stage begins at a source, at an operator with state or at the
+meeting of several streams, and ends where rows change partition or meet others; stages are in the order in which
+rows flow, so no cycle can wait for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import pyarrow as pa
+
+from snapshot.ids import ChannelId
+from snapshot.program.operator import KeyedOperator, Transform
+from snapshot.program.sink import Sink
+from snapshot.program.source import Source
+from statebackend.ids import Partition, Uid
+
+
+class Exchange(Enum):
+    """How the rows of an edge find their receivers."""
+
+    KEYED = "keyed"
+    """To the partition that owns the key's group."""
+    BROADCAST = "broadcast"
+    """All rows to every partition."""
+    FORWARD = "forward"
+    """To the same partition."""
+    REBALANCE = "rebalance"
+    """In turns to every partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventTime:
+    """Where event time comes from: a column of timestamps, or of integers that are milliseconds since 1970.
+
+    The watermark stays `out_of_order` milliseconds behind the latest time seen, per split. A split without rows for
+    `idle_after` milliseconds no longer holds the others back; None: it always does.
+    """
+
+    column: str
+    out_of_order: int = 0
+    idle_after: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edge:
+    """All channels from one stage into one input of another. `keys` are the columns of the key on a keyed edge."""
+
+    source: Uid
+    target: Uid
+    port: int
+    """Tells edges between the same two stages apart."""
+    input: int
+    """Which input of the target's head."""
+    exchange: Exchange
+    schema: pa.Schema
+    timed: bool
+    keys: tuple[str, ...] = ()
+
+    def channel(self, sender: Partition, receiver: Partition) -> ChannelId:
+        """One of its channels."""
+        return ChannelId(self.source, self.target, sender, receiver, self.port)
+
+    def senders(self, receiver: Partition, parallelism: int) -> tuple[Partition, ...]:
+        """From which partitions a receiver hears."""
+        if self.exchange is Exchange.FORWARD:
+            return (receiver,)
+        return tuple(Partition(index) for index in range(parallelism))
+
+    def receivers(self, sender: Partition, parallelism: int) -> tuple[Partition, ...]:
+        """To which partitions a sender speaks; as channels are there in both directions, the same as `senders`."""
+        return self.senders(sender, parallelism)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether its channel state could not be split at a rescale, so that it is always cut aligned."""
+        return self.exchange is not Exchange.KEYED
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """A transform in a chain, and what follows it. Where `event_time` is set, rows are given their times after it."""
+
+    transform: Transform | None
+    event_time: EventTime | None
+    then: tuple[Target, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ToSink:
+    """The end of a chain: a sink with an identity of its own."""
+
+    uid: Uid
+    sink: Sink
+    schema: pa.Schema
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ToEdge:
+    """The end of a chain: rows leave the stage."""
+
+    edge: Edge
+
+
+Target = Step | ToSink | ToEdge
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadHead:
+    """A stage that begins with a source."""
+
+    source: Source
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyedHead:
+    """A stage that begins with an operator with keyed state."""
+
+    operator: KeyedOperator
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PassHead:
+    """A stage that hands on what comes in: after a rebalance, or where a sink takes several streams."""
+
+
+Head = ReadHead | KeyedHead | PassHead
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """What is chained behind one head; `outputs` by side output, None for the main one."""
+
+    uid: Uid
+    head: Head
+    inputs: tuple[Edge, ...]
+    outputs: Mapping[str | None, tuple[Target, ...]]
+
+    def targets(self) -> Iterator[Target]:
+        """Everything in its chains, in the order in which it stands there."""
+        waiting = [target for targets in self.outputs.values() for target in targets]
+        while waiting:
+            target = waiting.pop(0)
+            yield target
+            if isinstance(target, Step):
+                waiting[:0] = target.then
+
+    @property
+    def sinks(self) -> tuple[ToSink, ...]:
+        """The sinks in its chains."""
+        return tuple(target for target in self.targets() if isinstance(target, ToSink))
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        """The edges that leave it."""
+        return tuple(target.edge for target in self.targets() if isinstance(target, ToEdge))
+
+    @property
+    def operators(self) -> tuple[Uid, ...]:
+        """Who has a part of every epoch here: the head and the sinks."""
+        return tuple(dict.fromkeys((self.uid, *(sink.uid for sink in self.sinks))))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """A program as it runs; `max_parallelism` is fixed when the job is born. It can be pickled."""
+
+    stages: tuple[Stage, ...]
+    max_parallelism: int
+
+    @property
+    def uids(self) -> tuple[Uid, ...]:
+        """All that has a part of an epoch, in order."""
+        return tuple(sorted(uid for stage in self.stages for uid in stage.operators))

@@ -1,0 +1,57 @@
+"""A batch of rows on its way through a stage, with the event time of each.
+
+What always holds: a batch is never changed once it is made; whoever drops or reorders rows makes another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+Times = NDArray[np.int64]
+"""Event times in milliseconds, one for each row."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Rows of one schema; `times` is None in a stream without event time."""
+
+    batch: pa.RecordBatch
+    times: Times | None = None
+
+    def __len__(self) -> int:
+        return int(self.batch.num_rows)
+
+    @property
+    def size(self) -> int:
+        """The bytes of memory that the rows refer to, about."""
+        return int(self.batch.nbytes) + (0 if self.times is None else int(self.times.nbytes))
+
+    def take(self, indices: NDArray[np.int64]) -> Rows:
+        """The rows at these places, in this order."""
+        batch = self.batch.take(pa.array(indices))
+        return Rows(batch, None if self.times is None else self.times[indices])
+
+    def where(self, chosen: NDArray[np.bool_]) -> Rows:
+        """The rows where this is true."""
+        if chosen.all():
+            return self
+        return self.take(np.flatnonzero(chosen))
+
+    def slice(self, offset: int, length: int) -> Rows:
+        """So many rows from there on, without a copy."""
+        times = None if self.times is None else self.times[offset : offset + length]
+        return Rows(self.batch.slice(offset, length), times)
+
+
+def joined(pieces: Sequence[Rows]) -> Rows:
+    """All rows of the pieces, of which there is one at least, in order."""
+    if len(pieces) == 1:
+        return pieces[0]
+    batch = pa.concat_batches([piece.batch for piece in pieces])
+    times = [piece.times for piece in pieces if piece.times is not None]
+    return Rows(batch, np.concatenate(times) if times else None)

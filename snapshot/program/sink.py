@@ -1,0 +1,112 @@
+"""What a sink is: output that is written while an epoch runs, and becomes visible when the epoch is complete.
+
+What always holds: rows are written to the transaction that was begun last; what was sealed takes no more of them;
+`commit` may be asked for again after any crash, by any process, and makes the rows visible once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from snapshot.ids import JobId, TransactionId
+from snapshot.manifest import CommitPayload, StoredFile
+from snapshot.program.rows import Rows
+from snapshot.transaction_events import CommitOutcome
+from statebackend.ids import Incarnation, Partition, Uid
+
+
+class SinkError(Exception):
+    """A sink that cannot take rows; the message names the sink, the target and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAnswer:
+    """What became of a commit; a `reason` unless it is committed."""
+
+    outcome: CommitOutcome
+    reason: str = ""
+
+
+class Staging(Protocol):
+    """Room in the job's tree for rows that wait for their commit. Threads may share it."""
+
+    def put(self, data: pa.Buffer | bytes) -> StoredFile:
+        """Store the bytes under a name that nobody has used; what the store raises if it cannot."""
+
+    def get(self, file: StoredFile) -> bytes:
+        """The bytes again, their checksum verified; `DamagedFile` or `MissingFile` of the state backend if not."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkContext:
+    """Where a sink is opened. `deliver` brings rows to the driver's program, with the transaction that they are of.
+
+    A delivery of a transaction that was delivered before is dropped by the driver; without a transaction every
+    delivery counts.
+    """
+
+    job: JobId
+    uid: Uid
+    schema: pa.Schema
+    incarnation: Incarnation
+    partition: Partition
+    staging: Staging
+    deliver: Callable[[TransactionId | None, pa.RecordBatch], None]
+
+
+class Sealed(Protocol):
+    """A transaction that takes no more rows. A background thread prepares it, and no other does at the same time."""
+
+    def prepare(self) -> CommitPayload | None:
+        """Make it durable, so that any process can commit it; None if it has no rows. May be called again after an
+        error; what it raises means that it is not durable now.
+        """
+
+
+class SinkWriter(Protocol):
+    """A sink in one partition, in one attempt. The event loop calls all but `commit`, which a background thread does.
+
+    A sink that shows its rows at once (at-least-once) does so in `write`, and prepares nothing.
+    """
+
+    def begin(self, transaction: TransactionId) -> None:
+        """From now on rows are of this transaction."""
+
+    def write(self, rows: Rows) -> None:
+        """Take rows. May be called thousands of times a second; `SinkError` fails the attempt."""
+
+    def seal(self) -> Sealed:
+        """Close the current transaction for rows; O(1), as it is inside the cut. `begin` follows at once."""
+
+    def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
+        """Make the transaction visible, or find that it is. An outcome that is not known is not an outcome: find out,
+        or say `RETRY_LATER`.
+        """
+
+    def close(self) -> None:
+        """The attempt is over: give up what is held open. What is not prepared may be left to `recover`."""
+
+
+class Sink(Protocol):
+    """A sink as it stands in a program: plain data that can be pickled, compared and printed."""
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether its output is in two phases; otherwise rows may appear again after a rollback."""
+
+    def check(self, schema: pa.Schema) -> Sequence[str]:
+        """Why it cannot take rows of this schema, as far as can be told without the target; sentences."""
+
+    def open(self, context: SinkContext) -> SinkWriter:
+        """Open it in a partition."""
+
+    def recover(self, job: JobId, uid: Uid, older_than: Incarnation, named: Collection[TransactionId]) -> None:
+        """Abort all that the job's earlier incarnations left in the target and no complete epoch names.
+
+        Called in the driver at the start of every attempt, while the attempt's own transactions are under way: only
+        what is older than the incarnation and not named goes.
+        """

@@ -1,0 +1,111 @@
+"""What a source is: splits that are found by the driver and read by the partitions, again from any position.
+
+What always holds: the same split from the same position gives the same rows in the same order. Without that, no
+rollback could make up for a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from snapshot.frozen_json import JsonLike
+from statebackend.ids import Attempt, Partition
+
+
+class SourceError(Exception):
+    """A source that cannot be read, or is not what it says; the message names the source, the split and what to do."""
+
+
+class SourceVanished(SourceError):
+    """A split that was there, and is no more."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Rows, and the position behind the last of them: where reading goes on after a restore."""
+
+    rows: pa.RecordBatch
+    position: JsonLike
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """There is nothing to read now; ask again at this time (seconds since 1970), or whenever it suits."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Exhausted:
+    """The split has been read to its end, and nothing will ever be added to it."""
+
+
+Reading = Batch | Later | Exhausted
+
+
+@dataclass(frozen=True, slots=True)
+class SplitContext:
+    """Which split is to be read: from `position` on, from its beginning if that is None."""
+
+    uid: str
+    split: str
+    position: JsonLike
+    partition: Partition
+    attempt: Attempt
+
+
+class Reader(Protocol):
+    """One split being read. One thread calls it, the event loop's unless the source is `blocking`."""
+
+    def read(self, most: int) -> Reading:
+        """The next rows, `most` of them at most. `SourceError` if it cannot go on: the attempt fails with it."""
+
+    def close(self) -> None:
+        """Give up what is held open."""
+
+
+class Source(Protocol):
+    """A source as it stands in a program: plain data that can be pickled, compared and printed.
+
+    `blocking` sources are read by a thread of their own, ahead of the event loop. Where `on_demand` is set, a
+    partition is given a split when it has read the one before to its end, else all splits are dealt out evenly, as
+    soon as they are known. Splits are looked for at the start and, if `discover_every` is not None, every so many
+    seconds; a source that is `bounded` has all its splits at the start.
+    """
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of what type the rows are."""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether every split ends, and none is added."""
+
+    @property
+    def blocking(self) -> bool:
+        """Whether `read` may wait for a disk or a network."""
+
+    @property
+    def on_demand(self) -> bool:
+        """Whether splits are given out one by one."""
+
+    @property
+    def discover_every(self) -> float | None:
+        """Seconds between two looks for new splits."""
+
+    def check(self) -> Sequence[str]:
+        """What is wrong with it as far as can be told without reading; each problem is a sentence."""
+
+    def discover(self, parallelism: int) -> Sequence[str]:
+        """The names of all splits there are, in order; called in the driver. A name means the same split for ever.
+
+        A source that can be divided at will makes `parallelism` of them; it is asked only when the job is born, or
+        when it says `discover_every`.
+        """
+
+    def open(self, context: SplitContext) -> Reader:
+        """Read a split; called in the partition that it was given to, by the thread that will call `read`."""

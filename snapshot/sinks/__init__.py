@@ -1,0 +1,1 @@
+"""Where rows go: sinks whose output becomes visible epoch by epoch, in two phases."""
