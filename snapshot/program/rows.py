@@ -55,3 +55,11 @@ def joined(pieces: Sequence[Rows]) -> Rows:
     batch = pa.concat_batches([piece.batch for piece in pieces])
     times = [piece.times for piece in pieces if piece.times is not None]
     return Rows(batch, np.concatenate(times) if times else None)
+
+
+def keys_in(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
+    """The keys of the rows: the one column, or several as structs whose fields have no names."""
+    if len(columns) == 1:
+        return batch.column(columns[0])
+    arrays = [batch.column(name) for name in columns]
+    return pa.StructArray.from_arrays(arrays, names=[""] * len(arrays))
