@@ -58,8 +58,8 @@ def joined(pieces: Sequence[Rows]) -> Rows:
 
 
 def keys_in(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
-    """The keys of the rows: the one column, or several as structs whose fields have no names."""
+    """The keys of the rows: the one column, or several as structs of them, in this order."""
     if len(columns) == 1:
         return batch.column(columns[0])
     arrays = [batch.column(name) for name in columns]
-    return pa.StructArray.from_arrays(arrays, names=[""] * len(arrays))
+    return pa.StructArray.from_arrays(arrays, names=[str(place) for place in range(len(arrays))])
