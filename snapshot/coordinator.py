@@ -27,6 +27,7 @@ from snapshot.coordinator_events import (
     CoordinatorEvent,
     CoordinatorInstruction,
     Declined,
+    EpochRequested,
     Fenced,
     Publish,
     Published,
@@ -160,6 +161,8 @@ class Coordinator(Generic[Content]):
                 return [*self._time_out(), *self._trigger_if_due()]
             case SavepointRequested():
                 return self._trigger(savepoint=True)
+            case EpochRequested():
+                return self._trigger()
             case AttemptStarted():
                 return self._started(event)
             case AttemptBroken():
@@ -184,13 +187,13 @@ class Coordinator(Generic[Content]):
             return []
         # Intervals that passed unseen are not made up for: an epoch now covers them all.
         self._next_due = self._now + self._options.interval
-        return self._trigger(savepoint=False)
+        if self._state is CoordinatorState.RUNNING and len(self._in_flight) >= self._options.max_in_flight:
+            return self._skip(SkipReason.IN_FLIGHT)
+        return self._trigger()
 
-    def _trigger(self, *, savepoint: bool) -> list[CoordinatorInstruction[Content]]:
+    def _trigger(self, *, savepoint: bool = False) -> list[CoordinatorInstruction[Content]]:
         if self._state is not CoordinatorState.RUNNING:
             return self._skip(SkipReason.NOT_RUNNING)
-        if not savepoint and len(self._in_flight) >= self._options.max_in_flight:
-            return self._skip(SkipReason.IN_FLIGHT)
         self._number += 1
         epoch = Epoch(self._incarnation.generation, self._number)
         marker = Marker(epoch, MarkerMode.ALIGNED if savepoint else self._options.mode, savepoint)

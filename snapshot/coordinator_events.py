@@ -40,6 +40,14 @@ class SavepointRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochRequested:
+    """An epoch is wanted now, whatever the interval, the pause and the epochs in flight say: all input has ended.
+
+    It is triggered at once, or skipped if no attempt is running: then whoever wants it asks again.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptStarted:
     """These participants are connected, restored, and wait for markers."""
 
@@ -123,6 +131,7 @@ class CommitFailed:
 CoordinatorEvent = (
     Ticked
     | SavepointRequested
+    | EpochRequested
     | AttemptStarted
     | AttemptBroken
     | Acknowledged[Content]

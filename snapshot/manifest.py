@@ -142,12 +142,16 @@ class SubtaskSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class OperatorSnapshot:
-    """All partitions of one operator, in order; of a source also what its enumerator has not yet assigned."""
+    """All partitions of one operator, in order; of a source also what its enumerator has not yet assigned.
+
+    `broadcast` is its broadcast state, which is the same in all partitions and so is kept once.
+    """
 
     uid: Uid
     parallelism: int
     subtasks: tuple[SubtaskSnapshot, ...]
     enumerator: Json = NULL
+    broadcast: StoredFile | Inline | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +267,7 @@ def _check_names(manifest: Manifest) -> frozenset[str]:
         twice = next(name for name, times in Counter(transactions).items() if times > 1)
         raise InvalidManifest(f"transaction {twice} is there twice")
     paths = list(map(_PATHS, subtasks))
+    paths.append(tuple(file.path for file in _broadcast(manifest)))
     files = frozenset(chain.from_iterable(paths))
     if len(files) < sum(map(len, paths)):  # after a rescale, partitions share files
         _check_shared(manifest)
@@ -279,6 +284,13 @@ def _check_shared(manifest: Manifest) -> None:
         for file in _stored(subtask):
             if files.setdefault(file.path, file) is not file:
                 raise InvalidManifest(f"{file.path} is referred to twice; in-flight data and rows are in one place")
+    for file in _broadcast(manifest):
+        if files.setdefault(file.path, file) is not file:
+            raise InvalidManifest(f"{file.path} is referred to twice; broadcast state has a file of its own")
+
+
+def _broadcast(manifest: Manifest) -> list[StoredFile]:
+    return [operator.broadcast for operator in manifest.operators if isinstance(operator.broadcast, StoredFile)]
 
 
 def _stored(subtask: SubtaskSnapshot) -> list[StoredFile]:

@@ -141,9 +141,11 @@ def _refuse_header(data: bytes, where: str) -> NoReturn:
 
 
 def _operator(operator: OperatorSnapshot) -> tuple[bytes, bytes, bytes]:
+    # Left out where there is none, as in the manifests that were written before there was such a thing.
+    broadcast = "" if operator.broadcast is None else f'"broadcast":{_part(operator.broadcast)},'
     start = (
         f'{{"uid":{_text(operator.uid)},"parallelism":{operator.parallelism},"enumerator":{operator.enumerator.text},'
-        f'"subtasks":['
+        f'{broadcast}"subtasks":['
     )
     subtasks = b",".join([subtask.written or _subtask(subtask).encode() for subtask in operator.subtasks])
     return start.encode(), subtasks, b"]}"
@@ -201,6 +203,7 @@ def _committable(committable: Committable[CommitPayload]) -> str:
 
 _BODY = frozenset({"job", "epoch", "attempt", "parent", "kind", "max_parallelism", "created_at", "operators"})
 _OPERATOR = frozenset({"uid", "parallelism", "enumerator", "subtasks"})
+_BROADCAST = frozenset({"broadcast"})
 _SUBTASK = frozenset({"partition", "key_groups", "files", "positions", "watermark", "channels", "committables"})
 _STORED = frozenset({"path", "size", "checksum"})
 _WATERMARK = frozenset({"timestamp", "idle"})
@@ -231,12 +234,14 @@ class _Reader:
         return self._subtask(value, "subtask")
 
     def _operator(self, value: object, place: str) -> OperatorSnapshot:
-        fields = self._fields(value, place, _OPERATOR)
+        fields = self._fields(value, place, _OPERATOR, _BROADCAST)
+        broadcast: dict[str, object] = {"broadcast": [fields["broadcast"]] if "broadcast" in fields else []}
         return OperatorSnapshot(
             uid=Uid(self._text(fields, place, "uid")),
             parallelism=self._integer(fields, place, "parallelism"),
             subtasks=self._each(fields, place, "subtasks", self._subtask),
             enumerator=_json(fields["enumerator"]),
+            broadcast=next(iter(self._each(broadcast, place, "broadcast", self._part)), None),
         )
 
     def _subtask(self, value: object, place: str) -> SubtaskSnapshot:
@@ -327,11 +332,13 @@ class _Reader:
                 self._complain(f"{at}[{index}]", str(error), error)
         return tuple(result)
 
-    def _fields(self, value: object, place: str, names: frozenset[str]) -> dict[str, object]:
+    def _fields(
+        self, value: object, place: str, names: frozenset[str], optional: frozenset[str] = frozenset()
+    ) -> dict[str, object]:
         if not isinstance(value, dict):
             self._complain(place, f"expected an object, found {_shown(value)}")
-        if value.keys() != names:
-            missing, unknown = sorted(names - value.keys()), sorted(value.keys() - names)
+        if not names <= value.keys() <= names | optional:
+            missing, unknown = sorted(names - value.keys()), sorted(value.keys() - names - optional)
             self._complain(place, f"missing fields {missing}, unknown fields {unknown}")
         return value
 

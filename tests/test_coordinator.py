@@ -16,6 +16,7 @@ from snapshot.coordinator_events import (
     Complete,
     CoordinatorInstruction,
     Declined,
+    EpochRequested,
     Fenced,
     Publish,
     Published,
@@ -127,10 +128,11 @@ def test_nothing_is_triggered_before_the_participants_are_there() -> None:
     coordinator = new()
     assert coordinator.handle(Ticked(10)) == [Skipped(SkipReason.NOT_RUNNING)]
     assert coordinator.handle(SavepointRequested()) == [Skipped(SkipReason.NOT_RUNNING)]
+    assert coordinator.handle(EpochRequested()) == [Skipped(SkipReason.NOT_RUNNING)]
     assert coordinator.handle(Ticked(15)) == []
     coordinator.handle(AttemptStarted(of_attempt(1), BOTH))
     assert coordinator.deadline == 25
-    assert coordinator.statistics.skipped == 2
+    assert coordinator.statistics.skipped == 3
 
 
 def test_numbers_go_on_from_the_last_one_of_the_journal() -> None:
@@ -162,6 +164,28 @@ def test_a_savepoint_is_triggered_at_once_whatever_is_in_flight_and_the_interval
     coordinator = triggered(10, options=CoordinatorOptions(interval=10, max_in_flight=1))
     assert coordinator.handle(SavepointRequested()) == [trigger(2, savepoint=True)]
     assert coordinator.deadline == 20
+
+
+def test_a_requested_epoch_is_triggered_at_once_whatever_is_in_flight_and_the_interval_goes_on() -> None:
+    coordinator = triggered(10, options=CoordinatorOptions(interval=10, max_in_flight=1))
+    assert coordinator.handle(EpochRequested()) == [trigger(2)]
+    assert coordinator.deadline == 20
+    assert coordinator.handle(Ticked(20)) == [Skipped(SkipReason.IN_FLIGHT)]
+
+
+@pytest.mark.parametrize("mode", MarkerMode)
+def test_a_requested_epoch_has_the_mode_of_the_job_and_is_no_savepoint(mode: MarkerMode) -> None:
+    coordinator = started(CoordinatorOptions(interval=10, mode=mode))
+    assert coordinator.handle(EpochRequested()) == [trigger(1, mode)]
+    assert acknowledge(coordinator, 1) == [publish(1)]
+
+
+def test_a_requested_epoch_does_not_wait_for_the_pause() -> None:
+    coordinator = triggered(10, options=CoordinatorOptions(interval=10, min_pause=25, max_in_flight=1))
+    acknowledge(coordinator, 1)
+    coordinator.handle(Ticked(18))
+    coordinator.handle(Published(epoch(1)))
+    assert coordinator.handle(EpochRequested()) == [trigger(2)]
 
 
 def test_after_a_publication_there_is_a_pause() -> None:
@@ -587,6 +611,13 @@ def test_whoever_is_fenced_stops_and_says_nothing_any_more(state: str) -> None:
         coordinator.handle(AttemptBroken(of_attempt(1), ""))
     assert coordinator.handle(Fenced(Generation(3))) == [Stop("generation 3 has claimed the job; generation 2 is over")]
     assert coordinator.state is CoordinatorState.STOPPED
-    for event in (Ticked(99), SavepointRequested(), ack(1, 0), Published(epoch(1)), AttemptBroken(of_attempt(1), "")):
+    for event in (
+        Ticked(99),
+        SavepointRequested(),
+        EpochRequested(),
+        ack(1, 0),
+        Published(epoch(1)),
+        AttemptBroken(of_attempt(1), ""),
+    ):
         assert coordinator.handle(event) == []
     assert coordinator.complete is None

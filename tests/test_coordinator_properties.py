@@ -18,6 +18,7 @@ from snapshot.coordinator_events import (
     CoordinatorEvent,
     CoordinatorInstruction,
     Declined,
+    EpochRequested,
     Fenced,
     Publish,
     Published,
@@ -127,7 +128,7 @@ class Observer:
                 assert marker.savepoint == isinstance(event, SavepointRequested)
                 if marker.savepoint:
                     self.savepoints.add(marker.epoch)
-                else:
+                elif not isinstance(event, EpochRequested):
                     assert len(self.in_flight) < self.options.max_in_flight
                     assert self.now >= max(self.paused_until, self.last_trigger + self.options.interval)
                     self.last_trigger = self.now
@@ -184,7 +185,7 @@ class Observer:
 
 KINDS = st.sampled_from(
     ["tick"] * 5 + ["acknowledge"] * 10 + ["answer"] * 4 + ["commit"] * 4 + ["start"] * 3
-    + ["savepoint", "decline", "fail to publish", "break", "fence", "refuse"]
+    + ["savepoint", "request", "decline", "fail to publish", "break", "fence", "refuse"]
 )  # fmt: skip
 STEPS = st.lists(st.tuples(KINDS, st.integers(0, 63)), max_size=80)
 OPTIONS = st.builds(
@@ -218,6 +219,8 @@ def take(observer: Observer, kind: str, number: int) -> None:
             observer.tell(AttemptStarted(attempt, frozenset(PARTITIONS)))
         case "savepoint":
             observer.tell(SavepointRequested())
+        case "request":
+            observer.tell(EpochRequested())
         case "decline":
             observer.tell(Declined(epoch, attempt, partition, "no"))
         case "break":

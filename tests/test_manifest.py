@@ -131,6 +131,21 @@ def test_a_manifest_refers_to_the_files_of_state_of_channels_and_of_staged_rows(
     assert RICH.references() == {f"shared/{name}" for name in names}
 
 
+BROADCAST_FILE = StoredFile("shared/2-0-1-9.channel", 300_000, "crc32:0badcafe")
+RULES = replace(RICH.operators[1], broadcast=BROADCAST_FILE)
+
+
+@pytest.mark.parametrize("broadcast", [Inline(b"rules\x00"), Inline(b""), BROADCAST_FILE])
+def test_broadcast_state_is_kept_once_for_all_partitions(broadcast: StoredFile | Inline) -> None:
+    manifest = with_operator(1, replace(RULES, broadcast=broadcast))()
+    assert decode(encode(manifest), WHERE) == manifest
+    assert decode(encode(manifest), WHERE) != RICH
+
+
+def test_a_manifest_refers_to_the_files_of_broadcast_state() -> None:
+    assert with_operator(1, RULES)().references() == RICH.references() | {BROADCAST_FILE.path}
+
+
 def test_a_manifest_says_who_made_it() -> None:
     assert RICH.incarnation == Incarnation(Generation(2), Attempt(1))
 
@@ -176,7 +191,12 @@ def operator_snapshots(draw: st.DrawFn, uid: Uid, most: int, name: Callable[[], 
         draw(subtask_snapshots(uid, Partition(partition), own if keyed else None, name))
         for partition, own in enumerate(ranges)
     )
-    return OperatorSnapshot(uid, parallelism, subtasks, draw(jsons))
+    broadcast = draw(st.none() | st.binary(max_size=5).map(Inline) | small.map(lambda size: stored(name(), size)))
+    return OperatorSnapshot(uid, parallelism, subtasks, draw(jsons), broadcast)
+
+
+def stored(path: str, size: int) -> StoredFile:
+    return StoredFile(path, size, "crc32:0badcafe")
 
 
 @st.composite
@@ -342,6 +362,9 @@ FIRST_FILE = "body.operators[1].subtasks[0].files[0]"
         ('"AHJvd3P/"', '"AHJvd3\\n"', "channels[0].parts[0]: "),
         ('{"offset":1.5}', '{"offset":NaN}', "subtasks[0]: a value cannot be written as JSON"),
         ('{"offset":1.5}', '{"offset":1.50}', "not in the form in which manifests are written"),
+        ('"parallelism":2', '"parallelism":2,"broadcast":null', "operators[0].broadcast[0]: expected an object"),
+        ('"parallelism":2', '"parallelism":2,"broadcast":"A"', "operators[0].broadcast[0]: "),
+        ('"parallelism":2', '"parallelism":2,"broadcast":"AA=="', "not in the form in which manifests are written"),
     ],
 )
 def test_a_made_up_manifest_is_refused_with_the_place(old: str, new: str, complaint: str) -> None:
@@ -460,6 +483,7 @@ STAGED = StoredFile("shared/2-0-1-6.channel", 70_000, "crc32:0badcafe")
             ),
             "2-0-1-6.channel is referred to twice",
         ),
+        (with_operator(1, replace(RULES, broadcast=STAGED)), "2-0-1-6.channel is referred to twice"),
     ],
 )
 def test_a_manifest_that_contradicts_itself_cannot_be_made(make: Callable[[], object], complaint: str) -> None:
