@@ -8,6 +8,7 @@ keys, only map keys and timers within one key are sorted.
     rest of a row       key | namespace | what follows is up to the kind of state (a map key, a place in a list)
     rest of a timer     time (8) | key | namespace
     rest of a block     namespace | epoch and form (8): twice the epoch's number, and one more if it is of a base
+                        | what sets it apart from others like it, if there are any: a part (1 + 8)
 
 Group 0xFFFF is no key group: under it a file says what it is. Every value in a file begins with the number of the
 epoch that wrote it (8 bytes), which is how a store hides what a younger base has replaced.
@@ -38,6 +39,9 @@ META_KEY: Final = b"\xff\xffmeta"
 _HEAD: Final = struct.Struct(">HIB")
 _GROUP: Final = struct.Struct(">H")
 _TIME: Final = struct.Struct(">Q")
+_PART: Final = struct.Struct(">BQ")
+_OF_BASE: Final = 1
+_EARLY: Final = 2
 _EARLIEST: Final = -(1 << 63)
 HEAD_SIZE: Final = _HEAD.size
 
@@ -150,6 +154,24 @@ def block(group: int, state: StateId, namespace: bytes, epoch_number: int, *, of
     block again on top of the base.
     """
     return _HEAD.pack(group, state, BLOCK) + delimited(namespace) + STAMP.pack(epoch_number << 1 | of_base)
+
+
+def base_part(group: int, state: StateId, namespace: bytes, epoch_number: int, part: int) -> bytes:
+    """The name of a base's block, if it has several of a namespace, in any order, because one would be large."""
+    return block(group, state, namespace, epoch_number, of_base=True) + _PART.pack(_OF_BASE, part)
+
+
+def early_block(group: int, state: StateId, namespace: bytes, epoch_number: int, part: int) -> bytes:
+    """The name of a block that was written before the cut that it belongs to, which is the next one after this epoch's.
+
+    It sorts behind all blocks of the epoch, and before those of later ones; such blocks sort by their parts.
+    """
+    return block(group, state, namespace, epoch_number, of_base=True) + _PART.pack(_EARLY, part)
+
+
+def block_place(name: bytes) -> bytes:
+    """What the names of all blocks of a group, state and namespace begin with."""
+    return name[: undelimited(name, HEAD_SIZE)[1]]
 
 
 def parse_block(name: bytes) -> tuple[bytes, int]:

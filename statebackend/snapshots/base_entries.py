@@ -38,7 +38,7 @@ def base_entries(
 
 def _same_place(name: bytes, other: bytes) -> bool:
     """Whether two blocks are of the same group, state and namespace: all but the epoch at the end."""
-    return name[: -entries.STAMP.size] == other[: -entries.STAMP.size]
+    return other.startswith(entries.block_place(name))
 
 
 def _joined(

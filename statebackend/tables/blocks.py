@@ -125,6 +125,14 @@ def decode(payload: bytes, place: str) -> Block:
         raise DamagedBlock(f"a block is damaged ({place}): {error}; restore an older epoch") from error
 
 
+def is_whole(payload: bytes, place: str) -> bool:
+    """Whether the stored block is a whole one; quicker than to decode it. `DamagedBlock` speaks of the `place`."""
+    try:
+        return _WHOLE in (ipc.read_schema(pa.py_buffer(payload)).metadata or {})
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DamagedBlock(f"a block is damaged ({place}): {error}; restore an older epoch") from error
+
+
 def merge(payloads: Sequence[bytes], place: str) -> bytes | None:
     """One block that says what these say, given from the oldest to the newest; None if no key is left.
 
