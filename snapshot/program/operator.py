@@ -6,9 +6,10 @@ broadcast state), so that a restored one goes on as if nothing had happened.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -42,6 +43,11 @@ class Input:
         return types[0] if len(types) == 1 else types
 
 
+def wall_clock() -> int:
+    """The processing time: milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorContext:
     """Where an operator is opened. `state` has the states that it declared; `broadcast` is what it gave into the cut
@@ -57,6 +63,8 @@ class OperatorContext:
     watermark: int
     """The event time up to which everything has been seen: `EARLIEST` before the first watermark."""
     broadcast: bytes | None = None
+    clock: Callable[[], int] = wall_clock
+    """What time it is for an operator that takes rows; `wake` says it itself."""
 
 
 class Operator(Protocol):
@@ -81,6 +89,14 @@ class Operator(Protocol):
 
     def broadcast(self) -> bytes | None:
         """The broadcast state as it is now, for the cut; None for an operator without. The same in all partitions."""
+
+
+@runtime_checkable
+class Closing(Protocol):
+    """An operator that wants to know when its attempt is over, because a function of the user holds something."""
+
+    def close(self) -> None:
+        """The attempt is over, in whichever way; called once, by the event loop's thread. Nothing can be emitted."""
 
 
 class KeyedOperator(Protocol):
