@@ -14,6 +14,7 @@ from enum import Enum
 import pyarrow as pa
 
 from snapshot.ids import ChannelId
+from snapshot.program.durations import Duration, milliseconds
 from snapshot.program.operator import KeyedOperator, Transform
 from snapshot.program.sink import Sink
 from snapshot.program.source import Source
@@ -33,17 +34,22 @@ class Exchange(Enum):
     """In turns to every partition."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class EventTime:
     """Where event time comes from: a column of timestamps, or of integers that are milliseconds since 1970.
 
-    The watermark stays `out_of_order` milliseconds behind the latest time seen, per split. A split without rows for
-    `idle_after` milliseconds no longer holds the others back; None: it always does.
+    The watermark stays `out_of_order` behind the latest time seen, per split. A split without rows for `idle_after` no
+    longer holds the others back; None: it always does. Both may be given as "5s", and are kept in milliseconds.
     """
 
     column: str
-    out_of_order: int = 0
-    idle_after: int | None = None
+    out_of_order: int
+    idle_after: int | None
+
+    def __init__(self, column: str, out_of_order: Duration = 0, idle_after: Duration | None = None) -> None:
+        object.__setattr__(self, "column", column)
+        object.__setattr__(self, "out_of_order", milliseconds(out_of_order))
+        object.__setattr__(self, "idle_after", None if idle_after is None else milliseconds(idle_after))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
