@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Final, Protocol
 
 import numpy as np
@@ -108,6 +109,13 @@ class Count:
             slots = slots[_valid(values)]
         np.add.at(accumulators["count"], slots, 1)
 
+    def running(self, accumulators: Accumulators, slot: int, values: pa.Array | None, count: int) -> pa.Array:
+        """The number after each value of one key. See `turns.Running`."""
+        total = accumulators["count"]
+        after = total[slot] + _seen_of(values, count)
+        total[slot] = after[-1]
+        return pa.array(after)
+
     def result(self, accumulators: Accumulators, slots: Slots) -> pa.Array:
         """64-bit integers, none of them null."""
         return pa.array(accumulators["count"][slots])
@@ -157,6 +165,16 @@ class _OfNumbers(ABC):
         with _QUIET():
             self._fold(accumulators["value"], accumulators["seen"], slots, numbers)
 
+    def running(self, accumulators: Accumulators, slot: int, values: pa.Array | None, count: int) -> pa.Array:
+        """The value after each value of one key. See `turns.Running`."""
+        _, numbers = _numbers(self, self.number, np.zeros(count, dtype=np.int64), values)
+        value, seen = accumulators["value"], accumulators["seen"]
+        known, read = bool(seen[slot]), _seen_of(values, count)
+        with _QUIET():
+            after = np.concatenate((value[slot : slot + 1], self._after_each(value[slot], known, numbers)))
+        value[slot], seen[slot] = after[-1], known or len(numbers) > 0
+        return pa.array(after[read], mask=(read == 0) & (not known))
+
     def result(self, accumulators: Accumulators, slots: Slots) -> pa.Array:
         """64-bit integers or floats, as declared; null for a key that has seen no value."""
         return pa.array(accumulators["value"][slots], mask=accumulators["seen"][slots] == 0)
@@ -169,6 +187,10 @@ class _OfNumbers(ABC):
         self, value: NDArray[np.generic], seen: NDArray[np.generic], slots: Slots, numbers: NDArray[np.generic]
     ) -> None:
         """Fold numbers without nulls in."""
+
+    @abstractmethod
+    def _after_each(self, value: np.generic, known: bool, numbers: NDArray[np.generic]) -> NDArray[np.generic]:
+        """What a key has come to after each of these numbers, of which none is null; it had `value` if `known`."""
 
 
 class Sum(_OfNumbers):
@@ -183,6 +205,12 @@ class Sum(_OfNumbers):
             _refuse_overflow(value, slots, numbers)
         np.add.at(value, slots, numbers)
         seen[slots] = 1
+
+    def _after_each(self, value: np.generic, known: bool, numbers: NDArray[np.generic]) -> NDArray[np.generic]:
+        del known
+        if self.number is int:
+            _refuse_overflow_on_the_way(int(value), numbers)
+        return _accumulated(np.add, value, numbers)
 
 
 class Min(_OfNumbers):
@@ -199,6 +227,10 @@ class Min(_OfNumbers):
         np.fmin.at(value, slots, numbers)
         seen[slots] = 1
 
+    def _after_each(self, value: np.generic, known: bool, numbers: NDArray[np.generic]) -> NDArray[np.generic]:
+        del known
+        return _accumulated(np.fmin, value, numbers)
+
 
 class Max(_OfNumbers):
     """The greatest value. NaN is greater than every number, as in Spark: the result is NaN if one value is."""
@@ -213,6 +245,10 @@ class Max(_OfNumbers):
     ) -> None:
         np.maximum.at(value, slots, numbers)
         seen[slots] = 1
+
+    def _after_each(self, value: np.generic, known: bool, numbers: NDArray[np.generic]) -> NDArray[np.generic]:
+        del known
+        return _accumulated(np.maximum, value, numbers)
 
 
 class First(_OfNumbers):
@@ -229,6 +265,9 @@ class First(_OfNumbers):
         value[slots] = numbers[fresh][::-1]
         seen[slots] = 1
 
+    def _after_each(self, value: np.generic, known: bool, numbers: NDArray[np.generic]) -> NDArray[np.generic]:
+        return np.full(len(numbers), value if known or not len(numbers) else numbers[0], dtype=numbers.dtype)
+
 
 class Last(_OfNumbers):
     """The value that came last, NaN like any other."""
@@ -240,6 +279,10 @@ class Last(_OfNumbers):
     ) -> None:
         value[slots] = numbers
         seen[slots] = 1
+
+    def _after_each(self, value: np.generic, known: bool, numbers: NDArray[np.generic]) -> NDArray[np.generic]:
+        del value, known
+        return numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +310,17 @@ class Mean:
         with _QUIET():
             np.add.at(accumulators["sum"], slots, numbers)
         np.add.at(accumulators["count"], slots, 1)
+
+    def running(self, accumulators: Accumulators, slot: int, values: pa.Array | None, count: int) -> pa.Array:
+        """The mean after each value of one key. See `turns.Running`."""
+        _, numbers = _numbers(self, float, np.zeros(count, dtype=np.int64), values)
+        total, number = accumulators["sum"], accumulators["count"]
+        read = _seen_of(values, count)
+        with _QUIET():
+            sums = np.concatenate((total[slot : slot + 1], _accumulated(np.add, total[slot], numbers)))
+        counts = number[slot] + read
+        total[slot], number[slot] = sums[-1], counts[-1]
+        return pa.array(sums[read] / np.maximum(counts, 1), mask=counts == 0)
 
     def result(self, accumulators: Accumulators, slots: Slots) -> pa.Array:
         """64-bit floats; null for a key that has seen no value."""
@@ -306,6 +360,28 @@ def _numbers(
 def _valid(values: pa.Array) -> NDArray[np.bool_]:
     valid: NDArray[np.bool_] = values.is_valid().to_numpy(zero_copy_only=False)
     return valid
+
+
+def _seen_of(values: pa.Array | None, count: int) -> NDArray[np.int64]:
+    """How many of the values up to and including each are not null; without values all rows count."""
+    if values is None or not values.null_count:
+        return np.arange(1, count + 1)
+    return np.cumsum(_valid(values), dtype=np.int64)
+
+
+def _accumulated(fold: np.ufunc, value: np.generic, numbers: NDArray[np.generic]) -> NDArray[np.generic]:
+    """The value with one more of the numbers folded in each time, in their order."""
+    result: NDArray[np.generic] = fold.accumulate(np.concatenate((np.array([value], dtype=numbers.dtype), numbers)))
+    return result[1:]
+
+
+def _refuse_overflow_on_the_way(value: int, numbers: NDArray[np.generic]) -> None:
+    """Refuse numbers of which one brings the sum out of 64 bits, even if a later one would bring it back."""
+    if not len(numbers) or abs(value) + len(numbers) * max(int(numbers.max()), -int(numbers.min())) <= _LARGEST:
+        return
+    for total in accumulate(numbers.tolist(), initial=value):
+        if not -_LARGEST - 1 <= total <= _LARGEST:
+            raise SumOverflow(f"a sum of integers reaches {total}, beyond 64 bits; declare Sum(float) instead")
 
 
 def _may_overflow(value: NDArray[np.generic], slots: Slots, numbers: NDArray[np.generic]) -> bool:

@@ -25,6 +25,7 @@ from statebackend.tables.frozen_table import FrozenTable
 from statebackend.tables.table_rows import Entries, Evicted, TableRows
 from statebackend.tables.table_space import TableSpace, TouchClock
 from statebackend.tables.table_spec import EXPIRES, Layout, TableError, TableSpec, column_of
+from statebackend.tables.turns import Turns
 
 _EVICTED_AT_ONCE = 8
 """When memory is full, that part of all keys leaves it at once."""
@@ -111,6 +112,32 @@ class Table:
 
         `columns` has the input columns, row for row with the keys. A table with a time to live has to know `now`.
         """
+        space, slots = self._slots_to_update(keys, columns, namespace, now)
+        for output, aggregated in self.spec.outputs.items():
+            values = None if aggregated.column is None else columns[aggregated.column]
+            aggregated.aggregation.update(self._accumulators(space.columns, output), slots, values)
+        return slots
+
+    def update_each(
+        self, keys: KeyColumn, columns: Mapping[str, pa.Array], namespace: bytes = b"", now: int | None = None
+    ) -> pa.RecordBatch:
+        """Fold a batch in as `update` does, and say for each row what its key has come to right after that row."""
+        space, slots = self._slots_to_update(keys, columns, namespace, now)
+        turns = Turns.of(slots)
+        arrays = {
+            output: turns.folded(
+                aggregated.aggregation,
+                self._accumulators(space.columns, output),
+                None if aggregated.column is None else columns[aggregated.column],
+            )
+            for output, aggregated in self.spec.outputs.items()
+        }
+        return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+
+    def _slots_to_update(
+        self, keys: KeyColumn, columns: Mapping[str, pa.Array], namespace: bytes, now: int | None
+    ) -> tuple[TableSpace, Slots]:
+        """The slots of keys that are about to be updated, in memory, touched, and as new if they had expired."""
         self._check(keys, columns)
         self._load_groups_of(keys)
         self._make_room(now)
@@ -125,10 +152,7 @@ class Table:
             expires = _expiries(space.columns)
             space.reset(slots[expires[slots] <= time])
             expires[slots] = time + self.spec.ttl
-        for output, aggregated in self.spec.outputs.items():
-            values = None if aggregated.column is None else columns[aggregated.column]
-            aggregated.aggregation.update(self._accumulators(space.columns, output), slots, values)
-        return slots
+        return space, slots
 
     def results(self, slots: Slots, namespace: bytes = b"") -> pa.RecordBatch:
         """The results of keys, by the slots that `update` gave; one column for each output."""
