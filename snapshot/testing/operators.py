@@ -1,0 +1,272 @@
+"""Operators and transforms run without a host: rows and times in, rows out, cut and restored at any parallelism.
+
+What always holds: a row goes to the partition that owns its key, as on a real exchange, and what an operator keeps
+anywhere but in its declared state is lost at a restore, as in a real crash.
+
+    with OperatorHarness(operator, tmp_path, parallelism=2) as harness:
+        harness.rows([{"user": "a", "amount": 3}], times=[1_000])
+        harness.watermark(5_000)
+        assert harness.emitted() == [("a", 3)]
+        snapshot = harness.cut()
+    with OperatorHarness(operator, tmp_path, parallelism=3, snapshot=snapshot) as harness:
+        ...
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Literal, Self, TypeAlias
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from snapshot.frames import EARLIEST
+from snapshot.program.operator import Closing, Input, KeyedOperator, Operator, OperatorContext, Transform
+from snapshot.program.row_class import Row, RowLike, batch_of, rows_of
+from snapshot.program.rows import Rows, joined, keys_in
+from statebackend.files import FileSet, rescaled
+from statebackend.ids import Epoch, Generation, Partition, Uid
+from statebackend.keyed_state import KeyedState, Options
+from statebackend.keyed_state import Operator as StateOperator
+from statebackend.keygroups import DEFAULT_MAX_PARALLELISM, range_of
+from statebackend.stores.local_store import LocalStore
+
+_UID: Final = Uid("operator")
+
+BatchLike: TypeAlias = "pa.RecordBatch | Sequence[RowLike]"
+"""A batch of the input's schema, or its rows as tuples, lists or mappings."""
+
+
+class BroadcastDiffers(AssertionError):
+    """The partitions of an operator have different broadcast states, though all have had the same control rows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperatorSnapshot:
+    """What an operator has in a cut: all that a restored one knows of the past."""
+
+    epoch: Epoch
+    parts: tuple[FileSet, ...]
+    """Keyed state, in the folder of the harness that was cut."""
+    broadcast: bytes | None
+    watermark: int
+
+
+class OperatorHarness:
+    """The partitions of one operator, in one thread. What they emit is collected, partition by partition."""
+
+    def __init__(
+        self,
+        operator: KeyedOperator,
+        folder: Path,
+        *,
+        parallelism: int = 1,
+        max_parallelism: int = DEFAULT_MAX_PARALLELISM,
+        backend: Literal["heap", "rocksdb"] = "heap",
+        memory: int = 128 << 20,
+        snapshot: OperatorSnapshot | None = None,
+    ) -> None:
+        """Open it, empty or from a snapshot of a harness in the same folder with the same maximum parallelism.
+
+        `memory` is what the state of each partition may take.
+        """
+        self.operator: Final = copy.deepcopy(operator)
+        self.max_parallelism: Final = max_parallelism
+        self.now = 0
+        """The processing time that the operator sees when it takes rows."""
+        self._watermark = EARLIEST if snapshot is None else snapshot.watermark
+        self._epoch = Epoch(Generation(1), 0) if snapshot is None else _next_generation(snapshot.epoch)
+        self._emitted: dict[str | None, list[Rows]] = {}
+        self._members: list[_Member] = []
+        try:
+            for partition in range(parallelism):
+                groups = range_of(Partition(partition), parallelism, max_parallelism)
+                files = FileSet(groups) if snapshot is None else rescaled(snapshot.parts, groups)
+                options = Options(backend=backend, memory=memory)
+                state = self._opened_state(folder, files, options)
+                self._members.append(self._member(state, Partition(partition), parallelism, snapshot))
+        except BaseException:
+            self.close()
+            raise
+
+    # --- what comes in ------------------------------------------------------------------------------------------------
+
+    def rows(self, rows: BatchLike, times: Sequence[int] | NDArray[np.int64] | None = None, input: int = 0) -> None:
+        """Give rows to an input, each to the owner of its key; those of an input without keys to every partition."""
+        declared = self.operator.inputs[input]
+        given = _rows(rows, declared.schema, times)
+        if declared.timed != (given.times is not None):
+            raise ValueError(f"input {input} has {'' if declared.timed else 'no '}event times; say so in `times`")
+        for member, part in zip(self._members, self._divided(given, declared), strict=True):
+            if len(part):
+                member.operator.rows(input, part)
+
+    def watermark(self, timestamp: int) -> None:
+        """Event time is `timestamp` now."""
+        self._watermark = timestamp
+        for member in self._members:
+            member.operator.watermark(timestamp)
+
+    def wake(self, now: int) -> None:
+        """Processing time is `now`: every partition that wants to be woken by then is."""
+        self.now = now
+        for member in self._members:
+            wanted = member.operator.wakes_at()
+            if wanted is not None and wanted <= now:
+                member.operator.wake(now)
+
+    def wakes_at(self) -> int | None:
+        """The first processing time at which a partition wants to be woken; None for never."""
+        wanted = [member.operator.wakes_at() for member in self._members]
+        return min((time for time in wanted if time is not None), default=None)
+
+    # --- what comes out -----------------------------------------------------------------------------------------------
+
+    def emitted(self, side: str | None = None) -> list[Row]:
+        """The rows of the main output, or of a side output, since it was opened or `clear` was called."""
+        return [row for rows in self._emitted.get(side, ()) for row in rows_of(rows.batch)]
+
+    def emitted_times(self, side: str | None = None) -> list[int | None]:
+        """The event time of each of these rows; None in an output without."""
+        pieces = self._emitted.get(side, ())
+        return [
+            time for rows in pieces for time in (rows.times.tolist() if rows.times is not None else [None] * len(rows))
+        ]
+
+    def emitted_rows(self, side: str | None = None) -> Rows | None:
+        """All of them as one batch; None if there are none."""
+        pieces = self._emitted.get(side)
+        return joined(pieces) if pieces else None
+
+    def clear(self) -> None:
+        """Forget what was emitted."""
+        self._emitted.clear()
+
+    # --- cuts and the end ---------------------------------------------------------------------------------------------
+
+    def cut(self) -> OperatorSnapshot:
+        """Cut all partitions, and wait until the cut is in the folder; work can go on then."""
+        self._epoch = Epoch(self._epoch.generation, self._epoch.number + 1)
+        broadcasts = {member.operator.broadcast() for member in self._members}
+        if len(broadcasts) > 1:
+            raise BroadcastDiffers(f"{self.operator.label}: {len(broadcasts)} different broadcast states")
+        parts = tuple(member.state.snapshot(self._epoch) for member in self._members)
+        for member in self._members:
+            member.state.completed(self._epoch)
+        return OperatorSnapshot(self._epoch, parts, broadcasts.pop(), self._watermark)
+
+    def state(self, key: object) -> KeyedState:
+        """The state of the partition that owns this key, which is its current key then: to look at, and to prepare."""
+        key_type = self._members[0].state.key_type
+        keys = self._members[0].state.keys(pa.array([key], key_type.arrow))
+        state = self._members[int(self._owners(keys.groups(self.max_parallelism))[0])].state
+        state.set_key(key)
+        return state
+
+    def close(self) -> None:
+        """Close the operator and its state."""
+        members, self._members = self._members, []
+        for member in members:
+            if isinstance(member.operator, Closing):
+                member.operator.close()
+            member.state.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- opening it ---------------------------------------------------------------------------------------------------
+
+    def _opened_state(self, folder: Path, files: FileSet, options: Options) -> KeyedState:
+        store = LocalStore(folder / "store")
+        own, numbers = uuid4().hex, count()
+        local = Path(tempfile.mkdtemp(prefix="local-", dir=folder))
+        declared = StateOperator(_UID, self.operator.inputs[0].key_declared, self.operator.states, self.max_parallelism)
+        return KeyedState(declared, local, store, lambda: f"shared/{own}-{next(numbers)}.sst", files, options)
+
+    def _member(
+        self, state: KeyedState, partition: Partition, parallelism: int, snapshot: OperatorSnapshot | None
+    ) -> _Member:
+        context = OperatorContext(
+            uid=_UID,
+            partition=partition,
+            parallelism=parallelism,
+            key_type=state.key_type,
+            state=state,
+            emit=self._emit,
+            watermark=self._watermark,
+            broadcast=None if snapshot is None else snapshot.broadcast,
+            clock=lambda: self.now,
+        )
+        try:
+            return _Member(state, copy.deepcopy(self.operator).open(context))
+        except BaseException:
+            state.close()
+            raise
+
+    def _emit(self, rows: Rows, side: str | None = None) -> None:
+        if not len(rows):
+            return
+        schema = self.operator.output if side is None else self.operator.sides[side]
+        if not rows.batch.schema.equals(schema):
+            raise AssertionError(f"{self.operator.label} emits {rows.batch.schema}, and declares {schema}")
+        if (rows.times is not None) != self.operator.timed:
+            raise AssertionError(f"{self.operator.label} declares timed={self.operator.timed}, and emits otherwise")
+        self._emitted.setdefault(side, []).append(rows)
+
+    def _divided(self, rows: Rows, declared: Input) -> list[Rows]:
+        if not declared.keys:
+            return [rows] * len(self._members)
+        keys = self._members[0].state.keys(keys_in(rows.batch, declared.keys))
+        owners = self._owners(keys.groups(self.max_parallelism))
+        return [rows.where(owners == partition) for partition in range(len(self._members))]
+
+    def _owners(self, groups: NDArray[np.uint16]) -> NDArray[np.int64]:
+        return groups.astype(np.int64) * len(self._members) // self.max_parallelism
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Member:
+    """One partition."""
+
+    state: KeyedState
+    operator: Operator
+
+
+def transformed(
+    transform: Transform, rows: BatchLike, schema: pa.Schema, times: Sequence[int] | None = None
+) -> list[Rows]:
+    """What becomes of rows of this schema in a transform; that it keeps to what it declares is checked."""
+    results = copy.deepcopy(transform).open()(_rows(rows, schema, times))
+    for result in results:
+        if not result.batch.schema.equals(transform.output):
+            raise AssertionError(f"{transform.label} gives {result.batch.schema}, and declares {transform.output}")
+        if (result.times is None) != (times is None):
+            raise AssertionError(f"{transform.label} loses the event times, or makes them up")
+        if result.times is not None and len(result.times) != len(result):
+            raise AssertionError(f"{transform.label} gives {len(result)} rows with {len(result.times)} times")
+    return list(results)
+
+
+def _rows(rows: BatchLike, schema: pa.Schema, times: Sequence[int] | NDArray[np.int64] | None) -> Rows:
+    batch = rows if isinstance(rows, pa.RecordBatch) else batch_of(rows, schema, "the test's rows")
+    given = None if times is None else np.asarray(times, dtype=np.int64)
+    if given is not None and len(given) != batch.num_rows:
+        raise ValueError(f"{batch.num_rows} rows with {len(given)} times")
+    return Rows(batch, given)
+
+
+def _next_generation(epoch: Epoch) -> Epoch:
+    return Epoch(Generation(epoch.generation + 1), epoch.number)
