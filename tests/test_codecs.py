@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import struct
 from datetime import UTC, date, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
@@ -186,3 +187,10 @@ def test_a_codec_with_versions_of_its_own_cannot_hide_inside_another_value() -> 
         codec_of((int, TwoVersions()))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="two has versions of its own"):
         Migrated(TwoVersions(), IntCodec(), int)
+
+
+@pytest.mark.parametrize("declared", [*(declared for declared, _ in LEAVES.values()), pa.struct([("a", pa.int64())])])
+def test_a_codec_travels_with_the_program_that_declares_it(declared: type[object]) -> None:
+    codec: Codec[object] = codec_of(declared)
+    arrived = pickle.loads(pickle.dumps(codec))
+    assert (arrived.name, arrived.immutable, arrived.exact) == (codec.name, codec.immutable, codec.exact)

@@ -129,9 +129,12 @@ class BoundedIntCodec(IntCodec):
 
     def __init__(self, name: str, character: str, bits: int) -> None:
         self.name, self.packed = name, character
-        self._struct = struct.Struct("<" + character)
+        self._struct, self._bits = struct.Struct("<" + character), bits
         self.signed = character.islower()
         self._low, self._high = (-(1 << bits - 1), (1 << bits - 1) - 1) if self.signed else (0, (1 << bits) - 1)
+
+    def __reduce__(self) -> tuple[type[BoundedIntCodec], tuple[str, str, int]]:
+        return BoundedIntCodec, (self.name, cast("str", self.packed), self._bits)
 
     def encode(self, value: int) -> bytes:
         """As many bytes as the type has."""
@@ -156,6 +159,9 @@ class ArrowFloatCodec(FloatCodec):
         self.name, self.packed = name, character
         self.exact = float if character == "d" else None
         self._struct = struct.Struct("<" + character)
+
+    def __reduce__(self) -> tuple[type[ArrowFloatCodec], tuple[str, str]]:
+        return ArrowFloatCodec, (self.name, cast("str", self.packed))
 
     def encode(self, value: float) -> bytes:
         """As many bytes as the type has."""

@@ -52,6 +52,9 @@ class TupleCodec(Codec[tuple[object, ...]]):
         self.name = f"tuple<{', '.join(part.name for part in parts)}>"
         self.immutable = all(part.immutable for part in parts)
 
+    def __reduce__(self) -> tuple[type[TupleCodec], tuple[tuple[Codec[object], ...]]]:
+        return TupleCodec, (self.parts,)
+
     def encode(self, value: tuple[object, ...]) -> bytes:
         """Packed if all parts are numbers of 64 bits, else each with its length."""
         if self._struct is not None:
@@ -103,6 +106,9 @@ class StructCodec(Codec[tuple[object, ...]]):
         self._row = _row_type(self._names)
         self.name = f"struct<{', '.join(f'{name}: {codec.name}' for name, codec in fields)}>"
         self.immutable = all(codec.immutable for codec in self._codecs)
+
+    def __reduce__(self) -> tuple[type[StructCodec], tuple[list[tuple[str, Codec[object]]]]]:
+        return StructCodec, (list(zip(self._names, self._codecs, strict=True)),)
 
     def encode(self, value: tuple[object, ...]) -> bytes:
         """A bit per field that is null, the numbers packed, then all else with lengths."""
