@@ -10,7 +10,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar, cast, overload
+from typing import Final, Generic, Self, TypeVar, cast, overload
 
 from statebackend.ids import Uid
 from statebackend.states.codec_choice import Declared, codec_of
@@ -56,8 +56,27 @@ class Place:
         return RowForm(self.uid, self.spec.name, self.spec.id, self.context.key_type, codec, ttl)
 
 
+class NotOpen(AttributeError):
+    """A declared state was used before it was opened for a partition."""
+
+
 class Declaration(ABC, Generic[H_co]):
-    """A state that is declared; `H` is what one works with once it is opened."""
+    """A state that is declared; `H` is what one works with once it is opened.
+
+    As an attribute of a class it declares that the instances have an attribute with the opened state: whoever opens
+    it puts it there, and it is `NotOpen` until then.
+    """
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> H_co: ...
+
+    def __get__(self, instance: object | None, owner: type) -> Self | H_co:
+        if instance is None:
+            return self
+        raise NotOpen(f"a state of {owner.__qualname__} is used before it is opened: state is there from `open` on")
 
     @abstractmethod
     def spec(self, name: str) -> StateSpec:
