@@ -1,1 +1,37 @@
-"""The cut: frames, marker rules, coordinator, journal and two-phase commit, as machines without I/O."""
+"""The cut and the programs that are cut: frames, marker rules and commits without I/O, and streams that run under them.
+
+What always holds: importing this package alone loads neither Arrow nor RocksDB, as the protocols need neither; what
+programs are written with is loaded on demand.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from snapshot.program.plan import EventTime as EventTime
+    from snapshot.program.problems import ProgramError as ProgramError
+    from snapshot.program.program import Program as Program
+    from snapshot.program.stream import Stream as Stream
+
+_HOME = {
+    "program.plan": ("EventTime",),
+    "program.problems": ("ProgramError",),
+    "program.program": ("Program",),
+    "program.stream": ("Stream",),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str) -> object:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{module}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULE_OF])

@@ -1,0 +1,203 @@
+"""The transforms and operators that steps of a program become, once it is known which rows come to them.
+
+What always holds: whatever stands in the way is a `CannotBuild` with a sentence for the user, and of the user's code
+nothing runs but the constructors of classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, cast
+
+import pyarrow as pa
+
+from snapshot.program.nodes import (
+    Aggregating,
+    Change,
+    Changed,
+    Processing,
+    Reducing,
+    Selected,
+    Summary,
+    Way,
+    Work,
+    name_of,
+)
+from snapshot.program.operator import Input, KeyedOperator, Transform
+from snapshot.program.schemas import NotASchema, SchemaLike, schema_of, unknown_column
+from statebackend.tables.aggregations import Aggregation, Max, Min, Number, Sum
+from statebackend.tables.table_spec import Aggregated
+
+_OF_NUMBERS: Final[Mapping[str, Callable[[Number], Aggregation]]] = {"sum": Sum, "min": Min, "max": Max}
+
+
+class CannotBuild(ValueError):
+    """A step that cannot be made of what was said; each of `reasons` is a sentence."""
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = tuple(reasons)
+
+
+def transform_of(node: Changed | Selected, given: pa.Schema) -> Transform:
+    """The step's transform for rows of this schema."""
+    from snapshot.operators import transforms  # they are loaded when a program needs them
+
+    if isinstance(node, Selected):
+        _refuse_unknown(node.columns, given)
+        return transforms.Select(node.columns, given)
+    function, output = node.function, given if node.schema is None else _schema(node.schema)
+    if not callable(function):
+        raise CannotBuild([f"{function!r} cannot be called; give a function"])
+    match node.change:
+        case Change.MAP:
+            return transforms.MapRows(function, given, output)
+        case Change.FLAT_MAP:
+            return transforms.FlatMapRows(function, given, output)
+        case Change.FILTER:
+            return transforms.FilterRows(function, given)
+        case Change.MAP_BATCHES:
+            return transforms.MapBatches(function, given, output)
+        case Change.FLAT_MAP_BATCHES:
+            return transforms.FlatMapBatches(function, given, output)
+        case Change.FILTER_BATCHES:
+            return transforms.FilterBatches(function, given)
+
+
+def operator_of(work: Work, inputs: tuple[Input, ...]) -> KeyedOperator:
+    """The step's operator for these inputs."""
+    match work:
+        case Processing():
+            return _process(work, inputs)
+        case Reducing():
+            return _reduce(work, inputs[0])
+        case Aggregating():
+            return _aggregate(work, inputs[0])
+
+
+def _process(work: Processing, inputs: tuple[Input, ...]) -> KeyedOperator:
+    function = cast("Any", _instance(work.function))  # the operator's own check says whether it is of the right class
+    output = _output(work, function)
+    sides = {name: _schema(declared) for name, declared in work.sides.items()}
+    match work.way:
+        case Way.EVENTS:
+            from snapshot.operators.process import Process
+
+            return Process(function, inputs, output, sides)
+        case Way.BATCHES:
+            from snapshot.operators.process_batch import ProcessBatches
+
+            return ProcessBatches(function, inputs, output, sides)
+        case Way.CONNECTED:
+            from snapshot.operators.connected import ConnectedProcess
+
+            return ConnectedProcess(function, (inputs[0], inputs[1]), output, sides)
+        case Way.CONTROLLED:
+            from snapshot.operators.broadcast import BroadcastProcess
+
+            return BroadcastProcess(function, (inputs[0], inputs[1]), output, sides)
+        case Way.WINDOWS:
+            from snapshot.operators.windows import WindowProcess
+
+            windowing = work.windowing
+            assert windowing is not None, "only a windowed stream makes such a node"
+            return WindowProcess(
+                windowing.window, function, inputs[0], output, windowing.lateness, windowing.late, sides
+            )
+
+
+def _reduce(work: Reducing, given: Input) -> KeyedOperator:
+    if not callable(work.function):
+        raise CannotBuild([f"{work.function!r} cannot be called; give a function of two rows"])
+    if work.windowing is None:
+        from snapshot.operators.reduce import Reduce
+
+        return Reduce(work.function, given)
+    from snapshot.operators.windows import WindowReduce
+
+    windowing = work.windowing
+    return WindowReduce(windowing.window, work.function, given, windowing.lateness, windowing.late)
+
+
+def _aggregate(work: Aggregating, given: Input) -> KeyedOperator:
+    outputs = _outputs(work.outputs, given)
+    if work.windowing is None:
+        from snapshot.operators.aggregate import RunningAggregate
+
+        return RunningAggregate(outputs, given, work.per)
+    from snapshot.operators.windows import WindowAggregate
+
+    windowing = work.windowing
+    return WindowAggregate(windowing.window, outputs, given, windowing.lateness, windowing.late)
+
+
+def _outputs(declared: Mapping[str, Aggregated | Summary], given: Input) -> dict[str, Aggregated]:
+    reasons: list[str] = []
+    outputs: dict[str, Aggregated] = {}
+    if not declared:
+        reasons.append("it aggregates nothing; give at least one, such as clicks=Aggregated(Count())")
+    said = cast("Mapping[str, object]", declared)
+    strange = [name for name, one in said.items() if not isinstance(one, Aggregated | Summary)]
+    if strange:
+        raise CannotBuild(
+            [f"{name}={declared[name]!r} is no aggregation; give Aggregated(Sum(int), 'column')" for name in strange]
+        )
+    for name, aggregated in declared.items():
+        if aggregated.column is not None and aggregated.column not in given.schema.names:
+            reasons.append(unknown_column(aggregated.column, given.schema))
+        elif name in given.keys:
+            reasons.append(f"its output {name!r} is called as a column of the key is; give it another name")
+        elif isinstance(aggregated, Aggregated):
+            outputs[name] = aggregated
+        else:
+            outputs[name] = Aggregated(_over(aggregated, given.schema.field(aggregated.column).type), aggregated.column)
+    if reasons:
+        raise CannotBuild(reasons)
+    return outputs
+
+
+def _over(summary: Summary, column: pa.DataType) -> Aggregation:
+    if pa.types.is_integer(column):
+        return _OF_NUMBERS[summary.kind](int)
+    if pa.types.is_floating(column):
+        return _OF_NUMBERS[summary.kind](float)
+    raise CannotBuild(
+        [f"{summary.kind} is over integers or floats, and the column {summary.column!r} is of {column}; cast it before"]
+    )
+
+
+def _instance(function: object) -> object:
+    if not isinstance(function, type):
+        return function
+    try:
+        return function()
+    except Exception as error:
+        raise CannotBuild(
+            [f"{name_of(function)}() raises {type(error).__name__}: {error}; give an instance where it needs arguments"]
+        ) from error
+
+
+def _output(work: Processing, function: object) -> pa.Schema:
+    declared = work.schema if work.schema is not None else getattr(function, "output", None)
+    if declared is None:
+        raise CannotBuild(
+            ["it is not said which rows come out; give schema={...}, or the class an attribute output = {...}"]
+        )
+    return _schema(declared)
+
+
+def _schema(declared: SchemaLike) -> pa.Schema:
+    try:
+        return schema_of(declared)
+    except NotASchema as error:
+        raise CannotBuild([str(error)]) from error
+
+
+def _refuse_unknown(columns: Sequence[str], schema: pa.Schema) -> None:
+    reasons = [unknown_column(column, schema) for column in columns if column not in schema.names]
+    if not columns:
+        reasons.append("it names no column; name at least one")
+    if len(set(columns)) < len(columns):
+        reasons.append("it names a column twice")
+    if reasons:
+        raise CannotBuild(reasons)

@@ -1,0 +1,61 @@
+"""Two streams for one operator: both keyed, or one of them for all partitions.
+
+What always holds: both are read by the same operator in the same partition, and its state of a key is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from snapshot.program.nodes import NO_SIDES, Incoming, Processing, Way
+from snapshot.program.operated import operated
+from snapshot.program.schemas import SchemaLike
+
+if TYPE_CHECKING:
+    from snapshot.operators.broadcast import KeyedBroadcastProcess
+    from snapshot.operators.connected import KeyedCoProcess
+    from snapshot.program.stream import Stream
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ConnectedStreams:
+    """Two keyed streams; their keys are of one type, whatever the columns are called."""
+
+    first: Incoming
+    second: Incoming
+
+    def process(
+        self,
+        function: KeyedCoProcess | type[KeyedCoProcess],
+        *,
+        uid: str | None = None,
+        schema: SchemaLike | None = None,
+        sides: Mapping[str, SchemaLike] = NO_SIDES,
+    ) -> Stream:
+        """Rows of both, one by one, with the same state for each key. `schema`, `sides` as in `KeyedStream.process`."""
+        work = Processing(Way.CONNECTED, function, schema, sides)
+        return operated(uid, (self.first, self.second), work)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ControlledStream:
+    """A keyed stream, and one that every partition gets the whole of."""
+
+    keyed: Incoming
+    control: Incoming
+
+    def process(
+        self,
+        function: KeyedBroadcastProcess | type[KeyedBroadcastProcess],
+        *,
+        uid: str | None = None,
+        schema: SchemaLike | None = None,
+        sides: Mapping[str, SchemaLike] = NO_SIDES,
+    ) -> Stream:
+        """Rows of the keyed stream with state for each key and with what the control stream has set, which all keys
+        read. `schema` and `sides` as in `KeyedStream.process`.
+        """
+        work = Processing(Way.CONTROLLED, function, schema, sides)
+        return operated(uid, (self.keyed, self.control), work)

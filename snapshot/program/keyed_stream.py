@@ -1,0 +1,127 @@
+"""A stream divided by key: what can be done where every key has state of its own.
+
+What always holds: rows of one key are together in one partition, in the order in which each sender sent them; an
+operator's state is found again by its uid, and by nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, overload
+
+from snapshot.program.connected_streams import ConnectedStreams, ControlledStream
+from snapshot.program.control_stream import ControlStream
+from snapshot.program.durations import Duration, milliseconds
+from snapshot.program.nodes import (
+    NO_SIDES,
+    Aggregating,
+    Incoming,
+    Node,
+    Per,
+    Processing,
+    Reducing,
+    Summary,
+    Way,
+    Windowing,
+)
+from snapshot.program.operated import operated
+from snapshot.program.schemas import SchemaLike
+from snapshot.program.windowed_stream import WindowedStream
+from statebackend.tables.aggregations import Count, Mean
+from statebackend.tables.table_spec import Aggregated
+
+if TYPE_CHECKING:
+    from snapshot.operators.process import KeyedProcess
+    from snapshot.operators.process_batch import BatchProcess
+    from snapshot.operators.windows import Window
+    from snapshot.program.stream import Stream
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class KeyedStream:
+    """What `Stream.key_by` makes. Every operator needs a `uid`, which stays for ever."""
+
+    node: Node
+    keys: tuple[str, ...]
+
+    def process(
+        self,
+        function: KeyedProcess | type[KeyedProcess],
+        *,
+        uid: str | None = None,
+        schema: SchemaLike | None = None,
+        sides: Mapping[str, SchemaLike] = NO_SIDES,
+    ) -> Stream:
+        """Rows one by one, with state and timers for each key.
+
+        Without a `schema`, the class says with its attribute `output` what comes out. `sides` are its side outputs.
+        """
+        return self._operated(uid, Processing(Way.EVENTS, function, schema, sides))
+
+    def process_batch(
+        self,
+        function: BatchProcess | type[BatchProcess],
+        *,
+        uid: str | None = None,
+        schema: SchemaLike | None = None,
+        sides: Mapping[str, SchemaLike] = NO_SIDES,
+    ) -> Stream:
+        """Whole Arrow batches of rows of many keys, with their state. `schema` and `sides` as in `process`."""
+        return self._operated(uid, Processing(Way.BATCHES, function, schema, sides))
+
+    def reduce(self, function: Callable[[Any, Any], object], *, uid: str | None = None) -> Stream:
+        """For each row, what the function made of all rows of its key so far: of the one before, and this one."""
+        return self._operated(uid, Reducing(function))
+
+    def aggregate(self, *, uid: str | None = None, per: Per = "record", **outputs: Aggregated) -> Stream:
+        """Running aggregates of each key: `.aggregate(uid="sums", clicks=Aggregated(Count()))`.
+
+        Per record, a row with the new values for each row; per batch, one for each key that a batch has rows of. Out
+        come the key's columns and one for each aggregate.
+        """
+        return self._operated(uid, Aggregating(outputs, per))
+
+    def count(self, *, uid: str | None = None, per: Per = "record") -> Stream:
+        """How many rows each key has had, in a column `count`."""
+        return self._operated(uid, Aggregating({"count": Aggregated(Count())}, per))
+
+    def sum(self, column: str, *, uid: str | None = None, per: Per = "record") -> Stream:
+        """The sum of a column so far, for each key, in a column of the same name."""
+        return self._operated(uid, Aggregating({column: Summary("sum", column)}, per))
+
+    def min(self, column: str, *, uid: str | None = None, per: Per = "record") -> Stream:
+        """The least value of a column so far, for each key, in a column of the same name."""
+        return self._operated(uid, Aggregating({column: Summary("min", column)}, per))
+
+    def max(self, column: str, *, uid: str | None = None, per: Per = "record") -> Stream:
+        """The greatest value of a column so far, for each key, in a column of the same name."""
+        return self._operated(uid, Aggregating({column: Summary("max", column)}, per))
+
+    def mean(self, column: str, *, uid: str | None = None, per: Per = "record") -> Stream:
+        """The mean of a column so far, for each key, in a column of the same name."""
+        return self._operated(uid, Aggregating({column: Aggregated(Mean(), column)}, per))
+
+    def window(self, window: Window, *, lateness: Duration = 0, late: bool = False) -> WindowedStream:
+        """The rows of each key, divided by time.
+
+        A window stays open for rows that are late by up to `lateness`, and gives its result again for them. Later rows
+        are dropped and counted, or with `late` come out at the side "late".
+        """
+        return WindowedStream(self.node, self.keys, Windowing(window, milliseconds(lateness), late))
+
+    @overload
+    def connect(self, other: KeyedStream) -> ConnectedStreams: ...
+
+    @overload
+    def connect(self, other: ControlStream) -> ControlledStream: ...
+
+    def connect(self, other: KeyedStream | ControlStream) -> ConnectedStreams | ControlledStream:
+        """Both streams for one operator: with keys of the same type, or with one that all partitions get."""
+        mine = Incoming(self.node, self.keys)
+        if isinstance(other, ControlStream):
+            return ControlledStream(mine, Incoming(other.node, (), broadcast=True))
+        return ConnectedStreams(mine, Incoming(other.node, other.keys))
+
+    def _operated(self, uid: str | None, work: Processing | Reducing | Aggregating) -> Stream:
+        return operated(uid, (Incoming(self.node, self.keys),), work)

@@ -1,0 +1,33 @@
+"""What is wrong with a program, each problem with its place in it.
+
+What always holds: a program's mistakes are reported together, so that one run of the check is enough to find them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake: the uid or the step where it is, and a sentence on what it is and what to do."""
+
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}" if self.where else self.what
+
+
+class ProgramError(ValueError):
+    """A program that cannot run; the message lists all that is wrong with it. Nothing has been started."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        lines = "".join(f"\n  - {problem}" for problem in self.problems)
+        super().__init__(f"the program cannot run, {count}:{lines}")
+
+    def __reduce__(self) -> tuple[type[ProgramError], tuple[Sequence[Problem]]]:
+        return (ProgramError, (self.problems,))

@@ -1,0 +1,97 @@
+"""Schemas as people declare them: Arrow's own, or names with Arrow or Python types.
+
+What always holds: a schema of a program has no two columns of one name and no metadata, so that rows of two schemas are
+alike exactly if the schemas are equal.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias, get_args, get_origin
+
+import pyarrow as pa
+
+SchemaLike: TypeAlias = "pa.Schema | Mapping[str, object]"
+"""An Arrow schema, or for each column's name an Arrow type or one of `int`, `float`, `str`, `bool`, `bytes`,
+`datetime`, `date`, `time`, `timedelta` (of Python's `datetime`), `list[...]` of one, or a mapping for a struct.
+"""
+
+_PYTHON: Final[Mapping[object, pa.DataType]] = {
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bool: pa.bool_(),
+    bytes: pa.binary(),
+    dt.datetime: pa.timestamp("us"),
+    dt.date: pa.date32(),
+    dt.time: pa.time64("us"),
+    dt.timedelta: pa.duration("us"),
+}
+
+
+class NotASchema(ValueError):
+    """Something that declares no schema; the message says which column, and what would do."""
+
+
+def schema_of(declared: SchemaLike) -> pa.Schema:
+    """The schema that is declared; `NotASchema` if it is none."""
+    if isinstance(declared, pa.Schema):
+        schema = declared.remove_metadata()
+    elif isinstance(declared, Mapping):
+        schema = pa.schema([pa.field(_name(name), _type_of(name, declared[name])) for name in declared])
+    else:
+        raise NotASchema(f"{declared!r} is no schema; give a pyarrow.Schema, or a dict of column names and types")
+    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if twice:
+        raise NotASchema(f"the schema has more than one column {twice[0]!r}; give each a name of its own")
+    return schema
+
+
+def columns_in_words(schema: pa.Schema) -> str:
+    """`user: string, cents: int64`, or `no columns`."""
+    return ", ".join(f"{field.name}: {field.type}" for field in schema) or "no columns"
+
+
+def unknown_column(column: str, schema: pa.Schema) -> str:
+    """The sentence that a column is not there, with the names that are meant perhaps."""
+    near = difflib.get_close_matches(column, schema.names, n=3, cutoff=0.5)
+    hint = f"did you mean {_either(near)}?" if near else f"there are: {', '.join(schema.names) or 'none'}"
+    return f"there is no column {column!r}; {hint}"
+
+
+def dictionaries(schema: pa.Schema) -> list[str]:
+    """The columns with a dictionary-encoded type in them."""
+    return [field.name for field in schema if _has_dictionary(field.type)]
+
+
+def _has_dictionary(declared: pa.DataType) -> bool:
+    if pa.types.is_dictionary(declared):
+        return True
+    return any(_has_dictionary(declared.field(index).type) for index in range(declared.num_fields))
+
+
+def _either(names: Sequence[str]) -> str:
+    return " or ".join(repr(name) for name in names)
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str):
+        raise NotASchema(f"a column is called {name!r}; a name is a text")
+    return name
+
+
+def _type_of(column: str, declared: object) -> pa.DataType:
+    if isinstance(declared, pa.DataType):
+        return declared
+    if isinstance(declared, Mapping):
+        return pa.struct([pa.field(_name(name), _type_of(column, declared[name])) for name in declared])
+    if get_origin(declared) is list:
+        return pa.list_(_type_of(column, get_args(declared)[0]))
+    if isinstance(declared, type) and declared in _PYTHON:
+        return _PYTHON[declared]
+    raise NotASchema(
+        f"column {column!r} is declared as {declared!r}; give an Arrow type such as pyarrow.string(), or one of "
+        "int, float, str, bool, bytes, datetime, date, time, timedelta"
+    )

@@ -1,0 +1,107 @@
+"""What users write: a stream, and what is done with it, step by step.
+
+What always holds: a stream is a value; a step gives another and leaves this one as it is, so that any number of steps
+can follow one stream. Nothing is checked here but durations: a program's mistakes are reported all at once, by `check`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from snapshot.program.control_stream import ControlStream
+from snapshot.program.durations import Duration
+from snapshot.program.keyed_stream import KeyedStream
+from snapshot.program.nodes import (
+    Change,
+    Changed,
+    Node,
+    Read,
+    Rebalanced,
+    RowFunction,
+    Selected,
+    SideOf,
+    Timed,
+    United,
+    Written,
+)
+from snapshot.program.plan import EventTime
+from snapshot.program.program import Program
+from snapshot.program.schemas import SchemaLike
+from snapshot.program.sink import Sink
+from snapshot.program.source import Source
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Stream:
+    """Rows of one schema, in any number of partitions. `Stream.read` makes the first of a program.
+
+    Functions get rows as named tuples and give named tuples, tuples, lists or mappings; those of `..._batches` get
+    Arrow record batches. They have no state, and may run again for the same rows after a crash.
+    """
+
+    node: Node
+
+    @classmethod
+    def read(cls, source: Source, *, uid: str | None = None, event_time: EventTime | None = None) -> Stream:
+        """The rows of a source. Its positions are found again by the `uid`, which is mandatory and stays for ever."""
+        return cls(Read(uid, source, event_time))
+
+    def map(self, function: RowFunction, *, schema: SchemaLike | None = None) -> Stream:
+        """What the function makes of each row; of the same schema, unless another is declared."""
+        return Stream(Changed(self.node, Change.MAP, function, schema))
+
+    def flat_map(self, function: RowFunction, *, schema: SchemaLike | None = None) -> Stream:
+        """All rows that the function gives for each row, one after the other; it gives an iterable."""
+        return Stream(Changed(self.node, Change.FLAT_MAP, function, schema))
+
+    def filter(self, function: RowFunction) -> Stream:
+        """The rows for which the function gives something true."""
+        return Stream(Changed(self.node, Change.FILTER, function))
+
+    def map_batches(self, function: RowFunction, *, schema: SchemaLike | None = None) -> Stream:
+        """What the function makes of each batch; where rows have event times, as many rows as there were."""
+        return Stream(Changed(self.node, Change.MAP_BATCHES, function, schema))
+
+    def flat_map_batches(self, function: RowFunction, *, schema: SchemaLike | None = None) -> Stream:
+        """The batch that the function makes of each; it gives it with an array: of which row each row came."""
+        return Stream(Changed(self.node, Change.FLAT_MAP_BATCHES, function, schema))
+
+    def filter_batches(self, function: RowFunction) -> Stream:
+        """The rows where the function, given a batch, gives true in its array of booleans."""
+        return Stream(Changed(self.node, Change.FILTER_BATCHES, function))
+
+    def select(self, *columns: str) -> Stream:
+        """These columns alone, in this order."""
+        return Stream(Selected(self.node, columns))
+
+    def with_event_time(self, column: str, *, out_of_order: Duration = 0, idle_after: Duration | None = None) -> Stream:
+        """From here on rows have the event time that is in a column, of timestamps or of milliseconds since 1970.
+
+        Rows may come `out_of_order` by so much; what is later still is late. A split without rows for `idle_after` does
+        not hold event time back. Once on every way from a source, and before the first exchange.
+        """
+        return Stream(Timed(self.node, EventTime(column, out_of_order, idle_after)))
+
+    def union(self, *others: Stream) -> Stream:
+        """The rows of all these streams, which are of one schema, in no order."""
+        return Stream(United((self.node, *(other.node for other in others))))
+
+    def rebalance(self, *, uid: str | None = None) -> Stream:
+        """The same rows, dealt out evenly over all partitions. The `uid` is mandatory."""
+        return Stream(Rebalanced(uid, self.node))
+
+    def key_by(self, *columns: str) -> KeyedStream:
+        """The stream, divided by these columns: operators behind it have state for each key."""
+        return KeyedStream(self.node, columns)
+
+    def broadcast(self) -> ControlStream:
+        """The stream as one that every partition gets the whole of, to connect a keyed stream with."""
+        return ControlStream(self.node)
+
+    def side(self, name: str) -> Stream:
+        """A side output of the operator with state that this stream comes out of, such as "late" of windows."""
+        return Stream(SideOf(self.node, name))
+
+    def write(self, sink: Sink, *, uid: str | None = None) -> Program:
+        """A program that writes these rows. What waits to be committed is found again by the `uid`; it is mandatory."""
+        return Program((Written(uid, self.node, sink),))

@@ -1,0 +1,77 @@
+"""A stream divided by key and time: what can be done with the rows of one key in one window.
+
+What always holds: a window's result comes when its time is over, with an event time just before its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from snapshot.program.nodes import NO_SIDES, Aggregating, Incoming, Node, Processing, Reducing, Summary, Way, Windowing
+from snapshot.program.operated import operated
+from snapshot.program.schemas import SchemaLike
+from statebackend.tables.aggregations import Count, Mean
+from statebackend.tables.table_spec import Aggregated
+
+if TYPE_CHECKING:
+    from snapshot.operators.windows import WindowFunction
+    from snapshot.program.stream import Stream
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class WindowedStream:
+    """What `KeyedStream.window` makes. Results have the key's columns, `window_start`, `window_end`, and their own.
+
+    Every operator needs a `uid`, which stays for ever.
+    """
+
+    node: Node
+    keys: tuple[str, ...]
+    windowing: Windowing
+
+    def aggregate(self, *, uid: str | None = None, **outputs: Aggregated) -> Stream:
+        """Aggregates of each window: `.aggregate(uid="sums", clicks=Aggregated(Count()))`."""
+        return self._aggregated(uid, outputs)
+
+    def count(self, *, uid: str | None = None) -> Stream:
+        """How many rows are in each window, in a column `count`."""
+        return self._aggregated(uid, {"count": Aggregated(Count())})
+
+    def sum(self, column: str, *, uid: str | None = None) -> Stream:
+        """The sum of a column in each window, in a column of the same name."""
+        return self._aggregated(uid, {column: Summary("sum", column)})
+
+    def min(self, column: str, *, uid: str | None = None) -> Stream:
+        """The least value of a column in each window, in a column of the same name."""
+        return self._aggregated(uid, {column: Summary("min", column)})
+
+    def max(self, column: str, *, uid: str | None = None) -> Stream:
+        """The greatest value of a column in each window, in a column of the same name."""
+        return self._aggregated(uid, {column: Summary("max", column)})
+
+    def mean(self, column: str, *, uid: str | None = None) -> Stream:
+        """The mean of a column in each window, in a column of the same name."""
+        return self._aggregated(uid, {column: Aggregated(Mean(), column)})
+
+    def reduce(self, function: Callable[[Any, Any], object], *, uid: str | None = None) -> Stream:
+        """What the function makes of all rows of a window, two by two: a row of the same schema."""
+        return self._operated(uid, Reducing(function, self.windowing))
+
+    def process(
+        self,
+        function: WindowFunction | type[WindowFunction],
+        *,
+        uid: str | None = None,
+        schema: SchemaLike | None = None,
+        sides: Mapping[str, SchemaLike] = NO_SIDES,
+    ) -> Stream:
+        """What the function makes of all rows of a window at once. `schema` and `sides` as in `KeyedStream.process`."""
+        return self._operated(uid, Processing(Way.WINDOWS, function, schema, sides, self.windowing))
+
+    def _aggregated(self, uid: str | None, outputs: Mapping[str, Aggregated | Summary]) -> Stream:
+        return self._operated(uid, Aggregating(outputs, windowing=self.windowing))
+
+    def _operated(self, uid: str | None, work: Processing | Reducing | Aggregating) -> Stream:
+        return operated(uid, (Incoming(self.node, self.keys),), work)
