@@ -1,0 +1,109 @@
+"""What operators over aggregates have in common: their outputs, as columns and as what may be wrong with them.
+
+What always holds: the output columns follow from the declaration alone; the key's columns come first, as they came in.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from snapshot.program.operator import Input
+from statebackend.keys.columns import KeyColumn, decode_keys
+from statebackend.keys.types import KeyType, UndeclarableKeyType
+from statebackend.tables.aggregates import Aggregates
+from statebackend.tables.aggregations import Accumulators, Aggregation
+from statebackend.tables.table_spec import Aggregated
+
+_NO_SLOTS = np.empty(0, dtype=np.int64)
+
+RESERVED = frozenset({"self", "ttl"})
+"""What the declaration of a table means otherwise."""
+
+
+def declared(outputs: Mapping[str, Aggregated]) -> Aggregates:
+    """The table with these outputs."""
+    return Aggregates(ttl=None, **outputs)
+
+
+def key_fields(input: Input) -> list[pa.Field]:
+    """The columns of the key."""
+    return [input.schema.field(name) for name in input.keys]
+
+
+def result_fields(outputs: Mapping[str, Aggregated]) -> list[pa.Field]:
+    """The columns of the results."""
+    return [pa.field(name, _result_type(one.aggregation)) for name, one in outputs.items()]
+
+
+def read_columns(outputs: Mapping[str, Aggregated], batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """The columns that the aggregations are over."""
+    names = {one.column for one in outputs.values() if one.column is not None}
+    return {name: batch.column(name) for name in names}
+
+
+def key_arrays(keys: KeyColumn, key_type: KeyType, input: Input) -> list[pa.Array]:
+    """The columns of these keys, of the types in which they come in."""
+    column = decode_keys(keys, key_type)
+    columns = [column] if len(input.keys) == 1 else column.flatten()
+    return [_cast(one, field.type) for one, field in zip(columns, key_fields(input), strict=True)]
+
+
+def key_problems(input: Input) -> Iterator[str]:
+    """Why rows of this input cannot be told apart by key."""
+    if not input.keys:
+        yield "the input is not divided by key: use key_by before"
+    lacking = [name for name in input.keys if name not in input.schema.names]
+    for name in lacking:
+        yield f"there is no column {name!r} to be the key; there are {', '.join(input.schema.names)}"
+    if input.keys and not lacking:
+        try:
+            KeyType.of(input.key_declared)
+        except UndeclarableKeyType as error:
+            yield f"{', '.join(input.keys)} cannot be the key: {error}"
+
+
+def output_problems(outputs: Mapping[str, Aggregated], input: Input, others: Sequence[str]) -> Iterator[str]:
+    """What is wrong with aggregates over this input, whose results stand beside `others`."""
+    if not outputs:
+        yield "no output is named: name at least one aggregation"
+    for name, count in Counter([*others, *outputs]).items():
+        if count > 1:
+            yield f"two columns of the output are called {name!r}: give the aggregate another name"
+    for name, one in outputs.items():
+        if name in RESERVED:
+            yield f"an aggregate cannot be called {name!r}: give it another name"
+        if one.column is not None and one.column not in input.schema.names:
+            yield f"{name}: there is no column {one.column!r}; there are {', '.join(input.schema.names)}"
+        elif (why := _refusal(one, input)) is not None:
+            yield f"{name}: {why}"
+
+
+def _refusal(one: Aggregated, input: Input) -> str | None:
+    """What the aggregation says of a column of this type, as far as it says something of no values."""
+    values = None if one.column is None else pa.array([], input.schema.field(one.column).type)
+    try:
+        one.aggregation.update(_nothing(one.aggregation), _NO_SLOTS, values)
+        _result_type(one.aggregation)
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        return str(error)
+    return None
+
+
+def _result_type(aggregation: Aggregation) -> pa.DataType:
+    return aggregation.result(_nothing(aggregation), _NO_SLOTS).type
+
+
+def _nothing(aggregation: Aggregation) -> Accumulators:
+    return {name: np.empty(0, dtype=one.dtype) for name, one in aggregation.accumulators.items()}
+
+
+def _cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if column.type == wanted:
+        return column
+    if pa.types.is_dictionary(wanted):
+        return column.cast(wanted.value_type).dictionary_encode().cast(wanted)
+    return column.cast(wanted)
