@@ -1,0 +1,333 @@
+"""Functions of one row at a time with state for each key: what their classes declare, and how they are run.
+
+What always holds: while a function is called, its declared states are about the key of the row or of the timer that it
+is called for; what it emits goes on in the order in which it was emitted, with the event time of what it was called
+for; and its instance keeps nothing that a restored one would lack, but what it sets in `open`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, Final, Literal, TypeAlias, cast
+
+import numpy as np
+import pyarrow as pa
+
+from snapshot.frames import EARLIEST
+from snapshot.program.operator import OperatorContext
+from snapshot.program.row_class import Row, RowLike, batch_of, rows_of, shown, values_of
+from snapshot.program.rows import Rows, Times
+from statebackend.ids import Partition, Uid
+from statebackend.states.declarations import Declaration
+from statebackend.states.timer_state import Timers, TimerState
+from statebackend.states.value_state import CachedState
+
+EVENT_TIMERS: Final = "timers in event time"
+PROCESSING_TIMERS: Final = "timers in processing time"
+"""Under which names timers are kept: no attribute of a class can be called so."""
+
+_AT_ONCE: Final = 4096
+"""The state of so many rows is read at once, and so many rows are emitted at once by timers."""
+
+
+class WithoutTimers(TypeError):
+    """A timer was asked for by a function that has no `on_timer`."""
+
+
+class UnknownSide(LookupError):
+    """A row was emitted to a side output that is not declared."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenContext:
+    """Where a function is opened."""
+
+    uid: Uid
+    partition: Partition
+    parallelism: int
+
+
+class ProcessContext:
+    """What a function is called for, and what it can do. The same object in every call: it is not to be kept."""
+
+    __slots__ = (
+        "_label", "_sides", "delete_processing_timer", "delete_timer", "emit", "firing", "key", "processing_time",
+        "processing_timer", "timer", "timestamp", "watermark",
+    )  # fmt: skip
+
+    key: Any
+    """The current key: the value of its column, or a tuple of several. None where there is no key."""
+    timestamp: int | None
+    """The event time in milliseconds: of the row, or the time for which an event timer was set, or the watermark when
+    a processing timer fires. None in a stream without event times."""
+    watermark: int
+    """The event time up to which everything has been seen; rows with an earlier one are late."""
+    processing_time: int
+    """Milliseconds since 1970, as they were when this batch of rows came or the timer fired."""
+    firing: Literal["event", "processing"] | None
+    """In `on_timer`, in which time the timer was set."""
+    emit: Callable[[RowLike], None]
+    """Give a row to the main output: a tuple or list by position, or a mapping by column."""
+    timer: Callable[[int], None]
+    """Have `on_timer` called for this key when the watermark has come to this time; once, however often it is asked
+    for. One for a time that has passed fires with the next watermark."""
+    delete_timer: Callable[[int], None]
+    """Take back this key's event timer for this time; there need not be one."""
+    processing_timer: Callable[[int], None]
+    """Have `on_timer` called for this key at this processing time, or as soon as possible after it."""
+    delete_processing_timer: Callable[[int], None]
+    """Take back this key's processing timer for this time; there need not be one."""
+
+    def __init__(self, label: str, sides: Mapping[str, Collected], emit: Callable[[RowLike], None]) -> None:
+        self._label, self._sides, self.emit = label, sides, emit
+        self.key = self.timestamp = self.firing = None
+        self.watermark, self.processing_time = EARLIEST, 0
+        self.timer = self.delete_timer = self.processing_timer = self.delete_processing_timer = self._no_timers
+
+    def emit_to(self, side: str, row: RowLike) -> None:
+        """Give a row to a side output; `UnknownSide` if it is not declared."""
+        collected = self._sides.get(side)
+        if collected is None:
+            declared = ", ".join(self._sides) or "there is none"
+            raise UnknownSide(f"{self._label}: side output {side!r} is not declared (declared: {declared})")
+        collected.rows.append(row)
+        collected.times.append(self.timestamp)
+
+    def _no_timers(self, at: int) -> None:
+        raise WithoutTimers(
+            f"{self._label}: a timer at {at} is asked for, and the class has no method on_timer(self, at, ctx)"
+        )
+
+
+class Collected:
+    """Rows for a side output, with their event times."""
+
+    __slots__ = ("rows", "schema", "times")
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.rows: list[RowLike] = []
+        self.times: list[int | None] = []
+
+
+class KeyedFunction:
+    """What classes with state for each key have in common. Write one as a subclass of `KeyedProcess` or its like.
+
+    Attributes of the class that are declarations, such as `clicks = Value(int, default=0)`, are states: in every call
+    `self.clicks` is the state of the current key. An instance is plain data that is pickled with the program, and every
+    partition works with its own copy; what it shall remember belongs into declared states.
+    """
+
+    def states(self) -> Mapping[str, Declaration[Any]]:
+        """The declared states by name: those attributes that are declarations. Override it to declare others."""
+        found: dict[str, Declaration[Any]] = {}
+        for members in (*map(vars, reversed(type(self).__mro__)), vars(self)):
+            found = {name: declared for name, declared in found.items() if name not in members}
+            found.update((name, member) for name, member in members.items() if isinstance(member, Declaration))
+        return found
+
+    def open(self, ctx: OpenContext) -> None:
+        """Called once in each partition before all else: for connections, models and the like. There is no key yet."""
+
+    def on_timer(self, at: int, ctx: Any) -> None:
+        """Called when a timer for `at` fires, with its key. A class that does not override it can set no timers."""
+
+    def close(self) -> None:
+        """Called when the attempt is over, unless its process was killed: give back what `open` took."""
+
+
+def has_timers(function: KeyedFunction) -> bool:
+    """Whether the class has an `on_timer` of its own."""
+    return type(function).on_timer is not KeyedFunction.on_timer
+
+
+def states_of(function: KeyedFunction) -> Mapping[str, Declaration[Any]]:
+    """What the function declares, and its timers."""
+    declared = dict(function.states())
+    if has_timers(function):
+        declared |= {EVENT_TIMERS: Timers("event"), PROCESSING_TIMERS: Timers("processing")}
+    return declared
+
+
+Handler: TypeAlias = Callable[[Row, Any], object]
+"""`on_event` and its like, bound to the instance."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outputs:
+    """What a function may emit, and how it is called in messages."""
+
+    label: str
+    main: pa.Schema
+    sides: Mapping[str, pa.Schema]
+    timed: bool
+
+
+class FunctionRun:
+    """A function at work in one partition: it is fed rows with their keys, and its timers fire."""
+
+    def __init__(self, function: KeyedFunction, context: OperatorContext, outputs: Outputs) -> None:
+        """Open a copy of the function."""
+        self.function: Final = copy.copy(function)
+        self._context, self._outputs = context, outputs
+        self._main: list[RowLike] = []
+        self._sides = {name: Collected(schema) for name, schema in outputs.sides.items()}
+        self.ctx: Final = ProcessContext(outputs.label, self._sides, self._main.append)
+        state = context.state
+        self.states: Final[dict[str, object]] = {name: state[name] for name in function.states()}
+        self._event_timers: TimerState | None = None
+        self._processing_timers: TimerState | None = None
+        if has_timers(function):
+            self._open_timers(state[EVENT_TIMERS], state[PROCESSING_TIMERS])
+        self.bind(self.states)
+        cached = [opened.parts() for opened in self.states.values() if isinstance(opened, CachedState)]
+        self._prefetched = [values for _, _, values in cached]
+        self._addresses = cached[0][0].addresses if cached else None
+        self.advance(context.watermark)
+        self.function.open(OpenContext(context.uid, context.partition, context.parallelism))
+
+    def _open_timers(self, event: TimerState, processing: TimerState) -> None:
+        self._event_timers, self._processing_timers = event, processing
+        ctx = self.ctx
+        ctx.timer, ctx.delete_timer = event.register, event.delete
+        ctx.processing_timer, ctx.delete_processing_timer = processing.register, processing.delete
+
+    def bind(self, attributes: Mapping[str, object]) -> None:
+        """Give the instance attributes, also one that wants to be frozen."""
+        for name, value in attributes.items():
+            object.__setattr__(self.function, name, value)
+
+    def feed(self, handler: Handler, columns: Sequence[str], rows: Rows) -> None:
+        """Call the handler for each row, with its key in these columns."""
+        self._look_at_the_clock()
+        batch, ctx, main = rows.batch, self.ctx, self._main
+        keys = keys_of(batch, columns)
+        events = rows_of(batch)
+        times: Iterator[int | None] = repeat(None) if rows.times is None else iter(rows.times.tolist())
+        set_key, ends = self._context.state.set_key, cast("list[int]", [])
+        ended = ends.append
+        key: object = None
+        event: Row = None
+        try:
+            for first in range(0, len(keys), _AT_ONCE):
+                some = keys[first : first + _AT_ONCE]
+                self._prefetch(some)
+                for key, event, ctx.timestamp in zip(some, events, times, strict=False):
+                    set_key(key)
+                    ctx.key = key
+                    handler(event, ctx)
+                    ended(len(main))
+        except Exception as error:
+            error.add_note(f"in {self._outputs.label}, for the key {shown(key)} and the row {shown(event)}")
+            raise
+        self._flush(rows.times, ends)
+
+    def feed_unkeyed(self, handler: Handler, rows: Rows) -> None:
+        """Call the handler for each row; there is no key. Without event times, what it emits has the watermark's."""
+        self._look_at_the_clock()
+        ctx, main, ends = self.ctx, self._main, cast("list[int]", [])
+        ctx.key = None
+        times: Iterator[int | None] = repeat(None) if rows.times is None else iter(rows.times.tolist())
+        event: Row = None
+        try:
+            for event, ctx.timestamp in zip(rows_of(rows.batch), times, strict=False):
+                handler(event, ctx)
+                ends.append(len(main))
+        except Exception as error:
+            error.add_note(f"in {self._outputs.label}, for the row {shown(event)}")
+            raise
+        times_of_all = rows.times
+        if times_of_all is None and self._outputs.timed:
+            times_of_all = np.full(len(rows), ctx.watermark, dtype=np.int64)
+        self._flush(times_of_all, ends)
+
+    def advance(self, watermark: int) -> None:
+        """Event time is this now."""
+        self._context.state.advance(watermark=watermark)
+        self.ctx.watermark = max(self.ctx.watermark, watermark)
+
+    def watermark(self, timestamp: int) -> None:
+        """Event time is `timestamp` now: timers up to it fire."""
+        self.advance(timestamp)
+        if self._event_timers is not None:
+            self._look_at_the_clock()
+            self._fire(self._event_timers, "event")
+
+    def wakes_at(self) -> int | None:
+        """The time of the next processing timer."""
+        return None if self._processing_timers is None else self._processing_timers.next_time()
+
+    def wake(self, now: int) -> None:
+        """Processing time is `now`: timers up to it fire."""
+        self._clock_says(now)
+        if self._processing_timers is not None:
+            self._fire(self._processing_timers, "processing")
+
+    def _look_at_the_clock(self) -> None:
+        self._clock_says(self._context.clock())
+
+    def _clock_says(self, now: int) -> None:
+        ctx = self.ctx
+        if now > ctx.processing_time:
+            ctx.processing_time = now
+            self._context.state.advance(processing_time=now)
+
+    def _prefetch(self, keys: Sequence[object]) -> None:
+        if self._addresses is not None:
+            addresses = self._addresses(keys)
+            for values in self._prefetched:
+                values.prefetch(addresses)
+
+    def _fire(self, timers: TimerState, kind: Literal["event", "processing"]) -> None:
+        ctx, main, on_timer = self.ctx, self._main, self.function.on_timer
+        timed = self._outputs.timed
+        times: list[int] = []
+        ends: list[int] = []
+        ctx.firing = kind
+        for fired in timers.due():
+            at = fired.time if kind == "event" else ctx.watermark
+            ctx.key, ctx.timestamp = fired.key, at if timed else None
+            try:
+                on_timer(fired.time, ctx)
+            except Exception as error:
+                error.add_note(
+                    f"in {self._outputs.label}, for the timer in {kind} time at {fired.time} of the key "
+                    f"{shown(fired.key)}"
+                )
+                raise
+            times.append(at)
+            ends.append(len(main))
+            if len(ends) >= _AT_ONCE:
+                self._flush(np.array(times, dtype=np.int64), ends)
+                times.clear()
+                ends.clear()
+        ctx.firing = None
+        self._flush(np.array(times, dtype=np.int64), ends)
+
+    def _flush(self, times: Times | None, ends: Sequence[int]) -> None:
+        """Emit what was collected; `ends` says how many rows there were after each call that had one of the times."""
+        outputs, emit, main = self._outputs, self._context.emit, self._main
+        if main:
+            batch = batch_of(main, outputs.main, outputs.label)
+            emitted = None
+            if outputs.timed and times is not None:
+                bounds = np.array([0, *ends], dtype=np.int64)
+                emitted = np.repeat(times, bounds[1:] - bounds[:-1])
+            main.clear()
+            emit(Rows(batch, emitted))
+        for name, collected in self._sides.items():
+            if collected.rows:
+                batch = batch_of(collected.rows, collected.schema, f"{outputs.label}, side output {name!r}")
+                given = np.array(collected.times, dtype=np.int64) if outputs.timed else None
+                collected.rows.clear()
+                collected.times.clear()
+                emit(Rows(batch, given), name)
+
+
+def keys_of(batch: pa.RecordBatch, columns: Sequence[str]) -> list[Any]:
+    """The keys of the rows in plain Python: values of the one column, or tuples of several."""
+    parts = [values_of(batch.column(name)) for name in columns]
+    return parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
