@@ -1,0 +1,149 @@
+"""Messages between the driver and the processes that run partitions, over a connection that has proved the secret.
+
+What always holds: messages arrive in the order in which they were sent, each once and whole, or the connection is
+closed and the reason told. Nothing is unpickled that did not come over such a connection.
+"""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar, cast
+
+from snapshot.host.event_loop import EventLoop
+
+Sent = TypeVar("Sent")
+Received = TypeVar("Received")
+
+MAX_MESSAGE: Final = 256 << 20
+"""No message has more bytes, unless both sides agree on something else."""
+
+_LENGTH = struct.Struct(">I")
+_READ = 256 << 10
+
+
+class OverLongMessage(Exception):
+    """A message is longer than its receiver would accept; nothing of it has been sent."""
+
+
+class ControlConnection(Generic[Sent, Received]):
+    """One end of the connection; `sock` has passed the handshake, and is this object's from now on.
+
+    `on_message` gets each message. `on_closed` gets a reason, once, when the connection can no longer be used, and not
+    if `close` was called. Both are called by the loop, never inside `send`.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        sock: socket.socket,
+        on_message: Callable[[Received], object],
+        on_closed: Callable[[str], object],
+        max_message: int = MAX_MESSAGE,
+    ) -> None:
+        self._loop = loop
+        self._sock = sock
+        self._on_message = on_message
+        self._on_closed = on_closed
+        self._max_message = max_message
+        self._outgoing: deque[memoryview] = deque()
+        self._queued = 0
+        self._incoming = bytearray()
+        self._closed = False
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._watch = loop.watch(sock, self._read, self._write)
+        self._watch.reading(True)
+
+    @property
+    def queued_bytes(self) -> int:
+        """What has been sent and the kernel has not taken yet; before a process ends, wait until this is nothing."""
+        return self._queued
+
+    def send(self, message: Sent) -> None:
+        """Queue a message; `OverLongMessage` if it is too long. Nothing happens if the connection is closed."""
+        if self._closed:
+            return
+        pickled = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        if len(pickled) > self._max_message:
+            kind = type(message).__name__
+            raise OverLongMessage(f"a {kind} of {len(pickled)} bytes; a message has at most {self._max_message}")
+        idle = not self._outgoing
+        framed = _LENGTH.pack(len(pickled)) + pickled
+        self._outgoing.append(memoryview(framed))
+        self._queued += len(framed)
+        if idle:
+            self._write()
+
+    def close(self) -> None:
+        """Close the connection; what was not sent is dropped, and nothing more is told."""
+        if not self._closed:
+            self._closed = True
+            self._watch.close()
+            self._sock.close()
+            self._outgoing.clear()
+            self._queued = 0
+
+    def _write(self) -> None:
+        try:
+            while self._outgoing:
+                sent = self._sock.send(self._outgoing[0])
+                self._queued -= sent
+                if sent == len(self._outgoing[0]):
+                    self._outgoing.popleft()
+                else:
+                    self._outgoing[0] = self._outgoing[0][sent:]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._fail(f"the connection broke: {error}")
+            return
+        self._watch.writing(bool(self._outgoing))
+
+    def _read(self) -> None:
+        try:
+            data = self._sock.recv(_READ)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._fail(f"the connection broke: {error}")
+            return
+        if not data:
+            self._fail("the peer closed the connection" + (" inside a message" if self._incoming else ""))
+            return
+        self._incoming += data
+        self._take_apart()
+
+    def _take_apart(self) -> None:
+        start = 0
+        try:
+            while not self._closed and len(self._incoming) - start >= _LENGTH.size:
+                (length,) = _LENGTH.unpack_from(self._incoming, start)
+                if length > self._max_message:
+                    self._fail(f"the peer announced a message of {length} bytes; at most {self._max_message} are read")
+                    return
+                end = start + _LENGTH.size + length
+                if len(self._incoming) < end:
+                    return
+                pickled = bytes(self._incoming[start + _LENGTH.size : end])
+                start = end
+                self._hand_on(pickled)
+        finally:
+            del self._incoming[:start]
+
+    def _hand_on(self, pickled: bytes) -> None:
+        try:
+            message = cast("Received", pickle.loads(pickled))
+        except Exception as error:
+            self._fail(f"a message cannot be read: {type(error).__name__}: {error}")
+            return
+        self._on_message(message)
+
+    def _fail(self, reason: str) -> None:
+        if not self._closed:
+            self.close()
+            self._loop.call_soon(lambda: self._on_closed(reason))

@@ -1,0 +1,232 @@
+"""One thread that waits for sockets and times, and calls what was asked for; used by partitions and by the driver.
+
+What always holds: every callback runs in the thread that runs the loop, one at a time, and none runs inside the call
+that asked for it; work that would hold the loop up is done by threads beside it. In one turn, first sockets are served,
+then times that have come, then what was to be called soon: what has already arrived counts before a time limit that
+would give it up.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Final, TypeVar
+
+Call = Callable[[], object]
+Outcome = TypeVar("Outcome")
+
+_BELLS: Final = 4096
+
+
+class Timer:
+    """A call that is due at a time; `cancel` takes it back, also when it has been made already."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Call) -> None:
+        self._call: Call | None = call
+
+    def cancel(self) -> None:
+        """It is not called any more."""
+        self._call = None
+
+    def fire(self) -> None:
+        """For the loop: make the call, once."""
+        call, self._call = self._call, None
+        if call is not None:
+            call()
+
+
+class Watch:
+    """What the loop does when a socket can be read or written. Nothing at first: say `reading(True)`.
+
+    To say the same twice costs nothing. `close` it before the socket is closed.
+    """
+
+    __slots__ = ("_events", "_on_readable", "_on_writable", "_selector", "_sock")
+
+    def __init__(
+        self, selector: selectors.BaseSelector, sock: socket.socket, on_readable: Call, on_writable: Call
+    ) -> None:
+        self._selector = selector
+        self._sock = sock
+        self._on_readable = on_readable
+        self._on_writable = on_writable
+        self._events = 0
+
+    def reading(self, wanted: bool) -> None:
+        """Whether `on_readable` is to be called, again and again, while there are bytes to read or the peer is gone."""
+        self._want(self._events | selectors.EVENT_READ if wanted else self._events & ~selectors.EVENT_READ)
+
+    def writing(self, wanted: bool) -> None:
+        """Whether `on_writable` is to be called, again and again, while the kernel would take bytes."""
+        self._want(self._events | selectors.EVENT_WRITE if wanted else self._events & ~selectors.EVENT_WRITE)
+
+    def close(self) -> None:
+        """Neither is called any more, not even for what has been noticed already. May be said twice."""
+        self._want(0)
+
+    def serve(self, events: int) -> None:
+        """For the loop: make the calls that are still wanted."""
+        if events & self._events & selectors.EVENT_READ:
+            self._on_readable()
+        if events & self._events & selectors.EVENT_WRITE:
+            self._on_writable()
+
+    def _want(self, events: int) -> None:
+        if events == self._events:
+            return
+        if not events:
+            self._selector.unregister(self._sock)
+        elif not self._events:
+            self._selector.register(self._sock, events, self)
+        else:
+            self._selector.modify(self._sock, events, self)
+        self._events = events
+
+
+class EventLoop:
+    """Runs in the thread that calls `run` or `run_once`; but for `wake`, only that thread may use it.
+
+    What a callback raises comes out of `run_once`; all other callbacks are still due, and the loop can go on.
+    """
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._order = itertools.count()
+        self._soon: deque[Call] = deque()
+        self._longest = 0.0
+        self._woken = False
+        self._bell, self._button = socket.socketpair()
+        self._bell.setblocking(False)
+        self._button.setblocking(False)
+        self.watch(self._bell, self._answer).reading(True)
+
+    def watch(self, sock: socket.socket, on_readable: Call, on_writable: Call = lambda: None) -> Watch:
+        """Serve a non-blocking socket, which stays the caller's; only one watch of a socket may want something."""
+        return Watch(self._selector, sock, on_readable, on_writable)
+
+    def now(self) -> float:
+        """The time that `call_at` goes by: that of `time.monotonic`, in seconds."""
+        return time.monotonic()
+
+    def call_at(self, when: float, call: Call) -> Timer:
+        """Call when it is this time, or up to about a millisecond later if the loop is free then."""
+        timer = Timer(call)
+        heapq.heappush(self._timers, (when, next(self._order), timer))
+        return timer
+
+    def call_soon(self, call: Call) -> None:
+        """Call at the end of this turn; if it is asked for in the end of a turn, at the end of the next."""
+        self._soon.append(call)
+
+    def wake(self, call: Call | None = None) -> None:
+        """From any thread: end the wait that the loop is in, and let it make this call. Nothing if it is closed."""
+        if call is not None:
+            self._soon.append(call)
+        if not self._woken:
+            self._woken = True
+            try:
+                self._button.send(b"\0")
+            except OSError:  # closed; or so many bells wait unheard that one more says nothing new
+                return
+
+    def run_once(self, timeout: float | None = None) -> None:
+        """One turn: wait until something is to be done, at most for `timeout` seconds, and do it."""
+        ready = self._selector.select(self._patience(timeout))
+        began = time.monotonic()
+        try:
+            for key, events in ready:
+                key.data.serve(events)
+            self._fire_timers()
+            for _ in range(len(self._soon)):
+                self._soon.popleft()()
+        finally:
+            self._longest = max(self._longest, time.monotonic() - began)
+
+    def run(self, until: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Turn until this is true, asked for before each turn, or for `timeout` seconds; whether it became true."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not until():
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            self.run_once(left)
+        return True
+
+    def take_longest_gap_ms(self) -> float:
+        """The longest that the callbacks of one turn took since this was last asked, in milliseconds."""
+        longest, self._longest = self._longest, 0.0
+        return longest * 1000
+
+    def close(self) -> None:
+        """Nothing is called any more; sockets that were watched stay open."""
+        self._soon.clear()
+        self._timers.clear()
+        self._selector.close()
+        self._bell.close()
+        self._button.close()
+
+    def _patience(self, timeout: float | None) -> float | None:
+        if self._soon:
+            return 0.0
+        if not self._timers:
+            return timeout
+        next_timer = max(0.0, self._timers[0][0] - time.monotonic())
+        return next_timer if timeout is None else min(timeout, next_timer)
+
+    def _fire_timers(self) -> None:
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            heapq.heappop(self._timers)[2].fire()
+
+    def _answer(self) -> None:
+        self._bell.recv(_BELLS)
+        self._woken = False  # before the calls are made: who comes in between rings again
+
+
+class Background:
+    """Threads that do work in the order in which it was submitted. They do not keep the process alive."""
+
+    def __init__(self, loop: EventLoop, threads: int, name: str = "background") -> None:
+        self._loop = loop
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._closed = False
+        self._threads = threads
+        for number in range(threads):
+            threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True).start()
+
+    def submit(self, work: Callable[[], Outcome], then: Callable[[Outcome | BaseException], object]) -> None:
+        """Do the work in a thread; `then` is called in the loop with its result, or with what it raised.
+
+        After `close` neither happens.
+        """
+
+        def told() -> None:
+            outcome: Outcome | BaseException
+            try:
+                outcome = work()
+            except BaseException as error:  # whatever it is, whoever waits for the outcome must hear of it
+                outcome = error
+            self._loop.wake(lambda: None if self._closed else then(outcome))
+
+        self._work.put(told)
+
+    def close(self) -> None:
+        """Begin nothing more and tell nothing more; what is being done is not waited for."""
+        self._closed = True
+        for _ in range(self._threads):
+            self._work.put(None)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            if not self._closed:
+                work()

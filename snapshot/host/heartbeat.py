@@ -1,0 +1,110 @@
+"""A process says that it lives, from a thread of its own, so that a slow user function does not make it seem dead.
+
+What always holds: beats travel on their own connection and mean nothing but that the process ran at that time.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+
+from snapshot.host.connector import Connecting
+from snapshot.host.event_loop import EventLoop, Watch
+from snapshot.host.messages import Address
+from snapshot.host.purposes import HeartbeatOf
+
+_BEAT = b"."
+
+
+class Heartbeat:
+    """Beats every `seconds` from now on until `stop`; a connection that breaks is made again with the next beat."""
+
+    def __init__(self, address: Address, secret: bytes, worker: str, seconds: float) -> None:
+        self._address = address
+        self._secret = secret
+        self._purpose = HeartbeatOf(worker)
+        self._seconds = seconds
+        self._loop = EventLoop()
+        self._sock: socket.socket | None = None
+        self._connecting: Connecting | None = None
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name=f"heartbeat-{worker}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Beat no more; returns when the connection is closed."""
+        self._stopped = True
+        self._loop.wake()
+        self._thread.join()
+
+    def _run(self) -> None:
+        self._beat()
+        self._loop.run(lambda: self._stopped)
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._sock is not None:
+            self._sock.close()
+        self._loop.close()
+
+    def _beat(self) -> None:
+        if self._sock is not None:
+            try:
+                self._sock.send(_BEAT)
+            except BlockingIOError:
+                pass  # those that were sent have not been read yet, and say as much
+            except OSError:
+                self._sock.close()
+                self._sock = None
+        if self._sock is None and self._connecting is None:
+            self._connecting = Connecting(
+                self._loop,
+                self._address,
+                self._secret,
+                self._purpose,
+                self._connected,
+                lambda _: self._failed(),
+                seconds=max(1.0, self._seconds),
+            )
+        self._loop.call_at(self._loop.now() + self._seconds, self._beat)
+
+    def _connected(self, sock: socket.socket) -> None:
+        self._connecting, self._sock = None, sock
+
+    def _failed(self) -> None:
+        self._connecting = None
+
+
+class Beats:
+    """The driver's end: `sock` has passed the handshake, and is this object's from now on.
+
+    `on_beat` is called when beats have arrived, `on_closed` once when the connection has ended, and not after `close`.
+    An event loop reads before its timers fire, so a driver that was held up itself hears all beats before it judges.
+    """
+
+    def __init__(
+        self, loop: EventLoop, sock: socket.socket, on_beat: Callable[[], object], on_closed: Callable[[], object]
+    ) -> None:
+        self._sock = sock
+        self._on_beat = on_beat
+        self._on_closed = on_closed
+        self._watch: Watch = loop.watch(sock, self._read)
+        self._watch.reading(True)
+
+    def close(self) -> None:
+        """Listen no more. May be called twice."""
+        self._watch.close()
+        self._sock.close()
+
+    def _read(self) -> None:
+        try:
+            beats = self._sock.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            beats = b""
+        if beats:
+            self._on_beat()
+        else:
+            self.close()
+            self._on_closed()

@@ -1,0 +1,219 @@
+"""Messages come in order, each once and whole, or the connection ends with a reason; beats have their own thread."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import pytest
+
+from snapshot.host.control import ControlConnection, OverLongMessage
+from snapshot.host.event_loop import EventLoop
+from snapshot.host.heartbeat import Beats, Heartbeat
+from snapshot.host.listener import Listener
+from snapshot.host.messages import Address, Drain, FromWorker, Hello, Leave, ToWorker
+from snapshot.host.purposes import HeartbeatOf, Purpose
+from statebackend.ids import Attempt, Generation, Incarnation
+
+LIMIT = 10.0
+SECRET = b"s" * 32
+MAX = 1 << 20
+
+
+@dataclass
+class Wire:
+    """Both ends of a connection in one loop, and what they told."""
+
+    loop: EventLoop
+    at_worker: list[ToWorker] = field(default_factory=list)
+    at_driver: list[FromWorker] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.one = socket.create_connection(listener.getsockname())
+        self.other = listener.accept()[0]
+        listener.close()
+        self.driver = ControlConnection[ToWorker, FromWorker](
+            self.loop, self.one, self.at_driver.append, self.closed.append, MAX
+        )
+
+    def worker(self) -> ControlConnection[FromWorker, ToWorker]:
+        return ControlConnection[FromWorker, ToWorker](
+            self.loop, self.other, self.at_worker.append, self.closed.append, MAX
+        )
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    loop = EventLoop()
+    wire = Wire(loop)
+    yield wire
+    wire.driver.close()
+    wire.one.close()
+    wire.other.close()
+    loop.close()
+
+
+def test_messages_arrive_in_order_in_both_directions(wire: Wire) -> None:
+    worker = wire.worker()
+    down: list[ToWorker] = [Leave(f"reason {number}") for number in range(300)]
+    up: list[FromWorker] = [Hello(f"worker {number}", Address("host", number), 1, 0) for number in range(300)]
+    for one, other in zip(down, up, strict=True):
+        wire.driver.send(one)
+        worker.send(other)
+    assert wire.loop.run(lambda: len(wire.at_worker) == len(wire.at_driver) == 300, LIMIT)
+    assert wire.at_worker == down
+    assert wire.at_driver == up
+    worker.close()
+
+
+def test_large_messages_go_through_a_small_socket_and_what_waits_is_known(wire: Wire) -> None:
+    wire.one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+    sent = [Leave(str(number) * 900_000) for number in range(8)]
+    for message in sent:
+        wire.driver.send(message)
+    assert wire.driver.queued_bytes > 1_000_000
+    worker = wire.worker()
+    assert wire.loop.run(lambda: len(wire.at_worker) == 8, LIMIT)
+    assert wire.at_worker == sent
+    assert wire.driver.queued_bytes == 0
+    worker.close()
+
+
+def test_a_message_that_is_too_long_is_refused_by_who_sends_it_and_the_connection_goes_on(wire: Wire) -> None:
+    worker = wire.worker()
+    with pytest.raises(OverLongMessage, match=r"a Leave of \d+ bytes; a message has at most 1048576"):
+        wire.driver.send(Leave("x" * MAX))
+    wire.driver.send(Leave("short"))
+    assert wire.loop.run(lambda: bool(wire.at_worker), LIMIT)
+    assert wire.at_worker == [Leave("short")]
+    worker.close()
+
+
+def test_a_length_that_is_too_long_ends_the_connection_before_it_is_read(wire: Wire) -> None:
+    wire.other.sendall(struct.pack(">I", MAX + 1))
+    assert wire.loop.run(lambda: bool(wire.closed), LIMIT)
+    assert wire.closed == ["the peer announced a message of 1048577 bytes; at most 1048576 are read"]
+
+
+@pytest.mark.parametrize("pickled", [b"nonsense", b"", pickle.dumps(Leave("x"))[:-3], b"cno_such_module\nname\n."])
+def test_a_message_that_cannot_be_read_ends_the_connection(wire: Wire, pickled: bytes) -> None:
+    good: FromWorker = Hello("w", Address("host", 1), 1, 0)
+    whole = pickle.dumps(good)
+    wire.other.sendall(struct.pack(">I", len(whole)) + whole + struct.pack(">I", len(pickled)) + pickled)
+    assert wire.loop.run(lambda: bool(wire.closed), LIMIT)
+    assert wire.at_driver == [good]
+    assert wire.closed[0].startswith("a message cannot be read: ")
+
+
+def test_a_peer_that_closes_is_told_once_and_inside_a_message_it_is_said(wire: Wire) -> None:
+    wire.other.sendall(b"\0\0")
+    wire.other.close()
+    assert wire.loop.run(lambda: bool(wire.closed), LIMIT)
+    wire.driver.send(Leave("to nobody"))
+    wire.loop.run_once(0)
+    assert wire.closed == ["the peer closed the connection inside a message"]
+
+
+def test_a_peer_that_dies_while_we_send_is_told_by_the_loop_and_not_inside_send(wire: Wire) -> None:
+    wire.other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    wire.other.close()
+    drain = Drain(Incarnation(Generation(1), Attempt(1)))
+    for _ in range(20):
+        wire.driver.send(drain)
+    assert wire.closed == []
+    assert wire.loop.run(lambda: bool(wire.closed), LIMIT)
+    wire.loop.run_once(0)
+    assert len(wire.closed) == 1
+
+
+def test_nothing_is_told_after_a_close_even_in_the_middle_of_messages(wire: Wire) -> None:
+    worker = wire.worker()
+    seen: list[FromWorker] = []
+
+    def close_at_once(message: FromWorker) -> None:
+        seen.append(message)
+        again.close()
+
+    again = ControlConnection[ToWorker, FromWorker](wire.loop, wire.one.dup(), close_at_once, wire.closed.append)
+    wire.driver.close()
+    for number in range(3):
+        worker.send(Hello("w", Address("host", number), 1, 0))
+    assert wire.loop.run(lambda: bool(seen), LIMIT)
+    for _ in range(3):
+        wire.loop.run_once(0)
+    assert len(seen) == 1
+    worker.close()
+
+
+@dataclass
+class Driver:
+    """Hears beats."""
+
+    loop: EventLoop
+    stack: ExitStack
+    beats: list[str] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+    ends: list[Beats] = field(default_factory=list)
+
+    def listen(self, ports: tuple[int, ...] = (0,)) -> Listener:
+        listener = Listener(
+            self.loop,
+            "127.0.0.1",
+            SECRET,
+            judge=lambda purpose: "",
+            on_connection=self._hear,
+            on_refused=lambda peer, reason: pytest.fail(reason),
+            ports=ports,
+        )
+        self.stack.callback(listener.close)
+        return listener
+
+    def _hear(self, sock: socket.socket, purpose: Purpose, peer: str) -> None:
+        assert isinstance(purpose, HeartbeatOf)
+        worker = purpose.worker
+        self.ends.append(Beats(self.loop, sock, lambda: self.beats.append(worker), lambda: self.ended.append(worker)))
+        self.stack.callback(self.ends[-1].close)
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    loop = EventLoop()
+    with ExitStack() as stack:
+        stack.callback(loop.close)
+        yield Driver(loop, stack)
+
+
+def test_beats_arrive_whatever_the_main_thread_of_the_process_does_and_end_with_stop(driver: Driver) -> None:
+    heartbeat = Heartbeat(driver.listen().address, SECRET, "w", 0.005)
+    assert driver.loop.run(lambda: len(driver.beats) >= 3, LIMIT)
+    heartbeat.stop()
+    assert driver.loop.run(lambda: bool(driver.ended), LIMIT)
+    assert set(driver.beats) == {"w"}
+    assert driver.ended == ["w"]
+    assert not any(thread.name == "heartbeat-w" for thread in threading.enumerate())
+
+
+def test_a_heartbeat_whose_connection_breaks_connects_again(driver: Driver) -> None:
+    heartbeat = Heartbeat(driver.listen().address, SECRET, "w", 0.005)
+    assert driver.loop.run(lambda: bool(driver.beats), LIMIT)
+    driver.ends[0].close()
+    driver.beats.clear()
+    assert driver.loop.run(lambda: len(driver.ends) == 2 and bool(driver.beats), LIMIT)
+    heartbeat.stop()
+
+
+def test_a_heartbeat_begins_when_the_driver_listens_at_last(driver: Driver) -> None:
+    listener = driver.listen()
+    port = listener.address.port
+    listener.close()
+    heartbeat = Heartbeat(Address("127.0.0.1", port), SECRET, "w", 0.005)
+    driver.listen(ports=(port,))
+    assert driver.loop.run(lambda: bool(driver.beats), LIMIT)
+    heartbeat.stop()

@@ -1,0 +1,291 @@
+"""Both sides prove the secret, or the connection ends with a reason; nothing is understood before the proof."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snapshot.host.handshake import (
+    MAX_REASON,
+    NONCE_SIZE,
+    CallerHandshake,
+    HandshakeRefused,
+    HostHandshake,
+    MalformedPurpose,
+    OtherVersion,
+    OverLongPurpose,
+    StrangeBytes,
+    TurnedAway,
+    WrongSecret,
+)
+from snapshot.host.purposes import (
+    MAX_PURPOSE,
+    ChannelOf,
+    ControlOf,
+    HeartbeatOf,
+    Purpose,
+    UnusablePurpose,
+    parse_purpose,
+    purpose_bytes,
+)
+from snapshot.ids import ChannelId
+from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
+
+SECRET = b"s" * 32
+CONTROL = ControlOf("w")
+GREETING = 8 + 1 + 1 + NONCE_SIZE
+
+names = st.text(max_size=30)
+numbers = st.integers(0, 2**32 - 1)
+channels = st.builds(ChannelId, names.map(Uid), names.map(Uid), numbers.map(Partition), numbers.map(Partition), numbers)
+incarnations = st.builds(Incarnation, numbers.map(Generation), numbers.map(Attempt))
+purposes: st.SearchStrategy[Purpose] = (
+    st.builds(ControlOf, names) | st.builds(HeartbeatOf, names) | st.builds(ChannelOf, channels, incarnations)
+)
+secrets = st.binary(min_size=16, max_size=40)
+nonces = st.binary(min_size=NONCE_SIZE, max_size=NONCE_SIZE)
+
+
+def host(secret: bytes = SECRET, nonce: bytes = b"h" * NONCE_SIZE) -> HostHandshake:
+    return HostHandshake(secret, nonce)
+
+
+def caller(secret: bytes = SECRET, nonce: bytes = b"c" * NONCE_SIZE, purpose: Purpose = CONTROL) -> CallerHandshake:
+    return CallerHandshake(secret, nonce, purpose)
+
+
+def told(side: HostHandshake | CallerHandshake, sent: bytes, step: int = 10_000) -> bytes:
+    """What a side says to these bytes, of which it reads no more than it wants, in pieces of at most `step`."""
+    said = b""
+    while sent:
+        wanted = min(side.wanted, step)
+        assert wanted, "it is not its turn to read"
+        said += side.receive(sent[:wanted])
+        sent = sent[wanted:]
+    return said
+
+
+def proved(a: CallerHandshake, b: HostHandshake, step: int = 10_000) -> None:
+    told(b, told(a, told(b, a.greeting, step), step), step)
+
+
+@given(purposes, secrets, nonces, nonces, st.integers(1, 200))
+def test_both_sides_agree_on_the_purpose_whatever_the_pieces(
+    purpose: Purpose, secret: bytes, ours: bytes, theirs: bytes, step: int
+) -> None:
+    if ours == theirs:
+        return
+    a, b = caller(secret, ours, purpose), host(secret, theirs)
+    proved(a, b, step)
+    assert b.purpose == purpose
+    assert [a.accepted, told(a, b.accept(), step), a.accepted] == [False, b"", True]
+    assert a.wanted == b.wanted == 0
+
+
+@given(st.text(max_size=300))
+def test_the_caller_hears_why_it_is_turned_away(reason: str) -> None:
+    a, b = caller(), host()
+    proved(a, b)
+    with pytest.raises(TurnedAway) as refusal:
+        told(a, b.refuse(reason))
+    assert str(refusal.value) == reason
+    assert not a.accepted
+
+
+def test_a_reason_that_is_too_long_is_cut_off() -> None:
+    a, b = caller(), host()
+    proved(a, b)
+    with pytest.raises(TurnedAway, match=rf"^x{{{MAX_REASON}}}$"):
+        told(a, b.refuse("x" * 70_000))
+
+
+def test_a_host_refuses_who_has_another_secret_before_it_looks_at_the_purpose() -> None:
+    a, b = caller(b"other" * 8), host()
+    with pytest.raises(WrongSecret):
+        proved(a, b)
+    assert b.purpose is None
+    assert b.parting == b""
+    with pytest.raises(ValueError, match="not proved"):
+        b.accept()
+
+
+def test_a_caller_refuses_a_host_that_has_another_secret_and_claims_to_accept() -> None:
+    a, b, impostor = caller(), host(), host(b"other" * 8)
+    claim = told(a, told(b, a.greeting))
+    told(impostor, caller(b"other" * 8).greeting)
+    told(b, claim)
+    forged = bytes(32) + b.accept()[32:]
+    with pytest.raises(WrongSecret):
+        told(a, forged)
+    assert not a.accepted
+
+
+def test_what_was_recorded_proves_nothing_to_a_host_with_a_fresh_nonce() -> None:
+    a, b = caller(), host()
+    claim = told(a, told(b, a.greeting))
+    again = host(nonce=b"H" * NONCE_SIZE)
+    told(again, a.greeting)
+    with pytest.raises(WrongSecret):
+        told(again, claim)
+
+
+def test_a_recorded_answer_proves_nothing_to_a_caller_with_a_fresh_nonce() -> None:
+    a, b = caller(), host()
+    greeting = told(b, a.greeting)
+    told(b, told(a, greeting))
+    answer = b.accept()
+    again = caller(nonce=b"C" * NONCE_SIZE)
+    told(again, greeting)
+    with pytest.raises(WrongSecret):
+        told(again, answer)
+
+
+def test_what_a_side_said_proves_nothing_when_it_is_sent_back() -> None:
+    a = caller()
+    with pytest.raises(StrangeBytes, match="sent back"):
+        told(a, a.greeting)
+    a = caller()
+    claim = told(a, told(host(), a.greeting))
+    with pytest.raises(HandshakeRefused):
+        told(a, claim)
+    # An attacker that takes the host's nonce for its own, on a second connection, does not get the caller's proof.
+    b = host()
+    mine = a.greeting[:10] + b"h" * NONCE_SIZE
+    with pytest.raises(StrangeBytes, match="sent back"):
+        told(b, mine)
+
+
+@given(st.integers(0, 8 * 200 - 1))
+def test_a_flipped_bit_anywhere_is_refused(bit: int) -> None:
+    a, b = caller(), host()
+    parts = [bytearray(a.greeting)]
+    parts.append(bytearray(told(b, bytes(parts[0]))))
+    parts.append(bytearray(told(a, bytes(parts[1]))))
+    told(b, bytes(parts[2]))
+    parts.append(bytearray(b.accept()))
+    flat = [(part, at) for part, content in enumerate(parts) for at in range(len(content))]
+    part, at = flat[bit // 8 % len(flat)]
+    parts[part][at] ^= 1 << bit % 8
+    a, b = caller(), host()
+    sides: list[HostHandshake | CallerHandshake] = [b, a]
+    with suppress(HandshakeRefused):  # if nothing is refused, one waits for bytes that never come
+        for number, content in enumerate(parts):
+            told(sides[number % 2], bytes(content))
+            if number == 2 and b.purpose is not None:
+                b.accept()
+    assert not a.accepted
+
+
+@given(st.binary(min_size=1, max_size=5_000))
+def test_random_bytes_are_refused_by_name_or_waited_for_and_nothing_is_said_to_them(stream: bytes) -> None:
+    b = host()
+    said = b""
+    try:
+        while stream:
+            said += b.receive(stream[: b.wanted])
+            stream = stream[b.wanted or 1 :]
+    except StrangeBytes:
+        pass
+    assert said == b""
+    assert b.purpose is None
+
+
+@given(st.binary(min_size=1, max_size=5_000))
+def test_random_bytes_behind_a_greeting_prove_nothing(stream: bytes) -> None:
+    b = host()
+    told(b, caller().greeting)
+    try:
+        while stream:
+            wanted = b.wanted
+            assert b.receive(stream[:wanted]) == b""
+            stream = stream[wanted:]
+    except (WrongSecret, OverLongPurpose):
+        pass
+    assert b.purpose is None
+
+
+def test_a_web_browser_is_refused_by_its_first_bytes() -> None:
+    with pytest.raises(StrangeBytes, match="GET / HTTP"):
+        told(host(), b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n" + bytes(10))
+
+
+def test_another_version_is_named_on_both_sides() -> None:
+    b = host()
+    greeting = bytearray(caller().greeting)
+    greeting[8] = 9
+    with pytest.raises(OtherVersion, match="version 9"):
+        told(b, bytes(greeting))
+    newer = bytearray(b.parting)
+    newer[8] = 9
+    with pytest.raises(OtherVersion, match="version 9"):
+        told(caller(), bytes(newer))
+
+
+def test_no_more_is_read_than_a_purpose_may_have() -> None:
+    b = host()
+    told(b, caller().greeting)
+    with pytest.raises(OverLongPurpose, match="65535 bytes"):
+        told(b, bytes(32) + b"\xff\xff")
+    with pytest.raises(UnusablePurpose, match="use shorter names"):
+        caller(purpose=ControlOf("w" * MAX_PURPOSE))
+
+
+def test_who_says_more_than_is_its_turn_is_refused() -> None:
+    b = host()
+    with pytest.raises(StrangeBytes):
+        b.receive(caller().greeting + b"more")
+    a, b = caller(), host()
+    proved(a, b)
+    assert b.wanted == 0
+    with pytest.raises(StrangeBytes):
+        b.receive(b"more")
+
+
+def test_a_purpose_without_sense_is_refused_after_the_proof_and_the_caller_hears_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("snapshot.host.handshake.purpose_bytes", lambda purpose: b'["telephone"]')
+    a, b = caller(), host()
+    with pytest.raises(MalformedPurpose, match="telephone"):
+        proved(a, b)
+    with pytest.raises(TurnedAway, match="telephone"):
+        told(a, b.parting)
+
+
+@given(
+    st.binary(max_size=80)
+    | st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), st.lists).map(
+        lambda value: json.dumps(value).encode()
+    )
+    | st.lists(st.just("channel") | names | numbers | st.integers() | st.booleans(), min_size=6, max_size=9).map(
+        lambda value: json.dumps(value).encode()
+    )
+)
+def test_a_purpose_is_read_as_it_was_written_or_refused(sent: bytes) -> None:
+    try:
+        purpose = parse_purpose(sent)
+    except UnusablePurpose:
+        return
+    assert parse_purpose(purpose_bytes(purpose)) == purpose
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"[" * MAX_PURPOSE, b"9" * MAX_PURPOSE, b'["control", 1]', b'["channel","a","b",0,0,0,1,true]', b"\xff", b"{}"],
+    ids=["deep", "large number", "no name", "a truth", "no text", "no list"],
+)
+def test_a_strange_purpose_is_refused_by_name(sent: bytes) -> None:
+    with pytest.raises(UnusablePurpose):
+        parse_purpose(sent)
+
+
+def test_a_secret_or_a_nonce_of_a_wrong_length_is_a_mistake_of_ours() -> None:
+    with pytest.raises(ValueError, match="16 bytes at least"):
+        host(b"short")
+    with pytest.raises(ValueError, match="32 bytes"):
+        host(nonce=os.urandom(8))

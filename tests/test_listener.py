@@ -1,0 +1,264 @@
+"""Who gets in at a process's port and who does not, with real sockets; the honest get in whatever the strangers do."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import pytest
+
+from snapshot.host.connector import Connecting
+from snapshot.host.event_loop import EventLoop
+from snapshot.host.listener import Listener, PortTaken, StrangerLimits
+from snapshot.host.messages import Address
+from snapshot.host.purposes import ControlOf, HeartbeatOf, Purpose
+
+LIMIT = 10.0
+SECRET = b"s" * 32
+CONTROL = ControlOf("w")
+HOME = "127.0.0.1"
+
+
+@dataclass
+class Scene:
+    """A listener, what it told, and those who connected to it."""
+
+    loop: EventLoop
+    stack: ExitStack
+    purposes: list[Purpose] = field(default_factory=list)
+    hosted: list[socket.socket] = field(default_factory=list)
+    connected: list[socket.socket] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+    def listen(
+        self,
+        judge: Callable[[Purpose], str] = lambda purpose: "",
+        limits: StrangerLimits | None = None,
+        ports: tuple[int, ...] = (0,),
+    ) -> Listener:
+        listener = Listener(
+            self.loop,
+            HOME,
+            SECRET,
+            judge=judge,
+            on_connection=self._hosted,
+            on_refused=lambda peer, reason: self.refused.append(f"{peer}: {reason}"),
+            ports=ports,
+            limits=limits,
+        )
+        self.stack.callback(listener.close)
+        return listener
+
+    def connect(
+        self,
+        address: Address,
+        secret: bytes = SECRET,
+        purpose: Purpose = CONTROL,
+        seconds: float = LIMIT,
+    ) -> Connecting:
+        return Connecting(self.loop, address, secret, purpose, self._connected, self.failed.append, seconds=seconds)
+
+    def stranger(self, address: Address, says: bytes = b"") -> socket.socket:
+        sock = self.stack.enter_context(socket.create_connection((address.host, address.port)))
+        sock.sendall(says)
+        sock.setblocking(False)
+        return sock
+
+    def until(self, true: Callable[[], bool]) -> None:
+        assert self.loop.run(true, LIMIT), f"it did not happen; refused: {self.refused}, failed: {self.failed}"
+
+    def _hosted(self, sock: socket.socket, purpose: Purpose, peer: str) -> None:
+        self.hosted.append(self.stack.enter_context(sock))
+        self.purposes.append(purpose)
+
+    def _connected(self, sock: socket.socket) -> None:
+        self.connected.append(self.stack.enter_context(sock))
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    loop = EventLoop()
+    with ExitStack() as stack:
+        stack.callback(loop.close)
+        yield Scene(loop, stack)
+
+
+def is_closed(sock: socket.socket) -> bool:
+    try:
+        return sock.recv(100) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def test_who_knows_the_secret_gets_in_and_both_ends_can_talk(scene: Scene) -> None:
+    listener = scene.listen()
+    scene.connect(listener.address, purpose=HeartbeatOf("w"))
+    scene.until(lambda: bool(scene.hosted and scene.connected))
+    assert scene.purposes == [HeartbeatOf("w")]
+    scene.hosted[0].send(b"down")
+    scene.connected[0].send(b"up")
+    scene.connected[0].setblocking(True)
+    scene.hosted[0].setblocking(True)
+    assert scene.connected[0].recv(10) == b"down"
+    assert scene.hosted[0].recv(10) == b"up"
+    assert listener.strangers == 0
+    assert scene.refused == scene.failed == []
+
+
+def test_what_the_host_says_right_after_the_handshake_is_not_swallowed_by_it(scene: Scene) -> None:
+    listener = scene.listen()
+    scene.until(lambda: not scene.hosted)
+    connecting = scene.connect(listener.address)
+    while not scene.hosted:
+        scene.loop.run_once(LIMIT)
+    scene.hosted[0].send(b"first frame")
+    scene.until(lambda: bool(scene.connected))
+    scene.connected[0].setblocking(True)
+    assert scene.connected[0].recv(100) == b"first frame"
+    connecting.cancel()
+    assert scene.connected[0].fileno() >= 0
+
+
+def test_a_wrong_secret_is_refused_on_both_sides_and_not_tried_again(scene: Scene) -> None:
+    listener = scene.listen()
+    scene.connect(listener.address, secret=b"another secret!!")
+    scene.until(lambda: bool(scene.failed))
+    assert "it has another one" in scene.failed[0]
+    assert str(listener.address) in scene.failed[0]
+    assert "WrongSecret" in scene.refused[0]
+    assert len(scene.refused) == 1
+    assert scene.refused[0].startswith(HOME)
+
+
+def test_who_is_not_wanted_hears_why_and_it_is_reported(scene: Scene) -> None:
+    listener = scene.listen(judge=lambda purpose: f"no {purpose} today")
+    scene.connect(listener.address)
+    scene.until(lambda: bool(scene.failed))
+    assert "TurnedAway: no control of w today" in scene.failed[0]
+    assert "no control of w today" in scene.refused[0]
+    assert scene.hosted == []
+
+
+@pytest.mark.parametrize("says", [b"GET / HTTP/1.1\r\n\r\n" + bytes(50), bytes(100), b"\x80\x04\x95" + bytes(60)])
+def test_strange_bytes_are_refused_and_answered_with_nothing(scene: Scene, says: bytes) -> None:
+    listener = scene.listen()
+    stranger = scene.stranger(listener.address, says)
+    scene.until(lambda: bool(scene.refused))
+    assert "StrangeBytes" in scene.refused[0]
+    assert is_closed(stranger)
+
+
+def test_fuzzed_bytes_for_a_while_are_all_refused_and_an_honest_peer_gets_in(scene: Scene) -> None:
+    listener = scene.listen()
+    chance = random.Random(1)
+    for _ in range(200):
+        stranger = scene.stranger(listener.address, chance.randbytes(chance.randrange(200)))
+        stranger.shutdown(socket.SHUT_WR)
+        scene.loop.run_once(0)
+    scene.connect(listener.address)
+    scene.until(lambda: bool(scene.connected) and len(scene.refused) == 200)
+    assert listener.strangers == 0
+    assert len(scene.hosted) == 1
+
+
+def test_who_is_too_slow_is_refused(scene: Scene) -> None:
+    listener = scene.listen(limits=StrangerLimits(patience=0.02))
+    stranger = scene.stranger(listener.address, b"epoch")
+    scene.until(lambda: bool(scene.refused))
+    assert "TooSlow: it took longer than 0.02 seconds" in scene.refused[0]
+    assert is_closed(stranger)
+
+
+def test_strangers_who_say_nothing_make_room_for_an_honest_peer(scene: Scene) -> None:
+    listener = scene.listen(limits=StrangerLimits(connections=4, patience=LIMIT, grace=0.02))
+    strangers = [scene.stranger(listener.address) for _ in range(6)]
+    scene.connect(listener.address)
+    scene.until(lambda: bool(scene.connected))
+    assert listener.strangers <= 4
+    assert all("TooManyStrangers" in refused for refused in scene.refused)
+    assert is_closed(strangers[0])
+
+
+def test_there_are_never_more_strangers_than_allowed(scene: Scene) -> None:
+    listener = scene.listen(limits=StrangerLimits(connections=4, patience=LIMIT, grace=LIMIT))
+    strangers = [scene.stranger(listener.address) for _ in range(6)]
+    most = 0
+    for _ in range(20):
+        scene.loop.run_once(0.001)
+        most = max(most, listener.strangers)
+    assert most == 4
+    strangers[2].close()
+    scene.until(lambda: bool(scene.refused))
+    assert "HungUp" in scene.refused[0]
+    scene.until(lambda: listener.strangers == 4)
+
+
+def test_many_honest_peers_at_once_all_get_in(scene: Scene) -> None:
+    listener = scene.listen(limits=StrangerLimits(connections=4))
+    for number in range(60):
+        scene.connect(listener.address, purpose=ControlOf(str(number)))
+    scene.until(lambda: len(scene.hosted) == len(scene.connected) == 60)
+    assert {str(purpose) for purpose in scene.purposes} == {f"control of {number}" for number in range(60)}
+    assert scene.refused == []
+
+
+def test_a_port_that_is_taken_is_named_and_the_next_of_a_range_is_used(scene: Scene) -> None:
+    taken = scene.listen().address.port
+    with pytest.raises(PortTaken, match=f"port {taken} at {HOME} is taken"):
+        scene.listen(ports=(taken,))
+    other = scene.listen(ports=(taken, 0)).address.port
+    assert other not in (taken, 0)
+
+
+def test_who_listens_later_is_reached_as_long_as_there_is_time(scene: Scene) -> None:
+    with socket.socket() as reserved:
+        reserved.bind((HOME, 0))
+        port = int(reserved.getsockname()[1])
+        scene.connect(Address(HOME, port))
+        scene.loop.run_once(LIMIT)
+        scene.loop.run_once(LIMIT)
+    scene.listen(ports=(port,))
+    scene.until(lambda: bool(scene.connected))
+
+
+def test_who_never_listens_is_given_up_with_the_reason(scene: Scene) -> None:
+    with socket.socket() as reserved:
+        reserved.bind((HOME, 0))
+        scene.connect(Address(HOME, int(reserved.getsockname()[1])), seconds=0.1)
+        scene.until(lambda: bool(scene.failed))
+    assert "Connection refused, and the time is over" in scene.failed[0]
+
+
+def test_a_host_that_accepts_and_says_nothing_is_given_up(scene: Scene) -> None:
+    with socket.create_server((HOME, 0)) as mute:
+        scene.connect(Address(HOME, int(mute.getsockname()[1])), seconds=0.05)
+        scene.until(lambda: bool(scene.failed))
+    assert "time" in scene.failed[0] or "longer than" in scene.failed[0]
+    assert len(scene.failed) == 1
+
+
+def test_an_unknown_host_is_named(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.connect(Address("nowhere.invalid", 1))
+    scene.until(lambda: bool(scene.failed))
+    assert "nowhere.invalid:1" in scene.failed[0]
+
+
+def test_nothing_is_told_after_a_cancel_or_a_close(scene: Scene) -> None:
+    listener = scene.listen()
+    stranger = scene.stranger(listener.address)
+    scene.until(lambda: listener.strangers == 1)
+    connecting = scene.connect(listener.address)
+    connecting.cancel()
+    connecting.cancel()
+    listener.close()
+    for _ in range(5):
+        scene.loop.run_once(0.001)
+    assert scene.connected == scene.hosted == []
+    assert scene.failed == scene.refused == []
+    assert is_closed(stranger)
