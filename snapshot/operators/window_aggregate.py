@@ -1,0 +1,135 @@
+"""Aggregates of each key and window: built-in or a user's own, in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from snapshot.operators.aggregated import (
+    declared,
+    key_arrays,
+    key_fields,
+    key_problems,
+    output_problems,
+    read_columns,
+    result_fields,
+)
+from snapshot.operators.window_kinds import Session, Window
+from snapshot.operators.window_operator import Lateness, WindowOperator
+from snapshot.operators.windowed import END, SPAN_FIELDS, START, is_timed, late_side, span_arrays, window_problems
+from snapshot.program.operator import Input, Operator, OperatorContext
+from snapshot.program.rows import Rows, keys_in
+from statebackend.states.declarations import Declaration
+from statebackend.states.namespaces import Window as Span
+from statebackend.tables.table import Table
+from statebackend.tables.table_spec import Aggregated
+from statebackend.tables.turns import last_rows
+
+_TOTALS: Final = "totals"
+
+_AT_ONCE: Final = 1 << 16
+"""So many results are emitted together at most."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowAggregate:
+    """Aggregates of the rows of each key in each window.
+
+    `lateness_ms` is for how long a window takes rows after it gave its results; it then gives those of their keys
+    again. Rows that come still later go to the side "late" if `late`, else they are dropped and counted.
+    """
+
+    window: Window
+    outputs: Mapping[str, Aggregated]
+    input: Input
+    lateness_ms: int = 0
+    late: bool = False
+
+    @property
+    def label(self) -> str:
+        """Its outputs and windows."""
+        return f"aggregate({', '.join(self.outputs)}) in {self.window}"
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """One, keyed."""
+        return (self.input,)
+
+    @property
+    def states(self) -> Mapping[str, Declaration[Any]]:
+        """One table."""
+        return {_TOTALS: declared(self.outputs)}
+
+    @property
+    def output(self) -> pa.Schema:
+        """The key's columns, the window's, then a column for each output."""
+        return pa.schema([*key_fields(self.input), *SPAN_FIELDS, *result_fields(self.outputs)])
+
+    @property
+    def timed(self) -> bool:
+        """If the windows are of event time."""
+        return is_timed(self.window)
+
+    @property
+    def sides(self) -> Mapping[str, pa.Schema]:
+        """That for late rows, if it was asked for."""
+        return late_side(self.input, self.late)
+
+    def check(self) -> Sequence[str]:
+        """What is wrong with windows, key, columns and names."""
+        return [
+            *window_problems(self.window, self.input, self.lateness_ms, self.late),
+            *key_problems(self.input),
+            *output_problems(self.outputs, self.input, (*self.input.keys, START, END)),
+        ]
+
+    def open(self, context: OperatorContext) -> Operator:
+        """Open it in a partition."""
+        assert not isinstance(self.window, Session)
+        return WindowOperator(self.window, Lateness(self.lateness_ms, self.late), _Totals(self, context), context)
+
+
+class _Totals:
+    """The aggregates of all windows: a namespace of the table for each."""
+
+    def __init__(self, plan: WindowAggregate, context: OperatorContext) -> None:
+        self._plan, self._emit, self._state = plan, context.emit, context.state
+        self._table: Table = context.state[_TOTALS]
+        self._schema, self._timed = plan.output, plan.timed
+
+    def windows(self) -> Iterator[Span]:
+        """Those that the table has."""
+        return map(Span.of, self._table.namespaces())
+
+    def add(self, window: Span, rows: Rows, again: bool) -> None:
+        """Fold rows in."""
+        plan, namespace = self._plan, window.namespace
+        keys = self._state.keys(keys_in(rows.batch, plan.input.keys))
+        slots = self._table.update(keys, read_columns(plan.outputs, rows.batch), namespace)
+        if again:
+            last = last_rows(slots)
+            some = rows.batch.take(pa.array(last))
+            columns = [some.column(name) for name in plan.input.keys]
+            self._give(window, columns, self._table.results(slots[last], namespace))
+
+    def fire(self, window: Span) -> None:
+        """Emit the results of all keys."""
+        found = self._table.keys_and_results(window.namespace)
+        columns = key_arrays(found.keys, self._state.key_type, self._plan.input)
+        self._give(window, columns, found.results)
+
+    def drop(self, window: Span) -> None:
+        """Forget the window."""
+        self._table.drop(window.namespace)
+
+    def _give(self, window: Span, keys: Sequence[pa.Array], results: pa.RecordBatch) -> None:
+        columns = [*keys, *span_arrays(window, results.num_rows), *results.columns]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        times = np.full(results.num_rows, window.end - 1) if self._timed else None
+        given = Rows(batch, times)
+        for first in range(0, len(given), _AT_ONCE):
+            self._emit(given.slice(first, min(_AT_ONCE, len(given) - first)))

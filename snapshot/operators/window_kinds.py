@@ -1,0 +1,119 @@
+"""How time is divided into windows: the kinds that a program chooses from.
+
+What always holds: they are plain data; what is wrong with one is said by `problems`, never found while it runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Self, TypeAlias
+
+from snapshot.program.durations import Duration, in_words, milliseconds
+
+Time: TypeAlias = Literal["event", "processing"]
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Tumbling:
+    """Windows of one size, one after the other: `Tumbling("5s")`. One of them begins `offset` after 1970 began."""
+
+    size: int
+    offset: int
+    time: Time
+
+    def __init__(self, size: Duration, offset: Duration = 0, *, time: Time = "event") -> None:
+        """In event time, or in the time at which rows come."""
+        _set(self, size=milliseconds(size), offset=milliseconds(offset), time=time)
+
+    @classmethod
+    def processing(cls, size: Duration, offset: Duration = 0) -> Self:
+        """The windows in processing time."""
+        return cls(size, offset, time="processing")
+
+    @property
+    def slide(self) -> int:
+        """How far apart windows begin."""
+        return self.size
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why there can be no such windows."""
+        return () if self.size else ("windows last longer than 0 ms: give Tumbling a size",)
+
+    def __str__(self) -> str:
+        return f"{in_words(self.size)} windows{_of(self.time)}"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Sliding:
+    """Windows of one size, of which one begins every `slide`: a row is in all that hold its time."""
+
+    size: int
+    slide: int
+    offset: int
+    time: Time
+
+    def __init__(self, size: Duration, slide: Duration, offset: Duration = 0, *, time: Time = "event") -> None:
+        """In event time, or in the time at which rows come."""
+        _set(self, size=milliseconds(size), slide=milliseconds(slide), offset=milliseconds(offset), time=time)
+
+    @classmethod
+    def processing(cls, size: Duration, slide: Duration, offset: Duration = 0) -> Self:
+        """The windows in processing time."""
+        return cls(size, slide, offset, time="processing")
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why there can be no such windows."""
+        if not self.slide:
+            return ("windows slide by more than 0 ms: give Sliding a slide",)
+        if self.slide > self.size:
+            return (
+                f"windows of {in_words(self.size)} that slide by {in_words(self.slide)} leave out what is between "
+                f"them: slide by less, or drop those rows with a filter",
+            )
+        return ()
+
+    def __str__(self) -> str:
+        return f"{in_words(self.size)} windows each {in_words(self.slide)}{_of(self.time)}"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Session:
+    """The rows of a key between which less than `gap` passes; a session ends a gap after its last row."""
+
+    gap: int
+    time: Time
+
+    def __init__(self, gap: Duration, *, time: Time = "event") -> None:
+        """In event time, or in the time at which rows come."""
+        _set(self, gap=milliseconds(gap), time=time)
+
+    @classmethod
+    def processing(cls, gap: Duration) -> Self:
+        """The sessions in processing time."""
+        return cls(gap, time="processing")
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why there can be no such sessions."""
+        return () if self.gap else ("sessions end after a gap of more than 0 ms: give Session a gap",)
+
+    def __str__(self) -> str:
+        return f"sessions with gaps of {in_words(self.gap)}{_of(self.time)}"
+
+
+Window: TypeAlias = "Tumbling | Sliding | Session"
+"""What a program can choose."""
+
+Aligned: TypeAlias = "Tumbling | Sliding"
+"""Windows that are the same for all keys."""
+
+
+def _set(window: object, **fields: object) -> None:
+    for name, value in fields.items():
+        object.__setattr__(window, name, value)
+
+
+def _of(time: Time) -> str:
+    return "" if time == "event" else " of processing time"

@@ -1,0 +1,9 @@
+"""Windows: what a program says of them, and the operators that work in them."""
+
+from __future__ import annotations
+
+from snapshot.operators.window_aggregate import WindowAggregate
+from snapshot.operators.window_kinds import Session, Sliding, Tumbling, Window
+from snapshot.operators.window_operator import LATE
+
+__all__ = ["LATE", "Session", "Sliding", "Tumbling", "Window", "WindowAggregate"]

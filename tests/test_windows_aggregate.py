@@ -1,0 +1,161 @@
+"""Aggregates in tumbling and sliding windows against plain Python, cut, restored and rescaled at any point."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from snapshot.frames import LATEST
+from snapshot.operators.window_operator import WindowOperator
+from snapshot.operators.windows import Sliding, Tumbling, WindowAggregate
+from snapshot.program.operator import Input
+from snapshot.testing.operators import OperatorHarness
+from statebackend.tables.aggregations import Count, Sum
+from statebackend.tables.table_spec import Aggregated
+from tests.window_models import AlignedModel, Row, moment
+
+GROUPS = 8
+SCHEMA = pa.schema([("user", pa.string()), ("amount", pa.int64())])
+OUTPUTS = {"count": Aggregated(Count()), "sum": Aggregated(Sum(int), "amount")}
+
+Backend = Literal["heap", "rocksdb"]
+Step = list[tuple[Row, int]] | int | None
+
+rows = st.tuples(st.sampled_from([None, "a", "b", "c"]), st.none() | st.integers(-5, 5))
+batches = st.lists(st.tuples(rows, st.integers(-10, 40)), min_size=1, max_size=20)
+steps = st.lists(batches | st.integers(-12, 45) | st.none(), max_size=8)
+"""Rows, watermarks, and cuts after which it goes on from there."""
+
+kinds = st.builds(Tumbling, st.integers(1, 15), st.integers(0, 20)) | st.tuples(
+    st.integers(1, 15), st.integers(1, 15), st.integers(0, 20)
+).map(lambda sizes: Sliding(max(sizes[:2]), min(sizes[:2]), sizes[2]))
+
+
+def operator(kind: Tumbling | Sliding, lateness: int = 0, late: bool = False, timed: bool = True) -> WindowAggregate:
+    return WindowAggregate(kind, OUTPUTS, Input(SCHEMA, ("user",), timed), lateness, late)
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@settings(max_examples=settings().max_examples // 2)
+@given(
+    kind=kinds, lateness=st.sampled_from([0, 1, 12]), late=st.booleans(), work=steps, sizes=st.lists(st.integers(1, 3))
+)
+def test_every_result_is_that_of_a_plain_model(
+    backend: Backend, kind: Tumbling | Sliding, lateness: int, late: bool, work: list[Step], sizes: list[int]
+) -> None:
+    model, now = AlignedModel(kind, lateness), -100
+    with tempfile.TemporaryDirectory() as folder:
+        harness = OperatorHarness(operator(kind, lateness, late), Path(folder), max_parallelism=GROUPS, backend=backend)
+        try:
+            for step in [*work, None, LATEST]:
+                harness.clear()
+                model.late.clear()
+                if step is None:
+                    snapshot = harness.cut()
+                    harness.close()
+                    harness = OperatorHarness(
+                        operator(kind, lateness, late),
+                        Path(folder),
+                        parallelism=sizes.pop() if sizes else 1,
+                        max_parallelism=GROUPS,
+                        backend=backend,
+                        snapshot=snapshot,
+                    )
+                    continue
+                if isinstance(step, int):
+                    now = max(now, step)
+                    expected = model.watermark(now)
+                    harness.watermark(now)
+                else:
+                    expected = model.rows(step)
+                    harness.rows([row for row, _ in step], [time for _, time in step])
+                found = zip(map(tuple, harness.emitted()), harness.emitted_times(), strict=True)
+                assert sorted(found, key=repr) == sorted(expected, key=repr)
+                side = sorted(map(tuple, harness.emitted("late")), key=repr)
+                assert side == (sorted(model.late, key=repr) if late else [])
+        finally:
+            harness.close()
+
+
+def test_windows_fire_by_their_ends_when_the_watermark_jumps(tmp_path: Path) -> None:
+    with OperatorHarness(operator(Sliding(10, 5)), tmp_path) as harness:
+        harness.rows([("a", 1), ("a", 2)], [12, 3])
+        harness.watermark(9)
+        assert [tuple(row) for row in harness.emitted()] == [("a", moment(-5), moment(5), 1, 2)]
+        harness.watermark(20)
+        assert [row.window_start for row in harness.emitted()] == [moment(-5), moment(0), moment(5), moment(10)]
+        assert harness.emitted_times() == [4, 9, 14, 19]
+
+
+def test_rows_that_are_too_late_are_counted_if_nobody_wants_them(tmp_path: Path) -> None:
+    with OperatorHarness(operator(Tumbling(10), lateness=5), tmp_path) as harness:
+        harness.watermark(15)
+        harness.rows([("a", 1), ("a", 2), ("b", 3)], [9, 10, 8])
+        partition = harness._members[0].operator
+        assert isinstance(partition, WindowOperator)
+        assert partition.dropped == 2
+        harness.watermark(20)
+        assert [tuple(row) for row in harness.emitted()] == [("a", moment(10), moment(20), 1, 2)]
+
+
+def test_windows_of_processing_time_fire_when_they_are_woken_also_after_a_restore(tmp_path: Path) -> None:
+    declared = operator(Tumbling.processing(10), timed=False)
+    with OperatorHarness(declared, tmp_path) as harness:
+        assert harness.wakes_at() is None
+        harness.now = 103
+        harness.rows([("a", 1), ("b", 2)])
+        assert harness.wakes_at() == 110
+        snapshot = harness.cut()
+    with OperatorHarness(declared, tmp_path, parallelism=2, snapshot=snapshot) as harness:
+        assert harness.wakes_at() == 110
+        harness.now = 125
+        harness.rows([("a", 4)])
+        harness.wake(125)
+        assert {tuple(row) for row in harness.emitted()} == {
+            ("a", moment(100), moment(110), 1, 1),
+            ("b", moment(100), moment(110), 1, 2),
+        }
+        assert harness.emitted_times() == [None, None]
+        assert harness.wakes_at() == 130
+        harness.clear()
+        harness.watermark(LATEST)
+        assert [tuple(row) for row in harness.emitted()] == [("a", moment(120), moment(130), 1, 4)]
+
+
+def test_keys_of_several_columns_come_out_as_they_came_in(tmp_path: Path) -> None:
+    schema = pa.schema(
+        [("shop", pa.int16()), ("user", pa.large_string()), ("tag", pa.dictionary(pa.int32(), pa.string()))]
+    )
+    declared = WindowAggregate(Tumbling(10), {"n": Aggregated(Count())}, Input(schema, ("user", "tag", "shop"), True))
+    with OperatorHarness(declared, tmp_path) as harness:
+        batch = pa.RecordBatch.from_pylist(
+            [{"shop": 1, "user": "a", "tag": "x"}, {"shop": None, "user": None, "tag": None}], schema
+        )
+        harness.rows(batch, [1, 2])
+        harness.watermark(10)
+        assert {tuple(row)[:3] for row in harness.emitted()} == {("a", "x", 1), (None, None, None)}
+
+
+def test_mistakes_are_found_without_running() -> None:
+    assert operator(Tumbling("5s")).check() == []
+    assert operator(Tumbling(0)).check() == ["windows last longer than 0 ms: give Tumbling a size"]
+    assert operator(Sliding(5, 0)).check() == ["windows slide by more than 0 ms: give Sliding a slide"]
+    assert operator(Sliding("5s", "1m")).check() == [
+        "windows of 5 s that slide by 1 min leave out what is between them: slide by less, or drop those rows with a "
+        "filter"
+    ]
+    assert operator(Sliding(5, 5), timed=False).check() == [
+        "the rows have no event time: say where it is with with_event_time, or use Sliding.processing"
+    ]
+    assert operator(Tumbling.processing(5), 7, late=True).check() == [
+        "no row is late in processing time: leave lateness and late out"
+    ]
+    assert operator(Tumbling(5), -1).check() == ["a lateness of -1 ms is negative"]
+    twice = WindowAggregate(Tumbling(5), {"window_end": Aggregated(Count())}, Input(SCHEMA, ("user",), True))
+    assert twice.check() == ["two columns of the output are called 'window_end': give the aggregate another name"]
