@@ -10,12 +10,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from snapshot.operators.keyed_function import ProcessContext as ProcessContext
+    from snapshot.operators.process import KeyedProcess as KeyedProcess
+    from snapshot.operators.windows import Session as Session
+    from snapshot.operators.windows import Sliding as Sliding
+    from snapshot.operators.windows import Tumbling as Tumbling
     from snapshot.program.plan import EventTime as EventTime
     from snapshot.program.problems import ProgramError as ProgramError
     from snapshot.program.program import Program as Program
     from snapshot.program.stream import Stream as Stream
 
 _HOME = {
+    "operators.keyed_function": ("ProcessContext",),
+    "operators.process": ("KeyedProcess",),
+    "operators.windows": ("Session", "Sliding", "Tumbling"),
     "program.plan": ("EventTime",),
     "program.problems": ("ProgramError",),
     "program.program": ("Program",),

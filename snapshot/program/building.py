@@ -47,8 +47,6 @@ def transform_of(node: Changed | Selected, given: pa.Schema) -> Transform:
         _refuse_unknown(node.columns, given)
         return transforms.Select(node.columns, given)
     function, output = node.function, given if node.schema is None else _schema(node.schema)
-    if not callable(function):
-        raise CannotBuild([f"{function!r} cannot be called; give a function"])
     match node.change:
         case Change.MAP:
             return transforms.MapRows(function, given, output)
@@ -179,11 +177,11 @@ def _instance(function: object) -> object:
 
 def _output(work: Processing, function: object) -> pa.Schema:
     declared = work.schema if work.schema is not None else getattr(function, "output", None)
-    if declared is None:
+    if work.schema is None and not isinstance(declared, pa.Schema | Mapping):
         raise CannotBuild(
             ["it is not said which rows come out; give schema={...}, or the class an attribute output = {...}"]
         )
-    return _schema(declared)
+    return _schema(cast("SchemaLike", declared))
 
 
 def _schema(declared: SchemaLike) -> pa.Schema:

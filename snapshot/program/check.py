@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from snapshot.program.nodes import Node, Operated, Read, Rebalanced, Written, before, label_of, place_of
+from snapshot.program.nodes import Node, Operated, Read, Rebalanced, United, Written, before, label_of, place_of
 from snapshot.program.pickling import dumps
 from snapshot.program.problems import Problem, ProgramError
 from snapshot.program.resolve import Resolution, resolved
@@ -22,6 +22,9 @@ _UID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _MOST_WAYS: Final = 1_000
 """Each way that rows can take into an operator is an edge of its own; more of them are a mistake in a loop."""
 
+_MOST_CHAINED: Final = 100
+"""Steps that are chained lie within each other, and what lies deeper may not be picklable."""
+
 
 def checked(outputs: Sequence[Written], max_parallelism: int) -> Resolution:
     """What follows from the program's steps, if nothing is wrong with them; else `ProgramError`."""
@@ -32,6 +35,7 @@ def checked(outputs: Sequence[Written], max_parallelism: int) -> Resolution:
         *found.problems,
         *_sinks(outputs, found),
         *_ways(outputs, found),
+        *_lengths(found),
         *_unpicklable(outputs, found),
     ]
     if problems:
@@ -51,9 +55,7 @@ def _uids(nodes: Sequence[Node | Written]) -> Iterator[Problem]:
     for node in nodes:
         if isinstance(node, Read | Operated | Rebalanced | Written):
             if not node.uid:
-                yield Problem(
-                    place_of(node), f"{label_of(node)} has no uid; give it one that stays the same for ever, uid='...'"
-                )
+                yield Problem(place_of(node), "it has no uid; give it one that stays the same for ever, uid='...'")
             elif not _UID.fullmatch(node.uid):
                 yield Problem(
                     repr(node.uid),
@@ -93,6 +95,17 @@ def _ways(outputs: Sequence[Written], found: Resolution) -> Iterator[Problem]:
         if many > _MOST_WAYS:
             yield Problem(
                 place_of(end), f"rows come here in {many} ways through unions; more than {_MOST_WAYS} cannot be run"
+            )
+
+
+def _lengths(found: Resolution) -> Iterator[Problem]:
+    lengths: dict[Node, int] = {}
+    for node in found.order:
+        through = () if isinstance(node, Operated | Rebalanced) else before(node)
+        lengths[node] = max((lengths[input] for input in through), default=-1) + (not isinstance(node, United))
+        if lengths[node] == _MOST_CHAINED + 1:
+            yield Problem(
+                place_of(node), f"more than {_MOST_CHAINED} steps are chained without an exchange; put some into one"
             )
 
 

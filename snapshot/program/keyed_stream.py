@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 from snapshot.program.connected_streams import ConnectedStreams, ControlledStream
 from snapshot.program.control_stream import ControlStream
@@ -26,6 +26,7 @@ from snapshot.program.nodes import (
     Windowing,
 )
 from snapshot.program.operated import operated
+from snapshot.program.row_class import Row, RowLike
 from snapshot.program.schemas import SchemaLike
 from snapshot.program.windowed_stream import WindowedStream
 from statebackend.tables.aggregations import Count, Mean
@@ -70,7 +71,7 @@ class KeyedStream:
         """Whole Arrow batches of rows of many keys, with their state. `schema` and `sides` as in `process`."""
         return self._operated(uid, Processing(Way.BATCHES, function, schema, sides))
 
-    def reduce(self, function: Callable[[Any, Any], object], *, uid: str | None = None) -> Stream:
+    def reduce(self, function: Callable[[Row, Row], RowLike], *, uid: str | None = None) -> Stream:
         """For each row, what the function made of all rows of its key so far: of the one before, and this one."""
         return self._operated(uid, Reducing(function))
 

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from snapshot.program.plan import EventTime
+from snapshot.program.row_class import RowLike
 from snapshot.program.schemas import SchemaLike
 from snapshot.program.sink import Sink
 from snapshot.program.source import Source
@@ -20,8 +21,8 @@ from statebackend.tables.table_spec import Aggregated
 if TYPE_CHECKING:
     from snapshot.operators.windows import Window
 
-RowFunction: TypeAlias = Callable[[Any], object]
-"""Takes a row, which is a named tuple, or a batch of Arrow's."""
+Function: TypeAlias = Callable[[Any], Any]
+"""Takes a row, which is a named tuple, or a batch of Arrow's; what it gives, its step says."""
 
 Per: TypeAlias = Literal["record", "batch"]
 """Whether a running aggregate gives a row for each of its input, or one for each key of a batch."""
@@ -56,7 +57,7 @@ class Changed:
 
     input: Node
     change: Change
-    function: RowFunction
+    function: Function
     schema: SchemaLike | None = None
 
 
@@ -134,7 +135,7 @@ class Processing:
 class Reducing:
     """Two rows of a key make one, again and again."""
 
-    function: Callable[[Any, Any], object]
+    function: Callable[[Any, Any], RowLike]
     windowing: Windowing | None = None
 
 

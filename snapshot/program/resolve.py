@@ -89,10 +89,7 @@ class _Resolver:
         self.found.problems.extend(Problem(place_of(node), sentence) for sentence in sentences)
 
     def _read(self, node: Read) -> Flow | None:
-        problems = node.source.check()
-        if problems:
-            self._problem(node, *problems)
-            return None
+        self._problem(node, *node.source.check())
         try:
             schema = schema_of(node.source.schema)
         except ValueError as error:
@@ -114,13 +111,9 @@ class _Resolver:
                 except CannotBuild as error:
                     self._problem(node, *error.reasons)
                     return None
-                return self._transformed(node, given, transform)
-
-    def _transformed(self, node: Node, given: Flow, transform: Transform) -> Flow | None:
-        problems = transform.check()
-        self._problem(node, *problems)
-        self.found.transforms[node] = transform
-        return None if problems else replace(given, schema=transform.output)
+                self._problem(node, *transform.check())
+                self.found.transforms[node] = transform
+                return replace(given, schema=transform.output)
 
     def _timed(self, node: Node, given: Flow, event_time: EventTime) -> Flow | None:
         if event_time.column not in given.schema.names:
@@ -172,7 +165,7 @@ class _Resolver:
         try:
             operator = operator_of(node.work, known)
         except CannotBuild as error:
-            self._problem(node, *(f"{label_of(node)}: {reason}" for reason in error.reasons))
+            self._problem(node, *error.reasons)
             return None
         problems = operator.check()
         self._problem(node, *problems)
@@ -193,8 +186,7 @@ class _Resolver:
         return None if problems or not fits else Input(flow.schema, incoming.keys, flow.timed)
 
     def _same_keys(self, node: Operated, inputs: Sequence[Input]) -> bool:
-        keyed = [input for input in inputs if input.keys]
-        names = [KeyType.of(input.key_declared).name for input in keyed]
+        names = [KeyType.of(input.key_declared).name for input in inputs if input.keys]
         if len(set(names)) <= 1:
             return True
         self._problem(

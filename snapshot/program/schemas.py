@@ -51,7 +51,8 @@ def schema_of(declared: SchemaLike) -> pa.Schema:
 
 def columns_in_words(schema: pa.Schema) -> str:
     """`user: string, cents: int64`, or `no columns`."""
-    return ", ".join(f"{field.name}: {field.type}" for field in schema) or "no columns"
+    columns = (f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in schema)
+    return ", ".join(columns) or "no columns"
 
 
 def unknown_column(column: str, schema: pa.Schema) -> str:

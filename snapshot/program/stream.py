@@ -6,7 +6,11 @@ can follow one stream. Nothing is checked here but durations: a program's mistak
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from snapshot.program.control_stream import ControlStream
 from snapshot.program.durations import Duration
@@ -17,7 +21,6 @@ from snapshot.program.nodes import (
     Node,
     Read,
     Rebalanced,
-    RowFunction,
     Selected,
     SideOf,
     Timed,
@@ -26,9 +29,13 @@ from snapshot.program.nodes import (
 )
 from snapshot.program.plan import EventTime
 from snapshot.program.program import Program
+from snapshot.program.row_class import Row, RowLike
 from snapshot.program.schemas import SchemaLike
 from snapshot.program.sink import Sink
 from snapshot.program.source import Source
+
+if TYPE_CHECKING:
+    from snapshot.operators.transforms import Batches
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -46,27 +53,29 @@ class Stream:
         """The rows of a source. Its positions are found again by the `uid`, which is mandatory and stays for ever."""
         return cls(Read(uid, source, event_time))
 
-    def map(self, function: RowFunction, *, schema: SchemaLike | None = None) -> Stream:
+    def map(self, function: Callable[[Row], RowLike], *, schema: SchemaLike | None = None) -> Stream:
         """What the function makes of each row; of the same schema, unless another is declared."""
         return Stream(Changed(self.node, Change.MAP, function, schema))
 
-    def flat_map(self, function: RowFunction, *, schema: SchemaLike | None = None) -> Stream:
+    def flat_map(self, function: Callable[[Row], Iterable[RowLike]], *, schema: SchemaLike | None = None) -> Stream:
         """All rows that the function gives for each row, one after the other; it gives an iterable."""
         return Stream(Changed(self.node, Change.FLAT_MAP, function, schema))
 
-    def filter(self, function: RowFunction) -> Stream:
+    def filter(self, function: Callable[[Row], object]) -> Stream:
         """The rows for which the function gives something true."""
         return Stream(Changed(self.node, Change.FILTER, function))
 
-    def map_batches(self, function: RowFunction, *, schema: SchemaLike | None = None) -> Stream:
+    def map_batches(self, function: Callable[[pa.RecordBatch], Batches], *, schema: SchemaLike | None = None) -> Stream:
         """What the function makes of each batch; where rows have event times, as many rows as there were."""
         return Stream(Changed(self.node, Change.MAP_BATCHES, function, schema))
 
-    def flat_map_batches(self, function: RowFunction, *, schema: SchemaLike | None = None) -> Stream:
+    def flat_map_batches(
+        self, function: Callable[[pa.RecordBatch], tuple[pa.RecordBatch, Any]], *, schema: SchemaLike | None = None
+    ) -> Stream:
         """The batch that the function makes of each; it gives it with an array: of which row each row came."""
         return Stream(Changed(self.node, Change.FLAT_MAP_BATCHES, function, schema))
 
-    def filter_batches(self, function: RowFunction) -> Stream:
+    def filter_batches(self, function: Callable[[pa.RecordBatch], Any]) -> Stream:
         """The rows where the function, given a batch, gives true in its array of booleans."""
         return Stream(Changed(self.node, Change.FILTER_BATCHES, function))
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from snapshot.program.nodes import NO_SIDES, Aggregating, Incoming, Node, Processing, Reducing, Summary, Way, Windowing
 from snapshot.program.operated import operated
+from snapshot.program.row_class import Row, RowLike
 from snapshot.program.schemas import SchemaLike
 from statebackend.tables.aggregations import Count, Mean
 from statebackend.tables.table_spec import Aggregated
@@ -55,7 +56,7 @@ class WindowedStream:
         """The mean of a column in each window, in a column of the same name."""
         return self._aggregated(uid, {column: Aggregated(Mean(), column)})
 
-    def reduce(self, function: Callable[[Any, Any], object], *, uid: str | None = None) -> Stream:
+    def reduce(self, function: Callable[[Row, Row], RowLike], *, uid: str | None = None) -> Stream:
         """What the function makes of all rows of a window, two by two: a row of the same schema."""
         return self._operated(uid, Reducing(function, self.windowing))
 
