@@ -1,0 +1,140 @@
+"""The rows of a key, two by two made into one: for each row what the function has come to.
+
+What always holds: the row that was given last for a key is the row in its state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from snapshot.operators.aggregated import key_problems
+from snapshot.operators.keyed_function import keys_of
+from snapshot.operators.row_state import accepted, row_codec, row_problems
+from snapshot.program.nodes import name_of
+from snapshot.program.operator import Input, OperatorContext
+from snapshot.program.row_class import Row, RowLike, batch_of, rows_of, shown
+from snapshot.program.rows import Rows
+from statebackend.states.declarations import Declaration, Value
+from statebackend.states.value_state import ValueState
+
+ReduceRows: TypeAlias = Callable[[Row, Row], RowLike]
+"""Takes what rows have come to, and the next one; both are named tuples."""
+
+_ROW: Final = "row"
+
+_AT_ONCE: Final = 4096
+"""The state of so many rows is read at once."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reduce:
+    """What a function makes of all rows of a key so far, said after each row, with that row's event time.
+
+    The first row of a key is taken as it is. The function gives rows with the columns of its input.
+    """
+
+    function: ReduceRows
+    input: Input
+
+    @property
+    def label(self) -> str:
+        """The function."""
+        return f"reduce({name_of(self.function)})"
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """One, keyed."""
+        return (self.input,)
+
+    @property
+    def states(self) -> Mapping[str, Declaration[Any]]:
+        """A row of each key."""
+        return {_ROW: Value(row_codec(self.input.schema))}
+
+    @property
+    def output(self) -> pa.Schema:
+        """That of its input."""
+        return self.input.schema
+
+    @property
+    def timed(self) -> bool:
+        """As its input is."""
+        return self.input.timed
+
+    @property
+    def sides(self) -> Mapping[str, pa.Schema]:
+        """None."""
+        return {}
+
+    def check(self) -> Sequence[str]:
+        """What is wrong with key and columns."""
+        return [*key_problems(self.input), *row_problems(self.input.schema)]
+
+    def open(self, context: OperatorContext) -> _Reducing:
+        """Open it in a partition."""
+        return _Reducing(self, context)
+
+
+class _Reducing:
+    """The rows of a partition's keys."""
+
+    def __init__(self, plan: Reduce, context: OperatorContext) -> None:
+        self._plan = plan
+        self._state, self._emit = context.state, context.emit
+        self._row: ValueState[Row | None] = context.state[_ROW]
+        self._fold = Fold(plan.function, plan.input.schema, plan.label)
+
+    def rows(self, input: int, rows: Rows) -> None:
+        """Say for each row what its key has come to."""
+        del input
+        if not len(rows):
+            return
+        keys = keys_of(rows.batch, self._plan.input.keys)
+        results: list[RowLike] = []
+        row, set_key, fold = self._row, self._state.set_key, self._fold
+        events = rows_of(rows.batch)
+        for first in range(0, len(keys), _AT_ONCE):
+            some = keys[first : first + _AT_ONCE]
+            row.prefetch(some)
+            for key, event in zip(some, islice(events, len(some)), strict=True):
+                set_key(key)
+                reduced = fold(key, row.get(), event)
+                row.set(reduced)
+                results.append(reduced)
+        self._emit(Rows(batch_of(results, self._plan.output, self._plan.label), rows.times))
+
+    def watermark(self, timestamp: int) -> None:
+        """Nothing waits for it."""
+        self._state.advance(watermark=timestamp)
+
+    def wakes_at(self) -> int | None:
+        """Never."""
+        return None
+
+    def wake(self, now: int) -> None:
+        """Nothing waits for it."""
+
+    def broadcast(self) -> bytes | None:
+        """None."""
+        return None
+
+
+class Fold:
+    """A user's function of two rows, whose results are rows of the schema or errors that say where they come from."""
+
+    def __init__(self, function: ReduceRows, schema: pa.Schema, label: str) -> None:
+        self._function, self._label = function, label
+        self._codec = row_codec(schema)
+
+    def __call__(self, key: object, before: Row | None, row: Row) -> Row:
+        """What the key has come to with this row."""
+        try:
+            return accepted(self._codec, row if before is None else self._function(before, row), self._label)
+        except Exception as error:
+            error.add_note(f"in {self._label}, for the key {shown(key)}, the row {shown(row)} after {shown(before)}")
+            raise

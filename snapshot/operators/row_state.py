@@ -1,0 +1,41 @@
+"""Rows of a stream as they are kept in state.
+
+What always holds: what comes back is a named tuple with the columns of the schema, equal to the row that was kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from snapshot.program.row_class import Row, column_problems
+from statebackend.states.codec_choice import NoCodec, codec_of
+from statebackend.states.codecs import Codec, NotEncodable
+
+
+def row_codec(schema: pa.Schema) -> Codec[Row]:
+    """The codec of rows; `NoCodec` if there is a column that cannot be kept."""
+    return codec_of(pa.struct([pa.field(field.name, _plain(field.type)) for field in schema]))
+
+
+def row_problems(schema: pa.Schema) -> Iterator[str]:
+    """Why rows of this schema cannot be given to functions and kept in state."""
+    yield from column_problems(schema)
+    for field in schema:
+        try:
+            codec_of(_plain(field.type))
+        except NoCodec:
+            yield f"the column {field.name!r} is {field.type}, which cannot be kept in state: cast it, or leave it out"
+
+
+def accepted(codec: Codec[Row], result: object, label: str) -> Row:
+    """The row that a user's function gave, as it is kept; `NotEncodable` says what does not fit."""
+    try:
+        return codec.accept(tuple(result) if isinstance(result, list) else result)
+    except NotEncodable as error:
+        raise NotEncodable(f"{label} gave what is no row of its input: {error}") from error
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
