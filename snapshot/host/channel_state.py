@@ -1,0 +1,69 @@
+"""In-flight data of a cut as bytes, and back: what a marker overtook, kept with the epoch.
+
+What always holds: frames come back one by one, in the order in which they were on the channel.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from snapshot.frames import Data
+from snapshot.host.tree_files import TreeFiles
+from snapshot.ids import ChannelId
+from snapshot.manifest import ChannelState, Inline
+from statebackend.backends.backend import DamagedFile
+
+_LENGTH: Final = struct.Struct(">I")
+
+Frames = Mapping[ChannelId, Sequence[Data]]
+"""Encoded frames by their channel."""
+
+
+def size_of(frames: Frames) -> int:
+    """The bytes of all data."""
+    return sum(frame.size for some in frames.values() for frame in some)
+
+
+def stored(frames: Frames, files: TreeFiles, inline: int) -> tuple[ChannelState, ...]:
+    """Make in-flight data durable: in the manifest if it is at most `inline` bytes, else in files of the tree.
+
+    May wait for the store, and raises what that raises.
+    """
+    small = size_of(frames) <= inline
+    return tuple(
+        ChannelState(channel, (Inline(_packed(some)) if small else files.put_channel(_packed(some)),))
+        for channel, some in sorted(frames.items())
+        if some
+    )
+
+
+def recalled(state: ChannelState, files: TreeFiles) -> list[Data]:
+    """The frames of a channel again; `MissingFile` or `DamagedFile` if they are not there as they were."""
+    frames: list[Data] = []
+    for part in state.parts:
+        data, where = (part.data, "the manifest") if isinstance(part, Inline) else (files.get(part), part.path)
+        frames += _unpacked(data, f"{where}, channel {state.channel}")
+    return frames
+
+
+def _packed(frames: Iterable[Data]) -> bytes:
+    pieces: list[bytes] = []
+    for frame in frames:
+        assert isinstance(frame.payload, bytes | bytearray | memoryview)
+        pieces += (_LENGTH.pack(frame.size), bytes(frame.payload))
+    return b"".join(pieces)
+
+
+def _unpacked(data: bytes, where: str) -> list[Data]:
+    frames: list[Data] = []
+    at = 0
+    while at < len(data):
+        start = at + _LENGTH.size
+        end = start + (_LENGTH.unpack_from(data, at)[0] if start <= len(data) else 0)
+        if start > len(data) or end > len(data):
+            raise DamagedFile(f"{where}: in-flight data ends inside a frame, at byte {at} of {len(data)}")
+        frames.append(Data(data[start:end], end - start))
+        at = end
+    return frames

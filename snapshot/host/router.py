@@ -1,0 +1,139 @@
+"""Rows of a stage on their way to the next one: divided over the receivers, gathered into batches, put on channels.
+
+What always holds: on each channel rows leave in the order in which they came, and a frame that is put is behind all
+rows that came before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from snapshot.frames import Data, Frame
+from snapshot.host.rows_wire import RowsWire
+from snapshot.ids import ChannelId
+from snapshot.program.plan import Edge, Exchange
+from snapshot.program.rows import Rows, joined, keys_in
+from statebackend.keys.columns import key_column
+from statebackend.keys.types import KeyType
+
+Overtaken = dict[ChannelId, tuple[Data, ...]]
+
+
+class Sending(Protocol):
+    """The sending end of a channel."""
+
+    @property
+    def id(self) -> ChannelId:
+        """Which channel."""
+
+    @property
+    def bytes(self) -> int:
+        """Data that waits to be taken."""
+
+    def put(self, frame: Frame) -> tuple[Data, ...]:
+        """Queue a frame; returns what it overtook."""
+
+
+class Router:
+    """All channels of one edge that begin in this partition, in the order of their receivers."""
+
+    def __init__(self, edge: Edge, channels: Sequence[Sending], max_parallelism: int, batch_rows: int) -> None:
+        self._edge = edge
+        self._channels = channels
+        self._max_parallelism = max_parallelism
+        self._batch_rows = batch_rows
+        self._wire = RowsWire(edge.schema, edge.timed)
+        self._local = [channel.id.sender == channel.id.receiver for channel in channels]
+        self._waiting: list[list[Rows]] = [[] for _ in channels]
+        self._counts = [0] * len(channels)
+        self._turn = 0
+        self._key_type = KeyType.of(_declared(edge)) if edge.exchange is Exchange.KEYED else None
+        self.rows_out = 0
+
+    @property
+    def edge(self) -> Edge:
+        """Where the rows go."""
+        return self._edge
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether rows wait for others to go with."""
+        return any(self._counts)
+
+    def is_full(self, limit: int) -> bool:
+        """Whether one of the channels has as much waiting as it may."""
+        return any(channel.bytes >= limit for channel in self._channels)
+
+    def rows(self, rows: Rows) -> None:
+        """Take rows; what has become a full batch leaves at once."""
+        self.rows_out += len(rows)
+        if len(self._channels) == 1:
+            self._add(0, rows)
+            return
+        match self._edge.exchange:
+            case Exchange.KEYED:
+                self._divide(rows)
+            case Exchange.REBALANCE:
+                self._add(self._turn, rows)
+                self._turn = (self._turn + 1) % len(self._channels)
+            case Exchange.BROADCAST | Exchange.FORWARD:
+                for place in range(len(self._channels)):
+                    self._add(place, rows)
+
+    def flush(self) -> None:
+        """Let all rows leave that wait."""
+        for place, count in enumerate(self._counts):
+            if count:
+                self._send(place)
+
+    def put(self, frame: Frame) -> Overtaken:
+        """Send a frame on every channel, behind all rows; returns what it overtook on which."""
+        self.flush()
+        overtaken = {channel.id: channel.put(frame) for channel in self._channels}
+        return {channel: frames for channel, frames in overtaken.items() if frames}
+
+    def encoded(self, frames: Sequence[Data]) -> list[Data]:
+        """The frames as they travel between processes: what stayed in this one may be rows as they are."""
+        return [self._wire.encode(f.payload) if isinstance(f.payload, Rows) else f for f in frames]
+
+    def _divide(self, rows: Rows) -> None:
+        assert self._key_type is not None
+        groups = key_column(keys_in(rows.batch, self._edge.keys), self._key_type).groups(self._max_parallelism)
+        owners = groups.astype(np.int64) * len(self._channels) // self._max_parallelism
+        if len(self._channels) == 2:
+            second = owners == 1
+            places: Sequence[NDArray[np.int64]] = (np.flatnonzero(~second), np.flatnonzero(second))
+        else:
+            order = np.argsort(owners, kind="stable")
+            ends = np.searchsorted(owners[order], np.arange(1, len(self._channels)))
+            places = np.split(order, ends)
+        for place, indices in enumerate(places):
+            if len(indices) == len(rows):
+                self._add(place, rows)
+            elif len(indices):
+                self._add(place, rows.take(indices))
+
+    def _add(self, place: int, rows: Rows) -> None:
+        self._waiting[place].append(rows)
+        self._counts[place] += len(rows)
+        if self._counts[place] >= self._batch_rows:
+            self._send(place)
+
+    def _send(self, place: int) -> None:
+        rows = joined(self._waiting[place])
+        self._waiting[place] = []
+        self._counts[place] = 0
+        for start in range(0, len(rows), self._batch_rows):
+            piece = rows.slice(start, min(self._batch_rows, len(rows) - start))
+            data = Data(piece, piece.size) if self._local[place] else self._wire.encode(piece)
+            self._channels[place].put(data)
+
+
+def _declared(edge: Edge) -> object:
+    types: tuple[pa.DataType, ...] = tuple(edge.schema.field(name).type for name in edge.keys)
+    return types[0] if len(types) == 1 else types

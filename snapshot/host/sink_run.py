@@ -1,0 +1,179 @@
+"""One sink in one partition and attempt: its transactions' machine, carried out on the sink's writer.
+
+What always holds: no rule of the two-phase commit is decided here. The writer is told what the machine says, in that
+order; what takes time is done in the background, and its outcome is told to the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from snapshot.host.event_loop import Background, EventLoop
+from snapshot.ids import JobId, TransactionId
+from snapshot.manifest import CommitPayload
+from snapshot.program.rows import Rows
+from snapshot.program.sink import CommitAnswer, Sealed, SinkWriter
+from snapshot.transaction_events import (
+    Begin,
+    Commit,
+    CommitAnswered,
+    CommitOutcome,
+    Committable,
+    EpochCompleted,
+    Prepare,
+    Prepared,
+    PrepareFailed,
+    Refused,
+    RetryDue,
+    RetryLater,
+    Seal,
+    Settled,
+    SinkCut,
+    SinkNotReady,
+    SinkReady,
+    TransactionEvent,
+    TransactionInstruction,
+)
+from snapshot.transactions import Transactions
+from statebackend.ids import Epoch, Incarnation, Partition, Uid
+
+_PATIENCE: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""Seconds until a commit is tried again, by how often it was put off."""
+
+
+class SinkReports(Protocol):
+    """Whom a sink tells what became of its transactions."""
+
+    def sink_ready(self, uid: Uid, epoch: Epoch, committables: tuple[Committable[CommitPayload], ...]) -> None:
+        """All that the epoch carries is prepared."""
+
+    def sink_not_ready(self, uid: Uid, epoch: Epoch, reason: str) -> None:
+        """The epoch has to be declined."""
+
+    def sink_settled(self, uid: Uid, epoch: Epoch) -> None:
+        """Everything up to the epoch is committed."""
+
+    def sink_refused(self, uid: Uid, epoch: Epoch, reason: str) -> None:
+        """The target refuses what was sealed in the epoch, for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkIdentity:
+    """Whose transactions they are."""
+
+    job: JobId
+    uid: Uid
+    incarnation: Incarnation
+    partition: Partition
+
+
+class SinkRun:
+    """A sink from the start of an attempt to its end. `begin` comes first."""
+
+    def __init__(
+        self,
+        identity: SinkIdentity,
+        writer: SinkWriter,
+        restored: Sequence[Committable[CommitPayload]],
+        restored_epoch: Epoch | None,
+        loop: EventLoop,
+        background: Background,
+        reports: SinkReports,
+        on_first_rows: Callable[[], None],
+    ) -> None:
+        self._uid = identity.uid
+        self._writer = writer
+        self._loop = loop
+        self._background = background
+        self._reports = reports
+        self._on_first_rows = on_first_rows
+        self._has_rows = False
+        self._sealed: dict[TransactionId, Sealed] = {}
+        self._closed = False
+        self._transactions: Transactions[CommitPayload] = Transactions(
+            identity.job,
+            identity.uid,
+            identity.incarnation,
+            identity.partition,
+            restored=restored,
+            restored_epoch=restored_epoch,
+        )
+
+    def begin(self) -> None:
+        """Open the first transaction, and commit what the restored epoch carries."""
+        self._carry_out(self._transactions.begin())
+
+    def rows(self, rows: Rows) -> None:
+        """Write to the open transaction."""
+        if not self._has_rows and len(rows):
+            self._has_rows = True
+            self._on_first_rows()
+        self._writer.write(rows)
+
+    def cut(self, epoch: Epoch) -> None:
+        """The state is being cut: what was written until now is the epoch's."""
+        self._tell(SinkCut(epoch))
+
+    def completed(self, epoch: Epoch) -> None:
+        """The epoch is complete."""
+        self._tell(EpochCompleted(epoch))
+
+    def close(self) -> None:
+        """The attempt is over; what the background still does for it is not listened to."""
+        self._closed = True
+        self._writer.close()
+
+    def _tell(self, event: TransactionEvent[CommitPayload]) -> None:
+        if not self._closed:
+            self._carry_out(self._transactions.handle(event))
+
+    def _carry_out(self, instructions: Sequence[TransactionInstruction[CommitPayload]]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Begin(transaction):
+                    self._writer.begin(transaction)
+                case Seal(transaction):
+                    self._sealed[transaction] = self._writer.seal()
+                case Prepare(transaction):
+                    self._prepare(transaction)
+                case SinkReady(epoch, committables):
+                    self._reports.sink_ready(self._uid, epoch, committables)
+                case SinkNotReady(epoch, reason):
+                    self._reports.sink_not_ready(self._uid, epoch, reason)
+                case Commit(committable):
+                    self._commit(committable)
+                case RetryLater(transaction, attempts, _):
+                    self._retry_later(transaction, attempts)
+                case Settled(epoch):
+                    self._reports.sink_settled(self._uid, epoch)
+                case Refused(committable, reason):
+                    self._reports.sink_refused(self._uid, committable.sealed_in, reason)
+
+    def _prepare(self, transaction: TransactionId) -> None:
+        sealed = self._sealed[transaction]
+
+        def prepared(outcome: CommitPayload | BaseException | None) -> None:
+            if isinstance(outcome, BaseException):
+                self._tell(PrepareFailed(transaction, f"{type(outcome).__name__}: {outcome}"))
+            else:
+                self._sealed.pop(transaction, None)
+                self._tell(Prepared(transaction, outcome))
+
+        self._background.submit(sealed.prepare, prepared)
+
+    def _commit(self, committable: Committable[CommitPayload]) -> None:
+        transaction = committable.transaction
+
+        def answered(outcome: CommitAnswer | BaseException) -> None:
+            # An exception says nothing of whether it was committed, so it is asked again.
+            if isinstance(outcome, BaseException):
+                outcome = CommitAnswer(CommitOutcome.RETRY_LATER, f"{type(outcome).__name__}: {outcome}")
+            self._tell(CommitAnswered(transaction, outcome.outcome, outcome.reason))
+
+        self._background.submit(lambda: self._writer.commit(transaction, committable.payload), answered)
+
+    def _retry_later(self, transaction: TransactionId, attempts: int) -> None:
+        pause = _PATIENCE[min(attempts, len(_PATIENCE)) - 1]
+        self._loop.call_at(self._loop.now() + pause, lambda: self._tell(RetryDue(transaction)))

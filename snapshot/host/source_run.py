@@ -1,0 +1,176 @@
+"""The splits of one source that a partition reads in one attempt, and how far each has been read.
+
+What always holds: a position is noted in the same step in which its rows are handed out, so a cut between two batches
+has exactly what was handed out before it; a split that was read to its end stays known, with no position.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from time import time
+from typing import Final
+
+import pyarrow as pa
+
+from snapshot.frozen_json import NULL, Json, JsonLike
+from snapshot.host.read_ahead import NEVER, ReadAhead
+from snapshot.manifest import SplitPosition
+from snapshot.program.source import Batch, Exhausted, Later, Reader, Source, SplitContext
+from statebackend.ids import Attempt, Partition, Uid
+
+_AT: Final = "at"
+"""A split of which nothing was read yet has no position, either; so what a reader says is kept under a name."""
+
+
+class SourceRun:
+    """What one partition reads of a source.
+
+    `restored` are the splits that the epoch gave to the partition, null for those read to their end. `wake` is called,
+    in any thread, when a reader that was waited for has something.
+    """
+
+    def __init__(
+        self,
+        uid: Uid,
+        source: Source,
+        partition: Partition,
+        attempt: Attempt,
+        restored: Mapping[str, Json],
+        most: int,
+        wake: Callable[[], None],
+    ) -> None:
+        self._uid = uid
+        self._source = source
+        self._partition = partition
+        self._attempt = attempt
+        self._most = most
+        self._wake = wake
+        self._readers: dict[str, Reader] = {}
+        self._turns: deque[str] = deque()
+        self._waiting: dict[str, float] = {}
+        self._positions: dict[str, JsonLike] = {}
+        self._finished: set[str] = set()
+        self._last = False
+        self._drained = False
+        self._asked = False
+        for split, position in restored.items():
+            if position == NULL:
+                self._finished.add(split)
+            else:
+                self._open(split, _read_to(position))
+
+    # --- splits come and go -------------------------------------------------------------------------------------------
+
+    def assign(self, splits: Iterable[str], *, last: bool) -> None:
+        """Read these splits as well, from their beginning."""
+        self._last = self._last or last
+        self._asked = False
+        for split in splits:
+            if split not in self._positions and split not in self._finished:
+                self._open(split, None)
+
+    def wants_split(self) -> bool:
+        """Whether the driver should be asked for a split now; true once, until it has answered."""
+        wants = self._source.on_demand and not (self._readers or self._last or self._drained or self._asked)
+        self._asked = self._asked or wants
+        return wants
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """What is being read."""
+        return tuple(self._readers)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing will ever be read any more."""
+        return self._drained or (self._last and not self._readers)
+
+    def drain(self) -> None:
+        """Read nothing more; the splits stay where they are."""
+        self._drained = True
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def read(self) -> tuple[str, pa.RecordBatch] | None:
+        """The next rows and the split that they are of; None if there are none now.
+
+        Splits take turns. `SourceError` and whatever else a reader raises goes through, with a note on the split.
+        """
+        for _ in range(len(self._turns)):
+            split = self._turns[0]
+            self._turns.rotate(-1)
+            if split in self._waiting and self._waiting[split] > time():
+                continue
+            batch = self._read(split)
+            if batch is not None:
+                return split, batch
+        return None
+
+    @property
+    def next_at(self) -> float:
+        """When, in seconds since 1970, reading may give something; `NEVER` if `wake` will say so."""
+        if self.ended or not self._turns:
+            return NEVER
+        return min(self._waiting.get(split, 0.0) for split in self._turns)
+
+    @property
+    def lag(self) -> float:
+        """For how many seconds the longest overdue split has waited to be read."""
+        overdue = [at for at in self._waiting.values() if at != NEVER]
+        return max(0.0, time() - min(overdue)) if overdue else 0.0
+
+    def positions(self) -> tuple[SplitPosition, ...]:
+        """How far each split was read: this source's part of a cut."""
+        read = {split: Json.of({_AT: position}) for split, position in self._positions.items()}
+        read.update(dict.fromkeys(self._finished, NULL))
+        return tuple(SplitPosition(split, position) for split, position in sorted(read.items()))
+
+    def woken(self) -> None:
+        """A reader that was waited for has something: look at all again."""
+        self._waiting = {split: at for split, at in self._waiting.items() if at != NEVER}
+
+    def close(self) -> None:
+        """Close all readers."""
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+        self._turns.clear()
+
+    def _open(self, split: str, position: JsonLike) -> None:
+        context = SplitContext(self._uid, split, position, self._partition, self._attempt)
+        self._positions[split] = position
+        if self._source.blocking:
+            name = f"{self._uid}: {split}"
+            reader: Reader = ReadAhead(name, lambda: self._source.open(context), self._most, self._wake)
+        else:
+            reader = self._source.open(context)
+        self._readers[split] = reader
+        self._turns.append(split)
+
+    def _read(self, split: str) -> pa.RecordBatch | None:
+        try:
+            reading = self._readers[split].read(self._most)
+        except Exception as error:
+            error.add_note(f"while reading split {split!r} of {self._uid} from position {self._positions[split]!r}")
+            raise
+        match reading:
+            case Batch(rows, position):
+                self._waiting.pop(split, None)
+                self._positions[split] = position
+                return rows
+            case Later(at):
+                self._waiting[split] = at
+            case Exhausted():
+                self._readers.pop(split).close()
+                self._turns.remove(split)
+                self._waiting.pop(split, None)
+                del self._positions[split]
+                self._finished.add(split)
+        return None
+
+
+def _read_to(position: Json) -> JsonLike:
+    value = position.value()
+    assert isinstance(value, Mapping)
+    return value[_AT]

@@ -1,0 +1,143 @@
+"""Rows find the partition that owns their key, in order, whatever the batches."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snapshot.frames import Data, Frame, Marker, MarkerMode, Watermark
+from snapshot.host.router import Router
+from snapshot.host.rows_wire import RowsWire
+from snapshot.ids import ChannelId
+from snapshot.outbox import Outbox
+from snapshot.program.plan import Edge, Exchange
+from snapshot.program.rows import Rows
+from statebackend.ids import Epoch, Generation, Partition, Uid
+from statebackend.keygroups import key_group_of, owner_of
+from statebackend.keys.types import KeyType
+
+SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64())])
+MAX_PARALLELISM = 128
+
+
+class Recorded:
+    """A channel that keeps what is put on it."""
+
+    def __init__(self, channel: ChannelId, ordered: bool) -> None:
+        self.id = channel
+        self.outbox = Outbox(ordered=ordered)
+
+    @property
+    def bytes(self) -> int:
+        return self.outbox.bytes
+
+    def put(self, frame: Frame) -> tuple[Data, ...]:
+        return self.outbox.put(frame)
+
+    def frames(self) -> list[Frame]:
+        return [self.outbox.take() for _ in range(len(self.outbox))]
+
+
+def router(exchange: Exchange, parallelism: int, batch_rows: int = 4) -> tuple[Router, list[Recorded]]:
+    keys = ("user",) if exchange is Exchange.KEYED else ()
+    edge = Edge(Uid("a"), Uid("b"), 0, 0, exchange, SCHEMA, False, keys)
+    own = Partition(0)
+    channels = [Recorded(edge.channel(own, to), edge.ordered) for to in edge.receivers(own, parallelism)]
+    return Router(edge, channels, MAX_PARALLELISM, batch_rows), channels
+
+
+def rows_of(users: list[str]) -> Rows:
+    return Rows(pa.record_batch([pa.array(users, pa.string()), pa.array(range(len(users)))], schema=SCHEMA))
+
+
+def contents(channel: Recorded) -> list[tuple[str, int]]:
+    wire = RowsWire(SCHEMA, timed=False)
+    found: list[tuple[str, int]] = []
+    for frame in channel.frames():
+        assert isinstance(frame, Data)
+        rows = frame.payload if isinstance(frame.payload, Rows) else wire.decode(frame)
+        found += zip(rows.batch.column(0).to_pylist(), rows.batch.column(1).to_pylist(), strict=True)
+    return found
+
+
+@given(
+    users=st.lists(st.text(max_size=3), max_size=60),
+    parallelism=st.integers(1, 5),
+    splits=st.lists(st.integers(0, 60), max_size=4),
+    batch_rows=st.integers(1, 20),
+)
+def test_each_row_comes_once_and_in_order_to_the_partition_that_owns_its_key(
+    users: list[str], parallelism: int, splits: list[int], batch_rows: int
+) -> None:
+    routed, channels = router(Exchange.KEYED, parallelism, batch_rows)
+    rows = rows_of(users)
+    edges = sorted({0, len(users), *(split for split in splits if split < len(users))})
+    for start, end in pairwise(edges):
+        routed.rows(rows.slice(start, end - start))
+    routed.flush()
+    key_type = KeyType.of(pa.string())
+    owners = [
+        owner_of(key_group_of(key_type.hash(user), MAX_PARALLELISM), parallelism, MAX_PARALLELISM) for user in users
+    ]
+    for channel in channels:
+        expected = [(user, n) for n, user in enumerate(users) if owners[n] == channel.id.receiver]
+        assert contents(channel) == expected
+
+
+def test_rows_of_a_broadcast_come_to_all() -> None:
+    routed, channels = router(Exchange.BROADCAST, 3)
+    routed.rows(rows_of(["x", "y"]))
+    routed.flush()
+    assert [contents(channel) for channel in channels] == [[("x", 0), ("y", 1)]] * 3
+
+
+def test_batches_are_dealt_out_in_turns() -> None:
+    routed, channels = router(Exchange.REBALANCE, 2)
+    for user in "abcd":
+        routed.rows(rows_of([user]))
+    routed.flush()
+    assert [[user for user, _ in contents(channel)] for channel in channels] == [["a", "c"], ["b", "d"]]
+
+
+def test_a_watermark_goes_behind_all_rows_that_came_before_it() -> None:
+    routed, channels = router(Exchange.FORWARD, 3)
+    routed.rows(rows_of(["x"]))
+    assert routed.has_waiting
+    routed.put(Watermark(7))
+    assert [type(frame) for frame in channels[0].frames()] == [Data, Watermark]
+    assert not routed.has_waiting
+
+
+def test_an_unaligned_marker_overtakes_rows_that_were_still_gathered_and_says_which() -> None:
+    routed, channels = router(Exchange.KEYED, 1)
+    routed.rows(rows_of(["x"]))
+    overtaken = routed.put(Marker(Epoch(Generation(1), 1), MarkerMode.UNALIGNED))
+    assert [type(frame) for frame in channels[0].frames()] == [Marker, Data]
+    assert [len(frames) for frames in overtaken.values()] == [1]
+    wire = RowsWire(SCHEMA, timed=False)
+    encoded = routed.encoded(next(iter(overtaken.values())))
+    assert wire.decode(encoded[0]).batch.to_pylist() == [{"user": "x", "n": 0}]
+
+
+def test_a_full_batch_leaves_at_once_and_the_rest_waits() -> None:
+    routed, channels = router(Exchange.FORWARD, 1, batch_rows=4)
+    routed.rows(rows_of(list("abcdefghij")))
+    assert [len(f.payload) for f in channels[0].frames() if isinstance(f, Data) and isinstance(f.payload, Rows)] == [
+        4,
+        4,
+        2,
+    ]
+    routed.rows(rows_of(["k"]))
+    assert len(channels[0].outbox) == 0
+    assert routed.has_waiting
+
+
+@pytest.mark.parametrize("limit", [0, 1 << 30])
+def test_it_is_full_when_one_channel_has_as_much_as_the_limit(limit: int) -> None:
+    routed, _ = router(Exchange.KEYED, 2, batch_rows=1)
+    routed.rows(rows_of([str(n) for n in range(20)]))
+    assert routed.is_full(limit) == (limit == 0)
