@@ -5,11 +5,13 @@ What always holds: equal plans give equal text, and everything that is matched b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import assert_never
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
 
 from snapshot.program.durations import in_words
 from snapshot.program.nodes import name_of
+from snapshot.program.operator import Transform
 from snapshot.program.plan import (
     Edge,
     EventTime,
@@ -34,46 +36,62 @@ def explained(plan: Plan) -> str:
 
 
 def _stage(stage: Stage) -> Iterator[str]:
-    match stage.head:
-        case ReadHead(source):
-            yield f"{stage.uid}: read({name_of(source)})"
-            yield f"│ rows: {columns_in_words(source.schema)}"
-        case KeyedHead(operator):
-            yield f"{stage.uid}: {operator.label}"
-            yield from (f"│ from {_arrival(edge)}" for edge in stage.inputs)
-            if operator.states:
-                yield f"│ state: {', '.join(operator.states)}"
-            yield f"│ rows: {columns_in_words(operator.output)}"
-        case PassHead():
-            yield f"{stage.uid}: {'meeting' if stage.sinks else 'rebalance'}"
-            yield from (f"│ from {_arrival(edge)}" for edge in stage.inputs)
-        case _:
-            assert_never(stage.head)
+    rows = _rows(stage)
+    yield f"{stage.uid}: {_head(stage)}"
+    yield from (f"│ from {_end(edge.source, edge)} {_exchange(edge)}{_input(edge)}" for edge in stage.inputs)
+    if isinstance(stage.head, KeyedHead) and stage.head.operator.states:
+        yield f"│ state: {', '.join(stage.head.operator.states)}"
+    yield f"│ rows: {columns_in_words(rows[None])}"
     branches = [(side, target) for side, targets in stage.outputs.items() for target in targets]
     for index, (side, target) in enumerate(branches):
-        yield from _target(target, "", last=index == len(branches) - 1, side=side)
+        of_side = "" if side is None else f"side {side} ({columns_in_words(rows[side])}): "
+        yield from _target(target, rows[side], of_side, "", last=index == len(branches) - 1)
 
 
-def _target(target: Target, indent: str, *, last: bool, side: str | None = None) -> Iterator[str]:
-    yield f"{indent}{'└─' if last else '├─'} {f'[{side}] ' if side is not None else ''}{_line(target)}"
+def _head(stage: Stage) -> str:
+    match stage.head:
+        case ReadHead(source):
+            return f"read({name_of(source)})"
+        case KeyedHead(operator):
+            return operator.label
+        case PassHead():
+            return "rebalance" if stage.inputs[0].exchange is Exchange.REBALANCE else "union"
+
+
+def _rows(stage: Stage) -> Mapping[str | None, pa.Schema]:
+    """What comes out of the head, by side output."""
+    match stage.head:
+        case ReadHead(source):
+            return {None: source.schema}
+        case KeyedHead(operator):
+            return dict[str | None, pa.Schema](operator.sides) | {None: operator.output}
+        case PassHead():
+            return {None: stage.inputs[0].schema}
+
+
+def _target(target: Target, given: pa.Schema, what: str, indent: str, *, last: bool) -> Iterator[str]:
+    yield f"{indent}{'└─' if last else '├─'} {what}{_line(target, given)}"
     if isinstance(target, Step):
-        yield from _tree(target.then, indent + ("   " if last else "│  "))
+        rows = given if target.transform is None else target.transform.output
+        for index, behind in enumerate(target.then):
+            deeper = indent + ("   " if last else "│  ")
+            yield from _target(behind, rows, "", deeper, last=index == len(target.then) - 1)
 
 
-def _tree(targets: Sequence[Target], indent: str) -> Iterator[str]:
-    for index, target in enumerate(targets):
-        yield from _target(target, indent, last=index == len(targets) - 1)
-
-
-def _line(target: Target) -> str:
+def _line(target: Target, given: pa.Schema) -> str:
     match target:
         case Step(transform, event_time):
-            done = [] if transform is None else [f"{transform.label} -> {columns_in_words(transform.output)}"]
-            return "; ".join(done + ([] if event_time is None else [_event_time(event_time)]))
+            parts = [] if transform is None else [_transform(transform, given)]
+            return "; ".join(parts + ([] if event_time is None else [_event_time(event_time)]))
         case ToSink(uid, sink):
             return f"{uid}: write({name_of(sink)}){'' if sink.exactly_once else ', at least once'}"
         case ToEdge(edge):
-            return f"{_exchange(edge)} -> {_end(edge.target, edge)}"
+            return f"{_exchange(edge)} to {_end(edge.target, edge)}"
+
+
+def _transform(transform: Transform, given: pa.Schema) -> str:
+    changed = "" if transform.output.equals(given) else f" -> {columns_in_words(transform.output)}"
+    return f"{transform.label}{changed}"
 
 
 def _event_time(event_time: EventTime) -> str:
@@ -85,8 +103,8 @@ def _event_time(event_time: EventTime) -> str:
     return ", ".join(parts)
 
 
-def _arrival(edge: Edge) -> str:
-    return f"{_end(edge.source, edge)} {_exchange(edge)}{f' as input {edge.input}' if edge.input else ''}"
+def _input(edge: Edge) -> str:
+    return f" as input {edge.input}" if edge.input else ""
 
 
 def _end(uid: str, edge: Edge) -> str:
@@ -98,7 +116,7 @@ def _exchange(edge: Edge) -> str:
         case Exchange.KEYED:
             return f"by key ({', '.join(edge.keys)})"
         case Exchange.BROADCAST:
-            return "to all partitions"
+            return "broadcast"
         case Exchange.FORWARD:
             return "in the same partition"
         case Exchange.REBALANCE:

@@ -10,18 +10,17 @@ from snapshot.frozen_json import JsonLike
 from snapshot.program.nodes import name_of
 from snapshot.program.operator import KeyedOperator
 from snapshot.program.plan import Head, KeyedHead, PassHead, Plan, ReadHead, ToSink
-from statebackend.ids import Uid
 from statebackend.keys.types import KeyType
 from statebackend.states.schema import StateSpec
 
 
-def shape_of(plan: Plan) -> dict[Uid, JsonLike]:
+def shape_of(plan: Plan) -> dict[str, JsonLike]:
     """For each uid of the plan, in order, its `kind` (source, operator, sink or pass) and what is kept for it.
 
     A source and a sink have the `type` that reads or writes; an operator has the name of its `key` type and by name its
     `states`, each with a `kind` and whatever else decides whether its files can be read.
     """
-    found: dict[Uid, JsonLike] = {}
+    found: dict[str, JsonLike] = {}
     for stage in plan.stages:
         found[stage.uid] = _of_head(stage.head)
         for sink in stage.sinks:
