@@ -5,12 +5,17 @@ What always holds: a transaction's id is made once, in one attempt of one job; r
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Generic, TypeVar
 
 from snapshot.ids import JobId, TransactionId
-from statebackend.ids import Epoch, Incarnation, Partition, Uid
+from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
+
+_NUMBER = "(0|[1-9][0-9]*)"
+_TRANSACTION = re.compile(f"([^/]*)/([^/]*)/{_NUMBER}-{_NUMBER}-{_NUMBER}-{_NUMBER}")
 
 Payload = TypeVar("Payload")
 """What a sink needs to commit a prepared transaction, from any process, after any crash."""
@@ -20,6 +25,37 @@ def transaction_id(job: JobId, sink: Uid, incarnation: Incarnation, partition: P
     """The name of the n-th transaction of a sink in one attempt; no other attempt, rewind or fork makes it again."""
     job_part, sink_part = (name.replace("%", "%25").replace("/", "%2F") for name in (job, sink))
     return TransactionId(f"{job_part}/{sink_part}/{incarnation.generation}-{incarnation.attempt}-{partition}-{n}")
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionName:
+    """Which transaction an id names: the n-th of a sink, in one attempt and partition."""
+
+    job: JobId
+    sink: Uid
+    incarnation: Incarnation
+    partition: Partition
+    n: int
+
+
+def parse_transaction_id(text: str) -> TransactionName:
+    """Read what `transaction_id` made; `ValueError` for anything else, as it may be somebody else's."""
+    match = _TRANSACTION.fullmatch(text)
+    if match is not None:
+        job, sink = (part.replace("%2F", "/").replace("%25", "%") for part in match.group(1, 2))
+        generation, attempt, partition, n = map(int, match.group(3, 4, 5, 6))
+        incarnation = Incarnation(Generation(generation), Attempt(attempt))
+        name = TransactionName(JobId(job), Uid(sink), incarnation, Partition(partition), n)
+        if transaction_id(name.job, name.sink, incarnation, name.partition, n) == text:
+            return name
+    raise ValueError(f"{text!r} is no transaction's id; expected <job>/<sink>/<generation>-<attempt>-<partition>-<n>")
+
+
+def may_be_aborted(transaction: TransactionId, older_than: Incarnation, named: Collection[TransactionId]) -> bool:
+    """Whether a prepared transaction that a target holds is a leftover: made by an older incarnation, and not named by
+    the complete epochs whose commits are still to be done. Anything else may be committed yet.
+    """
+    return transaction not in named and parse_transaction_id(transaction).incarnation < older_than
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,117 @@
+"""Rows for the program that started the job: delivered when their epoch is complete, or at once.
+
+What always holds: with `at_commit`, the rows of a transaction are stored in the job's tree before its epoch can be
+complete, and are delivered in one piece under the transaction's id, by which the driver knows them if they come again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from snapshot.frozen_json import Json
+from snapshot.ids import JobId, TransactionId
+from snapshot.manifest import CommitPayload
+from snapshot.program.rows import Rows
+from snapshot.program.sink import CommitAnswer, Sealed, SinkContext, SinkWriter, Staging
+from snapshot.transaction_events import CommitOutcome
+from statebackend.backends.backend import DamagedFile
+from statebackend.ids import Incarnation, Uid
+from statebackend.snapshots.transfer import MissingFile
+from statebackend.stores.store import StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class ToDriver:
+    """A sink whose rows the driver's program gets. It keeps an epoch's rows in memory: meant for results that a program
+    looks at, not for bulk.
+
+    With `at_commit` every row is delivered once, when its epoch is complete. Without, rows are delivered as soon as
+    they are made, and those since the last complete epoch again after a rollback.
+    """
+
+    at_commit: bool = True
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether rows wait for their epoch."""
+        return self.at_commit
+
+    def check(self, schema: pa.Schema) -> Sequence[str]:  # noqa: ARG002
+        """It takes everything."""
+        return []
+
+    def open(self, context: SinkContext) -> SinkWriter:
+        """Open it in a partition."""
+        return _Writer(context, self.at_commit)
+
+    def recover(self, job: JobId, uid: Uid, older_than: Incarnation, named: Collection[TransactionId]) -> None:
+        """Nothing is left outside of the job's tree, where the clean-up finds it."""
+
+
+class _Writer:
+    """Keeps the rows of the current transaction, or delivers them; commits what was prepared before in either case."""
+
+    def __init__(self, context: SinkContext, at_commit: bool) -> None:
+        self._context = context
+        self._at_commit = at_commit
+        self._batches: list[pa.RecordBatch] = []
+
+    def begin(self, transaction: TransactionId) -> None:  # noqa: ARG002
+        """Begin with no rows."""
+        self._batches = []
+
+    def write(self, rows: Rows) -> None:
+        """Keep the rows, or deliver those of the call at once."""
+        if not len(rows):
+            return
+        if self._at_commit:
+            self._batches.append(rows.batch)
+        else:
+            self._context.deliver(None, rows.batch)
+
+    def seal(self) -> Sealed:
+        """Hand over what was kept."""
+        batches, self._batches = self._batches, []
+        return _Held(tuple(batches), self._context.staging)
+
+    def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
+        """Deliver the rows; the driver drops them if it has them."""
+        try:
+            batches = [batch for file in payload.staged for batch in _read(self._context.staging.get(file))]
+        except (MissingFile, DamagedFile, pa.ArrowInvalid) as error:
+            return CommitAnswer(CommitOutcome.FAILED, f"the rows that were staged for the driver are gone: {error}")
+        except StoreError as error:
+            return CommitAnswer(CommitOutcome.RETRY_LATER, f"the rows that were staged could not be read: {error}")
+        self._context.deliver(transaction, pa.concat_batches(batches))
+        return CommitAnswer(CommitOutcome.COMMITTED)
+
+    def close(self) -> None:
+        """Forget what is not prepared."""
+        self._batches = []
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Held:
+    """The rows of a sealed transaction, until they are stored."""
+
+    batches: Sequence[pa.RecordBatch]
+    staging: Staging
+
+    def prepare(self) -> CommitPayload | None:
+        """Store the rows as one Arrow stream; a repetition stores them under another name."""
+        if not self.batches:
+            return None
+        buffer = pa.BufferOutputStream()
+        with pa.ipc.new_stream(buffer, self.batches[0].schema) as stream:
+            for batch in self.batches:
+                stream.write_batch(batch)
+        rows = sum(batch.num_rows for batch in self.batches)
+        return CommitPayload(Json.of({"rows": rows}), (self.staging.put(buffer.getvalue()),))
+
+
+def _read(data: bytes) -> Sequence[pa.RecordBatch]:
+    with pa.ipc.open_stream(data) as stream:
+        return list(stream)

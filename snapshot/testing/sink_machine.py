@@ -1,0 +1,174 @@
+"""A state machine for hypothesis: the real two-phase commit drives a sink through any order of events and crashes.
+
+What always holds: what readers see are rows of transactions that a complete epoch carried, each row once; when nothing
+is left to commit, they see all of them.
+"""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from snapshot.ids import TransactionId
+from snapshot.manifest import CommitPayload
+from snapshot.program.sink import Sealed
+from snapshot.testing.sinks import DONE, SinkBench, SinkTrial, attempt, write
+from snapshot.testing.violation import Violation
+from snapshot.transaction_events import (
+    Begin,
+    Commit,
+    CommitAnswered,
+    Committable,
+    EpochCompleted,
+    Prepare,
+    Prepared,
+    PrepareFailed,
+    Seal,
+    SinkCut,
+    SinkReady,
+    TransactionEvent,
+    TransactionInstruction,
+)
+from snapshot.transactions import Transactions
+from statebackend.ids import Epoch, Generation, Partition
+
+
+def sink_machine(trial: SinkTrial) -> type[RuleBasedStateMachine]:
+    """The machine for this sink; its `TestCase` is what pytest collects."""
+
+    class SinkMachine(_SinkMachine):
+        """The machine for one sink."""
+
+        def __init__(self) -> None:
+            super().__init__(trial)
+
+    return SinkMachine
+
+
+class _SinkMachine(RuleBasedStateMachine):
+    """One sink in one partition, through any number of attempts."""
+
+    def __init__(self, trial: SinkTrial) -> None:
+        super().__init__()
+        self._trial = trial
+        self._bench = SinkBench(trial)
+        self._written: dict[TransactionId, list[str]] = {}
+        self._carried: set[TransactionId] = set()  # by a complete epoch
+        self._committed: set[TransactionId] = set()
+        self._carries: tuple[Committable[CommitPayload], ...] = ()  # by the newest complete epoch
+        self._complete: Epoch | None = None
+        self._attempt = 0
+        self._epoch = 0
+        self._start()
+
+    def _start(self) -> None:
+        self._attempt += 1
+        self._sealed: dict[TransactionId, Sealed] = {}
+        self._preparing: list[TransactionId] = []
+        self._ready: list[SinkReady[CommitPayload]] = []
+        self._committing: Committable[CommitPayload] | None = None
+        self._bench.recover(self._attempt, [committable.transaction for committable in self._carries])
+        self._writer = self._bench.writer(self._attempt)
+        self._core: Transactions[CommitPayload] = Transactions(
+            self._bench.job,
+            self._bench.uid,
+            attempt(self._attempt),
+            Partition(0),
+            restored=self._carries,
+            restored_epoch=self._complete,
+        )
+        self._follow(self._core.begin())
+
+    def _handle(self, event: TransactionEvent[CommitPayload]) -> None:
+        self._follow(self._core.handle(event))
+
+    def _follow(self, instructions: list[TransactionInstruction[CommitPayload]]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Begin(transaction):
+                    self._writer.begin(transaction)
+                    self._open = transaction
+                    self._written[transaction] = []
+                case Seal(transaction):
+                    self._sealed[transaction] = self._writer.seal()
+                case Prepare(transaction):
+                    self._preparing.append(transaction)
+                case SinkReady():
+                    self._ready.append(instruction)
+                case Commit(committable):
+                    self._committing = committable
+                case _:
+                    pass
+
+    @rule(counts=st.lists(st.integers(0, 5), max_size=3))
+    def rows_come(self, counts: list[int]) -> None:
+        """Batches of rows are written, empty ones among them."""
+        for count in counts:
+            rows = self._bench.rows(count)
+            write(self._writer, rows)
+            self._written[self._open] += rows
+
+    @rule()
+    def cut(self) -> None:
+        """The state is cut for the next epoch."""
+        self._epoch += 1
+        self._handle(SinkCut(Epoch(Generation(1), self._epoch)))
+
+    @precondition(lambda self: self._preparing)
+    @rule(data=st.data(), answered=st.booleans())
+    def prepare(self, data: st.DataObject, answered: bool) -> None:
+        """A sealed transaction is prepared, in any order; the answer may be lost."""
+        transaction = self._preparing.pop(data.draw(st.integers(0, len(self._preparing) - 1)))
+        payload = self._sealed[transaction].prepare()
+        self._handle(Prepared(transaction, payload) if answered else PrepareFailed(transaction, "no answer"))
+
+    @precondition(lambda self: self._ready)
+    @rule(data=st.data())
+    def complete(self, data: st.DataObject) -> None:
+        """An epoch becomes complete; earlier ones that are ready are given up."""
+        chosen = data.draw(st.integers(0, len(self._ready) - 1))
+        ready = self._ready[chosen]
+        del self._ready[: chosen + 1]
+        self._carries, self._complete = ready.committables, ready.epoch
+        self._carried |= {committable.transaction for committable in ready.committables}
+        self._handle(EpochCompleted(ready.epoch))
+
+    @precondition(lambda self: self._committing is not None)
+    @rule()
+    def commit(self) -> None:
+        """The sink commits what it was asked to."""
+        self._commit(answered=True)
+
+    @rule(in_commit=st.booleans())
+    def crash(self, in_commit: bool) -> None:
+        """The process ends, perhaps before the answer to a commit is known, and another attempt begins."""
+        if in_commit:
+            self._commit(answered=False)
+        self._start()
+
+    def _commit(self, answered: bool) -> None:
+        committable, self._committing = self._committing, None
+        if committable is None:
+            return
+        answer = self._writer.commit(committable.transaction, committable.payload)
+        if answer.outcome not in DONE:
+            raise Violation(f"what a complete epoch carries can be committed; but the sink says {answer}")
+        self._committed.add(committable.transaction)
+        if answered:
+            self._handle(CommitAnswered(committable.transaction, answer.outcome))
+
+    @invariant()
+    def readers_see_what_is_committed(self) -> None:
+        """All rows of committed transactions, each once, and nothing else."""
+        assert self._committed <= self._carried
+        rows = [row for transaction in self._committed for row in self._written[transaction]]
+        self._bench.expect(rows, "readers see what is committed")
+
+    def teardown(self) -> None:
+        """A last attempt commits what is left: then all that a complete epoch ever carried is visible."""
+        self._start()
+        while self._committing is not None:
+            self._commit(answered=True)
+        rows = [row for transaction in self._carried for row in self._written[transaction]]
+        self._bench.expect(rows, "in the end all that a complete epoch carried is visible")
+        self._trial.clear()

@@ -1,0 +1,134 @@
+"""The conformance kit for sources: what a rollback relies on, as checks that a source without it fails.
+
+What always holds: a check reads splits as a partition does, and closes every reader. `check_source(source)` runs all of
+`CHECKS`; with pytest, parametrize over `CHECKS` to have one test for each. A check that fails raises a `Violation` that
+names the promise. A split is read until it is exhausted or has nothing to read now; give the kit a source that has
+something to read at once.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from snapshot.frozen_json import Json, JsonLike
+from snapshot.program.source import Batch, Exhausted, Source, SplitContext
+from snapshot.testing.violation import Violation
+from statebackend.ids import Attempt, Partition
+
+MOST = 7
+"""Rows that are read at once, so that positions lie inside of what a source reads at once itself."""
+_AT_MOST = 100_000
+"""Rows of a split that the kit reads."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadThrough:
+    """What came of a split: its batches, and whether that is all that will ever come."""
+
+    batches: Sequence[Batch]
+    exhausted: bool
+
+    @property
+    def rows(self) -> list[dict[str, object]]:
+        """All rows, as mappings."""
+        return [row for batch in self.batches for row in batch.rows.to_pylist()]
+
+
+def read_through(source: Source, split: str, position: JsonLike = None, most: int = MOST) -> ReadThrough:
+    """Read a split from a position on until it ends or has nothing to read now."""
+    reader = source.open(SplitContext("kit", split, position, Partition(0), Attempt(1)))
+    batches: list[Batch] = []
+    try:
+        while sum(batch.rows.num_rows for batch in batches) < _AT_MOST:
+            match reader.read(most):
+                case Batch() as batch:
+                    batches.append(batch)
+                case reading:
+                    return ReadThrough(batches, isinstance(reading, Exhausted))
+        return ReadThrough(batches, False)
+    finally:
+        reader.close()
+
+
+def check_source(source: Source) -> None:
+    """Check every promise; `Violation` names the first that is broken."""
+    for check in CHECKS:
+        check(source)
+
+
+def it_is_plain_data_without_a_fault(source: Source) -> None:
+    """It can be pickled, and its own check finds nothing."""
+    problems = pickle.loads(pickle.dumps(source)).check()
+    if problems:
+        raise Violation(f"a source that is read has no problems; but it says {problems}")
+
+
+def splits_have_names_of_their_own(source: Source) -> None:
+    """A split's name is there once, also when the source is asked again."""
+    for splits in (source.discover(1), source.discover(3)):
+        if len(set(splits)) != len(splits):
+            raise Violation(f"each split has a name of its own; but there are {sorted(splits)}")
+
+
+def batches_keep_to_the_schema_and_the_limit(source: Source) -> None:
+    """A batch has at least one row, at most as many as were asked for, and the source's schema."""
+    for split in source.discover(2):
+        for batch in read_through(source, split).batches:
+            if not 1 <= batch.rows.num_rows <= MOST:
+                raise Violation(f"1 to {MOST} rows were asked for; but split {split} gave {batch.rows.num_rows}")
+            if not batch.rows.schema.equals(source.schema):
+                raise Violation(f"rows are of the schema {source.schema}; but split {split} gave {batch.rows.schema}")
+
+
+def a_bounded_source_ends(source: Source) -> None:
+    """Every split of a bounded source is exhausted in the end, and stays so."""
+    for split in source.discover(2):
+        if source.bounded and not read_through(source, split, most=_AT_MOST).exhausted:
+            raise Violation(f"every split of a bounded source ends; but {split} does not")
+
+
+def how_much_is_read_at_once_changes_nothing(source: Source) -> None:
+    """The same rows in the same order, in whatever pieces."""
+    for split in source.discover(2):
+        expected = read_through(source, split, most=_AT_MOST).rows
+        for most in (1, 2, MOST):
+            _expect(read_through(source, split, most=most).rows, expected, f"split {split}, read {most} at once")
+
+
+def from_every_position_the_rest_follows(source: Source) -> None:
+    """A reader that is opened at the position behind a batch gives what came after that batch, and no more."""
+    for split in source.discover(2):
+        through = read_through(source, split)
+        expected = through.rows
+        done = 0
+        for batch in through.batches:
+            done += batch.rows.num_rows
+            position = Json.of(batch.position).value()
+            rest = read_through(pickle.loads(pickle.dumps(source)), split, position)
+            # A split that has not ended may have more to read by now.
+            until = None if through.exhausted else len(expected) - done
+            _expect(rest.rows[:until], expected[done:], f"split {split}, from {position} on")
+
+
+def _expect(rows: Sequence[object], expected: Sequence[object], where: str) -> None:
+    if rows == expected:
+        return
+    first = next((n for n, (a, b) in enumerate(zip(rows, expected, strict=False)) if a != b), None)
+    place = min(len(rows), len(expected)) if first is None else first
+    raise Violation(
+        f"the same rows come in the same order; but {where}: {len(rows)} rows instead of {len(expected)}, the first "
+        f"difference at row {place}: {rows[place : place + 1]} instead of {expected[place : place + 1]}"
+    )
+
+
+CHECKS: tuple[Callable[[Source], None], ...] = (
+    it_is_plain_data_without_a_fault,
+    splits_have_names_of_their_own,
+    batches_keep_to_the_schema_and_the_limit,
+    a_bounded_source_ends,
+    how_much_is_read_at_once_changes_nothing,
+    from_every_position_the_rest_follows,
+)
+"""Every promise of a source, in the order in which it helps to know that it is broken."""

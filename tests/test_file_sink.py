@@ -1,0 +1,290 @@
+"""Files appear as a whole when their epoch is complete, whoever is killed at whichever step."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snapshot.ids import JobId
+from snapshot.program.sink import SinkError
+from snapshot.sinks.file_formats import WrittenFormat, encoded
+from snapshot.sinks.file_sink import ToFiles, file_name, transaction_of
+from snapshot.testing.sink_machine import sink_machine
+from snapshot.testing.sinks import CHECKS, DONE, SinkBench, SinkTrial, Surroundings, attempt, write
+from snapshot.transaction_events import CommitOutcome, transaction_id
+from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
+from tests import file_sink_worker
+from tests.file_sink_worker import STEPS
+
+FORMATS: tuple[WrittenFormat, ...] = ("parquet", "jsonl", "csv")
+
+
+def readable(uri: str) -> Sequence[str]:
+    """The rows in a folder, as somebody reads them who knows nothing of transactions."""
+    files, root = fsspec.core.url_to_fs(uri)
+    found: list[str] = []
+    for path in files.glob(f"{root}/part-*"):
+        with files.open(path, "rb") as file:
+            match str(path).rpartition(".")[2]:
+                case "parquet":
+                    found += pa.parquet.read_table(file).column("row").to_pylist()
+                case "csv":
+                    found += pa.csv.read_csv(file).column("row").to_pylist()
+                case "jsonl":
+                    found += [json.loads(line)["row"] for line in file]
+                case other:
+                    raise AssertionError(other)
+    return found
+
+
+def trial(uri: str, format: WrittenFormat = "parquet", roll_bytes: int = 64 << 20) -> SinkTrial:
+    def visible(_: Surroundings) -> Sequence[str]:
+        return readable(uri)
+
+    def clear() -> None:
+        files, root = fsspec.core.url_to_fs(uri)
+        if files.exists(root):
+            files.rm(root, recursive=True)
+
+    return SinkTrial(ToFiles(uri, format, roll_bytes), visible, clear)
+
+
+TestToFilesMachine = sink_machine(trial("memory://machine")).TestCase
+TestToFilesRollingMachine = sink_machine(trial("memory://rolling", "jsonl", roll_bytes=1)).TestCase
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_local_folder_passes_the_kit(
+    check: Callable[[SinkTrial], None], format: WrittenFormat, tmp_path: Path
+) -> None:
+    check(trial(str(tmp_path / "out"), format))
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_files_that_roll_with_each_batch_pass_the_kit(check: Callable[[SinkTrial], None], tmp_path: Path) -> None:
+    check(trial(f"file://{tmp_path}/out", roll_bytes=1))
+
+
+@given(job=st.text(), uid=st.text(), number=st.integers(0, 10**6))
+def test_the_transaction_can_be_read_from_a_files_name(job: str, uid: str, number: int) -> None:
+    made_by = Incarnation(Generation(3), Attempt(4))
+    try:
+        transaction = transaction_id(JobId(job), Uid(uid), made_by, Partition(5), 6)
+        transaction.encode()
+    except UnicodeEncodeError:
+        return
+    name = file_name(transaction, number, "parquet")
+    assert name.isascii()
+    assert "/" not in name
+    assert transaction_of(name) == transaction
+
+
+@given(st.text(alphabet="part-aZ~.0159fe%", max_size=40))
+def test_only_names_that_the_sink_makes_are_taken_for_its_own(name: str) -> None:
+    transaction = transaction_of(f"part-{name}.csv")
+    if transaction is not None:
+        number = int(name.rpartition("-")[2])
+        assert file_name(transaction, number, "csv") == f"part-{name}.csv"
+
+
+def test_recovery_touches_nothing_that_is_not_its_own(tmp_path: Path) -> None:
+    bench = SinkBench(trial(str(tmp_path)))
+    bench.prepared()
+    [own] = (tmp_path / ".staged").iterdir()
+    others = [
+        "notes.txt",
+        "part-0.parquet",
+        own.name.upper(),
+        f"{own.name}.bak",
+        file_name(transaction_id(bench.job, Uid("other"), attempt(1), Partition(0), 0), 0, "parquet"),
+        file_name(transaction_id(JobId("other"), bench.uid, attempt(1), Partition(0), 0), 0, "parquet"),
+        file_name(transaction_id(bench.job, bench.uid, attempt(2), Partition(0), 0), 0, "parquet"),
+    ]
+    for name in others:
+        (tmp_path / ".staged" / name).write_bytes(b"somebody's")
+    bench.recover(2)
+    assert sorted(path.name for path in (tmp_path / ".staged").iterdir()) == sorted(others)
+
+
+def test_recovery_of_a_folder_that_is_not_there_does_nothing(tmp_path: Path) -> None:
+    SinkBench(trial(str(tmp_path / "none"))).recover(2)
+    SinkBench(trial("memory://nowhere")).recover(2)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_transaction_larger_than_roll_bytes_becomes_several_files(tmp_path: Path) -> None:
+    bench = SinkBench(trial(str(tmp_path), roll_bytes=1000))
+    writer, transaction, rows = bench.writer(), bench.name(), bench.rows(100)
+    writer.begin(transaction)
+    for first in range(0, 100, 10):
+        write(writer, rows[first : first + 10])
+    payload = writer.seal().prepare()
+    assert payload is not None
+    bench.settle(transaction, payload)
+    bench.expect(rows, "all files appear")
+    assert len(list(tmp_path.glob("part-*"))) > 2
+
+
+def test_a_commit_that_ended_between_two_files_is_finished_by_the_next(tmp_path: Path) -> None:
+    bench = SinkBench(trial(str(tmp_path), roll_bytes=1))
+    transaction, payload, rows = bench.prepared()
+    first, _ = sorted((tmp_path / ".staged").iterdir())
+    first.rename(tmp_path / first.name)
+    assert bench.settle(transaction, payload).outcome is CommitOutcome.COMMITTED
+    bench.expect(rows, "all files appear")
+
+
+def test_a_commit_without_its_files_fails_with_a_reason(tmp_path: Path) -> None:
+    bench = SinkBench(trial(str(tmp_path)))
+    transaction, payload, _ = bench.prepared()
+    for path in (tmp_path / ".staged").iterdir():
+        path.unlink()
+    answer = bench.writer().commit(transaction, payload)
+    assert answer.outcome is CommitOutcome.FAILED
+    assert "neither staged nor visible" in answer.reason
+    assert transaction in answer.reason
+
+
+def test_a_commit_that_the_file_system_refuses_is_tried_again_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = SinkBench(trial(str(tmp_path)))
+    transaction, payload, rows = bench.prepared()
+
+    def refuse(*_: object) -> None:
+        raise PermissionError("read-only")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", refuse)
+        answer = bench.writer().commit(transaction, payload)
+    assert answer.outcome is CommitOutcome.RETRY_LATER
+    assert "read-only" in answer.reason
+    bench.settle(transaction, payload)
+    bench.expect(rows, "the next try commits")
+
+
+def test_a_prepare_that_failed_is_tried_again_with_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = SinkBench(trial(str(tmp_path), roll_bytes=1))
+    writer, transaction, rows = bench.writer(), bench.name(), bench.rows(2)
+    writer.begin(transaction)
+
+    def full(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        write(writer, rows[:1])
+        write(writer, rows[1:])
+        sealed = writer.seal()
+        with pytest.raises(OSError, match="the disk is full"):
+            sealed.prepare()
+    payload = sealed.prepare()
+    assert payload is not None
+    bench.settle(transaction, payload)
+    bench.expect(rows, "no row is lost")
+
+
+def test_a_disk_that_stays_full_fails_the_attempt_before_memory_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = SinkBench(trial(str(tmp_path), roll_bytes=1))
+    writer = bench.writer()
+    writer.begin(bench.name())
+
+    def full(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(os, "fsync", full)
+    first, second, third = bench.rows(3)
+    write(writer, [first])
+    write(writer, [second])
+    with pytest.raises(SinkError, match=r"sink the/sink: the staged file .* the disk is full"):
+        write(writer, [third])
+
+
+def test_a_relative_folder_is_the_same_for_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ToFiles("out") == ToFiles(f"file://{tmp_path}/out")
+    assert ToFiles("out").check(pa.schema([])) == []
+
+
+def test_what_cannot_be_written_is_found_by_check() -> None:
+    fields = {"n": pa.int64(), "at": pa.timestamp("us"), "tags": pa.list_(pa.string()), "raw": pa.binary()}
+    schema = pa.schema(list(fields.items()))
+    assert ToFiles("memory://x").check(schema) == []
+    [problem] = ToFiles("memory://x", "jsonl").check(schema)
+    assert "'raw' of binary" in problem
+    assert len(ToFiles("memory://x", "csv").check(schema)) == 2
+    [problem] = ToFiles("memory://x", "orc").check(schema)  # type: ignore[arg-type]
+    assert "known are parquet, jsonl, csv" in problem
+    [problem] = ToFiles("s3://bucket/x").check(schema)
+    assert "s3:// has no rename in one step" in problem
+    assert "roll_bytes is 0" in ToFiles("memory://x", roll_bytes=0).check(schema)[0]
+
+
+def test_names_too_long_for_a_file_are_refused(tmp_path: Path) -> None:
+    writer = SinkBench(trial(str(tmp_path))).writer()
+    with pytest.raises(SinkError, match="shorter names"):
+        writer.begin(transaction_id(JobId("j" * 250), Uid("u"), attempt(1), Partition(0), 0))
+
+
+def test_json_lines_hold_times_nested_values_and_what_is_no_number() -> None:
+    at = datetime(2026, 1, 2, 3, 4, 5, 678000, UTC)
+    table = pa.table(
+        {
+            "at": pa.array([at], pa.timestamp("ms", "UTC")),
+            "x": [float("nan")],
+            "tags": [["é", None]],
+            "place": pa.array([{"lat": 1.5, "lon": float("inf")}]),
+        }
+    )
+    line = json.loads(encoded("jsonl", table).to_pybytes())
+    assert line == {
+        "at": "2026-01-02 03:04:05.678Z",
+        "x": None,
+        "tags": ["é", None],
+        "place": {"lat": 1.5, "lon": None},
+    }
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each step, in which a process was killed before it."""
+    root = tmp_path_factory.mktemp("killed")
+    command = [sys.executable, "-m", "tests.file_sink_worker", str(root)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert list(map(int, done.stdout.split())) == [-signal.SIGKILL] * STEPS + [0], done.stderr
+    return root
+
+
+@pytest.mark.parametrize("step", range(STEPS + 1))
+def test_a_process_killed_at_any_step_loses_and_repeats_nothing(step: int, killed: Path) -> None:
+    folder = killed / str(step)
+    prepared = file_sink_worker.read_journal(folder)
+    sink = file_sink_worker.sink(folder)
+    sink.recover(file_sink_worker.JOB, file_sink_worker.UID, attempt(2), {name for name, _ in prepared})
+    left = {transaction_of(path.name) for path in (folder / "out" / ".staged").glob("*")}
+    assert left <= {name for name, _ in prepared}
+    writer = sink.open(file_sink_worker.context(Surroundings(), 2))
+    for transaction, payload in prepared:
+        for _ in range(2):
+            assert writer.commit(transaction, payload).outcome in DONE
+    expected = [row for transaction, _ in prepared for row in file_sink_worker.rows_of(transaction)]
+    assert sorted(readable(str(folder / "out"))) == sorted(expected)
