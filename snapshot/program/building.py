@@ -195,7 +195,7 @@ def _refuse_unknown(columns: Sequence[str], schema: pa.Schema) -> None:
     reasons = [unknown_column(column, schema) for column in columns if column not in schema.names]
     if not columns:
         reasons.append("it names no column; name at least one")
-    if len(set(columns)) < len(columns):
+    if any(columns.count(column) > 1 for column in columns):
         reasons.append("it names a column twice")
     if reasons:
         raise CannotBuild(reasons)

@@ -10,7 +10,18 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from snapshot.program.nodes import Node, Operated, Read, Rebalanced, United, Written, before, label_of, place_of
+from snapshot.program.nodes import (
+    Node,
+    Operated,
+    Read,
+    Rebalanced,
+    United,
+    Written,
+    before,
+    label_of,
+    name_of,
+    place_of,
+)
 from snapshot.program.pickling import dumps
 from snapshot.program.problems import Problem, ProgramError
 from snapshot.program.resolve import Resolution, resolved
@@ -76,7 +87,10 @@ def _uids(nodes: Sequence[Node | Written]) -> Iterator[Problem]:
 def _sinks(outputs: Sequence[Written], found: Resolution) -> Iterator[Problem]:
     for output in outputs:
         flow = found.flows.get(output.input)
-        if flow is not None:
+        if isinstance(output.sink, type):
+            name = name_of(output.sink)
+            yield Problem(place_of(output), f"{name} is a class; give an instance of it, {name}(...)")
+        elif flow is not None:
             for sentence in output.sink.check(flow.schema):
                 yield Problem(place_of(output), sentence)
 

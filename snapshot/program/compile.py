@@ -94,22 +94,25 @@ class _Compiler:
         return Plan(tuple(_topological([self._stage(begin) for begin in begins])), max_parallelism)
 
     def _connect(self, end: _Begin) -> None:
-        ports: defaultdict[Uid, int] = defaultdict(int)
-        for arriving in _arriving(end):
+        inputs = list(_arriving(end))
+        count: defaultdict[tuple[Uid, int], int] = defaultdict(int)
+        for arriving in inputs:
             flow = self._flows[arriving.node]
             for way in self._ways[arriving.node]:
                 source = _uid(way.head)
+                # Each input has ports of its own, so that another way into one renumbers none of the other's.
+                port = count[source, arriving.input] * len(inputs) + arriving.input
+                count[source, arriving.input] += 1
                 edge = Edge(
-                    source,
-                    _uid(end),
-                    ports[source],
-                    arriving.input,
-                    arriving.exchange,
-                    flow.schema,
-                    flow.timed,
-                    arriving.keys,
+                    source=source,
+                    target=_uid(end),
+                    port=port,
+                    input=arriving.input,
+                    exchange=arriving.exchange,
+                    schema=flow.schema,
+                    timed=flow.timed,
+                    keys=arriving.keys,
                 )
-                ports[source] += 1
                 self._inputs[end].append(edge)
                 self._chain(way, ToEdge(edge))
 

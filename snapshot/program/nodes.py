@@ -227,7 +227,7 @@ def label_of(node: Node | Written) -> str:
         case Changed(_, change, function):
             return f"{change.value}({name_of(function)})"
         case Selected(_, columns):
-            return f"select({', '.join(columns)})"
+            return f"select({', '.join(map(str, columns))})"
         case Timed(_, event_time):
             return f"with_event_time({event_time.column})"
         case United():

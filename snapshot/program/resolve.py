@@ -25,6 +25,7 @@ from snapshot.program.nodes import (
     Written,
     in_order,
     label_of,
+    name_of,
     place_of,
 )
 from snapshot.program.operator import Input, KeyedOperator, Transform
@@ -89,6 +90,11 @@ class _Resolver:
         self.found.problems.extend(Problem(place_of(node), sentence) for sentence in sentences)
 
     def _read(self, node: Read) -> Flow | None:
+        if isinstance(node.source, type):
+            self._problem(
+                node, f"{name_of(node.source)} is a class; give an instance of it, {name_of(node.source)}(...)"
+            )
+            return None
         self._problem(node, *node.source.check())
         try:
             schema = schema_of(node.source.schema)
@@ -235,7 +241,8 @@ def _wrong_keys(keys: Sequence[str], schema: pa.Schema) -> list[str]:
     if not keys:
         return ["key_by names no column; name at least one"]
     problems = [f"key_by: {unknown_column(key, schema)}" for key in keys if key not in schema.names]
-    problems.extend(f"key_by names {key!r} twice" for key in sorted({key for key in keys if keys.count(key) > 1}))
+    if any(keys.count(key) > 1 for key in keys):
+        problems.append("key_by names a column twice")
     for key in keys:
         if key in schema.names:
             try:

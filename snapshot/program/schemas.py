@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias, get_args, get_origin
+from typing import Final, TypeAlias, cast, get_args, get_origin
 
 import pyarrow as pa
 
@@ -57,6 +57,8 @@ def columns_in_words(schema: pa.Schema) -> str:
 
 def unknown_column(column: str, schema: pa.Schema) -> str:
     """The sentence that a column is not there, with the names that are meant perhaps."""
+    if not isinstance(cast("object", column), str):
+        return f"{column!r} is no name of a column; give names as texts, one after the other"
     near = difflib.get_close_matches(column, schema.names, n=3, cutoff=0.5)
     hint = f"did you mean {_either(near)}?" if near else f"there are: {', '.join(schema.names) or 'none'}"
     return f"there is no column {column!r}; {hint}"
