@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
-from typing import Literal
 
 import pyarrow as pa
 import pytest
@@ -18,19 +16,11 @@ from snapshot.program.operator import Input
 from snapshot.testing.operators import OperatorHarness
 from statebackend.tables.aggregations import Count, Sum
 from statebackend.tables.table_spec import Aggregated
-from tests.window_models import AlignedModel, Row, moment
+from tests.window_models import AlignedModel, Backend, Step, compare, moment, steps
 
 GROUPS = 8
 SCHEMA = pa.schema([("user", pa.string()), ("amount", pa.int64())])
 OUTPUTS = {"count": Aggregated(Count()), "sum": Aggregated(Sum(int), "amount")}
-
-Backend = Literal["heap", "rocksdb"]
-Step = list[tuple[Row, int]] | int | None
-
-rows = st.tuples(st.sampled_from([None, "a", "b", "c"]), st.none() | st.integers(-5, 5))
-batches = st.lists(st.tuples(rows, st.integers(-10, 40)), min_size=1, max_size=20)
-steps = st.lists(batches | st.integers(-12, 45) | st.none(), max_size=8)
-"""Rows, watermarks, and cuts after which it goes on from there."""
 
 kinds = st.builds(Tumbling, st.integers(1, 15), st.integers(0, 20)) | st.tuples(
     st.integers(1, 15), st.integers(1, 15), st.integers(0, 20)
@@ -49,38 +39,8 @@ def operator(kind: Tumbling | Sliding, lateness: int = 0, late: bool = False, ti
 def test_every_result_is_that_of_a_plain_model(
     backend: Backend, kind: Tumbling | Sliding, lateness: int, late: bool, work: list[Step], sizes: list[int]
 ) -> None:
-    model, now = AlignedModel(kind, lateness), -100
-    with tempfile.TemporaryDirectory() as folder:
-        harness = OperatorHarness(operator(kind, lateness, late), Path(folder), max_parallelism=GROUPS, backend=backend)
-        try:
-            for step in [*work, None, LATEST]:
-                harness.clear()
-                model.late.clear()
-                if step is None:
-                    snapshot = harness.cut()
-                    harness.close()
-                    harness = OperatorHarness(
-                        operator(kind, lateness, late),
-                        Path(folder),
-                        parallelism=sizes.pop() if sizes else 1,
-                        max_parallelism=GROUPS,
-                        backend=backend,
-                        snapshot=snapshot,
-                    )
-                    continue
-                if isinstance(step, int):
-                    now = max(now, step)
-                    expected = model.watermark(now)
-                    harness.watermark(now)
-                else:
-                    expected = model.rows(step)
-                    harness.rows([row for row, _ in step], [time for _, time in step])
-                found = zip(map(tuple, harness.emitted()), harness.emitted_times(), strict=True)
-                assert sorted(found, key=repr) == sorted(expected, key=repr)
-                side = sorted(map(tuple, harness.emitted("late")), key=repr)
-                assert side == (sorted(model.late, key=repr) if late else [])
-        finally:
-            harness.close()
+    model = AlignedModel(kind, lateness)
+    compare(lambda: operator(kind, lateness, late), model, work, sizes, backend, late)
 
 
 def test_windows_fire_by_their_ends_when_the_watermark_jumps(tmp_path: Path) -> None:

@@ -1,19 +1,90 @@
-"""Windows in plain Python: every row is kept, and every result is computed anew."""
+"""Windows in plain Python: every row is kept, and every result is computed anew. And how operators are compared."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Literal, Protocol
 
-from snapshot.frames import EARLIEST
+from hypothesis import strategies as st
+
+from snapshot.frames import EARLIEST, LATEST
 from snapshot.operators.windows import Sliding, Tumbling
+from snapshot.program.operator import KeyedOperator
+from snapshot.testing.operators import OperatorHarness
 
 Row = tuple[str | None, int | None]
 Timed = tuple[Row, int]
 Result = tuple[object, ...]
 Emitted = tuple[Result, int]
 Summarise = Callable[[list[int | None]], tuple[object, ...]]
+
+Backend = Literal["heap", "rocksdb"]
+Step = list[Timed] | int | None
+
+GROUPS = 8
+
+_rows = st.tuples(st.sampled_from([None, "a", "b", "c"]), st.none() | st.integers(-5, 5))
+_batches = st.lists(st.tuples(_rows, st.integers(-10, 40)), min_size=1, max_size=20)
+steps = st.lists(_batches | st.integers(-12, 45) | st.none(), max_size=8)
+"""Rows, watermarks, and cuts after which it goes on from there."""
+
+
+class WindowModel(Protocol):
+    """What an operator is compared with; `late` is what it would give to the side output for the last rows."""
+
+    late: list[Row]
+
+    def rows(self, batch: Sequence[Timed]) -> list[Emitted]: ...
+
+    def watermark(self, time: int) -> list[Emitted]: ...
+
+
+def compare(
+    operator: Callable[[], KeyedOperator],
+    model: WindowModel,
+    work: Sequence[Step],
+    sizes: list[int],
+    backend: Backend,
+    late: bool,
+) -> None:
+    """Do the same to both; after every cut the operator goes on, restored, with another parallelism."""
+    now = -100
+    with tempfile.TemporaryDirectory() as folder:
+        harness = OperatorHarness(operator(), Path(folder), max_parallelism=GROUPS, backend=backend)
+        try:
+            for step in [*work, None, LATEST]:
+                harness.clear()
+                model.late.clear()
+                if step is None:
+                    snapshot = harness.cut()
+                    harness.close()
+                    harness = OperatorHarness(
+                        operator(),
+                        Path(folder),
+                        parallelism=sizes.pop() if sizes else 1,
+                        max_parallelism=GROUPS,
+                        backend=backend,
+                        snapshot=snapshot,
+                    )
+                    continue
+                if isinstance(step, int):
+                    now = max(now, step)
+                    expected = model.watermark(now)
+                    harness.watermark(now)
+                else:
+                    expected = model.rows(step)
+                    harness.rows([row for row, _ in step], [time for _, time in step])
+                found = zip(map(tuple, harness.emitted()), harness.emitted_times(), strict=True)
+                assert sorted(found, key=repr) == sorted(expected, key=repr)
+                side = sorted(map(tuple, harness.emitted("late")), key=repr)
+                assert side == (sorted(model.late, key=repr) if late else [])
+        finally:
+            harness.close()
+
 
 ZERO = datetime(1970, 1, 1)
 

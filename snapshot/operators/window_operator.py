@@ -40,6 +40,12 @@ class Contents(Protocol):
     def drop(self, window: Window) -> None:
         """Forget a window."""
 
+    def advance(self, watermark: int) -> None:
+        """Event time is this for what follows."""
+
+    def close(self) -> None:
+        """The attempt is over."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
@@ -118,6 +124,7 @@ class WindowOperator:
     def watermark(self, timestamp: int) -> None:
         """Windows that end by then give their results; at the end of all input those of processing time do as well."""
         self._state.advance(watermark=timestamp)
+        self._contents.advance(timestamp)
         if self._kind.time == "event" or timestamp == LATEST:
             self._advance(timestamp)
 
@@ -153,3 +160,7 @@ class WindowOperator:
     def broadcast(self) -> bytes | None:
         """None."""
         return None
+
+    def close(self) -> None:
+        """The attempt is over."""
+        self._contents.close()

@@ -1,0 +1,144 @@
+"""Functions of all rows of a key in a window at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from snapshot.operators.aggregated import key_problems
+from snapshot.operators.keyed_function import KeyedFunction, has_timers, keys_of
+from snapshot.operators.row_state import row_codec, row_problems
+from snapshot.operators.window_calls import WindowCalls, WindowFunction
+from snapshot.operators.window_keys import KEYS, KEYS_DECLARED, WindowKeys
+from snapshot.operators.window_kinds import Session, Window
+from snapshot.operators.window_operator import LATE, Lateness, WindowOperator
+from snapshot.operators.windowed import is_timed, late_side, window_problems
+from snapshot.program.operator import Input, Operator, OperatorContext
+from snapshot.program.row_class import Row, rows_of
+from snapshot.program.rows import Rows
+from statebackend.states.declarations import Declaration, ListOf
+from statebackend.states.list_state import ListState
+from statebackend.states.namespaces import Window as Span
+
+_ROWS: Final = "rows of windows"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowProcess:
+    """The operator that calls a `WindowFunction` for each key of each window.
+
+    Rows that are late are dealt with as in `WindowAggregate`.
+    """
+
+    window: Window
+    function: WindowFunction
+    input: Input
+    output: pa.Schema
+    lateness_ms: int = 0
+    late: bool = False
+    declared_sides: Mapping[str, pa.Schema] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """Function and windows."""
+        return f"process({type(self.function).__name__}) in {self.window}"
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """One, keyed."""
+        return (self.input,)
+
+    @property
+    def states(self) -> Mapping[str, Declaration[Any]]:
+        """What the class declares, and the rows of the windows."""
+        return {**self.function.states(), KEYS: KEYS_DECLARED, _ROWS: ListOf(row_codec(self.input.schema))}
+
+    @property
+    def timed(self) -> bool:
+        """If the windows are of event time."""
+        return is_timed(self.window)
+
+    @property
+    def sides(self) -> Mapping[str, pa.Schema]:
+        """Those that were declared, and that for late rows, if it was asked for."""
+        return {**self.declared_sides, **late_side(self.input, self.late)}
+
+    def check(self) -> Sequence[str]:
+        """What is wrong with class, windows, key and columns."""
+        problems = [
+            *window_problems(self.window, self.input, self.lateness_ms, self.late),
+            *key_problems(self.input),
+            *row_problems(self.input.schema),
+        ]
+        if self.late and LATE in self.declared_sides:
+            problems.append(f"the side output {LATE!r} is that of late rows: give yours another name")
+        given: object = self.function
+        if not isinstance(given, WindowFunction):
+            return [f"{given!r} is no instance of a subclass of WindowFunction", *problems]
+        name = type(self.function).__name__
+        if type(self.function).on_window is WindowFunction.on_window:
+            problems.append(f"{name} has no method on_window(self, key, window, rows, ctx)")
+        if has_timers(self.function):
+            problems.append(f"{name} has a method on_timer, and functions of windows have no timers")
+        problems += [
+            f"{name} declares a state {state!r}, which is the name of a method: choose another"
+            for state in self.function.states()
+            if hasattr(KeyedFunction, state) or state == "on_window"
+        ]
+        return problems
+
+    def open(self, context: OperatorContext) -> Operator:
+        """Open it in a partition."""
+        assert not isinstance(self.window, Session)
+        contents = _Kept(self, context)
+        return WindowOperator(self.window, Lateness(self.lateness_ms, self.late), contents, context)
+
+
+class _Kept:
+    """The rows of all windows: a list in the namespace of the window for each key."""
+
+    def __init__(self, plan: WindowProcess, context: OperatorContext) -> None:
+        self._plan, self._state = plan, context.state
+        self._keys = WindowKeys(plan.input, context)
+        self._rows: ListState[Row] = context.state[_ROWS]
+        self._codec = row_codec(plan.input.schema)
+        self._calls = WindowCalls(plan.function, plan.output, plan.sides, plan.label, plan.timed, context)
+        self.advance, self.close = self._calls.at, self._calls.close
+
+    def windows(self) -> Iterator[Span]:
+        """Those that have keys."""
+        return self._keys.windows()
+
+    def add(self, window: Span, rows: Rows, again: bool) -> None:
+        """Keep rows."""
+        last = self._keys.add(window, rows.batch)
+        keys = keys_of(rows.batch, self._plan.input.keys)
+        kept, state, accept = self._rows, self._state, self._codec.accept
+        state.set_namespace(window.namespace)
+        for key, event in zip(keys, rows_of(rows.batch), strict=True):
+            state.set_key(key)
+            kept.add(accept(event))
+        if again:
+            self._call(window, [keys[at] for at in last.tolist()])
+
+    def fire(self, window: Span) -> None:
+        """Call the function for each key."""
+        self._call(window, self._keys.keys(window))
+
+    def drop(self, window: Span) -> None:
+        """Forget the window."""
+        self._state.set_namespace(window.namespace)
+        for key in self._keys.keys(window):
+            self._state.set_key(key)
+            self._rows.clear()
+        self._keys.drop(window)
+
+    def _call(self, window: Span, keys: Sequence[object]) -> None:
+        for key in keys:
+            self._state.set_namespace(window.namespace)
+            self._state.set_key(key)
+            self._calls.call(key, window, self._rows.get())
+        self._calls.flush()

@@ -1,0 +1,141 @@
+"""The rows of a key in a window, two by two made into one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from snapshot.operators.aggregated import key_problems
+from snapshot.operators.keyed_function import keys_of
+from snapshot.operators.reduce import Fold, ReduceRows
+from snapshot.operators.row_state import row_codec, row_problems
+from snapshot.operators.window_keys import KEYS, KEYS_DECLARED, WindowKeys
+from snapshot.operators.window_kinds import Session, Window
+from snapshot.operators.window_operator import Lateness, WindowOperator
+from snapshot.operators.windowed import is_timed, late_side, window_problems
+from snapshot.program.nodes import name_of
+from snapshot.program.operator import Input, Operator, OperatorContext
+from snapshot.program.row_class import Row, batch_of, rows_of
+from snapshot.program.rows import Rows
+from statebackend.states.declarations import Declaration, Value
+from statebackend.states.namespaces import Window as Span
+from statebackend.states.value_state import ValueState
+
+_ROWS: Final = "rows of windows"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowReduce:
+    """What a function makes of the rows of a key in a window, in the order in which they come; see `Reduce`.
+
+    Rows that are late are dealt with as in `WindowAggregate`.
+    """
+
+    window: Window
+    function: ReduceRows
+    input: Input
+    lateness_ms: int = 0
+    late: bool = False
+
+    @property
+    def label(self) -> str:
+        """Function and windows."""
+        return f"reduce({name_of(self.function)}) in {self.window}"
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """One, keyed."""
+        return (self.input,)
+
+    @property
+    def states(self) -> Mapping[str, Declaration[Any]]:
+        """A row of each key and window."""
+        return {KEYS: KEYS_DECLARED, _ROWS: Value(row_codec(self.input.schema))}
+
+    @property
+    def output(self) -> pa.Schema:
+        """That of its input."""
+        return self.input.schema
+
+    @property
+    def timed(self) -> bool:
+        """If the windows are of event time."""
+        return is_timed(self.window)
+
+    @property
+    def sides(self) -> Mapping[str, pa.Schema]:
+        """That for late rows, if it was asked for."""
+        return late_side(self.input, self.late)
+
+    def check(self) -> Sequence[str]:
+        """What is wrong with windows, key and columns."""
+        return [
+            *window_problems(self.window, self.input, self.lateness_ms, self.late),
+            *key_problems(self.input),
+            *row_problems(self.input.schema),
+        ]
+
+    def open(self, context: OperatorContext) -> Operator:
+        """Open it in a partition."""
+        assert not isinstance(self.window, Session)
+        return WindowOperator(self.window, Lateness(self.lateness_ms, self.late), _Reduced(self, context), context)
+
+
+class _Reduced:
+    """The rows of all windows: one in the namespace of the window for each key."""
+
+    def __init__(self, plan: WindowReduce, context: OperatorContext) -> None:
+        self._plan, self._emit, self._state = plan, context.emit, context.state
+        self._keys = WindowKeys(plan.input, context)
+        self._row: ValueState[Row | None] = context.state[_ROWS]
+        self._fold = Fold(plan.function, plan.input.schema, plan.label)
+
+    def windows(self) -> Iterator[Span]:
+        """Those that have keys."""
+        return self._keys.windows()
+
+    def add(self, window: Span, rows: Rows, again: bool) -> None:
+        """Fold rows in."""
+        last = self._keys.add(window, rows.batch)
+        keys = keys_of(rows.batch, self._plan.input.keys)
+        row, set_key, fold = self._row, self._state.set_key, self._fold
+        self._state.set_namespace(window.namespace)
+        row.prefetch(keys)
+        for key, event in zip(keys, rows_of(rows.batch), strict=True):
+            set_key(key)
+            row.set(fold(key, row.get(), event))
+        if again:
+            self._give(window, [keys[at] for at in last.tolist()])
+
+    def fire(self, window: Span) -> None:
+        """Emit the row of each key."""
+        self._state.set_namespace(window.namespace)
+        keys = self._keys.keys(window)
+        self._row.prefetch(keys)
+        self._give(window, keys)
+
+    def drop(self, window: Span) -> None:
+        """Forget the window."""
+        self._state.set_namespace(window.namespace)
+        for key in self._keys.keys(window):
+            self._state.set_key(key)
+            self._row.clear()
+        self._keys.drop(window)
+
+    def advance(self, watermark: int) -> None:
+        """Nothing looks at it."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _give(self, window: Span, keys: Sequence[object]) -> None:
+        results = []
+        for key in keys:
+            self._state.set_key(key)
+            results.append(self._row.get())
+        batch = batch_of([row for row in results if row is not None], self._plan.output, self._plan.label)
+        self._emit(Rows(batch, np.full(len(batch), window.end - 1) if self._plan.timed else None))

@@ -1,0 +1,127 @@
+"""Functions of the rows in a window, two by two or all at once, against plain Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from snapshot.operators.windows import Sliding, Tumbling, WindowFunction, WindowProcess, WindowReduce
+from snapshot.program.operator import Input
+from snapshot.testing.operators import OperatorHarness
+from statebackend.states.declarations import Value
+from statebackend.states.namespaces import Window
+from tests.window_models import AlignedModel, Backend, Emitted, Step, compare, moment, steps
+
+SCHEMA = pa.schema([("user", pa.string()), ("amount", pa.int64())])
+INPUT = Input(SCHEMA, ("user",), True)
+OUTPUT = pa.schema(
+    [("user", pa.string()), ("start", pa.timestamp("ms")), ("end", pa.timestamp("ms")), ("all", pa.string())]
+)
+
+kinds = st.sampled_from([Tumbling(10), Tumbling(7, 3), Sliding(12, 5), Sliding(9, 3, 1)])
+
+
+def subtracted(before: Any, row: Any) -> dict[str, object]:
+    """Not the same in another order."""
+    return {"user": before.user, "amount": (before.amount or 0) * 2 - (row.amount or 0)}
+
+
+def subtracted_all(values: Sequence[int | None]) -> tuple[object, ...]:
+    total = values[0]
+    for value in values[1:]:
+        total = (total or 0) * 2 - (value or 0)
+    return (total,)
+
+
+class All(WindowFunction):
+    """Says all values of a window, and in how many windows its key has been."""
+
+    windows = Value(int, default=0)
+
+    def on_window(self, key: Any, window: Window, rows: Sequence[Any], ctx: Any) -> None:
+        assert {row.user for row in rows} == {ctx.key} == {key}
+        self.windows.set(self.windows.get() + 1)
+        ctx.emit((key, moment(window.start), moment(window.end), str([row.amount for row in rows])))
+        ctx.emit_to("times", [key, self.windows.get()])
+
+
+class Reduced(AlignedModel):
+    def result(self, span: tuple[int, int, str | None]) -> Emitted:
+        row, time = super().result(span)
+        return (row[0], row[3]), time
+
+
+def reducing(kind: Tumbling | Sliding, lateness: int = 0, late: bool = False) -> WindowReduce:
+    return WindowReduce(kind, subtracted, INPUT, lateness, late)
+
+
+def processing(kind: Tumbling | Sliding, lateness: int = 0, late: bool = False, function: Any = None) -> WindowProcess:
+    sides = {"times": pa.schema([("user", pa.string()), ("times", pa.int64())])}
+    return WindowProcess(kind, function or All(), INPUT, OUTPUT, lateness, late, sides)
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@settings(max_examples=settings().max_examples // 4)
+@given(kind=kinds, lateness=st.sampled_from([0, 8]), late=st.booleans(), work=steps, sizes=st.lists(st.integers(1, 3)))
+def test_reduced_rows_are_those_of_a_plain_model(
+    backend: Backend, kind: Tumbling | Sliding, lateness: int, late: bool, work: list[Step], sizes: list[int]
+) -> None:
+    model = Reduced(kind, lateness, subtracted_all)
+    compare(lambda: reducing(kind, lateness, late), model, work, sizes, backend, late)
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@settings(max_examples=settings().max_examples // 4)
+@given(kind=kinds, lateness=st.sampled_from([0, 8]), late=st.booleans(), work=steps, sizes=st.lists(st.integers(1, 3)))
+def test_functions_of_windows_see_the_rows_of_a_plain_model(
+    backend: Backend, kind: Tumbling | Sliding, lateness: int, late: bool, work: list[Step], sizes: list[int]
+) -> None:
+    model = AlignedModel(kind, lateness, lambda values: (str(values),))
+    compare(lambda: processing(kind, lateness, late), model, work, sizes, backend, late)
+
+
+def test_states_of_a_function_are_kept_over_its_windows(tmp_path: Path) -> None:
+    with OperatorHarness(processing(Tumbling(10)), tmp_path) as harness:
+        harness.rows([("a", 1), ("b", 2), ("a", 3)], [1, 2, 13])
+        harness.watermark(20)
+        assert [tuple(row) for row in harness.emitted("times")] == [("a", 1), ("b", 1), ("a", 2)]
+        assert harness.emitted_times("times") == [9, 9, 19]
+
+
+def test_an_exception_says_which_key_and_window(tmp_path: Path) -> None:
+    class Fails(All):
+        def on_window(self, key: Any, window: Window, rows: Sequence[Any], ctx: Any) -> None:
+            raise ZeroDivisionError
+
+    with OperatorHarness(processing(Tumbling(10), function=Fails()), tmp_path) as harness:
+        harness.rows([("a", 1)], [1])
+        with pytest.raises(ZeroDivisionError) as raised:
+            harness.watermark(10)
+        assert "for the key 'a' in the window [0, 10) with 1 rows" in raised.value.__notes__[0]
+
+
+def test_mistakes_are_found_without_running() -> None:
+    class WithTimers(WindowFunction):
+        on_window = Value(int, default=0)  # type: ignore[assignment]
+
+        def on_timer(self, at: int, ctx: Any) -> None: ...
+
+    assert reducing(Tumbling(5)).check() == processing(Tumbling(5)).check() == []
+    assert processing(Tumbling(5), function=WithTimers()).check() == [
+        "WithTimers has a method on_timer, and functions of windows have no timers",
+        "WithTimers declares a state 'on_window', which is the name of a method: choose another",
+    ]
+    assert processing(Tumbling(5), function=WindowFunction()).check() == [
+        "WindowFunction has no method on_window(self, key, window, rows, ctx)"
+    ]
+    assert "no instance of a subclass of WindowFunction" in processing(Tumbling(5), function=len).check()[0]
+    named = WindowProcess(Tumbling(5), All(), INPUT, OUTPUT, 0, True, {"late": SCHEMA})
+    assert named.check() == ["the side output 'late' is that of late rows: give yours another name"]
+    untimed = WindowReduce(Tumbling(5), subtracted, Input(SCHEMA, ("nobody",), False))
+    assert len(untimed.check()) == 2
