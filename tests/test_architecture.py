@@ -24,6 +24,7 @@ EDGES = {
     "statebackend/backends/rocksdb_tables.py",
     "statebackend/backends/scratch_folder.py",
     "statebackend/backends/sst.py",
+    "statebackend/backends/sst_process.py",
     "statebackend/backends/unused_memory.py",
     "statebackend/canonical/arrow_values.py",
     "statebackend/canonical/exporting.py",

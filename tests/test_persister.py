@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from secrets import token_hex
+from threading import get_native_id
 from typing import Literal
 
 import pyarrow as pa
@@ -288,3 +289,22 @@ def test_links_that_a_backend_did_not_take_are_removed(tmp_path: Path) -> None:
         assert list(folder.iterdir()) == links
     assert list(folder.iterdir()) == []
     assert local.find(file) is not None
+
+
+def test_a_large_file_is_written_by_another_process_that_ends_with_the_files(tmp_path: Path) -> None:
+    local, folder = LocalFiles(tmp_path / "links"), tmp_path / "made"
+    folder.mkdir()
+    files = StateFiles(folder, local, lambda: "shared/1.sst", b"meta")
+    before = children()
+    file = files.write([(b"\x00\x00some name", b"1")], epoch(1), FileKind.DELTA, 1 << 30)
+    assert file is not None
+    assert len(children() - before) == 1
+    assert local.find(file) is not None
+    assert list(folder.iterdir()) == []
+    files.close()
+    assert children() == before
+
+
+def children() -> set[str]:
+    """The processes that this thread has started."""
+    return set(Path(f"/proc/self/task/{get_native_id()}/children").read_text().split())

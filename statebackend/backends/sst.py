@@ -24,7 +24,6 @@ from secrets import token_hex
 from shutil import rmtree
 from typing import Final
 
-import pyarrow as pa
 from rocksdict import DBCompressionType, Rdict, SstFileWriter
 
 from statebackend import entries as naming
@@ -43,7 +42,8 @@ DELETED: Final = b"\xff\xffdeleted"
 _END: Final = b"\xff\xff\xff"
 _STAMP_SIZE: Final = naming.STAMP.size
 _PIECE: Final = 1 << 20
-_SMALL: Final = 16 << 20
+SMALL: Final = 16 << 20
+"""Files up to so many bytes are small."""
 _FOREIGN: Final = "is a file of RocksDB's, but none that this library wrote: it does not say whose it is"
 
 
@@ -60,7 +60,7 @@ class Compression(Enum):
         Small files are made every second and travel to the store, so they are made as small as possible; for large
         ones the time that this takes would show.
         """
-        return cls.ZSTD if size <= _SMALL else cls.LZ4
+        return cls.ZSTD if size <= SMALL else cls.LZ4
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +169,8 @@ class _DeletedNames:
         return self._pieces
 
     def _close_piece(self) -> None:
+        import pyarrow as pa  # Only here, as a process that does nothing but write files is to be small.
+
         piece = b"".join(self._open)
         self._pieces.append(len(piece).to_bytes(4, "big") + pa.compress(piece, codec="zstd", asbytes=True))
         self._open.clear()
@@ -176,6 +178,8 @@ class _DeletedNames:
 
 
 def _deleted_in(piece: bytes) -> Iterator[bytes]:
+    import pyarrow as pa
+
     size = int.from_bytes(piece[:4], "big")
     listed: bytes = pa.decompress(piece[4:], size, codec="zstd", asbytes=True)
     at = 0

@@ -211,6 +211,7 @@ class Persister:
         """Stop the background: what is being written or uploaded is finished, what waits is given up."""
         self._disk.shutdown(wait=True, cancel_futures=True)
         self._uploaders.shutdown(wait=True, cancel_futures=True)
+        self._files.close()
 
     def _take(self, up_to: Epoch) -> None:
         due: list[tuple[Epoch, tuple[FileRef, ...]]] = []

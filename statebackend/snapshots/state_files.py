@@ -18,7 +18,8 @@ from typing import Final
 from statebackend import entries as naming
 from statebackend import fail_points
 from statebackend.backends.backend import BackendError
-from statebackend.backends.sst import Compression, Entry, read_sst, write_sst
+from statebackend.backends.sst import SMALL, Compression, Entry, read_sst, write_sst
+from statebackend.backends.sst_process import SstProcess
 from statebackend.fail_points import reached
 from statebackend.files import FileKind, FileRef
 from statebackend.ids import Epoch, KeyGroup
@@ -42,11 +43,17 @@ class StateFiles:
         self._name = name
         self._meta = meta
         self._numbers = count()
+        self._process = SstProcess()
+
+    def close(self) -> None:
+        """Give up the process that large files are written by. Only when no file is being written."""
+        self._process.close()
 
     def write(self, entries: Iterable[Entry], epoch: Epoch, kind: FileKind, size: int) -> FileRef | None:
         """Make a file of sorted entries, of about this size; None if there are none."""
         path = self._scratch()
-        info = write_sst(path, entries, epoch.number, self._meta, compression=Compression.for_size(size))
+        write = self._process.write if size > SMALL else write_sst
+        info = write(path, entries, epoch.number, self._meta, compression=Compression.for_size(size))
         if info is None:
             return None
         reached(fail_points.FILE_WRITTEN)
