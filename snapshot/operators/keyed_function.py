@@ -29,8 +29,11 @@ EVENT_TIMERS: Final = "timers in event time"
 PROCESSING_TIMERS: Final = "timers in processing time"
 """Under which names timers are kept: no attribute of a class can be called so."""
 
-_AT_ONCE: Final = 4096
-"""The state of so many rows is read at once, and so many rows are emitted at once by timers."""
+_AT_ONCE: Final = 2048
+"""The state of so many rows is read at once, and what so many timers emit goes on at once."""
+
+_SAMPLED: Final = 16
+"""Of so many keys one is looked up to see whether the state of all is in memory."""
 
 
 class WithoutTimers(TypeError):
@@ -276,9 +279,16 @@ class FunctionRun:
             self._context.state.advance(processing_time=now)
 
     def _prefetch(self, keys: Sequence[object]) -> None:
-        if self._addresses is not None:
+        """Have what the state's caches lack of these keys read at once; where a sample is all there, few are lacking,
+        and looking for each of them would cost more than it saves.
+        """
+        if self._addresses is None:
+            return
+        sample = self._addresses(keys[::_SAMPLED])
+        lacking = [values for values in self._prefetched if not all(map(values.young.__contains__, sample))]
+        if lacking:
             addresses = self._addresses(keys)
-            for values in self._prefetched:
+            for values in lacking:
                 values.prefetch(addresses)
 
     def _fire(self, timers: TimerState, kind: Literal["event", "processing"]) -> None:
