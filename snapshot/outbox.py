@@ -7,6 +7,7 @@ of data and watermarks, never of another marker, and reports the data that it ov
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 from snapshot.frames import Data, End, Frame, Marker, MarkerMode
 
@@ -27,6 +28,10 @@ class Outbox:
 
     def __len__(self) -> int:
         return len(self._frames)
+
+    def __iter__(self) -> Iterator[Frame]:
+        """What waits, in the order in which it would be taken now."""
+        return iter(self._frames)
 
     @property
     def bytes(self) -> int:

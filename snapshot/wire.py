@@ -142,8 +142,12 @@ class Decoder:
             if len(piece) < missing:
                 self._pending += piece
                 break
-            whole = bytes(self._pending + piece) if self._pending else bytes(piece)
-            self._pending = bytearray()
+            whole: bytes | bytearray
+            if self._pending:
+                whole, self._pending = self._pending, bytearray()
+                whole += piece  # where the rest lies already: a long payload is not copied again
+            else:
+                whole = bytes(piece)
             frame = self._payload(whole) if self._in_payload else self._header(whole)
             if frame is not None:
                 frames.append(frame)
@@ -158,12 +162,12 @@ class Decoder:
                 CutShort, f"the connection ended after {len(self._pending)} of {self._needed} {part} bytes"
             )
 
-    def _payload(self, payload: bytes) -> Frame:
+    def _payload(self, payload: bytes | bytearray) -> Frame:
         self._offset += HEADER_SIZE + len(payload)
         self._in_payload, self._needed = False, HEADER_SIZE
         return Data(payload, len(payload))
 
-    def _header(self, header: bytes) -> Frame | None:
+    def _header(self, header: bytes | bytearray) -> Frame | None:
         """The frame, unless a payload has to follow first."""
         version, kind, mode, flag, generation, attempt, value = _UNCHECKED.unpack_from(header)
         if version != VERSION:

@@ -137,7 +137,7 @@ NUMBERS_WIRE = RowsWire(NUMBERS, timed=False)
         (b"", "0 bytes are no batch"),
         (b"GET / HTTP/1.1\r\n\r\n", "no batch"),
         (bytes(100), "no batch"),
-        (memoryview(NUMBERS.serialize()).tobytes(), "it is a schema"),
+        (memoryview(NUMBERS.serialize()).tobytes(), "got schema"),
         (memoryview(pa.record_batch([pa.array([1])], names=["a"]).serialize()).tobytes(), "no batch"),
         (memoryview(everything(3).serialize()).tobytes()[:-8], "no batch"),
         (memoryview(pa.record_batch([[1], [1.0]], schema=NUMBERS).serialize()).tobytes() + bytes(8), "8 bytes follow"),
@@ -154,7 +154,7 @@ def test_times_with_nulls_are_refused() -> None:
     schema = pa.schema([*NUMBERS, ("event time", pa.int64())])
     batch = pa.record_batch([[1, 2], [1.0, 2.0], [1, None]], schema=schema)
     payload = memoryview(batch.serialize()).tobytes()
-    with pytest.raises(MalformedBatch):
+    with pytest.raises(MalformedBatch, match="rows without an event time"):
         RowsWire(NUMBERS, timed=True).decode(Data(payload, len(payload)))
 
 

@@ -23,6 +23,7 @@ Call = Callable[[], object]
 Outcome = TypeVar("Outcome")
 
 _BELLS: Final = 4096
+_SCRATCH: Final = 256 << 10
 
 
 class Timer:
@@ -105,6 +106,8 @@ class EventLoop:
         self._soon: deque[Call] = deque()
         self._longest = 0.0
         self._woken = False
+        self.scratch: Final = memoryview(bytearray(_SCRATCH))
+        """Memory that a callback may read into; when it returns, another may."""
         self._bell, self._button = socket.socketpair()
         self._bell.setblocking(False)
         self._button.setblocking(False)
