@@ -15,19 +15,31 @@ if TYPE_CHECKING:
     from snapshot.operators.windows import Session as Session
     from snapshot.operators.windows import Sliding as Sliding
     from snapshot.operators.windows import Tumbling as Tumbling
+    from snapshot.operators.windows import WindowFunction as WindowFunction
     from snapshot.program.plan import EventTime as EventTime
     from snapshot.program.problems import ProgramError as ProgramError
     from snapshot.program.program import Program as Program
     from snapshot.program.stream import Stream as Stream
+    from snapshot.sinks.driver_sink import ToDriver as ToDriver
+    from snapshot.sinks.file_sink import ToFiles as ToFiles
+    from snapshot.sources.collection import ABORT as ABORT
+    from snapshot.sources.collection import EOF as EOF
+    from snapshot.sources.collection import PAUSE as PAUSE
+    from snapshot.sources.collection import Collection as Collection
+    from snapshot.sources.generate import Generate as Generate
 
 _HOME = {
     "operators.keyed_function": ("ProcessContext",),
     "operators.process": ("KeyedProcess",),
-    "operators.windows": ("Session", "Sliding", "Tumbling"),
+    "operators.windows": ("Session", "Sliding", "Tumbling", "WindowFunction"),
     "program.plan": ("EventTime",),
     "program.problems": ("ProgramError",),
     "program.program": ("Program",),
     "program.stream": ("Stream",),
+    "sinks.driver_sink": ("ToDriver",),
+    "sinks.file_sink": ("ToFiles",),
+    "sources.collection": ("ABORT", "Collection", "EOF", "PAUSE"),
+    "sources.generate": ("Generate",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

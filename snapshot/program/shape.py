@@ -40,7 +40,7 @@ def _of_head(head: Head) -> JsonLike:
 
 def _of_operator(operator: KeyedOperator) -> JsonLike:
     key = KeyType.of(operator.inputs[0].key_declared)
-    states = {name: _of_state(declaration.spec(name)) for name, declaration in sorted(operator.states.items())}
+    states = {name: _of_state(declaration.spec(name)) for name, declaration in operator.states.items()}
     return {"kind": "operator", "key": key.name, "states": states}
 
 
