@@ -132,6 +132,8 @@ class _Resolver:
                 f"event time cannot be taken from column {event_time.column!r} of {column}; it has to be of "
                 "timestamps, or of integers that are milliseconds since 1970",
             )
+        elif event_time.idle_after == 0:
+            self._problem(node, "a split would be idle at once with idle_after=0; give more, or None for never")
         elif given.timed:
             self._problem(node, "the rows have event times already; give them once on every way from a source")
         elif not given.at_source:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class WindowedStream:
-    """What `KeyedStream.window` makes. Results have the key's columns, `window_start`, `window_end`, and their own.
+    """What `KeyedStream.window` makes. Aggregates come with the key's columns, `window_start` and `window_end`.
 
     Every operator needs a `uid`, which stays for ever.
     """
