@@ -11,6 +11,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, cast
 
 import numpy as np
@@ -25,6 +26,8 @@ from statebackend.states.declarations import Declaration
 from statebackend.states.timer_state import Timers, TimerState
 from statebackend.states.value_state import CachedState
 
+_NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
+
 EVENT_TIMERS: Final = "timers in event time"
 PROCESSING_TIMERS: Final = "timers in processing time"
 """Under which names timers are kept: no attribute of a class can be called so."""
@@ -38,6 +41,10 @@ _SAMPLED: Final = 16
 
 class WithoutTimers(TypeError):
     """A timer was asked for by a function that has no `on_timer`."""
+
+
+class NoKeyHere(LookupError):
+    """State or a timer of a key was asked for by a function that is called for a row without a key."""
 
 
 class UnknownSide(LookupError):
@@ -98,6 +105,13 @@ class ProcessContext:
             raise UnknownSide(f"{self._label}: side output {side!r} is not declared (declared: {declared})")
         collected.rows.append(row)
         collected.times.append(self.timestamp)
+
+    def refuse_timers(self) -> None:
+        """There is no key that could have one."""
+        self.timer = self.delete_timer = self.processing_timer = self.delete_processing_timer = self._no_key
+
+    def _no_key(self, at: int) -> None:
+        raise NoKeyHere(f"{self._label}: a timer at {at} is asked for where there is no key")
 
     def _no_timers(self, at: int) -> None:
         raise WithoutTimers(
@@ -172,8 +186,15 @@ class Outputs:
 class FunctionRun:
     """A function at work in one partition: it is fed rows with their keys, and its timers fire."""
 
-    def __init__(self, function: KeyedFunction, context: OperatorContext, outputs: Outputs) -> None:
-        """Open a copy of the function."""
+    def __init__(
+        self,
+        function: KeyedFunction,
+        context: OperatorContext,
+        outputs: Outputs,
+        shared: Mapping[str, object] = _NOTHING,
+    ) -> None:
+        """Open a copy of the function; `shared` is what else it has as attributes by now."""
+        self.label: Final = outputs.label
         self.function: Final = copy.copy(function)
         self._context, self._outputs = context, outputs
         self._main: list[RowLike] = []
@@ -185,7 +206,7 @@ class FunctionRun:
         self._processing_timers: TimerState | None = None
         if has_timers(function):
             self._open_timers(state[EVENT_TIMERS], state[PROCESSING_TIMERS])
-        self.bind(self.states)
+        self.bind({**self.states, **shared})
         cached = [opened.parts() for opened in self.states.values() if isinstance(opened, CachedState)]
         self._prefetched = [values for _, _, values in cached]
         self._addresses = cached[0][0].addresses if cached else None
@@ -232,6 +253,8 @@ class FunctionRun:
         """Call the handler for each row; there is no key. Without event times, what it emits has the watermark's."""
         self._look_at_the_clock()
         ctx, main, ends = self.ctx, self._main, cast("list[int]", [])
+        timers = (ctx.timer, ctx.delete_timer, ctx.processing_timer, ctx.delete_processing_timer)
+        ctx.refuse_timers()
         ctx.key = None
         times: Iterator[int | None] = repeat(None) if rows.times is None else iter(rows.times.tolist())
         event: Row = None
@@ -242,6 +265,7 @@ class FunctionRun:
         except Exception as error:
             error.add_note(f"in {self._outputs.label}, for the row {shown(event)}")
             raise
+        ctx.timer, ctx.delete_timer, ctx.processing_timer, ctx.delete_processing_timer = timers
         times_of_all = rows.times
         if times_of_all is None and self._outputs.timed:
             times_of_all = np.full(len(rows), ctx.watermark, dtype=np.int64)
