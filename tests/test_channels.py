@@ -393,7 +393,7 @@ def test_nothing_is_told_after_the_close(road: Road) -> None:
     sending.put(data(2, 100_000))
     sending.close()
     road.turns()
-    assert road.broken == road.arrived == road.drained == []
+    assert (road.broken, road.arrived, road.drained) == ([], [], [])
 
 
 def test_what_the_receiver_of_a_frame_raises_comes_out_of_the_loop_and_does_not_look_like_a_broken_channel(

@@ -36,8 +36,8 @@ class RowsWire:
     def encode(self, rows: Rows) -> Data:
         """The frame that carries the rows; of a slice, only its part. `ValueError` if they are not of this edge."""
         if not rows.batch.schema.equals(self._schema) or (rows.times is not None) != self._timed:
-            times = "without" if rows.times is None else "with"
-            raise ValueError(f"rows {times} times of {rows.batch.schema} are not of this edge: {self._schema}")
+            word = "without" if rows.times is None else "with"
+            raise ValueError(f"rows {word} times of {rows.batch.schema} are not of this edge: {self._schema}")
         batch = rows.batch
         if rows.times is not None:
             times = np.ascontiguousarray(rows.times, dtype=np.int64)
@@ -60,7 +60,7 @@ class RowsWire:
             times = batch.column(batch.num_columns - 1)
             if times.null_count:
                 raise ValueError("there are rows without an event time")
-            return Rows(batch.remove_column(batch.num_columns - 1), np.from_dlpack(times))
+            return Rows(batch.remove_column(batch.num_columns - 1), np.from_dlpack(times).view(np.int64))
         except (pa.ArrowException, OSError, EOFError, ValueError, MemoryError, StopIteration) as error:
             raise MalformedBatch(f"{data.size} bytes are no batch of {self._schema.names}: {error}") from error
 
