@@ -1,1 +1,59 @@
-"""Coming back: from what a crash left behind to the decision what happens next."""
+"""Coming back: from what a crash left behind to the decision what happens next, and jobs that run and come back.
+
+What always holds: importing this package alone loads nothing but itself, as deciding needs neither Arrow nor sockets;
+what jobs are run with is loaded on demand.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from recovery.driver.birth import WrongJob as WrongJob
+    from recovery.driver.claim import StartRefused as StartRefused
+    from recovery.driver.generation import JobFailed as JobFailed
+    from recovery.driver.launch import CannotLaunch as CannotLaunch
+    from recovery.driver.launch import LocalProcesses as LocalProcesses
+    from recovery.driver.options import UnknownOption as UnknownOption
+    from recovery.driver.program_fit import ProgramDoesNotFit as ProgramDoesNotFit
+    from recovery.driver.spark_tasks import SparkTasks as SparkTasks
+    from recovery.driver.status import RunState as RunState
+    from recovery.driver.status import RunStatus as RunStatus
+    from recovery.driver.tree import FencedOff as FencedOff
+    from recovery.driver.tree import JournalInDoubt as JournalInDoubt
+    from recovery.passive import Passive as Passive
+    from recovery.restarts import FixedRestarts as FixedRestarts
+    from recovery.restarts import NoRestart as NoRestart
+    from recovery.restarts import RestartRate as RestartRate
+    from recovery.running import Run as Run
+    from recovery.running import run as run
+
+_HOME = {
+    "driver.birth": ("WrongJob",),
+    "driver.claim": ("StartRefused",),
+    "driver.generation": ("JobFailed",),
+    "driver.launch": ("CannotLaunch", "LocalProcesses"),
+    "driver.options": ("UnknownOption",),
+    "driver.program_fit": ("ProgramDoesNotFit",),
+    "driver.spark_tasks": ("SparkTasks",),
+    "driver.status": ("RunState", "RunStatus"),
+    "driver.tree": ("FencedOff", "JournalInDoubt"),
+    "passive": ("Passive",),
+    "restarts": ("FixedRestarts", "NoRestart", "RestartRate"),
+    "running": ("Run", "run"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str) -> object:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{module}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -6,7 +6,8 @@ gives None), so that a clean-up touches nothing that others put there. All paths
     journal/0000000042.json                             an entry of the journal
     journal/summary-0000000040.json                     what the journal said up to and including 40
     epochs/<epoch>-<generation>-<nonce>/manifest.json   a manifest, published or not
-    shared/<generation>-<partition>-<attempt>-<n>.sst   state; likewise .channel and .staged
+    shared/<generation>-<partition>-<attempt>-<n>.sst   state; likewise .channel, .staged and .broadcast
+    job.json                                            the job's name, which no clean-up touches
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition
 JOURNAL: Final = "journal"
 EPOCHS: Final = "epochs"
 SHARED: Final = "shared"
+JOB: Final = "job.json"
 
 _NUMBER = r"(0|[1-9][0-9]*)"
 _NONCE = re.compile(r"[0-9a-z]{1,64}")
@@ -39,6 +41,8 @@ class Content(Enum):
     """In-flight data of a cut that was spilled."""
     STAGED = "staged"
     """Rows of a sink that wait in the snapshot for their commit."""
+    BROADCAST = "broadcast"
+    """Broadcast state of an operator, as it is in all partitions."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -17,6 +17,7 @@ ALLOWED = {
 """Which of our packages a package may import: statebackend <- snapshot <- recovery."""
 
 EDGES = {
+    "recovery/running.py",
     "snapshot/journal_store.py",
     "statebackend/backends/heap_backend.py",
     "statebackend/backends/overlay.py",

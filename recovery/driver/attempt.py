@@ -1,0 +1,166 @@
+"""One attempt as the driver sees it: who has which partition, who is ready, who reads which split.
+
+What always holds: what is sent to a partition carries the attempt's incarnation and goes to the process that has it;
+the splits of a cut are taken in the same step in which its triggers are sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from recovery.driver.job import JobSettings
+from recovery.driver.manifests import dealer_from, roles_from, sinks_of, sources_of, transactions_in
+from recovery.driver.splits import Assignment, SplitDealer, enumerator_json
+from recovery.driver.tree import Tree
+from recovery.driver.workers import Workers
+from snapshot.coordinator_events import RollBack
+from snapshot.frozen_json import Json
+from snapshot.host.event_loop import Background, EventLoop, Timer
+from snapshot.host.messages import AssignSplits, Deploy, Hello, StandDown, ToWorker
+from snapshot.ids import TransactionId
+from snapshot.program.plan import ToSink
+from snapshot.program.source import Source
+from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
+
+_PAUSES: Final = (0.5, 1.0, 2.0, 5.0)
+"""Seconds before a sink's recovery is tried again."""
+
+Trouble = Callable[[str, BaseException], object]
+
+
+class AttemptRun:
+    """From a deployment to the end of the attempt. `trouble` hears of what failed and does not matter now."""
+
+    def __init__(
+        self,
+        settings: JobSettings,
+        workers: Workers,
+        aside: Background,
+        loop: EventLoop,
+        tree: Tree,
+        trouble: Trouble,
+    ) -> None:
+        self._settings = settings
+        self._workers = workers
+        self._aside = aside
+        self._loop = loop
+        self._tree = tree
+        self._trouble = trouble
+        self._dealers: dict[Uid, SplitDealer] = {}
+        self._restored: set[Partition] = set()
+        self._ended: set[Partition] = set()
+        self._worker_of: dict[Partition, str] = {}
+        self._looks: dict[Uid, Timer] = {}
+        self._recoveries: dict[Uid, Timer] = {}
+        self._closed = False
+        self.incarnation = Incarnation(Generation(0), Attempt(0))
+        self.deployed: dict[str, Partition] = {}
+
+    def deploy(self, roll_back: RollBack, chosen: tuple[Hello, ...], found: Mapping[Uid, tuple[str, ...]]) -> None:
+        """Give each partition to a process, in order; `found` are the splits of the sources that the epoch lacks."""
+        settings, epoch = self._settings, roll_back.epoch
+        self.incarnation = roll_back.incarnation
+        self.deployed = {hello.worker: Partition(index) for index, hello in enumerate(chosen)}
+        self._worker_of = {partition: worker for worker, partition in self.deployed.items()}
+        manifest = self._tree.manifest(epoch)
+        roles = roles_from(manifest, settings.plan, len(chosen), self._tree.broadcast(epoch))
+        for uid, source in sources_of(settings.plan).items():
+            self._dealers[uid] = dealer_from(uid, source, manifest, roles, found.get(uid, ()))
+        named = transactions_in(manifest)
+        for uid, sink in sinks_of(settings.plan).items():
+            self._recover(uid, self._recovery_of(sink, named.get(uid, frozenset())))
+        peers = tuple(hello.address for hello in chosen)
+        for hello, (index, role) in zip(chosen, enumerate(roles), strict=True):
+            self._workers.send(
+                hello.worker,
+                Deploy(
+                    self.incarnation,
+                    settings.job,
+                    epoch,
+                    Partition(index),
+                    peers,
+                    settings.pickled_plan,
+                    role,
+                    settings.host,
+                    settings.store,
+                    settings.local,
+                ),
+            )
+        for worker in self._workers.there:
+            if worker not in self.deployed:
+                self._workers.send(worker, StandDown(self.incarnation, "another process has its role"))
+
+    def restored(self, partition: Partition) -> bool:
+        """A partition is restored; whether this was the last one."""
+        self._restored.add(partition)
+        return len(self._restored) == len(self.deployed)
+
+    def started(self) -> None:
+        """All partitions are restored: deal out splits, and look for more."""
+        for uid, dealer in self._dealers.items():
+            self._assign(uid, dealer.started())
+        for uid, source in sources_of(self._settings.plan).items():
+            if source.discover_every is not None:
+                self._look(uid, source, source.discover_every)
+
+    def wanted(self, partition: Partition, uid: Uid) -> None:
+        """A partition has nothing more to read of a source."""
+        self._assign(uid, self._dealers[uid].wanted(partition))
+
+    def ended(self, partition: Partition) -> bool:
+        """A partition has processed all its input; whether this was the last one."""
+        self._ended.add(partition)
+        return len(self._ended) == len(self.deployed)
+
+    def enumerators(self) -> dict[Uid, Json]:
+        """The splits that nobody reads, of each source."""
+        return {uid: enumerator_json(dealer.unassigned) for uid, dealer in self._dealers.items()}
+
+    def send_all(self, message: ToWorker) -> None:
+        """Tell every partition."""
+        for worker in self.deployed:
+            self._workers.send(worker, message)
+
+    def close(self) -> None:
+        """The attempt is over."""
+        self._closed = True
+        for timer in (*self._looks.values(), *self._recoveries.values()):
+            timer.cancel()
+
+    def _assign(self, uid: Uid, assignments: list[Assignment]) -> None:
+        for one in assignments:
+            self._workers.send(
+                self._worker_of[one.partition], AssignSplits(self.incarnation, uid, one.splits, one.last)
+            )
+
+    def _look(self, uid: Uid, source: Source, every: float) -> None:
+        """Look for new splits in the background, and again after a while."""
+
+        def looked(found: object) -> None:
+            if self._closed:
+                return
+            if isinstance(found, BaseException):
+                self._trouble(f"looking for new splits of {uid}", found)
+            elif isinstance(found, tuple):
+                self._assign(uid, self._dealers[uid].discovered(found))
+            self._looks[uid] = self._loop.call_at(self._loop.now() + every, lambda: self._look(uid, source, every))
+
+        self._aside.submit(lambda: tuple(source.discover(len(self.deployed))), looked)
+
+    def _recovery_of(self, sink: ToSink, named: frozenset[TransactionId]) -> Callable[[], None]:
+        return lambda: sink.sink.recover(self._settings.job, sink.uid, self.incarnation, named)
+
+    def _recover(self, uid: Uid, recover: Callable[[], None], tried: int = 0) -> None:
+        """Have a sink's target aborted what earlier incarnations left there, until it has done so."""
+
+        def done(outcome: object) -> None:
+            if self._closed or not isinstance(outcome, BaseException):
+                return
+            self._trouble(f"aborting what was left in the target of {uid}", outcome)
+            pause = _PAUSES[min(tried, len(_PAUSES) - 1)]
+            self._recoveries[uid] = self._loop.call_at(
+                self._loop.now() + pause, lambda: self._recover(uid, recover, tried + 1)
+            )
+
+        self._aside.submit(recover, done)

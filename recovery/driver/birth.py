@@ -1,0 +1,86 @@
+"""A job's name, and what else is fixed when it is born: written into its tree once, and never changed.
+
+What always holds: of any number of drivers that start a new job in one tree, all come to the same name; a tree that is
+begun anew after it was deleted is another job, so that no transaction's id is ever made twice.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import Final
+
+from snapshot.ids import JobId
+from snapshot.layout import JOB
+from statebackend.keygroups import DEFAULT_MAX_PARALLELISM
+from statebackend.stores.store import BlobNotFound, BlobStore
+
+_FORMAT: Final = "epochcut.job"
+_VERSION: Final = 1
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class WrongJob(ValueError):
+    """The tree belongs to another job, or to one that was born otherwise; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """What is fixed for good."""
+
+    name: str
+    job: JobId
+    max_parallelism: int
+
+
+def birth_of(store: BlobStore, name: str | None, max_parallelism: int | None) -> Birth:
+    """The job whose tree it is; it is born if there is none yet. What is given must be what it was born with.
+
+    A crash leaves the job born or not; the next start finds out.
+    """
+    if name is not None and not _NAME.fullmatch(name):
+        raise WrongJob(f"{name!r} is no name of a job; use 1 to 64 letters, digits, '_', '.' and '-'")
+    try:
+        found = store.read(JOB)
+    except BlobNotFound:
+        chosen = name or "job"
+        birth = Birth(chosen, JobId(f"{chosen}-{token_hex(4)}"), max_parallelism or DEFAULT_MAX_PARALLELISM)
+        store.create(JOB, _bytes_of(birth))
+        found = store.read(JOB)  # whoever was first
+    birth = _birth_from(found)
+    if name is not None and name != birth.name:
+        raise WrongJob(f"the checkpoints are those of job {birth.name!r}, not of {name!r}; give that job its own place")
+    if max_parallelism is not None and max_parallelism != birth.max_parallelism:
+        raise WrongJob(
+            f"max_parallelism is {max_parallelism}, and job {birth.name!r} was born with {birth.max_parallelism}: "
+            "it says which keys belong together and cannot change"
+        )
+    return birth
+
+
+def _bytes_of(birth: Birth) -> bytes:
+    return json.dumps(
+        {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "name": birth.name,
+            "job": birth.job,
+            "max_parallelism": birth.max_parallelism,
+        }
+    ).encode()
+
+
+def _birth_from(data: bytes) -> Birth:
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise WrongJob(f"{JOB} of the checkpoints is damaged: {error}") from error
+    match found:
+        case {"format": "epochcut.job", "version": 1, "name": str(name), "job": str(job), "max_parallelism": int(most)}:
+            return Birth(name, JobId(job), most)
+        case {"format": "epochcut.job", "version": int(version)} if version > _VERSION:
+            raise WrongJob(f"{JOB} of the checkpoints has version {version}; a newer program wrote it, use that")
+        case _:
+            raise WrongJob(f"{JOB} of the checkpoints is not one: {data[:100]!r}")

@@ -1,0 +1,145 @@
+"""The start of a generation: claim the job, look at what is there, and decide from which epoch it goes on.
+
+What always holds: nothing is looked at before the claim is won, so that no older driver adds to it; what is decided
+is what `recovery.decision` says, and nothing else is written to the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from recovery.decision import (
+    Condition,
+    FoundManifest,
+    Observed,
+    Refuse,
+    Restore,
+    StartFresh,
+    decide,
+)
+from recovery.driver.job import JobSettings
+from recovery.driver.manifests import sources_of
+from recovery.driver.program_fit import compare
+from recovery.driver.tree import JournalInDoubt, Tree, propose, read_broadcast
+from snapshot.journal_entries import Claimed, Rewound
+from snapshot.journal_state import JournalState
+from snapshot.journal_store import StoredJournal
+from snapshot.journal_writer import Forgotten, JournalWriter, Won
+from snapshot.layout import SHARED
+from snapshot.manifest import DamagedManifest, Manifest, NewerManifest, check_job
+from snapshot.manifest_json import decode, digest
+from statebackend.ids import Epoch, Generation, Uid
+from statebackend.stores.store import BlobNotFound, BlobStore
+
+_CLAIMS: Final = 20
+
+
+class StartRefused(Exception):
+    """The job cannot go on from what is in its tree; the message lists every reason. Only the claim was made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A generation that was claimed, and from what it goes on."""
+
+    generation: Generation
+    tree: Tree
+    epoch: Epoch | None
+    replay: tuple[Epoch, ...]
+    skipped: tuple[str, ...]
+    found: Mapping[Uid, tuple[str, ...]]
+    """The splits of the sources that the epoch does not know."""
+
+
+@dataclass(slots=True)
+class _Manifests:
+    sound: dict[Epoch, Manifest] = field(default_factory=dict)
+    found: list[FoundManifest] = field(default_factory=list)
+
+
+def claim(store: BlobStore, settings: JobSettings, driver: str) -> Start:
+    """Take the job, as its next generation. It blocks; a crash in it leaves a claim that the next start supersedes.
+
+    `StartRefused`, `ProgramDoesNotFit` or what a source raises if the job cannot start.
+    """
+    journal = StoredJournal(store)
+    writer = JournalWriter(journal.read())
+    generation = _claim(journal, writer, driver)
+    manifests = _look(store, writer.state)
+    present = frozenset(info.path for info in store.list(SHARED))
+    observed = Observed(
+        writer.state, generation, tuple(manifests.found), present, accept_duplicates=settings.accept_duplicates
+    )
+    epoch: Epoch | None = None
+    replay: tuple[Epoch, ...] = ()
+    skipped: tuple[str, ...] = ()
+    match decide(observed):
+        case Refuse(hindrances, unusable):
+            reasons = "\n".join(f"  {hindrance.why.value}: {hindrance.text}" for hindrance in hindrances)
+            details = "".join(f"\n  epoch {one.epoch}: {one.fault.value} ({one.detail})" for one in unusable)
+            raise StartRefused(f"the job cannot go on from {settings.store}:\n{reasons}{details}")
+        case StartFresh():
+            pass
+        case Restore(to, epochs, gives_up, unusable):
+            if gives_up:
+                _rewind(journal, writer, Rewound(generation, to))
+            epoch, replay = to, epochs
+            skipped = tuple(f"{one.epoch}: {one.fault.value} ({one.detail})" for one in unusable)
+    manifest = None if epoch is None else manifests.sound[epoch]
+    if manifest is not None:
+        check_job(manifest, settings.job, settings.store)
+        fit = compare(settings.plan, manifest, unsettled=bool(replay))
+        fit.check(allow_non_restored_state=settings.allow_non_restored_state)
+    broadcasts = {} if manifest is None else {manifest.epoch: read_broadcast(store, manifest)}
+    tree = Tree(store, writer, generation, manifests.sound, broadcasts)
+    return Start(generation, tree, epoch, replay, skipped, _discover(settings, manifest))
+
+
+def _claim(journal: StoredJournal, writer: JournalWriter, driver: str) -> Generation:
+    for _ in range(_CLAIMS):
+        generation = Generation(writer.state.generation + 1)
+        match propose(journal, writer, Claimed(generation, driver)):
+            case Won():
+                return generation
+            case Forgotten(number):
+                raise JournalInDoubt(f"whether the claim is the journal's entry {number} cannot be told any more")
+            case _:
+                pass  # another start was quicker: the next number
+    raise JournalInDoubt(f"{_CLAIMS} other starts of the job were quicker; start one driver only")
+
+
+def _look(store: BlobStore, state: JournalState) -> _Manifests:
+    manifests = _Manifests()
+    for record in state.retained:
+        try:
+            data = store.read(record.manifest)
+            manifest = decode(data, record.manifest)
+        except BlobNotFound:
+            found = FoundManifest(record.epoch, Condition.MISSING, record.manifest)
+        except NewerManifest as error:
+            found = FoundManifest(record.epoch, Condition.NEWER, str(error))
+        except DamagedManifest as error:
+            found = FoundManifest(record.epoch, Condition.DAMAGED, str(error))
+        else:
+            manifests.sound[record.epoch] = manifest
+            found = FoundManifest(record.epoch, Condition.SOUND, digest=digest(data), files=manifest.references())
+        if record.usable:
+            manifests.found.append(found)
+    return manifests
+
+
+def _rewind(journal: StoredJournal, writer: JournalWriter, rewound: Rewound) -> None:
+    outcome = propose(journal, writer, rewound)
+    if not isinstance(outcome, Won):
+        raise JournalInDoubt(f"the job could not be taken back to epoch {rewound.to}: {outcome}")
+
+
+def _discover(settings: JobSettings, manifest: Manifest | None) -> dict[Uid, tuple[str, ...]]:
+    known = set() if manifest is None else {operator.uid for operator in manifest.operators}
+    return {
+        uid: tuple(source.discover(settings.parallelism))
+        for uid, source in sources_of(settings.plan).items()
+        if uid not in known
+    }

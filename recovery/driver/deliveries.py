@@ -1,0 +1,67 @@
+"""The rows that a job gives to the program of its driver: each transaction counts once, however often it is committed.
+
+What always holds: rows of a transaction are handed out once in this driver's life; rows without one, whenever they
+come. Readers in any thread wait until there are rows, and are told when there will be no more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from snapshot.host.messages import Delivery
+from snapshot.ids import TransactionId
+from statebackend.ids import NO_EPOCH, Epoch, Uid
+
+
+class Deliveries:
+    """Rows from the partitions, by the sink that they were given to."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._batches: dict[Uid, deque[pa.RecordBatch]] = {}
+        self._seen: dict[TransactionId, Epoch] = {}
+        self._ended = False
+        self._rows = 0
+
+    @property
+    def rows(self) -> int:
+        """How many rows have come, each once."""
+        return self._rows
+
+    def add(self, delivery: Delivery, complete: Epoch | None) -> None:
+        """Rows have come, while `complete` was the last complete epoch, or none was."""
+        if delivery.transaction is not None:
+            if delivery.transaction in self._seen:
+                return
+            self._seen[delivery.transaction] = complete or NO_EPOCH
+        batches = pa.ipc.open_stream(delivery.rows).read_all().to_batches()
+        with self._changed:
+            self._batches.setdefault(delivery.uid, deque()).extend(batches)
+            self._rows += sum(batch.num_rows for batch in batches)
+            self._changed.notify_all()
+
+    def committed(self, epoch: Epoch) -> None:
+        """All up to the epoch is committed for good: nobody delivers what belongs to it again."""
+        self._seen = {transaction: known for transaction, known in self._seen.items() if known > epoch}
+
+    def end(self) -> None:
+        """No more rows come."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def batches(self, uid: Uid) -> Iterator[pa.RecordBatch]:
+        """The rows that this sink was given and nobody has taken yet; waits for more, until there will be none."""
+        while True:
+            with self._changed:
+                queue = self._batches.setdefault(uid, deque())
+                while not queue and not self._ended:
+                    self._changed.wait()
+                if not queue:
+                    return
+                batch = queue.popleft()
+            yield batch

@@ -1,0 +1,249 @@
+"""The driver of a run: one thread with an event loop, from the first process to the last.
+
+What always holds: the job is touched in that thread alone; other threads ask it to do things and wait for the answer.
+When the thread is over, so are the job's processes, and the outcome is known.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_bytes
+from typing import Final, TextIO
+
+from recovery.driver import events as log
+from recovery.driver.deliveries import Deliveries
+from recovery.driver.endings import End, EndKind
+from recovery.driver.event_log import EventLog
+from recovery.driver.generation import Generation, JobFailed, Means
+from recovery.driver.job import JobSettings
+from recovery.driver.launch import Launcher
+from recovery.driver.progress import ProgressLine
+from recovery.driver.status import StatusBoard
+from recovery.driver.workers import Workers
+from snapshot.host.event_loop import Background, EventLoop
+from snapshot.host.messages import Figures, FromWorker, Hello
+from snapshot.trace import TraceWriter
+from statebackend.ids import Epoch
+from statebackend.stores.store import BlobStore
+
+_FAREWELL: Final = 2.0
+"""Seconds in which the processes hear that the job is over."""
+_PROGRESS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class DriverOptions:
+    """How the driver itself runs. Times are in seconds."""
+
+    ports: Sequence[int] = (0,)
+    start_timeout: float = 120.0
+    """So long the job waits for enough processes at its start."""
+    stop_timeout: float = 10.0
+    """So long its processes have to end by themselves."""
+
+
+class Driver:
+    """Runs one job. `start` returns at once; `over` is set when everything has ended."""
+
+    def __init__(
+        self,
+        settings: JobSettings,
+        store: BlobStore,
+        launcher: Launcher,
+        events: EventLog,
+        progress: ProgressLine,
+        options: DriverOptions,
+        trace: Path | None = None,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._launcher = launcher
+        self._progress = progress
+        self._options = options
+        self._trace = trace
+        self._trace_file: TextIO | None = None
+        self._loop = EventLoop()
+        self._generation: Generation | None = None
+        self._outcome: End | Exception | None = None
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"driver of {settings.job}", daemon=True)
+        self.events = events
+        self.status = StatusBoard(settings.job, settings.parallelism)
+        self.deliveries = Deliveries()
+        self.over = threading.Event()
+
+    @property
+    def outcome(self) -> End | Exception | None:
+        """How it has ended; None while it has not."""
+        return self._outcome if self.over.is_set() else None
+
+    def start(self) -> None:
+        """Begin, in a thread of its own; returns when the driver listens. What listening raises is raised here."""
+        self._thread.start()
+        self._ready.wait()
+        if self._generation is None:
+            self._thread.join()
+            raise self._outcome if isinstance(self._outcome, Exception) else RuntimeError("the driver did not start")
+
+    def ask(self, wish: Callable[[Generation], object]) -> None:
+        """Have this done with the job, in the driver's thread; nothing happens if the job is over."""
+
+        def granted() -> None:
+            if self._generation is not None:
+                wish(self._generation)
+
+        self._loop.wake(granted)
+
+    def savepoint(self) -> Future[Epoch]:
+        """Ask for a savepoint."""
+        future: Future[Epoch] = Future()
+
+        def answered(answer: Epoch | Exception) -> None:
+            if isinstance(answer, Exception):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+        if self.over.is_set():
+            answered(JobFailed("the job is over"))
+        else:
+            self.ask(lambda generation: generation.savepoint(answered))
+        return future
+
+    # --- what the generation tells ------------------------------------------------------------------------------------
+
+    def event(self, event: log.AnyEvent) -> None:
+        """See `generation.Observer`."""
+        self.status.event(event)
+        self.events.add(event)
+
+    def figures(self, figures: Figures) -> None:
+        """See `generation.Observer`."""
+        self.status.figures(figures)
+
+    def ended(self, end: End | Exception) -> None:
+        """See `generation.Observer`."""
+        self._outcome = end
+        now = time.time()
+        match end:
+            case End(kind=EndKind.FINISHED):
+                self.event(log.Finished(at=now))
+            case End(epoch=epoch, savepoint=savepoint):
+                self.event(log.Stopped(at=now, savepoint=epoch if savepoint else None))
+            case Cancelled():
+                self.event(log.Stopped(at=now, savepoint=None))
+            case JobFailed():
+                self.event(log.GaveUp(at=now, reason=end.reason, traceback=end.traceback))
+            case _:
+                self.event(log.GaveUp(at=now, reason=f"{type(end).__name__}: {end}"))
+        self.deliveries.end()
+
+    # --- what the processes tell --------------------------------------------------------------------------------------
+
+    def appeared(self, hello: Hello) -> None:
+        """See `workers.WorkerEvents`."""
+        self._the_generation.appeared(hello)
+
+    def lost(self, worker: str, reason: str) -> None:
+        """See `workers.WorkerEvents`."""
+        self._the_generation.lost(worker, reason)
+
+    def reported(self, worker: str, message: FromWorker) -> None:
+        """See `workers.WorkerEvents`."""
+        self._the_generation.reported(worker, message)
+
+    def refused(self, peer: str, reason: str) -> None:
+        """See `workers.WorkerEvents`."""
+        self._the_generation.refused(peer, reason)
+
+    @property
+    def _the_generation(self) -> Generation:
+        assert self._generation is not None
+        return self._generation
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        loop = self._loop
+        in_order, aside = Background(loop, 1, "journal"), Background(loop, 4, "aside")
+        workers: Workers | None = None
+        try:
+            secret = token_bytes(32)
+            workers = Workers(
+                loop, self._launcher.host, secret, self._settings.lost_after / 1000, self, self._options.ports
+            )
+            means = Means(loop, self._store, in_order, aside, workers, self.deliveries, self, self._open_trace())
+            self._generation = Generation(self._settings, means)
+            self._generation.begin()
+            self._ready.set()
+            processes = self._settings.parallelism + self._settings.scheme.standbys
+            self._launcher.start(workers.address, secret, processes, self._trouble)
+            loop.call_at(loop.now() + self._options.start_timeout, self._check_start)
+            self._show_progress()
+            loop.run(lambda: self._outcome is not None)
+        except Exception as error:  # of the driver itself: the job must not go on without it
+            self._fail(error)
+        finally:
+            self._wind_up(workers, in_order, aside)
+
+    def _open_trace(self) -> TraceWriter | None:
+        if self._trace is None:
+            return None
+        self._trace_file = self._trace.open("a", encoding="utf-8", buffering=1)
+        return TraceWriter(self._trace_file.write)
+
+    def _fail(self, error: Exception) -> None:
+        if self._generation is None:
+            self._outcome = error
+        else:
+            self._generation.cancel(error)
+
+    def _wind_up(self, workers: Workers | None, in_order: Background, aside: Background) -> None:
+        """Let the processes hear of the end, and wait until they are gone."""
+        loop = self._loop
+        if workers is not None and self._generation is not None:
+            loop.run(lambda: workers.queued_bytes == 0, _FAREWELL)
+            stopping = threading.Thread(target=self._stop_launcher, name="stop", daemon=True)
+            stopping.start()
+            loop.run(lambda: not stopping.is_alive())
+        if workers is not None:
+            workers.close()
+        in_order.close()
+        aside.close()
+        loop.close()
+        self._progress.end(self.status.show())
+        self.events.close()
+        if self._trace_file is not None:
+            self._trace_file.close()
+        self.deliveries.end()
+        self.over.set()
+        self._ready.set()
+
+    def _stop_launcher(self) -> None:
+        try:
+            self._launcher.stop(self._options.stop_timeout)
+        finally:
+            self._loop.wake()
+
+    def _check_start(self) -> None:
+        if self._generation is not None and self._outcome is None:
+            self._generation.check_start(self._options.start_timeout)
+
+    def _show_progress(self) -> None:
+        if self._outcome is None:
+            self._progress.show(self.status.show())
+            self._loop.call_at(self._loop.now() + _PROGRESS, self._show_progress)
+
+    def _trouble(self, what: str) -> None:
+        """From any thread: a process has ended, or could not be started."""
+        event = log.Trouble(at=time.time(), what="the job's processes", reason=what)
+        self._loop.wake(lambda: self.event(event) if self._outcome is None else None)
+
+
+class Cancelled(Exception):
+    """The job was cancelled by its user; started again, it goes on from its last complete epoch."""

@@ -1,0 +1,96 @@
+"""How a job comes to its end by its user's wish or that of its input: which epoch is its last one.
+
+What always holds: a job ends well only when an epoch is complete and committed after which nothing was read that
+counts: triggered when all input had ended, or with the word that the sources pause behind it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from snapshot import coordinator_events as events
+from snapshot.journal_state import JournalState
+from statebackend.ids import Epoch
+
+Request = events.SavepointRequested | events.EpochRequested
+
+
+class EndKind(Enum):
+    """Why a job has ended well."""
+
+    FINISHED = auto()
+    """All input is processed."""
+    STOPPED = auto()
+    """Its user stopped it."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The job has ended well, with this epoch; `savepoint` if it was pinned for the user."""
+
+    kind: EndKind
+    epoch: Epoch
+    savepoint: bool
+
+
+class Endings:
+    """What was wished for, and the epochs that would fulfil it.
+
+    The host asks `wanted` when an attempt runs, and whenever an epoch was given up, and tells the coordinator so.
+    """
+
+    def __init__(self) -> None:
+        self.draining = False
+        self._stop: Request | None = None
+        self._all_ended = False
+        self._last: dict[Epoch, End] = {}
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the sources pause behind the next epoch that is asked for."""
+        return self._stop is not None
+
+    def stop(self, *, savepoint: bool) -> Request:
+        """The user wants the job to stop behind one more epoch."""
+        self._stop = events.SavepointRequested() if savepoint else events.EpochRequested()
+        return self._stop
+
+    def all_ended(self) -> Request:
+        """All input of the attempt has been processed."""
+        self._all_ended = True
+        return events.EpochRequested()
+
+    def attempt_over(self) -> None:
+        """What was processed behind the last complete epoch is processed again."""
+        self._all_ended = False
+        self._last.clear()
+
+    def triggered(self, epoch: Epoch, *, savepoint: bool, asked_by: object) -> bool:
+        """An epoch was triggered; whether its sources pause behind it. `asked_by` is the event that led to it."""
+        pauses = self._stop is not None and asked_by == self._stop
+        if pauses:
+            self._last[epoch] = End(EndKind.STOPPED, epoch, savepoint)
+        elif self._all_ended:
+            self._last[epoch] = End(EndKind.FINISHED, epoch, savepoint)
+        return pauses
+
+    def given_up(self, epoch: Epoch) -> bool:
+        """An epoch was given up in a running attempt; whether another is to be asked for in its place."""
+        return self._last.pop(epoch, None) is not None
+
+    def wanted(self) -> Request | None:
+        """What to ask the coordinator for now, if no epoch is under way that would do."""
+        if self._last:
+            return None
+        if self._stop is not None:
+            return self._stop
+        return events.EpochRequested() if self._all_ended else None
+
+    def reached(self, journal: JournalState) -> End | None:
+        """Whether the job has come to its end, as the journal says."""
+        for record in journal.epochs:
+            end = self._last.get(record.epoch)
+            if end is not None and not record.awaits_commit:
+                return end
+        return None

@@ -1,0 +1,64 @@
+"""What each epoch took, put together from the partitions' reports.
+
+What always holds: an epoch's report has every partition that acknowledged it once; epochs that are over are forgotten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from recovery.driver.events import EpochCompleted, PartitionDone
+from snapshot.host.messages import Acknowledgement
+from statebackend.ids import Epoch
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    triggered_at: float
+    savepoint: bool
+    done: list[PartitionDone] = field(default_factory=list)
+
+
+class EpochTimes:
+    """Times are in milliseconds of a clock that never goes back; `at` is the time of day in seconds."""
+
+    def __init__(self) -> None:
+        self._epochs: dict[Epoch, _UnderWay] = {}
+        self._last_complete: float | None = None
+
+    def triggered(self, epoch: Epoch, now: float, *, savepoint: bool) -> None:
+        """The marker went out."""
+        self._epochs[epoch] = _UnderWay(now, savepoint)
+
+    def acknowledged(self, said: Acknowledgement, now: float) -> None:
+        """A partition's part is durable; nothing for an epoch that is over."""
+        epoch = self._epochs.get(said.epoch)
+        if epoch is not None:
+            since = now - epoch.triggered_at
+            epoch.done.append(PartitionDone(partition=said.partition, since_trigger_ms=since, timing=said.timing))
+
+    def completed(self, epoch: Epoch, now: float, at: float) -> EpochCompleted:
+        """The epoch is in the journal."""
+        under_way = self._epochs.pop(epoch, None) or _UnderWay(now, savepoint=False)
+        self._last_complete = under_way.triggered_at
+        timings = [done.timing for done in under_way.done]
+        return EpochCompleted(
+            at=at,
+            epoch=epoch,
+            savepoint=under_way.savepoint,
+            since_trigger_ms=now - under_way.triggered_at,
+            alignment_ms=max((timing.alignment for timing in timings), default=0.0),
+            sync_ms=max((timing.sync for timing in timings), default=0.0),
+            async_ms=max((timing.asynchronous for timing in timings), default=0.0),
+            state_bytes=sum(timing.state_bytes for timing in timings),
+            channel_bytes=sum(timing.channel_bytes for timing in timings),
+            partitions=tuple(sorted(under_way.done, key=lambda done: done.partition)),
+        )
+
+    def given_up(self, epoch: Epoch) -> None:
+        """The epoch will never be."""
+        self._epochs.pop(epoch, None)
+
+    def age(self, now: float) -> float | None:
+        """How long ago the last complete epoch was triggered; none if this driver has completed none."""
+        return None if self._last_complete is None else now - self._last_complete

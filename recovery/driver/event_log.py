@@ -1,0 +1,96 @@
+"""The events of a run: kept for its user, and appended to a file as lines of JSON.
+
+What always holds: a line is one event, written whole and flushed before anything else happens because of it. A disk
+that does not take a line stops the file, and never the job.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from io import TextIOWrapper
+from pathlib import Path
+
+from recovery.driver.events import AnyEvent
+from statebackend.ids import Epoch, Incarnation
+
+KEPT = 10_000
+"""So many of the newest events are kept in memory."""
+
+
+class EventLog:
+    """Takes events from the driver's thread and gives them to any other."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._events: deque[AnyEvent] = deque(maxlen=KEPT)
+        self._lock = threading.Lock()
+        self._listeners: list[Callable[[AnyEvent], object]] = []
+        self._file: TextIOWrapper | None = None
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            self._file = file.open("a", encoding="utf-8")
+
+    @property
+    def events(self) -> tuple[AnyEvent, ...]:
+        """The newest events, oldest first."""
+        with self._lock:
+            return tuple(self._events)
+
+    def listen(self, listener: Callable[[AnyEvent], object]) -> None:
+        """Call it with each event from now on, in the driver's thread; it must return at once."""
+        self._listeners.append(listener)
+
+    def add(self, event: AnyEvent) -> None:
+        """One more thing has happened."""
+        with self._lock:
+            self._events.append(event)
+            self._write(event)
+        for listener in self._listeners:
+            listener(event)
+
+    def close(self) -> None:
+        """Nothing follows."""
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+    def _write(self, event: AnyEvent) -> None:
+        if self._file is None:
+            return
+        try:
+            self._file.write(line_of(event))
+            self._file.flush()
+        except OSError:
+            self._file = None
+
+
+def line_of(event: AnyEvent) -> str:
+    """An event as a line: its time, its name, and its fields."""
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(event.at)) + f".{int(event.at % 1 * 1000):03}Z"
+    rest = {field.name: plain(getattr(event, field.name)) for field in fields(event) if field.name != "at"}
+    return json.dumps({"time": stamp, "event": type(event).__name__, **rest}) + "\n"
+
+
+def plain(value: object) -> object:
+    """A value as JSON has it: ids as their texts, dataclasses as objects."""
+    match value:
+        case Epoch() | Incarnation():
+            return str(value)
+        case Enum():
+            return value.value
+        case float():
+            return round(value, 3)
+        case tuple() | list() | frozenset():
+            return [plain(item) for item in value]
+        case Mapping():
+            return {str(key): plain(item) for key, item in value.items()}
+        case _ if is_dataclass(value):
+            return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        case _:
+            return value

@@ -1,0 +1,242 @@
+"""What happened in a run, as people and programs see it: one immutable value for each thing.
+
+What always holds: events are in the order in which the driver learnt of what they tell; times of day are for people,
+and spans of time are measured with a clock that never goes back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from snapshot.host.messages import EpochTiming
+from statebackend.ids import Epoch, Generation, Incarnation, Partition, Uid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened. `at` is in seconds since 1970."""
+
+    at: float
+
+
+# --- the job ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed(Event):
+    """This driver has the job now; every older one is fenced. `restores` is the epoch it goes on from."""
+
+    job: str
+    generation: Generation
+    restores: Epoch | None
+    skipped: tuple[str, ...] = ()
+    """Complete epochs that could not be used, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished(Event):
+    """All input has been processed, and all output is committed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped(Event):
+    """The job was stopped by its user; `savepoint` is the epoch that was pinned for it."""
+
+    savepoint: Epoch | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaveUp(Event):
+    """The job is over without its user's wish; started again, it goes on from its last complete epoch."""
+
+    reason: str
+    traceback: str = ""
+
+
+# --- workers and attempts --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerJoined(Event):
+    """A process is there and free."""
+
+    worker: str
+    slot: int
+    pid: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLost(Event):
+    """A process is gone; `partition` is the role that it had."""
+
+    worker: str
+    partition: Partition | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerRefused(Event):
+    """Somebody was turned away at a port, the driver's own if there is no worker, and why."""
+
+    worker: str | None
+    peer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployed(Event):
+    """All partitions were given to workers, which restore them from `epoch`."""
+
+    incarnation: Incarnation
+    epoch: Epoch | None
+    workers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running(Event):
+    """All partitions are restored, and rows flow."""
+
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFailed(Event):
+    """An attempt is over, and what is done about it."""
+
+    incarnation: Incarnation
+    partition: Partition | None
+    uid: Uid | None
+    cause: str
+    reason: str
+    traceback: str
+    then: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered(Event):
+    """A failure is made up for. The marks are milliseconds since it happened to be noticed (see `Marks`)."""
+
+    incarnation: Incarnation
+    epoch: Epoch | None
+    epoch_age_ms: float | None
+    """How long ago that epoch was triggered when the failure was detected: what has to be done again."""
+    marks: Marks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """The seven phases of a recovery, each in milliseconds after it was detected; None if it did not come to it."""
+
+    detected: float = 0.0
+    decided: float | None = None
+    """That all roll back, and to which epoch."""
+    restarted: float | None = None
+    """As many processes as are needed are there and have their roles."""
+    downloaded: float | None = None
+    """The last partition has all its files."""
+    opened: float | None = None
+    """The last partition can read its state, and rows flow."""
+    first_output: float | None = None
+    """A sink has been given rows again."""
+    caught_up: float | None = None
+    """No partition is further behind its sources' schedule than before."""
+
+
+# --- epochs ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochTriggered(Event):
+    """The marker went out."""
+
+    epoch: Epoch
+    mode: str
+    savepoint: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochSkipped(Event):
+    """An epoch was due and was not triggered."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionDone:
+    """A partition's part of an epoch became durable, and what it took."""
+
+    partition: Partition
+    since_trigger_ms: float
+    timing: EpochTiming
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochCompleted(Event):
+    """The epoch is in the journal."""
+
+    epoch: Epoch
+    savepoint: bool
+    since_trigger_ms: float
+    alignment_ms: float
+    """The longest of all partitions, as the next two."""
+    sync_ms: float
+    async_ms: float
+    state_bytes: int
+    """Of all partitions together, as the next one."""
+    channel_bytes: int
+    partitions: tuple[PartitionDone, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochAbandoned(Event):
+    """The epoch will never be; while the attempt runs on, nothing of it is lost."""
+
+    epoch: Epoch
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochCommitted(Event):
+    """Everything up to this epoch is committed by all sinks."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochsRemoved(Event):
+    """Nobody needs these epochs any more; `files` were deleted."""
+
+    epochs: tuple[Epoch, ...]
+    files: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble(Event):
+    """Something did not work that does not stop the job: a clean-up, a look for new splits, a recovery of a sink."""
+
+    what: str
+    reason: str
+
+
+AnyEvent = (
+    Claimed
+    | Finished
+    | Stopped
+    | GaveUp
+    | WorkerJoined
+    | WorkerLost
+    | PeerRefused
+    | Deployed
+    | Running
+    | AttemptFailed
+    | Recovered
+    | EpochTriggered
+    | EpochSkipped
+    | EpochCompleted
+    | EpochAbandoned
+    | EpochCommitted
+    | EpochsRemoved
+    | Trouble
+)

@@ -1,0 +1,657 @@
+"""One generation of a job in the real driver, from its claim to its end.
+
+What always holds: it contains no rule of the protocol. What happens is fed to the coordinator, and what that says is
+done; what the store is told goes through the tree's one thread, in order. An event is handled, and all that follows
+from it said, before the next one is looked at.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from recovery.driver import events as log
+from recovery.driver.attempt import AttemptRun
+from recovery.driver.claim import Start, claim
+from recovery.driver.deliveries import Deliveries
+from recovery.driver.endings import End, Endings
+from recovery.driver.epoch_times import EpochTimes
+from recovery.driver.housekeeping import Housekeeping
+from recovery.driver.job import JobSettings
+from recovery.driver.manifests import DriversPart
+from recovery.driver.placement import place
+from recovery.driver.recovery_clock import RecoveryClock
+from recovery.driver.savepoints import Answer, SavepointWishes
+from recovery.driver.tree import FencedOff, PublicationDone, PublicationFailed, Tree
+from recovery.driver.workers import Workers
+from recovery.restarts import Cause, Failure, GiveUp, Known, Restart, RestartLimit
+from snapshot import coordinator_events as events
+from snapshot.coordinator import Coordinator, CoordinatorState
+from snapshot.host.event_loop import Background, EventLoop, Timer
+from snapshot.host.messages import (
+    Acknowledgement,
+    AllEnded,
+    CannotCommit,
+    Declining,
+    Delivery,
+    Drain,
+    EpochIsOver,
+    Failed,
+    FailureKind,
+    Figures,
+    FirstOutput,
+    FromWorker,
+    HasCommitted,
+    Hello,
+    Leave,
+    Refusal,
+    Restored,
+    TriggerEpoch,
+    WantsSplit,
+)
+from snapshot.journal_state import JournalState
+from snapshot.manifest import Inline, StoredFile
+from snapshot.trace import TraceWriter
+from statebackend.ids import Attempt, Epoch, Incarnation, Partition, Uid
+from statebackend.stores.store import BlobStore
+
+_ASK_AGAIN: Final = 1.0
+"""Seconds until an epoch that is wanted is asked for again after it was given up."""
+_BETTER_CAUSE: Final = 0.3
+"""Seconds for which a failure without a cause of its own waits for one that explains it, before the job is given up."""
+
+Event = events.CoordinatorEvent[Acknowledgement]
+Instruction = events.CoordinatorInstruction[Acknowledgement]
+
+
+class JobFailed(Exception):
+    """The job is over, and was not meant to be; started again it goes on from its last complete epoch."""
+
+    def __init__(self, reason: str, traceback: str = "") -> None:
+        super().__init__(f"{reason}\n\n{traceback}".rstrip())
+        self.reason = reason
+        self.traceback = traceback
+
+
+class Observer(Protocol):
+    """Who is told what happens, in the loop's thread; must return at once."""
+
+    def event(self, event: log.AnyEvent) -> None:
+        """Something happened."""
+
+    def figures(self, figures: Figures) -> None:
+        """A partition's figures have come."""
+
+    def ended(self, end: End | Exception) -> None:
+        """The generation is over; nothing follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a generation works with. `in_order` has one thread, `aside` some."""
+
+    loop: EventLoop
+    store: BlobStore
+    in_order: Background
+    aside: Background
+    workers: Workers
+    deliveries: Deliveries
+    observer: Observer
+    trace: TraceWriter | None = None
+
+
+class Generation:
+    """The job in the hands of this driver. All calls come in the loop's thread."""
+
+    def __init__(self, settings: JobSettings, means: Means) -> None:
+        self._settings = settings
+        self._means = means
+        self._loop = means.loop
+        self._coordinator: Coordinator[Acknowledgement] | None = None
+        self._tree: Tree | None = None
+        self._start: Start | None = None
+        self._housekeeping: Housekeeping | None = None
+        self._attempt: AttemptRun | None = None
+        self._previous: dict[str, Partition] = {}
+        self._slots: dict[Partition, int] = {}
+        self._to_deploy: events.RollBack | None = None
+        self._not_before = 0.0
+        self._limit = RestartLimit(settings.scheme.restarts, settings.scheme.poisoned_after)
+        self._over_incarnation: Incarnation | None = None
+        self._endings = Endings()
+        self._savepoints = SavepointWishes()
+        self._enumerators: dict[Epoch, DriversPart] = {}
+        self._times = EpochTimes()
+        self._clock = RecoveryClock()
+        self._restored_epoch: Epoch | None = None
+        self._restored_age: float | None = None
+        self._events: deque[Event] = deque()
+        self._handling = False
+        self._ticked = -1
+        self._timer: Timer | None = None
+        self._due: int | None = None
+        self._giving_up: JobFailed | None = None
+        self._ended = False
+
+    # --- claim and decide ---------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Claim the job; all else follows from that."""
+        settings, store, driver = self._settings, self._means.store, str(self._means.workers.address)
+        self._means.in_order.submit(lambda: claim(store, settings, driver), self._claimed)
+
+    def _claimed(self, outcome: Start | BaseException) -> None:
+        if self._ended:
+            return
+        if isinstance(outcome, BaseException):
+            self._end(outcome if isinstance(outcome, Exception) else RuntimeError(str(outcome)))
+            return
+        self._start, self._tree = outcome, outcome.tree
+        self._housekeeping = Housekeeping(self._settings, self._means.aside, outcome.tree, self._note)
+        state = outcome.tree.state
+        options = self._settings.coordinator
+        last_number, now = state.newest_complete.number, self._now()
+        self._coordinator = Coordinator(
+            options,
+            outcome.generation,
+            now=now,
+            complete=outcome.epoch,
+            last_number=last_number,
+            uncommitted=outcome.replay,
+        )
+        if self._means.trace is not None:
+            self._means.trace.begin(options, outcome.generation, now, outcome.epoch, last_number, outcome.replay)
+        self._note(
+            log.Claimed(
+                at=time.time(),
+                job=self._settings.job,
+                generation=outcome.generation,
+                restores=outcome.epoch,
+                skipped=outcome.skipped,
+            )
+        )
+        self._roll_back(events.RollBack(outcome.epoch, self._coordinator.incarnation, confirm_first=False))
+        self._housekeeping.take_up(state)
+        self._arm()
+
+    # --- what the user wishes -----------------------------------------------------------------------------------------
+
+    def savepoint(self, answer: Answer) -> None:
+        """Take a savepoint; `answer` gets its epoch, or why there will be none."""
+        self._savepoints.add(answer)
+        self._tell(events.SavepointRequested())
+
+    def stop(self, *, savepoint: bool) -> None:
+        """Stop behind one more epoch."""
+        self._tell(self._endings.stop(savepoint=savepoint))
+
+    def drain(self) -> None:
+        """Let all sources end where they are, and then the job."""
+        self._endings.draining = True
+        if self._is_running:
+            self._send_all(Drain(self._incarnation))
+
+    def check_start(self, seconds: float) -> None:
+        """So much time has passed since the start: enough processes should have come."""
+        if not self._slots and not self._ended:
+            there, needed = len(self._means.workers.there), self._settings.parallelism
+            self._end(
+                JobFailed(
+                    f"only {there} of {needed} processes have come in {seconds:g} s; is the driver's address "
+                    f"{self._means.workers.address} reachable from them, and has the cluster enough free task slots?"
+                )
+            )
+
+    def cancel(self, error: Exception) -> None:
+        """Be over at once."""
+        self._end(error)
+
+    # --- deploy -------------------------------------------------------------------------------------------------------
+
+    def _roll_back(self, roll_back: events.RollBack) -> None:
+        if self._attempt is not None:
+            self._previous = dict(self._attempt.deployed)
+            self._attempt.close()
+        self._attempt = None
+        self._to_deploy = None
+        self._endings.attempt_over()
+        if not roll_back.confirm_first:
+            self._to_deploy = roll_back
+            self._deploy_if_possible()
+        self._confirm_claim(roll_back)
+
+    def _confirm_claim(self, roll_back: events.RollBack) -> None:
+        tree = self._the_tree
+
+        def confirmed(newest: object) -> None:
+            if self._ended or roll_back.incarnation != self._incarnation:
+                return
+            if isinstance(newest, BaseException):
+                self._trouble("reading who has claimed the job", newest)
+                self._loop.call_at(self._loop.now() + _ASK_AGAIN, lambda: self._confirm_claim(roll_back))
+            elif isinstance(newest, int) and newest > tree.generation:
+                self._tell(events.Fenced(type(tree.generation)(newest)))
+            elif roll_back.confirm_first:
+                self._to_deploy = roll_back
+                self._deploy_if_possible()
+
+        self._means.aside.submit(tree.newest_claim, confirmed)
+
+    def _deploy_if_possible(self) -> None:
+        """Give every partition to a process, if there are enough of them and it is time."""
+        roll_back, start = self._to_deploy, self._start
+        if roll_back is None or start is None or self._ended or self._loop.now() < self._not_before:
+            return
+        there = self._means.workers.there
+        chosen = place(there, self._previous, self._slots, self._settings.parallelism)
+        if chosen is None:
+            return
+        self._to_deploy = None
+        self._slots = {Partition(index): there[worker].slot for index, worker in enumerate(chosen)}
+        self._attempt = AttemptRun(
+            self._settings, self._means.workers, self._means.aside, self._loop, self._the_tree, self._trouble
+        )
+        self._attempt.deploy(roll_back, tuple(there[worker] for worker in chosen), start.found)
+        self._clock.restarted(self._now_ms(), len(chosen))
+        self._note(
+            log.Deployed(
+                at=time.time(), incarnation=roll_back.incarnation, epoch=roll_back.epoch, workers=tuple(chosen)
+            )
+        )
+
+    # --- what happens -------------------------------------------------------------------------------------------------
+
+    def appeared(self, hello: Hello) -> None:
+        """A process is there, and free."""
+        self._note(
+            log.WorkerJoined(
+                at=time.time(), worker=hello.worker, slot=hello.slot, pid=hello.pid, address=str(hello.address)
+            )
+        )
+        self._deploy_if_possible()
+
+    def lost(self, worker: str, reason: str) -> None:
+        """A process is not there any more."""
+        if self._ended:  # it was told to leave
+            return
+        partition = None if self._attempt is None else self._attempt.deployed.get(worker)
+        self._note(log.WorkerLost(at=time.time(), worker=worker, partition=partition, reason=reason))
+        if partition is not None and self._attempt is not None:
+            why = f"{worker} is lost: {reason}"
+            self._fail(Failure(self._attempt.incarnation, Cause.OTHER, why, partition))
+
+    def refused(self, peer: str, reason: str) -> None:
+        """Somebody was turned away at the driver's port."""
+        self._note(log.PeerRefused(at=time.time(), worker=None, peer=peer, reason=reason))
+
+    def reported(self, worker: str, message: FromWorker) -> None:
+        """A process has something to say."""
+        if self._ended:
+            return
+        match message:
+            case Acknowledgement(incarnation=incarnation, partition=partition, epoch=epoch):
+                if self._is_current(incarnation):
+                    self._times.acknowledged(message, self._now_ms())
+                has = message.has_committables
+                self._tell(events.Acknowledged(epoch, incarnation, partition, message, has))
+            case HasCommitted(incarnation, partition, epoch):
+                self._tell(events.Committed(epoch, incarnation, partition))
+            case Declining(incarnation, partition, epoch, reason):
+                self._tell(events.Declined(epoch, incarnation, partition, reason))
+            case CannotCommit(incarnation, partition, epoch, uid, reason):
+                self._tell(events.CommitFailed(epoch, incarnation, partition, f"{uid}: {reason}"))
+            case Failed():
+                self._fail(_failure_of(message))
+            case Refusal(peer, reason):
+                self._note(log.PeerRefused(at=time.time(), worker=worker, peer=peer, reason=reason))
+            case Delivery():
+                complete = None if self._coordinator is None else self._coordinator.complete
+                self._means.deliveries.add(message, complete)
+            case Hello():
+                raise TypeError("a process says hello once")
+            case Restored() | FirstOutput() | WantsSplit() | AllEnded() | Figures():
+                if self._is_current(message.incarnation) and self._attempt is not None:
+                    self._of_attempt(self._attempt, message)
+
+    def _of_attempt(
+        self, attempt: AttemptRun, message: Restored | FirstOutput | WantsSplit | AllEnded | Figures
+    ) -> None:
+        match message:
+            case Restored(_, partition, downloaded_ms):
+                self._clock.restored(downloaded_ms)
+                if attempt.restored(partition):
+                    self._all_restored(attempt)
+            case FirstOutput():
+                self._clock.first_output(self._now_ms())
+                self._note_recovery()
+            case WantsSplit(_, partition, uid):
+                attempt.wanted(partition, uid)
+            case AllEnded(_, partition):
+                if attempt.ended(partition):
+                    self._tell(self._endings.all_ended())
+            case Figures(partition=partition, lag_ms=lag):
+                self._clock.lag(self._now_ms(), partition, lag)
+                self._note_recovery()
+                self._means.observer.figures(message)
+
+    def _all_restored(self, attempt: AttemptRun) -> None:
+        attempt.started()
+        self._clock.opened(self._now_ms())
+        self._note(log.Running(at=time.time(), incarnation=attempt.incarnation))
+        self._tell(events.AttemptStarted(attempt.incarnation, frozenset(attempt.deployed.values())))
+        if self._endings.draining:
+            self._send_all(Drain(attempt.incarnation))
+        self._ask_for_what_is_wanted()
+
+    # --- failures -----------------------------------------------------------------------------------------------------
+
+    def _fail(self, failure: Failure) -> None:
+        """An attempt is over: count it, and roll back or give up."""
+        if failure.incarnation > self._incarnation or failure.incarnation.generation < self._incarnation.generation:
+            return
+        if self._giving_up is not None:
+            self._explain(failure)
+            return
+        if self._is_current(failure.incarnation):
+            self._clock.detected(self._now_ms())
+        verdict = self._limit.failed(self._now(), failure)
+        if isinstance(verdict, Known):
+            return
+        self._over_incarnation = failure.incarnation
+        then = "restart" if isinstance(verdict, Restart) else f"give up: {verdict.reason}"
+        self._note(
+            log.AttemptFailed(
+                at=time.time(),
+                incarnation=failure.incarnation,
+                partition=failure.partition,
+                uid=failure.uid,
+                cause=failure.cause.value,
+                reason=failure.reason,
+                traceback=failure.traceback,
+                then=then,
+            )
+        )
+        self._judge(failure, verdict)
+
+    def _judge(self, failure: Failure, verdict: Restart | GiveUp) -> None:
+        match verdict:
+            case Restart(delay):
+                self._not_before = self._loop.now() + delay / 1000
+                if delay:
+                    self._loop.call_at(self._not_before, self._deploy_if_possible)
+                self._tell(events.AttemptBroken(failure.incarnation, str(failure)))
+            case GiveUp(reason):
+                error = JobFailed(f"{failure} ({reason})", failure.traceback)
+                if failure.cause is not Cause.OTHER:
+                    self._end(error)
+                    return
+                self._giving_up = error
+                self._loop.call_at(self._loop.now() + _BETTER_CAUSE, lambda: self._end(error))
+
+    def _explain(self, failure: Failure) -> None:
+        """The job is being given up, and this says why better than what was known."""
+        if failure.cause is not Cause.OTHER:
+            self._end(JobFailed(str(failure), failure.traceback))
+
+    # --- the coordinator ----------------------------------------------------------------------------------------------
+
+    def _tell(self, event: Event) -> None:
+        """Feed an event, after all that is being handled already."""
+        self._events.append(event)
+        self._handle_all()
+
+    def _handle_all(self) -> None:
+        """Feed what waits; whenever time has gone on, the coordinator hears of that first."""
+        if self._handling or self._coordinator is None:
+            return
+        self._handling = True
+        try:
+            while not self._ended:
+                now = self._now()
+                if now > self._ticked:
+                    self._ticked = now
+                    self._feed(self._coordinator, events.Ticked(now))
+                elif self._events:
+                    self._feed(self._coordinator, self._events.popleft())
+                else:
+                    break
+        finally:
+            self._handling = False
+        self._arm()
+
+    def _feed(self, coordinator: Coordinator[Acknowledgement], event: Event) -> None:
+        instructions = coordinator.handle(event)
+        if self._means.trace is not None:
+            self._means.trace.add(event, instructions)
+        for instruction in instructions:
+            if not self._ended:
+                self._carry_out(instruction, event)
+
+    def _arm(self) -> None:
+        """Have the coordinator told of the time when it wants to be."""
+        if self._coordinator is None or self._ended:
+            return
+        due = self._coordinator.deadline
+        if self._due == due:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = due
+        self._timer = self._loop.call_at(due / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._due = None
+        self._handle_all()
+
+    def _carry_out(self, instruction: Instruction, event: Event) -> None:
+        match instruction:
+            case events.Trigger(marker):
+                self._trigger(marker.epoch, instruction, event)
+            case events.Skipped(reason):
+                if reason is not events.SkipReason.NOT_RUNNING:
+                    self._note(log.EpochSkipped(at=time.time(), reason=reason.value))
+            case events.Abandon():
+                self._abandon(instruction)
+            case events.Publish():
+                self._publish(instruction)
+            case events.Complete(epoch):
+                self._send_all(EpochIsOver(self._incarnation, epoch, complete=True))
+            case events.RecordCommitted(epoch):
+                self._means.in_order.submit(
+                    lambda: self._the_tree.record_committed(epoch), lambda said: self._committed(epoch, said)
+                )
+            case events.Subsume(retain, oldest_base):
+                self._means.in_order.submit(lambda: self._the_tree.remove(retain, oldest_base), self._removed)
+            case events.RollBack():
+                self._count_if_unknown(instruction.incarnation)
+                self._clock.decided(self._now_ms())
+                self._restored_epoch, self._restored_age = instruction.epoch, self._times.age(self._now_ms())
+                if not self._ended:
+                    self._roll_back(instruction)
+            case events.Stop(reason):
+                self._end(FencedOff(event.by) if isinstance(event, events.Fenced) else JobFailed(reason))
+
+    def _count_if_unknown(self, next_one: Incarnation) -> None:
+        """The coordinator itself broke an attempt, as too many epochs failed: that counts as any failure does."""
+        broken = Incarnation(next_one.generation, Attempt(next_one.attempt - 1))
+        if self._over_incarnation is None or self._over_incarnation < broken:
+            failure = Failure(broken, Cause.OTHER, "more epochs in a row failed than are tolerated")
+            self._over_incarnation = broken
+            self._clock.detected(self._now_ms())
+            verdict = self._limit.failed(self._now(), failure)
+            if isinstance(verdict, GiveUp):
+                self._end(JobFailed(f"{failure} ({verdict.reason})"))
+
+    def _trigger(self, epoch: Epoch, trigger: events.Trigger, event: Event) -> None:
+        marker, attempt = trigger.marker, self._attempt
+        if attempt is None:
+            raise RuntimeError(f"epoch {epoch} was triggered while no attempt is deployed")
+        self._enumerators[epoch] = DriversPart(
+            self._settings.job,
+            self._settings.plan.max_parallelism,
+            int(time.time() * 1000),
+            attempt.enumerators(),
+            {},
+        )
+        pauses = self._endings.triggered(epoch, savepoint=marker.savepoint, asked_by=event)
+        if marker.savepoint:
+            self._savepoints.triggered(epoch)
+        self._send_all(TriggerEpoch(self._incarnation, marker, pauses))
+        self._times.triggered(epoch, self._now_ms(), savepoint=marker.savepoint)
+        self._note(log.EpochTriggered(at=time.time(), epoch=epoch, mode=marker.mode.value, savepoint=marker.savepoint))
+
+    def _abandon(self, abandon: events.Abandon) -> None:
+        epoch, reason = abandon.epoch, abandon.reason
+        self._enumerators.pop(epoch, None)
+        self._times.given_up(epoch)
+        self._savepoints.given_up(epoch)
+        if self._endings.given_up(epoch) or self._savepoints.waiting:
+            self._loop.call_at(self._loop.now() + _ASK_AGAIN, self._ask_for_what_is_wanted)
+        if reason is not events.AbandonReason.ATTEMPT_BROKEN:
+            self._send_all(EpochIsOver(self._incarnation, epoch, complete=False))
+        self._note(log.EpochAbandoned(at=time.time(), epoch=epoch, reason=reason.value, detail=abandon.detail))
+
+    def _ask_for_what_is_wanted(self) -> None:
+        if not self._is_running or self._ended:
+            return
+        if self._savepoints.waiting:
+            self._tell(events.SavepointRequested())
+        wanted = self._endings.wanted()
+        if wanted is not None:
+            self._tell(wanted)
+
+    # --- what the store has done --------------------------------------------------------------------------------------
+
+    def _publish(self, publish: events.Publish[Acknowledgement]) -> None:
+        known, most, tree = self._enumerators.pop(publish.epoch), self._settings.inline_broadcast, self._the_tree
+
+        def part(broadcast: Mapping[Uid, StoredFile | Inline]) -> DriversPart:
+            return DriversPart(known.job, known.max_parallelism, known.created_at, known.enumerators, broadcast)
+
+        self._means.in_order.submit(
+            lambda: tree.publish(publish, part, most), lambda said: self._published(publish.epoch, said)
+        )
+
+    def _published(self, epoch: Epoch, said: PublicationDone | PublicationFailed | BaseException) -> None:
+        match said:
+            case PublicationDone(state=state, pinned=pinned):
+                self._limit.completed()
+                self._note(self._times.completed(epoch, self._now_ms(), time.time()))
+                self._tell(events.Published(epoch))
+                if pinned:
+                    self._savepoints.taken(epoch)
+                self._end_if_reached(state)
+            case PublicationFailed(reason):
+                self._tell(events.PublishFailed(epoch, reason))
+            case BaseException():
+                self._journal_failed(said)
+
+    def _committed(self, epoch: Epoch, said: JournalState | BaseException) -> None:
+        if isinstance(said, BaseException):
+            self._journal_failed(said)
+            return
+        self._means.deliveries.committed(epoch)
+        self._note(log.EpochCommitted(at=time.time(), epoch=epoch))
+        self._end_if_reached(said)
+
+    def _removed(self, said: object) -> None:
+        if isinstance(said, BaseException):
+            self._journal_failed(said)
+        elif self._housekeeping is not None:
+            self._housekeeping.removed(said)
+
+    def _journal_failed(self, error: BaseException) -> None:
+        if isinstance(error, FencedOff):
+            self._tell(events.Fenced(error.by))
+        else:
+            self._end(error if isinstance(error, Exception) else RuntimeError(str(error)))
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def _end_if_reached(self, state: JournalState) -> None:
+        end = self._endings.reached(state)
+        if end is not None:
+            self._end(end)
+
+    def _end(self, end: End | Exception) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._attempt is not None:
+            self._attempt.close()
+        marks = self._clock.over(finally_=True)
+        if marks is not None:
+            self._note_marks(marks)
+        reason = "the job has ended" if isinstance(end, End) else f"the job is over: {end}"
+        self._means.workers.send_all(Leave(reason))
+        self._savepoints.end(end if isinstance(end, Exception) else JobFailed("the job has ended"))
+        self._means.observer.ended(end)
+
+    # --- in short -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _the_tree(self) -> Tree:
+        if self._tree is None:
+            raise RuntimeError("the job is not claimed yet")
+        return self._tree
+
+    @property
+    def _incarnation(self) -> Incarnation:
+        if self._coordinator is None:
+            raise RuntimeError("the job is not claimed yet")
+        return self._coordinator.incarnation
+
+    @property
+    def _is_running(self) -> bool:
+        return self._coordinator is not None and self._coordinator.state is CoordinatorState.RUNNING
+
+    def _is_current(self, incarnation: Incarnation) -> bool:
+        return self._coordinator is not None and incarnation == self._coordinator.incarnation
+
+    def _now(self) -> int:
+        return int(self._loop.now() * 1000)
+
+    def _now_ms(self) -> float:
+        return self._loop.now() * 1000
+
+    def _send_all(self, message: TriggerEpoch | EpochIsOver | Drain) -> None:
+        if self._attempt is not None:
+            self._attempt.send_all(message)
+
+    def _note(self, event: log.AnyEvent) -> None:
+        self._means.observer.event(event)
+
+    def _note_recovery(self) -> None:
+        marks = self._clock.over()
+        if marks is not None:
+            self._note_marks(marks)
+
+    def _note_marks(self, marks: log.Marks) -> None:
+        self._note(
+            log.Recovered(
+                at=time.time(),
+                incarnation=self._incarnation,
+                epoch=self._restored_epoch,
+                epoch_age_ms=self._restored_age,
+                marks=marks,
+            )
+        )
+
+    def _trouble(self, what: str, error: BaseException) -> None:
+        self._note(log.Trouble(at=time.time(), what=what, reason=f"{type(error).__name__}: {error}"))
+
+
+def _failure_of(message: Failed) -> Failure:
+    match message.kind:
+        case FailureKind.PROGRAM:
+            cause = Cause.PROGRAM
+        case FailureKind.UNUSABLE:
+            cause = Cause.UNUSABLE
+        case FailureKind.CHANNEL | FailureKind.RESOURCE:
+            cause = Cause.OTHER
+    return Failure(message.incarnation, cause, message.reason, message.partition, message.uid, message.traceback)

@@ -1,0 +1,75 @@
+"""Deleting what a removal allows, and keeping the journal short, beside the job.
+
+What always holds: nothing is deleted that no won removal names; the journal forgets a removal only when all that it
+names is gone. What a crash leaves undone, the next start takes up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from recovery.driver import events as log
+from recovery.driver.job import JobSettings
+from recovery.driver.tree import Removal, Tree
+from snapshot.host.event_loop import Background
+from snapshot.journal_state import JournalState
+
+
+class Housekeeping:
+    """What is done in the background of one generation. All calls come in the loop's thread."""
+
+    def __init__(
+        self, settings: JobSettings, aside: Background, tree: Tree, note: Callable[[log.AnyEvent], object]
+    ) -> None:
+        self._settings = settings
+        self._aside = aside
+        self._tree = tree
+        self._note = note
+        self._outstanding: set[int] = set()
+        self._removed_up_to = 0
+        self._compacted_at = tree.state.number
+        self._compacting = False
+
+    def take_up(self, state: JournalState) -> None:
+        """Go on with what the generations before have allowed and perhaps not done."""
+        for removal in state.removals:
+            self._delete(Removal(removal.number, removal.epochs, (*removal.files, *removal.manifests)))
+
+    def removed(self, removal: object) -> None:
+        """A removal was won, or none was due; see whether the journal has grown long."""
+        if isinstance(removal, Removal):
+            self._delete(removal)
+        self._compact_if_due()
+
+    def _delete(self, removal: Removal) -> None:
+        self._removed_up_to = max(self._removed_up_to, removal.number)
+        self._outstanding.add(removal.number)
+
+        def deleted(outcome: object) -> None:
+            if isinstance(outcome, BaseException):  # it stays outstanding, and the next start deletes it
+                self._trouble("deleting what nobody needs", outcome)
+                return
+            self._outstanding.discard(removal.number)
+            self._note(log.EpochsRemoved(at=time.time(), epochs=removal.epochs, files=len(removal.paths)))
+
+        self._aside.submit(lambda: self._tree.delete(removal.paths), deleted)
+
+    def _compact_if_due(self) -> None:
+        state = self._tree.state
+        if self._compacting or state.number - self._compacted_at < self._settings.compact_after:
+            return
+        carried_out = min(self._outstanding, default=self._removed_up_to + 1) - 1
+        self._compacting = True
+
+        def compacted(outcome: object) -> None:
+            self._compacting = False
+            if isinstance(outcome, BaseException):
+                self._trouble("compacting the journal", outcome)
+            else:
+                self._compacted_at = state.number
+
+        self._aside.submit(lambda: self._tree.compact(state, carried_out), compacted)
+
+    def _trouble(self, what: str, error: BaseException) -> None:
+        self._note(log.Trouble(at=time.time(), what=what, reason=f"{type(error).__name__}: {error}"))

@@ -1,0 +1,41 @@
+"""What is fixed while a driver runs a job: the program, how it is spread, and the options of everything.
+
+What always holds: it is an immutable value; whatever changes is said in messages and events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from recovery.passive import Passive
+from snapshot.coordinator_options import CoordinatorOptions
+from snapshot.host.options import HostOptions
+from snapshot.ids import JobId
+from snapshot.program.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """One job as one driver runs it."""
+
+    job: JobId
+    plan: Plan
+    pickled_plan: bytes
+    parallelism: int
+    store: str
+    """The URI of the job's tree, as the partitions open it."""
+    local: str
+    """The folder for files of this job on each host."""
+    scheme: Passive = field(default_factory=Passive)
+    coordinator: CoordinatorOptions = field(default_factory=CoordinatorOptions)
+    host: HostOptions = field(default_factory=HostOptions)
+    lost_after: int = 2_000
+    """Milliseconds without a sign of life after which a process counts as lost."""
+    allow_non_restored_state: bool = False
+    """Drop what the epoch has of operators that the program no longer has."""
+    accept_duplicates: bool = False
+    """Go back behind an epoch that cannot be used, though its output may be committed."""
+    compact_after: int = 256
+    """The journal is compacted when it has so many more entries."""
+    inline_broadcast: int = 64 << 10
+    """Broadcast state up to this size is put into the manifest itself."""

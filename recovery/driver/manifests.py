@@ -1,0 +1,174 @@
+"""Between what the partitions say of an epoch and the manifest that stands for it, both ways.
+
+What always holds: nothing reaches a restore but through a manifest; what the receiver of a channel noted comes before
+what the marker overtook at its sender, as it was sent before it; and the roles of all partitions together hold all
+that the epoch does, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from recovery.driver.splits import SplitDealer, SplitRules, enumerator_splits
+from recovery.restore import SubtaskRestore, plan_restore
+from snapshot.coordinator_events import Publish
+from snapshot.frozen_json import NULL, Json
+from snapshot.host.messages import Acknowledgement, Role
+from snapshot.ids import ChannelId, JobId, TransactionId
+from snapshot.manifest import (
+    ChannelState,
+    Inline,
+    Manifest,
+    ManifestKind,
+    OperatorSnapshot,
+    StoredFile,
+    SubtaskSnapshot,
+)
+from snapshot.program.plan import KeyedHead, Plan, ReadHead, ToSink
+from snapshot.program.source import Source
+from statebackend.files import FileSet
+from statebackend.ids import NO_EPOCH, Partition, Uid
+from statebackend.keygroups import range_of
+
+Overtaken = Mapping[ChannelId, ChannelState]
+
+
+# --- into the manifest -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DriversPart:
+    """What of an epoch the driver itself knows: the splits that nobody reads, and where broadcast state is kept."""
+
+    job: JobId
+    max_parallelism: int
+    created_at: int
+    enumerators: Mapping[Uid, Json]
+    broadcast: Mapping[Uid, StoredFile | Inline]
+
+
+def manifest_of(publish: Publish[Acknowledgement], part: DriversPart) -> Manifest:
+    """The manifest of an epoch that all partitions have acknowledged."""
+    acknowledged = [publish.contents[partition] for partition in sorted(publish.contents)]
+    overtaken = {state.channel: state for one in acknowledged for state in one.overtaken}
+    operators = (
+        OperatorSnapshot(
+            uid,
+            len(acknowledged),
+            tuple(_with_overtaken(uid, one.subtasks[uid], overtaken) for one in acknowledged),
+            part.enumerators.get(uid, NULL),
+            part.broadcast.get(uid),
+        )
+        for uid in sorted(acknowledged[0].subtasks)
+    )
+    return Manifest(
+        job=part.job,
+        epoch=publish.epoch,
+        attempt=publish.incarnation.attempt,
+        kind=ManifestKind.SAVEPOINT if publish.savepoint else ManifestKind.CHECKPOINT,
+        max_parallelism=part.max_parallelism,
+        created_at=part.created_at,
+        operators=tuple(operators),
+        parent=NO_EPOCH if publish.base is None else publish.base,
+    )
+
+
+def broadcast_states(publish: Publish[Acknowledgement]) -> Mapping[Uid, bytes]:
+    """The broadcast state of each operator that has some; all partitions have the same, and the first one's counts."""
+    return publish.contents[Partition(0)].broadcast
+
+
+def _with_overtaken(uid: Uid, subtask: SubtaskSnapshot, overtaken: Overtaken) -> SubtaskSnapshot:
+    mine = {
+        channel: state
+        for channel, state in overtaken.items()
+        if channel.target == uid and channel.receiver == subtask.partition and state.parts
+    }
+    if not mine:
+        return subtask  # as it came, in the form in which it is written
+    received = {state.channel: state.parts for state in subtask.channels}
+    channels = (
+        ChannelState(channel, (*received.get(channel, ()), *(mine[channel].parts if channel in mine else ())))
+        for channel in sorted({*received, *mine})
+    )
+    return replace(subtask, channels=tuple(channels))
+
+
+# --- out of the manifest ---------------------------------------------------------------------------------------------
+
+
+def roles_from(
+    manifest: Manifest | None, plan: Plan, parallelism: int, broadcast: Mapping[Uid, bytes]
+) -> tuple[Mapping[Uid, Role], ...]:
+    """What each operator of each partition starts from; what the epoch does not know starts from nothing.
+
+    The caller owes that the plan fits the manifest (`recovery.driver.program_fit`).
+    """
+    known = {} if manifest is None else {operator.uid: operator for operator in manifest.operators}
+    keyed = {stage.uid for stage in plan.stages if isinstance(stage.head, KeyedHead)}
+    restores = {uid: plan_restore(known[uid], parallelism, plan.max_parallelism) for uid in plan.uids if uid in known}
+
+    def role(uid: Uid, partition: Partition) -> Role:
+        role = _role(restores[uid][partition], broadcast.get(uid)) if uid in restores else Role()
+        if uid in keyed and role.state is None:
+            return replace(role, state=FileSet(range_of(partition, parallelism, plan.max_parallelism)))
+        return role
+
+    return tuple({uid: role(uid, Partition(index)) for uid in plan.uids} for index in range(parallelism))
+
+
+def _role(restore: SubtaskRestore, broadcast: bytes | None) -> Role:
+    return Role(
+        restore.state,
+        {at.split: at.position for at in restore.positions},
+        restore.watermark,
+        restore.channels,
+        restore.committables,
+        broadcast,
+    )
+
+
+def sources_of(plan: Plan) -> dict[Uid, Source]:
+    """The sources of a plan."""
+    return {stage.uid: stage.head.source for stage in plan.stages if isinstance(stage.head, ReadHead)}
+
+
+def sinks_of(plan: Plan) -> dict[Uid, ToSink]:
+    """The sinks of a plan."""
+    return {sink.uid: sink for stage in plan.stages for sink in stage.sinks}
+
+
+def rules_of(source: Source) -> SplitRules:
+    """How a source's splits are dealt out."""
+    return SplitRules(source.on_demand, grows=source.discover_every is not None)
+
+
+def dealer_from(
+    uid: Uid, source: Source, manifest: Manifest | None, roles: Sequence[Mapping[Uid, Role]], found: Iterable[str]
+) -> SplitDealer:
+    """Who reads which split of a source at the start of an attempt.
+
+    `found` is what a look at the source found when it was new to the job; an epoch that knows the source counts alone.
+    """
+    positions = [role[uid].positions for role in roles]
+    reading = [[split for split, at in held.items() if at != NULL] for held in positions]
+    finished = [split for held in positions for split, at in held.items() if at == NULL]
+    return SplitDealer(rules_of(source), reading, finished, unassigned_in(manifest, uid, found))
+
+
+def unassigned_in(manifest: Manifest | None, uid: Uid, found: Iterable[str]) -> tuple[str, ...]:
+    """The splits of a source that nobody reads in the epoch; those found if the epoch does not know the source."""
+    for operator in () if manifest is None else manifest.operators:
+        if operator.uid == uid:
+            return enumerator_splits(operator.enumerator)
+    return tuple(found)
+
+
+def transactions_in(manifest: Manifest | None) -> dict[Uid, frozenset[TransactionId]]:
+    """The transactions that the epoch names, of each sink."""
+    operators = () if manifest is None else manifest.operators
+    return {
+        operator.uid: frozenset(one.transaction for subtask in operator.subtasks for one in subtask.committables)
+        for operator in operators
+    }

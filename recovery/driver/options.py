@@ -1,0 +1,153 @@
+"""All options of a run, by name; what is left out has the value that is given with it.
+
+What always holds: an unknown option, or one with a value that cannot be meant, is refused before anything starts.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Final, TypedDict, cast
+
+from snapshot.coordinator_options import CoordinatorOptions
+from snapshot.frames import MarkerMode
+from snapshot.host.options import HostOptions
+from snapshot.program.durations import Duration, milliseconds
+
+
+class UnknownOption(TypeError):
+    """An option that does not exist; the message names the one that was probably meant."""
+
+
+class RunOptions(TypedDict, total=False):
+    """Options of `recovery.run`. Times are durations such as "5s" or a number of milliseconds; sizes are in bytes."""
+
+    # --- epochs
+
+    timeout: Duration
+    """An epoch that is not acknowledged by all partitions in this time is given up (60s)."""
+    min_pause: Duration
+    """From the end of an epoch to the next trigger at least (0)."""
+    max_in_flight: int
+    """At this many epochs in flight a trigger is skipped (2)."""
+    tolerated_failures: int | None
+    """More failed epochs in a row than this are a failure of the attempt; None: never (None)."""
+    retain: int
+    """So many complete epochs are kept (1)."""
+    alignment_timeout: Duration | None
+    """An alignment that takes longer turns unaligned; None: never (None)."""
+
+    # --- the job
+
+    max_parallelism: int
+    """The number of key groups, fixed when the job is born (128)."""
+    allow_non_restored_state: bool
+    """Drop what the snapshot has of operators that the program no longer has (False)."""
+    accept_duplicates: bool
+    """Go back behind an epoch that is damaged, though its output may be committed and be made again (False)."""
+
+    # --- processes and network
+
+    driver_host: str
+    """At which address the processes reach the driver (127.0.0.1, or `spark.driver.host`)."""
+    ports: Sequence[int]
+    """At which ports the driver may listen; the first that is free is taken ((0,), any)."""
+    heartbeat: Duration
+    """How often a process says that it lives (250ms)."""
+    lost_after: Duration
+    """A process that has shown no sign of life for so long is lost (2s)."""
+    start_timeout: Duration
+    """So long the job waits at its start for enough processes (2m)."""
+    stop_timeout: Duration
+    """So long its processes have to end by themselves when it is over (10s)."""
+    connect_timeout: Duration
+    """So long a partition tries to reach another (10s)."""
+
+    # --- partitions
+
+    batch_rows: int
+    """The most rows that are read from a source, or sent on a channel, at once (16384)."""
+    linger: Duration
+    """Rows wait no longer than this for others before they are sent (2ms)."""
+    channel_buffer: int
+    """Data that may wait to be sent on one channel before its stage stops working (2 MiB)."""
+    input_buffer: int
+    """Data that may wait to be processed in one stage before its channels are no longer read (16 MiB)."""
+    socket_buffer: int
+    """What the kernel may hold of a channel at each end (256 KiB)."""
+    max_frame: int
+    """No frame on a channel is longer (64 MiB)."""
+    watermark_interval: Duration
+    """How often sources announce their watermark (50ms)."""
+    inline_channel_state: int
+    """In-flight data up to this size is put into the manifest itself (16 KiB)."""
+    status_interval: Duration
+    """How often a partition tells the driver its figures (500ms)."""
+    state_memory: int
+    """What the keyed state of one operator in one partition may take (256 MiB)."""
+    state_backend: str
+    """"rocksdb" or "heap" ("rocksdb")."""
+
+    # --- files
+
+    local: str | Path
+    """The folder for a job's files on each host (one of the job under the system's folder for temporary files)."""
+    events: str | Path
+    """The file to which events are appended as lines of JSON (`events.jsonl` in the folder above, on the driver)."""
+    trace: str | Path
+    """The file to which all is recorded that the coordinator was told and said; see `snapshot.trace` (none)."""
+    compact_after: int
+    """The journal is compacted when it has so many more entries (256)."""
+    inline_broadcast: int
+    """Broadcast state up to this size is put into the manifest itself (64 KiB)."""
+
+    # --- people
+
+    progress: bool
+    """Whether to show a line of progress on the standard error (where that is a terminal)."""
+
+
+_COORDINATOR: Final = (
+    "timeout", "min_pause", "max_in_flight", "tolerated_failures", "retain", "alignment_timeout",
+)  # fmt: skip
+_TIMES: Final = frozenset(
+    name for name, kind in RunOptions.__annotations__.items() if "Duration" in getattr(kind, "__forward_arg__", "")
+)
+
+
+def check_names(options: Mapping[str, object]) -> None:
+    """`UnknownOption` for the first that does not exist."""
+    known = RunOptions.__annotations__
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            raise UnknownOption(f"there is no option {name!r}{meant}\nThere are: {', '.join(sorted(known))}")
+
+
+def coordinator_options(every: Duration, mode: MarkerMode | str, options: RunOptions) -> CoordinatorOptions:
+    """When epochs are taken."""
+    given = _given(options, _COORDINATOR)
+    return CoordinatorOptions(**{**given, "interval": milliseconds(every), "mode": MarkerMode(mode)})  # type: ignore[arg-type]
+
+
+def host_options(options: RunOptions) -> HostOptions:
+    """How partitions run."""
+    return HostOptions(**_given(options, [field.name for field in fields(HostOptions)]))  # type: ignore[arg-type]
+
+
+def seconds(options: RunOptions, name: str, default: float) -> float:
+    """One of the times, in seconds."""
+    given = cast("Mapping[str, Duration]", options)
+    return milliseconds(given[name]) / 1000 if name in given else default
+
+
+def _given(options: RunOptions, names: Sequence[str]) -> dict[str, object]:
+    given = cast("Mapping[str, object]", options)
+    return {name: _plain(name, given[name]) for name in names if name in given}
+
+
+def _plain(name: str, value: object) -> object:
+    return milliseconds(cast("Duration", value)) if name in _TIMES and value is not None else value

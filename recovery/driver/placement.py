@@ -1,0 +1,33 @@
+"""Which process gets which partition: whoever had it keeps it, and a lost one goes to whoever is nearest to its files.
+
+What always holds: every partition has one process and no process two; the same processes and the same history give
+the same placement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from snapshot.host.messages import Hello
+from statebackend.ids import Partition
+
+
+def place(
+    there: Mapping[str, Hello], before: Mapping[str, Partition], slots: Mapping[Partition, int], parallelism: int
+) -> Sequence[str] | None:
+    """The process of each partition; None while there are too few.
+
+    `before` is what the processes did in the attempt before, `slots` which slot each partition was in last: the task
+    that is started again in a slot finds the files of the one that was there.
+    """
+    if len(there) < parallelism:
+        return None
+    placed = {partition: worker for worker, partition in before.items() if worker in there and partition < parallelism}
+    free = [worker for worker in there if worker not in placed.values()]
+    for partition in (Partition(index) for index in range(parallelism)):
+        if partition not in placed:
+            slot = slots.get(partition, partition)
+            chosen = next((worker for worker in free if there[worker].slot == slot), free[0])
+            free.remove(chosen)
+            placed[partition] = chosen
+    return [placed[Partition(index)] for index in range(parallelism)]

@@ -1,0 +1,80 @@
+"""One line in a terminal that says how a run stands, written anew again and again.
+
+What always holds: nothing is written where nobody sees it, and the line is ended before anything else may be printed.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final, Protocol
+
+from recovery.driver.status import RunStatus
+
+_EVERY: Final = 0.25
+
+
+class Terminal(Protocol):
+    """Where lines are written, such as `sys.stderr`."""
+
+    def write(self, text: str, /) -> object:
+        """Write it."""
+
+    def flush(self) -> object:
+        """Let it be seen."""
+
+    def isatty(self) -> bool:
+        """Whether somebody sees it as it is written."""
+
+
+class ProgressLine:
+    """Shows a run's status. Nothing at all unless `terminal` is one, or `always`."""
+
+    def __init__(self, terminal: Terminal | None, *, always: bool = False) -> None:
+        self._terminal = terminal if terminal is not None and (always or terminal.isatty()) else None
+        self._width = 0
+        self._shown_at = 0.0
+        self._rows = 0
+        self._rate = 0.0
+
+    def show(self, status: RunStatus) -> None:
+        """Write the line anew, unless that was done just now."""
+        now, terminal = time.monotonic(), self._terminal
+        if terminal is None or now - self._shown_at < _EVERY:
+            return
+        rows = max(status.rows_in.values(), default=0)
+        if rows > self._rows and self._shown_at:
+            self._rate = (rows - self._rows) / (now - self._shown_at)
+        self._rows, self._shown_at = rows, now
+        text = line_of(status, self._rate)
+        terminal.write("\r" + text.ljust(self._width))
+        terminal.flush()
+        self._width = len(text)
+
+    def end(self, status: RunStatus) -> None:
+        """The last one, and a line of its own."""
+        self._shown_at = 0.0
+        self.show(status)
+        if self._terminal is not None:
+            self._terminal.write("\n")
+            self._terminal.flush()
+
+
+def line_of(status: RunStatus, rate: float) -> str:
+    """How a run stands, in one line."""
+    there = sum(partition is not None for partition in status.workers.values())
+    parts = [f"{status.job}: {status.state.value}", f"{there}/{status.parallelism} partitions"]
+    if status.epochs:
+        newest = status.epochs[-1]
+        parts.append(f"epoch {newest.epoch} in {newest.since_trigger_ms:.0f} ms")
+    if rate:
+        parts.append(f"{_short(rate)} rows/s")
+    if status.restarts:
+        parts.append(f"{status.restarts} restarts")
+    return " | ".join(parts)
+
+
+def _short(number: float) -> str:
+    for limit, unit in ((1e6, "M"), (1e3, "k")):
+        if number >= limit:
+            return f"{number / limit:.1f}{unit}"
+    return f"{number:.0f}"

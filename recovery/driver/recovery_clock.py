@@ -1,0 +1,102 @@
+"""The seven marks of a recovery, from the reports as they come in.
+
+What always holds: a recovery is timed from the first failure that it makes up for, also if others follow before it is
+done; a mark that is reached again after such another failure is noted anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from recovery.driver.events import Marks
+from statebackend.ids import Partition
+
+_USUAL_LAG: Final = 100.0
+"""A partition that is so many milliseconds behind its sources' schedule has caught up, in any case."""
+
+
+@dataclass(slots=True)
+class _Recovery:
+    detected_at: float
+    allowed_lag: float
+    decided: float | None = None
+    restarted: float | None = None
+    downloaded: float | None = None
+    opened: float | None = None
+    first_output: float | None = None
+    caught_up: float | None = None
+    behind: set[Partition] = field(default_factory=set)
+
+
+class RecoveryClock:
+    """Takes what happens, with the time in milliseconds, and says when a recovery is over."""
+
+    def __init__(self) -> None:
+        self._lags: dict[Partition, float] = {}
+        self._recovery: _Recovery | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether a failure is not made up for yet."""
+        return self._recovery is not None
+
+    def detected(self, now: float) -> None:
+        """The driver has learnt of a failure."""
+        if self._recovery is None:
+            self._recovery = _Recovery(now, max([_USUAL_LAG, *self._lags.values()]))
+
+    def decided(self, now: float) -> None:
+        """It is decided to roll back."""
+        if (recovery := self._recovery) is not None:
+            recovery.decided = now - recovery.detected_at
+            recovery.restarted = recovery.downloaded = recovery.opened = None
+            recovery.first_output = recovery.caught_up = None
+
+    def restarted(self, now: float, partitions: int) -> None:
+        """All partitions have been given to processes."""
+        if (recovery := self._recovery) is not None:
+            recovery.restarted = now - recovery.detected_at
+            recovery.behind = {Partition(index) for index in range(partitions)}
+
+    def restored(self, downloaded_ms: float) -> None:
+        """A partition is restored, and had all its files so long after it was given its role."""
+        if (recovery := self._recovery) is not None and recovery.restarted is not None:
+            recovery.downloaded = max(recovery.downloaded or 0.0, recovery.restarted + downloaded_ms)
+
+    def opened(self, now: float) -> None:
+        """All partitions are restored."""
+        if (recovery := self._recovery) is not None:
+            recovery.opened = now - recovery.detected_at
+
+    def first_output(self, now: float) -> None:
+        """A partition has given rows to a sink."""
+        if (recovery := self._recovery) is not None and recovery.first_output is None:
+            recovery.first_output = now - recovery.detected_at
+
+    def lag(self, now: float, partition: Partition, lag_ms: float) -> None:
+        """How far a partition's sources are behind their schedule."""
+        recovery = self._recovery
+        if recovery is None:
+            self._lags[partition] = lag_ms
+        elif recovery.opened is not None and lag_ms <= recovery.allowed_lag:
+            recovery.behind.discard(partition)
+            if not recovery.behind and recovery.caught_up is None:
+                recovery.caught_up = now - recovery.detected_at
+
+    def over(self, *, finally_: bool = False) -> Marks | None:
+        """The marks, once, when all are there; with `finally_` those that there are, if a recovery is under way."""
+        recovery = self._recovery
+        if recovery is None:
+            return None
+        if not finally_ and (recovery.caught_up is None or recovery.first_output is None):
+            return None
+        self._recovery = None
+        return Marks(
+            decided=recovery.decided,
+            restarted=recovery.restarted,
+            downloaded=recovery.downloaded,
+            opened=recovery.opened,
+            first_output=recovery.first_output,
+            caught_up=recovery.caught_up,
+        )

@@ -1,0 +1,176 @@
+"""The processes for a job's partitions as Spark tasks: one Spark job of one long-running task for each.
+
+What always holds: a task that ends while the job runs is launched again, whatever Spark's own limit of failures says;
+nothing is started on a cluster that has too few slots, because Spark would wait for them without a word.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from secrets import token_hex
+from typing import TYPE_CHECKING, Final
+
+from recovery.driver.launch import CannotLaunch
+from snapshot.host.messages import Address
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+_LOCAL: Final = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
+_LOCAL_CLUSTER: Final = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
+_WAIT_FOR_EXECUTORS: Final = 30.0
+_PAUSES: Final = (0.05, 0.2, 0.5, 1.0, 2.0, 5.0)
+_QUICK: Final = 1.0
+
+
+class SparkTasks:
+    """Tasks of a Spark session: of `local[N]`, `local-cluster[...]`, a standalone cluster, YARN or Kubernetes.
+
+    `host` is the address of the driver as executors see it, if it is not `spark.driver.host`.
+    """
+
+    def __init__(self, spark: SparkSession, host: str | None = None) -> None:
+        self._spark = spark
+        self._host = host
+        self._tag = f"epochcut-{token_hex(4)}"
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def host(self) -> str:
+        """At which of the driver's addresses the executors reach it."""
+        if self._host is not None:
+            return self._host
+        return "127.0.0.1" if _LOCAL.fullmatch(self._master) else self._setting("spark.driver.host", "127.0.0.1")
+
+    @property
+    def local(self) -> str | None:
+        """On a standalone cluster the folder that a replaced executor finds again."""
+        return "${SPARK_EXECUTOR_DIRS}" if self._master.startswith("spark://") else None
+
+    def check(self, processes: int) -> Sequence[str]:
+        """Slots, and settings that do not go together with tasks that run for ever."""
+        if self._is_on("spark.python.worker.killOnIdleTimeout"):
+            raise CannotLaunch(
+                "spark.python.worker.killOnIdleTimeout is on, and would kill the tasks of a stream, which run for ever "
+                "without a word to Spark; set it to false"
+            )
+        slots = self._slots(processes)
+        if slots is not None and slots < processes:
+            raise CannotLaunch(
+                f"the job needs {processes} task slots (its parallelism and standbys), and Spark's {self._master} has "
+                f"{slots}; {self._how_to_get(processes)}"
+            )
+        return [
+            f"{name} is on: {why}; turn it off"
+            for name, why in (
+                ("spark.speculation", "Spark may start a second copy of a task, which stands by and takes a slot"),
+                ("spark.dynamicAllocation.enabled", "Spark may take away executors that seem idle"),
+                ("spark.excludeOnFailure.enabled", "Spark may refuse to start a task again where it has failed"),
+            )
+            if self._is_on(name)
+        ]
+
+    def start(self, driver: Address, secret: bytes, processes: int, trouble: Callable[[str], object]) -> None:
+        """See `Launcher.start`."""
+        for slot in range(processes):
+            thread = threading.Thread(
+                target=self._keep_running,
+                args=(_task(driver, secret, slot), slot, trouble),
+                name=f"slot-{slot}",
+                daemon=True,
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self, seconds: float) -> None:
+        """See `Launcher.stop`."""
+        self._stopping.set()
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if any(thread.is_alive() for thread in self._threads):
+            self._spark.interruptTag(self._tag)
+            for thread in self._threads:
+                thread.join(seconds)
+
+    def _keep_running(
+        self,
+        task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        slot: int,
+        trouble: Callable[[str], object],
+    ) -> None:
+        quick_deaths = 0
+        self._spark.addTag(self._tag)  # of this thread
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            reason = "it returned"
+            try:
+                self._spark.range(0, 1, 1, 1).mapInArrow(task, "slot long").collect()
+            except Exception as error:
+                reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            if self._stopping.is_set():
+                return
+            quick_deaths = quick_deaths + 1 if time.monotonic() - began < _QUICK else 0
+            trouble(f"the Spark task in slot {slot} ended and is launched again: {reason}")
+            if quick_deaths:
+                self._stopping.wait(_PAUSES[min(quick_deaths, len(_PAUSES)) - 1])
+
+    # --- what Spark says ----------------------------------------------------------------------------------------------
+
+    @property
+    def _master(self) -> str:
+        return self._setting("spark.master", "")
+
+    def _setting(self, name: str, default: str) -> str:
+        value = self._spark.conf.get(name, default)
+        return default if value is None else str(value)
+
+    def _is_on(self, name: str) -> bool:
+        return self._setting(name, "false").lower() == "true"
+
+    def _slots(self, wanted: int) -> int | None:
+        """How many tasks can run at once; None if Spark does not say, as through Spark Connect."""
+        each = float(self._setting("spark.task.cpus", "1"))
+        if match := _LOCAL_CLUSTER.fullmatch(self._master):
+            return int(int(match[2]) / each + 1e-9) * int(match[1])
+        cores = self._cores(int(wanted * each + 1 - 1e-9))
+        return None if cores is None else int(cores / each + 1e-9)
+
+    def _cores(self, wanted: int) -> int | None:
+        """Of a cluster, those of the executors that are there, for which it waits a while."""
+        match = _LOCAL.fullmatch(self._master)
+        if match is not None and match[1] != "*":
+            return int(match[1] or 1)
+        try:
+            context = self._spark.sparkContext
+        except Exception:  # Spark Connect has none
+            return None
+        deadline = time.monotonic() + (0.0 if match is not None else _WAIT_FOR_EXECUTORS)
+        while (cores := int(context.defaultParallelism)) < wanted and time.monotonic() < deadline:
+            self._stopping.wait(0.2)
+        return cores
+
+    def _how_to_get(self, processes: int) -> str:
+        if _LOCAL.fullmatch(self._master):
+            return f"start the session with master('local[{processes}]') or more"
+        return (
+            "give it more executors or cores (spark.executor.instances, spark.executor.cores, spark.cores.max), or let "
+            "tasks share a core with spark.task.cpus=0.5"
+        )
+
+
+def _task(driver: Address, secret: bytes, slot: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What Spark runs in the task; it travels inside Spark's own pickled function."""
+
+    def task(_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from snapshot.host.worker import run_worker
+
+        run_worker(driver, secret, slot)
+        yield from ()
+
+    return task

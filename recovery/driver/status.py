@@ -1,0 +1,158 @@
+"""How a run stands: one immutable value, put together from its events and its partitions' figures.
+
+What always holds: a status is consistent in itself, and as of the last event that the driver has told.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from recovery.driver import events as log
+from snapshot.host.messages import Figures
+from statebackend.ids import Epoch, Generation, Incarnation, Partition, Uid
+
+_KEPT = 100
+
+
+class RunState(Enum):
+    """Where a run stands."""
+
+    STARTING = "starting"
+    """The job is claimed, its processes come, its state is restored."""
+    RUNNING = "running"
+    RECOVERING = "recovering"
+    """Something failed, and everything goes back to the last complete epoch."""
+    FINISHED = "finished"
+    """All input was processed, and all output is committed."""
+    STOPPED = "stopped"
+    """Its user stopped it."""
+    FAILED = "failed"
+    """It is over, and was not meant to be."""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing follows."""
+        return self in (RunState.FINISHED, RunState.STOPPED, RunState.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """How a run stands. `epochs` and `recoveries` are the newest hundred, oldest first."""
+
+    job: str
+    state: RunState
+    parallelism: int
+    generation: Generation | None = None
+    incarnation: Incarnation | None = None
+    workers: Mapping[str, Partition | None] = field(default_factory=dict)
+    """The processes that are there, and which partition each has; the others stand by."""
+    complete: Epoch | None = None
+    """The last complete epoch."""
+    committed: Epoch | None = None
+    in_flight: tuple[Epoch, ...] = ()
+    epochs: tuple[log.EpochCompleted, ...] = ()
+    abandoned: int = 0
+    skipped: int = 0
+    restarts: int = 0
+    recoveries: tuple[log.Recovered, ...] = ()
+    failure: str = ""
+    """What failed last."""
+    figures: Mapping[Partition, Figures] = field(default_factory=dict)
+    """The newest of each partition of the current attempt."""
+
+    @property
+    def rows_in(self) -> Mapping[Uid, int]:
+        """How many rows each stage has taken in this attempt, all partitions together."""
+        totals: dict[Uid, int] = {}
+        for figures in self.figures.values():
+            for uid, stage in figures.stages.items():
+                totals[uid] = totals.get(uid, 0) + stage.rows_in
+        return totals
+
+    @property
+    def rows_out(self) -> Mapping[Uid, int]:
+        """How many rows each stage has given out in this attempt, all partitions together."""
+        totals: dict[Uid, int] = {}
+        for figures in self.figures.values():
+            for uid, stage in figures.stages.items():
+                totals[uid] = totals.get(uid, 0) + stage.rows_out
+        return totals
+
+
+class StatusBoard:
+    """Takes events and figures in the driver's thread, and shows the status to any other."""
+
+    def __init__(self, job: str, parallelism: int) -> None:
+        self._lock = threading.Lock()
+        self._status = RunStatus(job, RunState.STARTING, parallelism)
+
+    def show(self) -> RunStatus:
+        """How it stands now."""
+        with self._lock:
+            return self._status
+
+    def figures(self, figures: Figures) -> None:
+        """A partition's figures have come."""
+        with self._lock:
+            known = self._status.figures
+            self._status = replace(self._status, figures={**known, figures.partition: figures})
+
+    def event(self, event: log.AnyEvent) -> None:
+        """Something has happened."""
+        with self._lock:
+            self._status = _after(self._status, event)
+
+
+def _after(status: RunStatus, event: log.AnyEvent) -> RunStatus:
+    match event:
+        case log.Claimed(generation=generation, restores=restores):
+            return replace(status, generation=generation, complete=restores)
+        case log.Finished():
+            return replace(status, state=RunState.FINISHED)
+        case log.Stopped():
+            return replace(status, state=RunState.STOPPED)
+        case log.GaveUp(reason=reason):
+            return replace(status, state=RunState.FAILED, failure=reason)
+        case log.WorkerJoined() | log.WorkerLost() | log.Deployed() | log.Running() | log.AttemptFailed():
+            return _after_attempt(status, event)
+        case log.Recovered():
+            return replace(status, recoveries=(*status.recoveries, event)[-_KEPT:])
+        case log.EpochTriggered(epoch=epoch):
+            return replace(status, in_flight=(*status.in_flight, epoch))
+        case log.EpochCompleted(epoch=epoch):
+            done = replace(status, complete=epoch, epochs=(*status.epochs, event)[-_KEPT:])
+            return replace(done, in_flight=_without(status.in_flight, epoch))
+        case log.EpochAbandoned(epoch=epoch):
+            return replace(status, in_flight=_without(status.in_flight, epoch), abandoned=status.abandoned + 1)
+        case log.EpochCommitted(epoch=epoch):
+            return replace(status, committed=epoch)
+        case log.EpochSkipped():
+            return replace(status, skipped=status.skipped + 1)
+        case log.PeerRefused() | log.EpochsRemoved() | log.Trouble():
+            return status
+
+
+def _after_attempt(
+    status: RunStatus,
+    event: log.WorkerJoined | log.WorkerLost | log.Deployed | log.Running | log.AttemptFailed,
+) -> RunStatus:
+    match event:
+        case log.WorkerJoined(worker=worker):
+            return replace(status, workers={**status.workers, worker: None})
+        case log.WorkerLost(worker=lost):
+            return replace(status, workers={worker: at for worker, at in status.workers.items() if worker != lost})
+        case log.Deployed(incarnation=incarnation, workers=workers):
+            roles = {worker: Partition(index) for index, worker in enumerate(workers)}
+            placed = {worker: roles.get(worker) for worker in status.workers}
+            return replace(status, incarnation=incarnation, workers=placed, figures={})
+        case log.Running():
+            return replace(status, state=RunState.RUNNING)
+        case log.AttemptFailed(reason=reason):
+            return replace(status, state=RunState.RECOVERING, restarts=status.restarts + 1, failure=reason)
+
+
+def _without(epochs: tuple[Epoch, ...], gone: Epoch) -> tuple[Epoch, ...]:
+    return tuple(epoch for epoch in epochs if epoch != gone)

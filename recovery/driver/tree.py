@@ -1,0 +1,245 @@
+"""The job's tree in the hands of one generation: its journal, its manifests, and what it removes.
+
+What always holds: all calls but those marked as free come from one thread, one after the other, in the order in which
+they were asked for; an epoch's manifest is known here as soon as its entry is won.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import Final
+
+from recovery.cleanup import EpochFiles, InFlight, ObservedTree, plan_removal
+from recovery.driver.manifests import DriversPart, broadcast_states, manifest_of
+from snapshot.coordinator_events import Publish
+from snapshot.host.messages import Acknowledgement
+from snapshot.journal_entries import Body, Committed, Completed, PinId, Pinned, Pinner
+from snapshot.journal_state import JournalState
+from snapshot.journal_store import StoredJournal, fresh_nonce
+from snapshot.journal_writer import Fenced, Forgotten, JournalWriter, Outcome, Refused, Won
+from snapshot.layout import Content, ManifestFile, SharedFile, path_of
+from snapshot.manifest import Inline, Manifest, StoredFile
+from snapshot.manifest_json import digest, encode
+from statebackend.ids import Epoch, Generation, Partition, Uid
+from statebackend.stores.store import BlobNotFound, BlobStore, StoreError
+
+_BROADCASTS_KEPT: Final = 2
+
+
+class JournalInDoubt(Exception):
+    """It is not known what became of an entry; the driver ends, and whoever starts next reads what counts."""
+
+
+class FencedOff(Exception):
+    """A newer driver has claimed the job, so this one is over."""
+
+    def __init__(self, by: Generation) -> None:
+        super().__init__(f"generation {by} has claimed the job: another driver was started for it")
+        self.by = by
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationFailed:
+    """The epoch's entry is not in the journal, and never will be."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationDone:
+    """The epoch is complete; `pinned` if it is a savepoint."""
+
+    epoch: Epoch
+    state: JournalState
+    pinned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What may be deleted now; `number` is the journal's entry that says so."""
+
+    number: int
+    epochs: tuple[Epoch, ...]
+    paths: tuple[str, ...]
+
+
+class Tree:
+    """What a generation writes. It is made with what was found when the generation was claimed."""
+
+    def __init__(
+        self,
+        store: BlobStore,
+        writer: JournalWriter,
+        generation: Generation,
+        manifests: Mapping[Epoch, Manifest],
+        broadcasts: Mapping[Epoch, Mapping[Uid, bytes]],
+    ) -> None:
+        self._store = store
+        self._journal = StoredJournal(store)
+        self._writer = writer
+        self.generation = generation
+        self._manifests = dict(manifests)
+        self._broadcasts = dict(broadcasts)
+        self._files = 0
+
+    @property
+    def state(self) -> JournalState:
+        """What the journal says, as far as this generation knows."""
+        return self._writer.state
+
+    def manifest(self, epoch: Epoch | None) -> Manifest | None:
+        """The manifest of a complete epoch; none for the beginning. Any thread may ask."""
+        return None if epoch is None else self._manifests[epoch]
+
+    def broadcast(self, epoch: Epoch | None) -> Mapping[Uid, bytes]:
+        """The broadcast state of the epoch that the job would go back to. Any thread may ask."""
+        return {} if epoch is None else self._broadcasts.get(epoch, {})
+
+    # --- in order -----------------------------------------------------------------------------------------------------
+
+    def propose(self, body: Body) -> Won | Refused:
+        """Bring this into the journal; `FencedOff` or `JournalInDoubt` if the generation is over with it."""
+        outcome = propose(self._journal, self._writer, body)
+        match outcome:
+            case Fenced(by):
+                raise FencedOff(by)
+            case Forgotten(number):
+                raise JournalInDoubt(f"whether the journal's entry {number} is {body} cannot be told any more")
+            case Won() | Refused():
+                return outcome
+
+    def publish(
+        self,
+        publish: Publish[Acknowledgement],
+        part: Callable[[Mapping[Uid, StoredFile | Inline]], DriversPart],
+        most: int,
+    ) -> PublicationDone | PublicationFailed:
+        """Write the manifest, then the entry, then the pin of a savepoint.
+
+        Broadcast state of more than `most` bytes gets a file of its own.
+        """
+        epoch, broadcast = publish.epoch, broadcast_states(publish)
+        path = path_of(ManifestFile(epoch, token_hex(8)))
+        try:
+            kept = {uid: self._keep(uid, data, publish, most) for uid, data in broadcast.items()}
+            manifest = manifest_of(publish, part(kept))
+            data = encode(manifest)
+            self._store.write(path, data)
+        except (StoreError, ValueError) as error:
+            return PublicationFailed(f"its manifest could not be written: {error}")
+        outcome = self.propose(Completed(epoch, path, digest(data), publish.has_committables))
+        if isinstance(outcome, Refused):
+            return PublicationFailed(outcome.refusal.text)
+        self._manifests[epoch] = manifest
+        self._broadcasts = {**dict(list(self._broadcasts.items())[1 - _BROADCASTS_KEPT :]), epoch: dict(broadcast)}
+        pinned = publish.savepoint and isinstance(
+            self.propose(Pinned(PinId(f"savepoint-{epoch}"), epoch, Pinner.SAVEPOINT)), Won
+        )
+        return PublicationDone(epoch, self.state, pinned)
+
+    def record_committed(self, epoch: Epoch) -> JournalState:
+        """Everything up to the epoch is committed."""
+        self.propose(Committed(self.generation, epoch))
+        return self.state
+
+    def remove(self, retain: int, oldest_base: Epoch | None) -> Removal | None:
+        """Let go what nobody needs; what is returned may be deleted."""
+        state = self.state
+        references = tuple(EpochFiles(record.epoch, self._references(record.epoch)) for record in state.retained)
+        in_flight = () if oldest_base is None else (InFlight(oldest_base, oldest_base),)
+        removed = plan_removal(ObservedTree(state, references, in_flight=in_flight), self.generation, retain)
+        if removed is None:
+            return None
+        outcome = self.propose(removed)
+        if not isinstance(outcome, Won):
+            return None
+        for epoch in removed.epochs:
+            self._manifests.pop(epoch, None)
+        return Removal(outcome.entry.number, removed.epochs, (*removed.files, *removed.manifests))
+
+    def _references(self, epoch: Epoch) -> frozenset[str] | None:
+        manifest = self._manifests.get(epoch)
+        return None if manifest is None else manifest.references()
+
+    def _keep(self, uid: Uid, data: bytes, publish: Publish[Acknowledgement], most: int) -> StoredFile | Inline:
+        """A place for broadcast state; a file that the newest epoch has already is referred to again."""
+        if len(data) <= most:
+            return Inline(data)
+        checksum = checksum_of(data)
+        usable = self.state.usable
+        newest = self._manifests.get(usable[-1].epoch) if usable else None
+        for operator in newest.operators if newest is not None else ():
+            known = operator.broadcast
+            if operator.uid == uid and isinstance(known, StoredFile) and known.checksum == checksum:
+                return known
+        self._files += 1
+        path = path_of(SharedFile(publish.incarnation, _beyond(publish), self._files, Content.BROADCAST))
+        self._store.write(path, data)
+        return StoredFile(path, len(data), checksum)
+
+    # --- free: from any thread ----------------------------------------------------------------------------------------
+
+    def newest_claim(self) -> Generation:
+        """Which generation has the job now."""
+        return self._journal.read().generation
+
+    def delete(self, paths: tuple[str, ...]) -> None:
+        """Delete what a removal names, in this order."""
+        for path in paths:
+            self._store.delete(path)
+
+    def compact(self, state: JournalState, carried_out: int) -> None:
+        """Let the journal begin at this state; removals up to `carried_out` are done."""
+        self._journal.compact(state, carried_out)
+
+
+def propose(journal: StoredJournal, writer: JournalWriter, body: Body) -> Outcome:
+    """Bring this into the journal; `JournalInDoubt` if the store leaves open whether it is there."""
+    try:
+        return journal.propose(writer, fresh_nonce(), body)
+    except StoreError as error:
+        raise JournalInDoubt(
+            f"the store did not say whether {body} is in the journal now; start the job again when the store works: "
+            f"{error}"
+        ) from error
+
+
+def read_broadcast(store: BlobStore, manifest: Manifest) -> dict[Uid, bytes]:
+    """The broadcast state that an epoch refers to; `JournalInDoubt`'s opposite, a clear error, if it is damaged."""
+    found: dict[Uid, bytes] = {}
+    for operator in manifest.operators:
+        match operator.broadcast:
+            case Inline(data):
+                found[operator.uid] = data
+            case StoredFile(path, _, checksum):
+                data = _read(store, path, manifest.epoch)
+                if checksum_of(data) != checksum:
+                    raise DamagedBroadcast(f"epoch {manifest.epoch}: {path} does not match its checksum {checksum}")
+                found[operator.uid] = data
+            case None:
+                pass
+    return found
+
+
+class DamagedBroadcast(Exception):
+    """The broadcast state of an epoch is not as it was written."""
+
+
+def _read(store: BlobStore, path: str, epoch: Epoch) -> bytes:
+    try:
+        return store.read(path)
+    except BlobNotFound as error:
+        raise DamagedBroadcast(f"epoch {epoch} refers to {path}, which is not there") from error
+
+
+def checksum_of(data: bytes) -> str:
+    """The checksum of a file that the driver writes."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def _beyond(publish: Publish[Acknowledgement]) -> Partition:
+    """The number under which the driver writes files: that of no partition of the attempt."""
+    return Partition(len(publish.contents))

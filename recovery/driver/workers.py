@@ -1,0 +1,194 @@
+"""The processes that there are for a job's partitions: they come to the driver's port, say what they are, and live.
+
+What always holds: a process counts as there from its `Hello` until its connection is gone or it has not shown a sign of
+life for too long; it is reported lost once, and nothing that it says afterwards is heard.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from snapshot.host.control import ControlConnection, OverLongMessage
+from snapshot.host.event_loop import EventLoop, Timer
+from snapshot.host.heartbeat import Beats
+from snapshot.host.listener import Listener
+from snapshot.host.messages import Address, FromWorker, Hello, ToWorker
+from snapshot.host.purposes import ControlOf, HeartbeatOf, Purpose
+
+
+class WorkerEvents(Protocol):
+    """Who hears of the processes, in the loop's thread."""
+
+    def appeared(self, hello: Hello) -> None:
+        """A process is there, and free."""
+
+    def lost(self, worker: str, reason: str) -> None:
+        """A process is not there any more."""
+
+    def reported(self, worker: str, message: FromWorker) -> None:
+        """A process has something to say."""
+
+    def refused(self, peer: str, reason: str) -> None:
+        """Somebody was turned away at the driver's port."""
+
+
+@dataclass(slots=True)
+class _Worker:
+    name: str
+    control: ControlConnection[ToWorker, FromWorker]
+    heard_at: float
+    hello: Hello | None = None
+    beats: Beats | None = None
+
+
+class Workers:
+    """Listens at a port, from now until `close`. `lost_after` is in seconds."""
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        host: str,
+        secret: bytes,
+        lost_after: float,
+        events: WorkerEvents,
+        ports: Sequence[int] = (0,),
+    ) -> None:
+        self._loop = loop
+        self._lost_after = lost_after
+        self._events = events
+        self._workers: dict[str, _Worker] = {}
+        self._early_beats: dict[str, Beats] = {}
+        self._listener = Listener(
+            loop,
+            host,
+            secret,
+            judge=self._judge,
+            on_connection=self._connected,
+            on_refused=events.refused,
+            ports=ports,
+        )
+        self._timer: Timer = loop.call_at(loop.now() + lost_after / 4, self._look_for_signs_of_life)
+
+    @property
+    def address(self) -> Address:
+        """Where it listens."""
+        return self._listener.address
+
+    @property
+    def there(self) -> Mapping[str, Hello]:
+        """The processes that are there, in the order in which they came."""
+        return {name: worker.hello for name, worker in self._workers.items() if worker.hello is not None}
+
+    def send(self, worker: str, message: ToWorker) -> None:
+        """Tell a process something; nothing happens if it is not there any more."""
+        known = self._workers.get(worker)
+        if known is None:
+            return
+        try:
+            known.control.send(message)
+        except OverLongMessage as error:
+            reason = str(error)
+            self._loop.call_soon(lambda: self._lose(known, reason))
+
+    def send_all(self, message: ToWorker) -> None:
+        """Tell everybody who is there."""
+        for name in list(self._workers):
+            self.send(name, message)
+
+    @property
+    def queued_bytes(self) -> int:
+        """What has been said and not been taken by the network yet."""
+        return sum(worker.control.queued_bytes for worker in self._workers.values())
+
+    def close(self) -> None:
+        """Listen no more and close all connections; nothing is reported any more."""
+        self._timer.cancel()
+        self._listener.close()
+        for worker in self._workers.values():
+            self._close(worker)
+        self._workers.clear()
+        for beats in self._early_beats.values():
+            beats.close()
+        self._early_beats.clear()
+
+    def _judge(self, purpose: Purpose) -> str:
+        match purpose:
+            case ControlOf(worker) if worker in self._workers:
+                return "there is a process of that name"
+            case ControlOf() | HeartbeatOf():
+                return ""
+            case _:
+                return "the driver has no channels"
+
+    def _connected(self, sock: socket.socket, purpose: Purpose, _peer: str) -> None:
+        match purpose:
+            case ControlOf(name):
+                worker = _Worker(
+                    name,
+                    ControlConnection(
+                        self._loop,
+                        sock,
+                        lambda message: self._heard(worker, message),
+                        lambda reason: self._lose(worker, reason),
+                    ),
+                    self._loop.now(),
+                    beats=self._early_beats.pop(name, None),
+                )
+                self._workers[name] = worker
+            case HeartbeatOf(name):
+                self._take_beats(name, Beats(self._loop, sock, lambda: self._beat(name), lambda: self._silent(name)))
+            case _:
+                sock.close()
+
+    def _take_beats(self, name: str, beats: Beats) -> None:
+        """The heart may be there before the process's own connection is."""
+        worker = self._workers.get(name)
+        known = self._early_beats.pop(name, None) if worker is None else worker.beats
+        if known is not None:
+            known.close()
+        if worker is None:
+            self._early_beats[name] = beats
+        else:
+            worker.beats = beats
+
+    def _beat(self, name: str) -> None:
+        worker = self._workers.get(name)
+        if worker is not None:
+            worker.heard_at = self._loop.now()
+
+    def _silent(self, name: str) -> None:
+        """The connection of the heart is gone, and may come back; silence is what counts."""
+        self._early_beats.pop(name, None)
+
+    def _heard(self, worker: _Worker, message: FromWorker) -> None:
+        if self._workers.get(worker.name) is not worker:
+            return
+        worker.heard_at = self._loop.now()
+        if isinstance(message, Hello):
+            worker.hello = message
+            self._events.appeared(message)
+        else:
+            self._events.reported(worker.name, message)
+
+    def _look_for_signs_of_life(self) -> None:
+        now = self._loop.now()
+        for worker in list(self._workers.values()):
+            silence = now - worker.heard_at
+            if silence > self._lost_after:
+                self._lose(worker, f"it has shown no sign of life for {silence:.1f} s")
+        self._timer = self._loop.call_at(now + self._lost_after / 4, self._look_for_signs_of_life)
+
+    def _lose(self, worker: _Worker, reason: str) -> None:
+        if self._workers.get(worker.name) is not worker:
+            return
+        del self._workers[worker.name]
+        self._close(worker)
+        self._events.lost(worker.name, reason)
+
+    def _close(self, worker: _Worker) -> None:
+        worker.control.close()
+        if worker.beats is not None:
+            worker.beats.close()

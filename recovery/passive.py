@@ -1,0 +1,28 @@
+"""Passive recovery: when something dies, everything goes back to the last complete epoch.
+
+What always holds: a scheme is plain data; what follows from it is decided by the coordinator and by the restarts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from recovery.restarts import RestartRate, Restarts
+
+
+@dataclass(frozen=True, slots=True)
+class Passive:
+    """Roll back to the last complete epoch.
+
+    `standbys` processes more than there are partitions wait for a role, so that a lost one is replaced at once.
+    `restarts` says how often, and `poisoned_after` how many failures of the program in a row, without an epoch
+    completed in between, are taken for a record that will always fail.
+    """
+
+    standbys: int = 0
+    restarts: Restarts = field(default_factory=RestartRate)
+    poisoned_after: int = 3
+
+    def __post_init__(self) -> None:
+        if self.standbys < 0:
+            raise ValueError(f"standbys is {self.standbys}; it cannot be negative")

@@ -1,0 +1,248 @@
+"""Running a program: `run` starts it, or goes on with it, and gives the `Run` through which it is watched and stopped.
+
+What always holds: a program that is run again with the same checkpoints goes on from its last complete epoch, whatever
+ended the run before; everything that can be found wrong before anything starts is found then.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Unpack
+
+import pyarrow as pa
+
+from recovery.driver.birth import Birth, birth_of
+from recovery.driver.driver import Cancelled, Driver, DriverOptions
+from recovery.driver.endings import End
+from recovery.driver.event_log import EventLog
+from recovery.driver.events import AnyEvent
+from recovery.driver.job import JobSettings
+from recovery.driver.launch import Launcher, LocalProcesses
+from recovery.driver.options import RunOptions, check_names, coordinator_options, host_options, seconds
+from recovery.driver.progress import ProgressLine
+from recovery.driver.spark_tasks import SparkTasks
+from recovery.driver.status import RunStatus
+from recovery.passive import Passive
+from snapshot.frames import MarkerMode
+from snapshot.program.durations import Duration
+from snapshot.program.pickling import dumps
+from snapshot.program.plan import Plan
+from snapshot.program.problems import Problem, ProgramError
+from snapshot.program.program import Program
+from statebackend.ids import Epoch, Uid
+from statebackend.keygroups import check_parallelism
+from statebackend.stores.fsspec_store import open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PATIENCE: Final = 60.0
+
+
+class Run:
+    """A job that runs, or has run. Any thread may use it.
+
+    As a context manager it stops the job at the end of the block, behind one more epoch; if the block ends with an
+    exception, at once. Ctrl-C while `wait` or the block waits stops the job cleanly, a second one cancels it.
+    """
+
+    def __init__(self, driver: Driver, birth: Birth, events_file: Path) -> None:
+        self._driver = driver
+        self.name = birth.name
+        self.job = birth.job
+        self.events_file = events_file
+
+    def status(self) -> RunStatus:
+        """How it stands now."""
+        return self._driver.status.show()
+
+    @property
+    def events(self) -> tuple[AnyEvent, ...]:
+        """What has happened, oldest first: the newest ten thousand; all are in `events_file`."""
+        return self._driver.events.events
+
+    def batches(self, uid: str) -> Iterator[pa.RecordBatch]:
+        """The rows of a `ToDriver` sink that nobody has taken yet, as they come; ends when the job does.
+
+        `JobFailed` at the end if the job did not end well.
+        """
+        yield from self._driver.deliveries.batches(Uid(uid))
+        self._driver.over.wait()
+        self._raise_if_failed()
+
+    def rows(self, uid: str) -> Iterator[Mapping[str, object]]:
+        """The same as `batches`, row by row, each as a mapping from the names of its columns."""
+        for batch in self.batches(uid):
+            yield from batch.to_pylist()
+
+    def wait(self, timeout: float | None = None) -> End | None:
+        """Wait until the job is over, and say how it ended: None if it was cancelled.
+
+        `JobFailed`, or what else ended it, with the user's own traceback, if it did not end well; `TimeoutError` if
+        it is not over after so many seconds. Ctrl-C stops the job cleanly.
+        """
+        try:
+            self._wait(timeout)
+        except KeyboardInterrupt:
+            self._stop_cleanly()
+            raise
+        return self._end()
+
+    def stop(self, *, savepoint: bool = False, timeout: float | None = None) -> Epoch | None:
+        """Stop the job behind one more epoch, which is complete and committed when this returns.
+
+        With `savepoint` the epoch is pinned, and returned. A job that is over already stays so.
+        """
+        self._driver.ask(lambda generation: generation.stop(savepoint=savepoint))
+        self._wait(timeout)
+        end = self._end()
+        return end.epoch if end is not None and end.savepoint else None
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Let all sources end where they are, everything that follows from the end of input happen, and the job end."""
+        self._driver.ask(lambda generation: generation.drain())
+        self._wait(timeout)
+        self._end()
+
+    def savepoint(self, timeout: float | None = _PATIENCE) -> Epoch:
+        """Take a savepoint while the job runs; it is complete and pinned when this returns."""
+        return self._driver.savepoint().result(timeout)
+
+    def cancel(self) -> None:
+        """End the job at once; started again, it goes on from its last complete epoch."""
+        self._driver.ask(lambda generation: generation.cancel(Cancelled("the job was cancelled")))
+        self._wait(None)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._driver.over.is_set():
+            return
+        if kind is None:
+            self.stop()
+        elif issubclass(kind, KeyboardInterrupt):
+            self._stop_cleanly()
+        else:
+            self.cancel()
+
+    def _wait(self, timeout: float | None) -> None:
+        if not self._driver.over.wait(timeout):
+            raise TimeoutError(f"job {self.name} is not over after {timeout} s; it is {self.status().state.value}")
+
+    def _end(self) -> End | None:
+        outcome = self._driver.outcome
+        self._raise_if_failed()
+        return outcome if isinstance(outcome, End) else None
+
+    def _raise_if_failed(self) -> None:
+        outcome = self._driver.outcome
+        if isinstance(outcome, Exception) and not isinstance(outcome, Cancelled):
+            raise outcome
+
+    def _stop_cleanly(self) -> None:
+        print(f"\nstopping {self.name} behind one more epoch; Ctrl-C again cancels it", file=sys.stderr)
+        try:
+            self._driver.ask(lambda generation: generation.stop(savepoint=False))
+            self._wait(None)
+        except KeyboardInterrupt:
+            self.cancel()
+
+
+def run(
+    program: Program,
+    spark: SparkSession | None = None,
+    *,
+    checkpoints: str | Path,
+    job: str | None = None,
+    every: Duration = "1s",
+    parallelism: int = 2,
+    scheme: Passive | None = None,
+    mode: MarkerMode | str = MarkerMode.ALIGNED,
+    launcher: Launcher | None = None,
+    **options: Unpack[RunOptions],
+) -> Run:
+    """Run a program, as Spark tasks or, without a session, as processes on this machine.
+
+    `checkpoints` is the folder or URI of the job's tree: if there is one, the job goes on from its last complete
+    epoch, else it is born under the name `job`. An epoch is taken `every` so often; in `mode` "aligned",
+    "unaligned" or "at-least-once". All other options are described in `recovery.driver.options.RunOptions`.
+
+    Before anything starts, what is wrong is raised: `UnknownOption`, `ContradictingOptions`, `ProgramError` with all
+    that is wrong with the program, `WrongJob`, `CannotLaunch` for too few task slots, an error of the store. What is
+    found while the job starts, such as a program that does not fit the epoch, is raised by `Run.wait`.
+    """
+    check_names(options)
+    scheme = scheme or Passive()
+    coordinator, host = coordinator_options(every, mode, options), host_options(options)
+    program.check()
+    uri = str(checkpoints)
+    store = open_store(uri)
+    birth = birth_of(store, job, options.get("max_parallelism"))
+    check_parallelism(parallelism, birth.max_parallelism)
+    plan = program.plan(birth.max_parallelism)
+    launcher = launcher or (LocalProcesses() if spark is None else SparkTasks(spark, options.get("driver_host")))
+    for warning in launcher.check(parallelism + scheme.standbys):
+        print(f"epochcut: {warning}", file=sys.stderr)
+    local = Path(options.get("local") or Path(tempfile.gettempdir()) / "epochcut" / birth.job)
+    events_file = Path(options.get("events") or local / "events.jsonl")
+    settings = JobSettings(
+        job=birth.job,
+        plan=plan,
+        pickled_plan=_pickled(plan),
+        parallelism=parallelism,
+        store=_absolute(uri),
+        local=launcher.local or str(local.absolute()),
+        scheme=scheme,
+        coordinator=coordinator,
+        host=host,
+        lost_after=int(seconds(options, "lost_after", 2.0) * 1000),
+        allow_non_restored_state=options.get("allow_non_restored_state", False),
+        accept_duplicates=options.get("accept_duplicates", False),
+        compact_after=options.get("compact_after", 256),
+        inline_broadcast=options.get("inline_broadcast", 64 << 10),
+    )
+    driver = Driver(
+        settings,
+        store,
+        launcher,
+        EventLog(events_file),
+        _progress_line(options.get("progress")),
+        DriverOptions(
+            tuple(options.get("ports", (0,))),
+            seconds(options, "start_timeout", 120.0),
+            seconds(options, "stop_timeout", 10.0),
+        ),
+        Path(options["trace"]) if "trace" in options else None,
+    )
+    driver.start()
+    return Run(driver, birth, events_file)
+
+
+def _absolute(uri: str) -> str:
+    """A folder is the same one in processes that have another working directory."""
+    return uri if "://" in uri else str(Path(uri).absolute())
+
+
+def _pickled(plan: Plan) -> bytes:
+    try:
+        return dumps(plan)
+    except Exception as error:
+        problem = Problem(
+            "",
+            f"it cannot be sent to the processes that run it: {type(error).__name__}: {error}; functions must not "
+            "refer to what belongs to this process, such as a lock, an open file or a Spark session",
+        )
+        raise ProgramError([problem]) from error
+
+
+def _progress_line(wanted: bool | None) -> ProgressLine:
+    if wanted is False:
+        return ProgressLine(None)
+    return ProgressLine(sys.stderr, always=wanted is True)
