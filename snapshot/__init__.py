@@ -10,8 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from snapshot.operators.broadcast import KeyedBroadcastProcess as KeyedBroadcastProcess
+    from snapshot.operators.broadcast_state import Broadcast as Broadcast
+    from snapshot.operators.connected import KeyedCoProcess as KeyedCoProcess
     from snapshot.operators.keyed_function import ProcessContext as ProcessContext
     from snapshot.operators.process import KeyedProcess as KeyedProcess
+    from snapshot.operators.process_batch import BatchProcess as BatchProcess
     from snapshot.operators.windows import Session as Session
     from snapshot.operators.windows import Sliding as Sliding
     from snapshot.operators.windows import Tumbling as Tumbling
@@ -29,8 +33,12 @@ if TYPE_CHECKING:
     from snapshot.sources.generate import Generate as Generate
 
 _HOME = {
+    "operators.broadcast": ("KeyedBroadcastProcess",),
+    "operators.broadcast_state": ("Broadcast",),
+    "operators.connected": ("KeyedCoProcess",),
     "operators.keyed_function": ("ProcessContext",),
     "operators.process": ("KeyedProcess",),
+    "operators.process_batch": ("BatchProcess",),
     "operators.windows": ("Session", "Sliding", "Tumbling", "WindowFunction"),
     "program.plan": ("EventTime",),
     "program.problems": ("ProgramError",),

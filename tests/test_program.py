@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
@@ -12,7 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import snapshot
-from snapshot import EventTime, KeyedProcess, Program, Session, Sliding, Stream, Tumbling
+from snapshot import (
+    BatchProcess,
+    EventTime,
+    KeyedBroadcastProcess,
+    KeyedCoProcess,
+    KeyedProcess,
+    Program,
+    Session,
+    Sliding,
+    Stream,
+    Tumbling,
+    WindowFunction,
+)
 from snapshot.program.durations import Duration, NotADuration, in_words, milliseconds
 from snapshot.program.pickling import dumps, loads
 from snapshot.program.plan import KeyedHead, Plan, Stage
@@ -32,6 +45,34 @@ class Echo(KeyedProcess):
     def on_event(self, event: Row, ctx: object) -> None: ...
 
     def on_timer(self, at: int, ctx: object) -> None: ...
+
+
+class Totals(BatchProcess):
+    output: ClassVar[dict[str, object]] = {"total": int}
+
+    def on_batch(self, batch: pa.RecordBatch, ctx: object) -> None: ...
+
+
+class Sizes(WindowFunction):
+    output: ClassVar[dict[str, object]] = {"size": int}
+
+    def on_window(self, key: object, window: object, rows: object, ctx: object) -> None: ...
+
+
+class Both(KeyedCoProcess):
+    output = CLICKS
+
+    def on_first(self, event: Row, ctx: object) -> None: ...
+
+    def on_second(self, event: Row, ctx: object) -> None: ...
+
+
+class Ruled(KeyedBroadcastProcess):
+    output: ClassVar[dict[str, object]] = {"alarm": bool}
+
+    def on_event(self, event: Row, ctx: object) -> None: ...
+
+    def on_broadcast(self, event: Row, ctx: object) -> None: ...
 
 
 def split(row: Row) -> list[tuple[str, int]]:
@@ -71,6 +112,23 @@ def test_a_process_is_given_as_a_class_or_as_an_instance() -> None:
         head = stage(plan, "count").head
         assert isinstance(head, KeyedHead)
         assert head.operator.label == "process(Echo)"
+
+
+def test_every_kind_of_operator_gives_a_stream() -> None:
+    keyed = clicks().key_by("user")
+    windows = clicks(timed=True).key_by("user").window(Tumbling("5s"))
+    in_windows = "user: string, window_start: timestamp[ms], window_end: timestamp[ms]"
+    assert schema_behind(keyed.reduce(max, uid="a")) == schema_behind(clicks())
+    assert schema_behind(keyed.process_batch(Totals, uid="a")) == "total: int64"
+    assert schema_behind(windows.reduce(max, uid="a")) == schema_behind(clicks())
+    assert schema_behind(windows.process(Sizes, uid="a")) == "size: int64"
+    assert schema_behind(windows.min("cents", uid="a")) == f"{in_windows}, cents: int64"
+    assert schema_behind(windows.max("cents", uid="a")) == f"{in_windows}, cents: int64"
+    assert schema_behind(windows.mean("cents", uid="a")) == f"{in_windows}, cents: double"
+    both = keyed.connect(clicks("other").key_by("user")).process(Both, uid="a")
+    assert schema_behind(both) == schema_behind(clicks())
+    ruled = keyed.connect(clicks("rules", schema={"limit": int}).broadcast()).process(Ruled, uid="a")
+    assert schema_behind(ruled) == "alarm: bool"
 
 
 def test_a_schema_that_is_given_wins_over_the_one_of_the_class() -> None:
