@@ -1,0 +1,427 @@
+"""One partition in one attempt: its stages wired to channels, state, sinks and the driver.
+
+What always holds: no rule of the protocol is decided here. What happens is taken to the machine that it concerns, and
+what that says is done. Everything is done in the event loop's thread; when the attempt is closed, whatever still comes
+of it is not listened to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from resource import RUSAGE_SELF, getrusage
+from time import monotonic
+from typing import Final
+
+import pyarrow as pa
+
+from snapshot.frames import Frame
+from snapshot.host.channel_state import Frames, stored
+from snapshot.host.epochs_here import ChannelParts, EpochsHere
+from snapshot.host.event_loop import Background, EventLoop, Timer
+from snapshot.host.failures import kind_of, text_of, traceback_of
+from snapshot.host.heads import KeyedRun, OpenedState, Seat
+from snapshot.host.joining import NOTHING
+from snapshot.host.messages import (
+    AllEnded,
+    AssignSplits,
+    CannotCommit,
+    Delivery,
+    Deploy,
+    Drain,
+    EpochIsOver,
+    Failed,
+    FailureKind,
+    Figures,
+    FirstOutput,
+    FromWorker,
+    HasCommitted,
+    Restored,
+    TriggerEpoch,
+    WantsSplit,
+)
+from snapshot.host.router import Sending
+from snapshot.host.sink_run import SinkIdentity, SinkRun
+from snapshot.host.stage_run import Gate, StageCut, StageRun
+from snapshot.host.tree_files import TreeFiles
+from snapshot.ids import ChannelId, TransactionId
+from snapshot.manifest import CommitPayload
+from snapshot.participant import Part
+from snapshot.program.plan import Plan, Stage, ToSink
+from snapshot.program.sink import SinkContext
+from snapshot.transaction_events import Committable
+from statebackend.ids import Epoch, Uid
+from statebackend.snapshots.uploads import Durable, NotDurable
+
+_TURN: Final = 0.004
+"""Seconds that a stage may work before the others, and the sockets, have their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What an attempt has around it in its process."""
+
+    loop: EventLoop
+    background: Background
+    tell: Callable[[FromWorker], None]
+
+
+class PartitionAttempt:
+    """A partition from its deployment to the end of the attempt.
+
+    The caller owes: `connect`, then `begin`, and `close` at the end. It closes the states, also when making it fails.
+    Nothing is raised once it has begun: a failure is told to the driver, and nothing more is done until the next
+    deployment.
+    """
+
+    def __init__(
+        self,
+        deploy: Deploy,
+        plan: Plan,
+        files: TreeFiles,
+        seats: Mapping[Uid, Seat],
+        states: Mapping[Uid, OpenedState],
+        sending: Mapping[ChannelId, Sending],
+        around: Surroundings,
+    ) -> None:
+        self._deploy = deploy
+        self._around = around
+        self._tell = around.tell
+        self._files = files
+        self._states = states
+        subtasks = tuple(uid for stage in plan.stages for uid in stage.operators)
+        self._epochs = EpochsHere(deploy.incarnation, deploy.partition, subtasks, deploy.epoch, self._say)
+        self._settled: dict[Uid, Epoch | None] = {}
+        self._stages: list[StageRun] = []
+        self._stage_of: dict[ChannelId, StageRun] = {}
+        self._began = False
+        self._closed = False
+        self._has_output = False
+        self._all_ended = False
+        self._due: Timer | None = None
+        self._soon = False
+        self._at: Uid | None = None  # whose code runs, for whoever reads of its failure
+        self._status: Timer | None = None
+        try:
+            for stage in plan.stages:
+                self._at = stage.uid
+                self._stages.append(self._make(stage, seats[stage.uid], sending))
+        except BaseException:
+            self.close()
+            raise
+        for run in self._stages:
+            self._stage_of.update(dict.fromkeys(run.channels, run))
+
+    # --- making it ----------------------------------------------------------------------------------------------------
+
+    def _make(self, stage: Stage, seat: Seat, sending: Mapping[ChannelId, Sending]) -> StageRun:
+        sinks = {sink.uid: self._sink(sink) for sink in stage.sinks}
+        opened = self._states.get(stage.uid)
+        state = None if opened is None else opened.state
+        attempt = self._deploy.incarnation.attempt
+        return StageRun(stage, seat, self._deploy.epoch, sending, sinks, self, state, self.woken, attempt)
+
+    def _sink(self, target: ToSink) -> SinkRun:
+        deploy, uid = self._deploy, target.uid
+
+        def deliver(transaction: TransactionId | None, rows: pa.RecordBatch) -> None:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, rows.schema) as stream:
+                stream.write_batch(rows)
+            data = sink.getvalue().to_pybytes()
+            message = Delivery(deploy.incarnation, deploy.partition, uid, transaction, data)
+            self._around.loop.wake(lambda: self._say(message))
+
+        context = SinkContext(
+            deploy.job, uid, target.schema, deploy.incarnation, deploy.partition, self._files, deliver
+        )
+        self._settled[uid] = None
+        return SinkRun(
+            SinkIdentity(deploy.job, uid, deploy.incarnation, deploy.partition),
+            target.sink.open(context),
+            deploy.roles.get(uid, NOTHING).committables,
+            deploy.epoch,
+            self._around.loop,
+            self._around.background,
+            self,
+            self._first_output,
+        )
+
+    @property
+    def channels(self) -> tuple[ChannelId, ...]:
+        """The channels that end in this partition."""
+        return tuple(self._stage_of)
+
+    def connect(self, gates: Mapping[ChannelId, Gate]) -> None:
+        """The receiving ends of all channels are there."""
+        for run in self._stages:
+            run.connect({channel: gates[channel] for channel in run.channels})
+
+    def begin(self) -> None:
+        """Report that all is restored; commit what the epoch carries, process what was in flight, then go on."""
+        self._began = True
+        deploy = self._deploy
+        opened = self._states.values()
+        downloaded_ms = max((state.downloaded_ms for state in opened), default=0.0)
+        opened_ms = max((state.opened_ms for state in opened), default=0.0)
+        self._say(Restored(deploy.incarnation, deploy.partition, downloaded_ms, opened_ms))
+        if not self._settled and deploy.epoch is not None:
+            self._say(HasCommitted(deploy.incarnation, deploy.partition, deploy.epoch))
+
+        def start() -> None:
+            for run in self._stages:
+                for sink in run.sinks.values():
+                    sink.begin()
+            for run in reversed(self._stages):
+                run.begin()
+
+        self._guarded(start)
+        self._report_figures()
+        self._poke()
+
+    # --- what the driver says -----------------------------------------------------------------------------------------
+
+    def told(self, message: TriggerEpoch | EpochIsOver | AssignSplits | Drain) -> None:
+        """The driver has said something about this attempt."""
+        match message:
+            case TriggerEpoch(_, marker):
+                self._epochs.triggered(marker.epoch)
+                self._guarded(lambda: self._trigger(message))
+            case EpochIsOver(_, epoch, complete):
+                self._guarded(lambda: self._over(epoch, complete=complete))
+            case AssignSplits(_, uid, splits, last):
+                self._guarded(lambda: self._assign(uid, splits, last=last))
+            case Drain():
+                for run in self._stages:
+                    if run.source is not None:
+                        run.source.drain()
+        self._poke()
+
+    def _trigger(self, trigger: TriggerEpoch) -> None:
+        for run in self._stages:
+            self._at = run.uid
+            run.triggered(trigger.marker, then_pause=trigger.then_pause)
+
+    def _over(self, epoch: Epoch, *, complete: bool) -> None:
+        if not complete:
+            self._epochs.given_up(epoch)
+            for run in self._stages:
+                run.abandoned(epoch)
+            return
+        self._epochs.completed(epoch)
+        for run in self._stages:
+            if run.keyed is not None:
+                run.keyed.completed(epoch)
+            for sink in run.sinks.values():
+                sink.completed(epoch)
+        if not self._settled:
+            self._say(HasCommitted(self._deploy.incarnation, self._deploy.partition, epoch))
+
+    def _assign(self, uid: Uid, splits: Sequence[str], *, last: bool) -> None:
+        for run in self._stages:
+            if run.uid == uid and run.source is not None:
+                run.source.assign(splits, last=last)
+
+    # --- frames and turns ---------------------------------------------------------------------------------------------
+
+    def arrived(self, channel: ChannelId, frame: Frame) -> None:
+        """A frame of this attempt has come in."""
+        run = self._stage_of[channel]
+        self._at = run.uid
+        self._guarded(lambda: run.arrived(channel, frame))
+        self._poke()
+
+    def drained(self) -> None:
+        """A channel that was full has room again."""
+        self._poke()
+
+    def channel_broken(self, channel: ChannelId, reason: str) -> None:
+        """A channel does not work any more, and with it the attempt."""
+        if not self._closed:
+            self._at = None
+            self.fail(FailureKind.CHANNEL, f"channel {channel}: {reason}")
+
+    def woken(self) -> None:
+        """From any thread: something that was done in the background has come to an end."""
+        self._around.loop.wake(self._poke)
+
+    def _poke(self) -> None:
+        if not self._soon and not self._closed and self._began:
+            self._soon = True
+            self._around.loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._soon = False
+        if not self._closed:
+            self._guarded(self._work)
+
+    def _work(self) -> None:
+        """Let every stage work for a while, those first to which others give."""
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        busy = False
+        for run in reversed(self._stages):
+            self._at = run.uid
+            if run.source is not None:
+                run.source.woken()
+            busy = run.work(monotonic() + _TURN) or busy
+            if run.keyed is not None:
+                self._poll(run, run.keyed)
+        now = monotonic()
+        for run in self._stages:
+            if busy:
+                run.flush_if_lingering(now)
+            else:
+                run.flush()
+        if busy:
+            self._poke()
+            return
+        due = min((run.next_due() for run in self._stages), default=float("inf"))
+        if due != float("inf"):
+            self._due = self._around.loop.call_at(now + due, self._poke)
+
+    def _poll(self, run: StageRun, keyed: KeyedRun) -> None:
+        for news in keyed.poll():
+            match news:
+                case Durable(epoch, files):
+                    self._epochs.durable(epoch, run.uid, Part.FILES, files)
+                case NotDurable(epoch, reason):
+                    self._epochs.failed(epoch, run.uid, reason)
+
+    # --- what stages say ----------------------------------------------------------------------------------------------
+
+    def alignment_began(self, stage: StageRun, epoch: Epoch) -> None:
+        """The first marker of an epoch is there: if it takes long, the alignment times out."""
+        self._epochs.alignment_began(stage.uid, epoch)
+        patience = self._deploy.options.alignment_timeout
+        if patience is not None:
+            when = monotonic() + patience / 1000
+            self._around.loop.call_at(when, lambda: self._lose_patience(stage, epoch))
+
+    def _lose_patience(self, stage: StageRun, epoch: Epoch) -> None:
+        if not self._closed:
+            self._guarded(lambda: stage.alignment_timed_out(epoch))
+            self._poke()
+
+    def has_cut(self, stage: StageRun, cut: StageCut, took: float) -> None:
+        """A stage has cut: what it and its sinks owe is awaited from here on."""
+        owes: dict[Uid, set[Part]] = {uid: set() for uid in stage.stage.operators}
+        if stage.keyed is not None:
+            owes[stage.uid].add(Part.FILES)
+        for uid in stage.sinks:
+            owes[uid].add(Part.TRANSACTIONS)
+        if cut.unaligned:
+            owes[stage.uid].add(Part.CHANNELS)
+        self._epochs.cut(stage.uid, cut, {uid: frozenset(parts) for uid, parts in owes.items()}, took)
+
+    def in_flight(self, stage: StageRun, cut: StageCut, frames: Frames) -> None:
+        """An unaligned cut has all that was in flight."""
+        self._store(stage, cut.epoch, frames, cut.overtaken)
+
+    def _store(self, stage: StageRun, epoch: Epoch, received: Frames, overtaken: Frames) -> None:
+        inline = self._deploy.options.inline_channel_state
+        self._epochs.has_in_flight(epoch, received)
+        self._epochs.has_in_flight(epoch, overtaken)
+
+        def work() -> ChannelParts:
+            return ChannelParts(stored(received, self._files, inline), stored(overtaken, self._files, inline))
+
+        def done(outcome: ChannelParts | BaseException) -> None:
+            if self._closed:
+                return
+            if isinstance(outcome, BaseException):
+                self._epochs.failed(epoch, stage.uid, f"in-flight data could not be stored: {text_of(outcome)}")
+            else:
+                self._epochs.durable(epoch, stage.uid, Part.CHANNELS, outcome)
+
+        self._around.background.submit(work, done)
+
+    def missed(self, stage: StageRun, epoch: Epoch, reason: str) -> None:
+        """An epoch cannot be cut in a stage."""
+        self._epochs.failed(epoch, stage.uid, reason)
+
+    def stage_ended(self, _stage: StageRun) -> None:
+        """A stage has nothing more to do."""
+        if all(run.ended for run in self._stages) and not self._all_ended:
+            self._all_ended = True
+            self._say(AllEnded(self._deploy.incarnation, self._deploy.partition))
+
+    def wants_split(self, stage: StageRun) -> None:
+        """A source has read its splits."""
+        self._say(WantsSplit(self._deploy.incarnation, self._deploy.partition, stage.uid))
+
+    # --- what sinks say -----------------------------------------------------------------------------------------------
+
+    def sink_ready(self, uid: Uid, epoch: Epoch, committables: tuple[Committable[CommitPayload], ...]) -> None:
+        """A sink's part of the epoch is prepared."""
+        self._epochs.durable(epoch, uid, Part.TRANSACTIONS, committables)
+
+    def sink_not_ready(self, uid: Uid, epoch: Epoch, reason: str) -> None:
+        """A sink cannot contribute to the epoch."""
+        self._epochs.failed(epoch, uid, reason)
+
+    def sink_settled(self, uid: Uid, epoch: Epoch) -> None:
+        """A sink has committed all up to the epoch; the partition has when all of its sinks have."""
+        before = self._committed()
+        self._settled[uid] = epoch
+        now = self._committed()
+        if now is not None and now != before:
+            self._say(HasCommitted(self._deploy.incarnation, self._deploy.partition, now))
+
+    def _committed(self) -> Epoch | None:
+        settled = [epoch for epoch in self._settled.values() if epoch is not None]
+        return min(settled) if len(settled) == len(self._settled) else None
+
+    def sink_refused(self, uid: Uid, epoch: Epoch, reason: str) -> None:
+        """A target refuses what is to be committed."""
+        self._say(CannotCommit(self._deploy.incarnation, self._deploy.partition, epoch, uid, reason))
+
+    def _first_output(self) -> None:
+        if not self._has_output:
+            self._has_output = True
+            self._say(FirstOutput(self._deploy.incarnation, self._deploy.partition))
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def fail(self, kind: FailureKind, reason: str, traceback: str = "") -> None:
+        """The attempt is over here: tell the driver, and do nothing more."""
+        self._say(Failed(self._deploy.incarnation, self._deploy.partition, kind, reason, self._at, traceback))
+        self.close()
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        if self._closed:
+            return
+        try:
+            step()
+        except Exception as error:
+            self.fail(kind_of(error), text_of(error), traceback_of(error))
+
+    def _say(self, message: FromWorker) -> None:
+        if not self._closed:
+            self._tell(message)
+
+    def _report_figures(self) -> None:
+        if self._closed:
+            return
+        deploy = self._deploy
+        stages = {run.uid: run.figures() for run in self._stages}
+        lag = max((run.source.lag for run in self._stages if run.source is not None), default=0.0)
+        memory = getrusage(RUSAGE_SELF).ru_maxrss * 1024
+        gap = self._around.loop.take_longest_gap_ms()
+        self._say(Figures(deploy.incarnation, deploy.partition, stages, memory, lag * 1000, gap))
+        when = monotonic() + deploy.options.status_interval / 1000
+        self._status = self._around.loop.call_at(when, self._report_figures)
+
+    def close(self) -> None:
+        """Give everything up; what is in the store and prepared in targets stays."""
+        if self._closed:
+            return
+        self._closed = True
+        for timer in (self._due, self._status):
+            if timer is not None:
+                timer.cancel()
+        for run in self._stages:
+            run.close()
+        for opened in self._states.values():
+            opened.state.close()

@@ -1,0 +1,181 @@
+"""What stands at the beginning of a stage that has inputs: an operator with keyed state, or nothing but a passage.
+
+What always holds: a head gives its rows to the stage's chain in the call in which it is given what they follow from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Literal, Protocol
+from urllib.parse import quote
+
+from snapshot.frames import EARLIEST
+from snapshot.host.messages import Role
+from snapshot.host.options import HostOptions
+from snapshot.host.tree_files import TreeFiles
+from snapshot.program.operator import Closing, Emit, KeyedOperator, Operator, OperatorContext
+from snapshot.program.rows import Rows
+from statebackend.ids import Epoch, Partition, Uid
+from statebackend.keyed_state import FolderInUse, KeyedState, Options
+from statebackend.keyed_state import Operator as StateOperator
+from statebackend.keygroups import range_of
+from statebackend.keys.types import KeyType
+from statebackend.snapshots.restore import RestoreReport
+from statebackend.snapshots.uploads import Durable, NotDurable
+from statebackend.stores.store import BlobStore
+
+_FOLDERS = 16
+
+
+class Head(Protocol):
+    """What a stage does with its inputs."""
+
+    def rows(self, input: int, rows: Rows) -> None:
+        """Take rows of an input."""
+
+    def watermark(self, timestamp: int) -> None:
+        """Event time has come to here."""
+
+    def wakes_at(self) -> int | None:
+        """The processing time at which it wants to be woken."""
+
+    def wake(self, now: int) -> None:
+        """Processing time has come to here."""
+
+    def broadcast(self) -> bytes | None:
+        """The broadcast state for the cut."""
+
+
+class Passage:
+    """A head that hands on what comes in."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+
+    def rows(self, _input: int, rows: Rows) -> None:
+        """Hand them on."""
+        self._emit(rows)
+
+    def watermark(self, _timestamp: int) -> None:
+        """Nothing waits for time."""
+
+    def wakes_at(self) -> int | None:
+        """Never."""
+        return None
+
+    def wake(self, _now: int) -> None:
+        """Nothing waits for time."""
+
+    def broadcast(self) -> bytes | None:
+        """It has none."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where an operator's state is kept: which partition it is, and which folder and store it has."""
+
+    uid: Uid
+    partition: Partition
+    parallelism: int
+    max_parallelism: int
+    role: Role
+    options: HostOptions
+    store: BlobStore
+    files: TreeFiles
+    local: Path
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenedState:
+    """An operator's state as the epoch has it, and how long its files and its opening took, in milliseconds."""
+
+    state: KeyedState
+    downloaded_ms: float
+    opened_ms: float
+
+
+def open_state(operator: KeyedOperator, seat: Seat, wake: Callable[[], None]) -> OpenedState:
+    """Bring the state back, which takes as long as reading its files does; any thread may do it, and then hand it over.
+
+    It is kept in the partition's own folder; if a process that does not react any more still holds that, in another
+    one. `wake` is called in any thread when the state's `poll` has something.
+    """
+    declared = StateOperator(seat.uid, operator.inputs[0].key_declared, operator.states, seat.max_parallelism)
+    began = fetched = monotonic()
+
+    def progress(_: RestoreReport) -> None:
+        nonlocal fetched
+        fetched = monotonic()
+
+    state = _opened(declared, seat, wake, progress)
+    return OpenedState(state, (fetched - began) * 1000, (monotonic() - fetched) * 1000)
+
+
+def _opened(
+    declared: StateOperator, seat: Seat, wake: Callable[[], None], progress: Callable[[RestoreReport], None]
+) -> KeyedState:
+    groups = range_of(seat.partition, seat.parallelism, seat.max_parallelism)
+    backend: Literal["heap", "rocksdb"] = "heap" if seat.options.state_backend == "heap" else "rocksdb"
+    options = Options(backend=backend, memory=seat.options.state_memory)
+    place = seat.local / quote(seat.uid, safe="")
+    other = 0
+    while True:
+        folder = place / (f"{seat.partition}" if other == 0 else f"{seat.partition}.{other}")
+        try:
+            return KeyedState(
+                declared,
+                folder,
+                seat.store,
+                seat.files.state_name,
+                seat.role.state,
+                options,
+                groups=groups,
+                wake=wake,
+                on_progress=progress,
+            )
+        except FolderInUse:
+            other += 1
+            if other == _FOLDERS:
+                raise
+
+
+class KeyedRun:
+    """A keyed operator at work on its state, in one attempt; both are closed with it."""
+
+    def __init__(self, operator: KeyedOperator, seat: Seat, state: KeyedState, emit: Emit) -> None:
+        self.state = state
+        context = OperatorContext(
+            seat.uid,
+            seat.partition,
+            seat.parallelism,
+            KeyType.of(operator.inputs[0].key_declared),
+            state,
+            emit,
+            EARLIEST if seat.role.watermark is None else seat.role.watermark.timestamp,
+            seat.role.broadcast,
+        )
+        self.operator: Operator = operator.open(context)
+
+    def cut(self, epoch: Epoch) -> None:
+        """The state as it is now is the epoch's."""
+        self.state.cut(epoch)
+
+    def poll(self) -> list[Durable | NotDurable]:
+        """What became of earlier cuts."""
+        return self.state.poll()
+
+    def completed(self, epoch: Epoch) -> None:
+        """The epoch is complete."""
+        self.state.completed(epoch)
+
+    def close(self) -> None:
+        """Give the state up; what is in the store stays."""
+        try:
+            if isinstance(self.operator, Closing):
+                self.operator.close()
+        finally:
+            self.state.close()

@@ -1,0 +1,488 @@
+"""One stage of a program in one partition and attempt: the marker rule wired to a head, its chains and its outputs.
+
+What always holds: no rule of the protocol is decided here. Frames, triggers and time-outs are fed to the aligner, and
+what it says is done, in order; rows are processed only as it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic, time
+from typing import Protocol
+
+from snapshot import aligner as align
+from snapshot.frames import EARLIEST, LATEST, Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.host.chain import Ends, chained
+from snapshot.host.channel_state import Frames, recalled
+from snapshot.host.heads import Head, KeyedRun, Passage, Seat
+from snapshot.host.messages import Role, StageFigures
+from snapshot.host.options import HostOptions
+from snapshot.host.router import Router, Sending
+from snapshot.host.rows_wire import RowsWire
+from snapshot.host.sink_run import SinkRun
+from snapshot.host.source_run import SourceRun
+from snapshot.ids import ChannelId
+from snapshot.manifest import SplitPosition
+from snapshot.program.event_time import EventTimes
+from snapshot.program.plan import Edge, EventTime, Exchange, KeyedHead, ReadHead, Stage, Step
+from snapshot.program.rows import Rows, keys_in
+from snapshot.watermarks import Watermarks
+from statebackend.ids import NO_EPOCH, Attempt, Epoch, Uid
+from statebackend.keyed_state import KeyedState
+from statebackend.keygroups import KeyGroupRange, range_of
+from statebackend.keys.columns import key_column
+from statebackend.keys.types import KeyType
+
+_NOBODY = float("inf")
+_PROCEED = align.Proceed()
+
+
+@dataclass(frozen=True, slots=True)
+class StageCut:
+    """What a stage noted in the moment of its cut."""
+
+    epoch: Epoch
+    unaligned: bool
+    positions: tuple[SplitPosition, ...]
+    watermark: Watermark | None
+    broadcast: bytes | None
+    overtaken: Frames
+    """What its own markers overtook on their way out, encoded."""
+
+
+class StageReports(Protocol):
+    """Whom a stage tells what the protocol has to know."""
+
+    def alignment_began(self, stage: StageRun, epoch: Epoch) -> None:
+        """The first marker is here."""
+
+    def has_cut(self, stage: StageRun, cut: StageCut, took: float) -> None:
+        """It took so many seconds. The stage's sinks are cut after this call."""
+
+    def in_flight(self, stage: StageRun, cut: StageCut, frames: Frames) -> None:
+        """All that was in flight on the inputs of an unaligned cut, encoded."""
+
+    def missed(self, stage: StageRun, epoch: Epoch, reason: str) -> None:
+        """The epoch cannot be cut here any more."""
+
+    def stage_ended(self, stage: StageRun) -> None:
+        """All its input has ended, and so have its outputs."""
+
+    def wants_split(self, stage: StageRun) -> None:
+        """Its source has nothing more to read."""
+
+
+class Gate(Protocol):
+    """The receiving end of a channel, as far as a stage governs it."""
+
+    def pause(self) -> None:
+        """Do not read from it."""
+
+    def resume(self) -> None:
+        """Read from it again."""
+
+
+class StageRun:
+    """A stage from its restore to the end of the attempt.
+
+    `sending` are the channels that begin here, `state` is that of a keyed operator. The caller owes: `connect` with the
+    receiving ends of the channels that end here, then `begin`.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        seat: Seat,
+        epoch: Epoch | None,
+        sending: Mapping[ChannelId, Sending],
+        sinks: Mapping[Uid, SinkRun],
+        reports: StageReports,
+        state: KeyedState | None,
+        wake: Callable[[], None],
+        attempt: Attempt,
+    ) -> None:
+        self.stage = stage
+        self.uid = stage.uid
+        self.sinks = sinks
+        self._reports = reports
+        self._options: HostOptions = seat.options
+        self._seat = seat
+        self._routers = [_router(edge, seat, sending) for edge in stage.edges]
+        self._inputs = _inputs(stage.inputs, seat)
+        self._wires = {edge.port_of: RowsWire(edge.edge.schema, edge.edge.timed) for edge in self._inputs.values()}
+        restored = epoch if epoch is not None else NO_EPOCH
+        ordered = [channel for channel, place in self._inputs.items() if place.edge.ordered]
+        self._aligner = align.Aligner(tuple(self._inputs), ordered=ordered, restored=restored)
+        self._watermarks = Watermarks(tuple(self._inputs), seat.role.watermark)
+        self._gates: dict[ChannelId, Gate] = {}
+        self._paused: set[ChannelId] = set()
+        self._times = _times(stage, seat.role)
+        self._split = ""
+        self._ends = self._outputs()
+        self.source: SourceRun | None = None
+        self.keyed: KeyedRun | None = None
+        self._head: Head = self._make_head(state, wake, attempt)
+        self._unfinished: dict[Epoch, StageCut] = {}  # unaligned cuts whose last marker is awaited
+        self._watermark_due = 0.0
+        self._announced: Watermark | None = None
+        self._source_paused_by: Epoch | None = None
+        self._buffered_since = _NOBODY
+        self._blocked_since: float | None = None
+        self._blocked = 0.0
+        self._rows_in = 0
+        self._ended = False
+
+    # --- making it ----------------------------------------------------------------------------------------------------
+
+    def _outputs(self) -> dict[str | None, Callable[[Rows], None]]:
+        ends = Ends(
+            {uid: sink.rows for uid, sink in self.sinks.items()},
+            {router.edge: router.rows for router in self._routers},
+            self._stamp,
+        )
+        return {side: chained(targets, ends) for side, targets in self.stage.outputs.items() if targets}
+
+    def _make_head(self, state: KeyedState | None, wake: Callable[[], None], attempt: Attempt) -> Head:
+        seat = self._seat
+        match self.stage.head:
+            case ReadHead(source):
+                positions = seat.role.positions
+                most = self._options.batch_rows
+                self.source = SourceRun(self.uid, source, seat.partition, attempt, positions, most, wake)
+                return Passage(self._emit)
+            case KeyedHead(operator):
+                assert state is not None
+                self.keyed = KeyedRun(operator, seat, state, self._emit)
+                return self.keyed.operator
+            case _:
+                return Passage(self._emit)
+
+    def _emit(self, rows: Rows, side: str | None = None) -> None:
+        if len(rows):
+            take = self._ends.get(side)
+            if take is not None:
+                take(rows)
+
+    def _stamp(self, rows: Rows) -> Rows:
+        assert self._times is not None
+        return Rows(rows.batch, self._times.observe(self._split, rows.batch, _milliseconds()))
+
+    # --- beginning ----------------------------------------------------------------------------------------------------
+
+    def connect(self, gates: Mapping[ChannelId, Gate]) -> None:
+        """The receiving ends are there."""
+        self._gates.update(gates)
+
+    @property
+    def channels(self) -> tuple[ChannelId, ...]:
+        """The channels that end here."""
+        return tuple(self._inputs)
+
+    def begin(self) -> None:
+        """Announce the restored watermark, then process what was in flight, before any new input."""
+        restored = self._seat.role.watermark
+        if restored is not None:
+            self._send_watermark(restored)
+        for state in self._seat.role.channels:
+            place = self._place_of(state.channel)
+            for frame in recalled(state, self._seat.files):
+                self._take(place, self._own(place, self._wires[place.port_of].decode(frame)))
+
+    def _own(self, place: _Input, rows: Rows) -> Rows:
+        """The rows whose keys are this partition's; after a rescale others come as well."""
+        if place.key_type is None:
+            return rows
+        groups = key_column(keys_in(rows.batch, place.edge.keys), place.key_type).groups(self._seat.max_parallelism)
+        return rows.where((groups >= place.groups.first) & (groups < place.groups.end))
+
+    def _place_of(self, channel: ChannelId) -> _Input:
+        """The input of a channel that may be one of another parallelism."""
+        return next(
+            place
+            for place in self._inputs.values()
+            if (place.edge.source, place.edge.port) == (channel.source, channel.port)
+        )
+
+    # --- what comes in ------------------------------------------------------------------------------------------------
+
+    def arrived(self, channel: ChannelId, frame: Frame) -> None:
+        """A frame has come in on a channel."""
+        self._align(align.Arrived(channel, frame))
+
+    def triggered(self, marker: Marker, *, then_pause: bool) -> None:
+        """The coordinator begins an epoch."""
+        if then_pause and self.source is not None:
+            self._source_paused_by = marker.epoch
+        self._align(align.Triggered(marker))
+
+    def alignment_timed_out(self, epoch: Epoch) -> None:
+        """The epoch's alignment has taken long enough."""
+        self._align(align.AlignmentTimedOut(epoch))
+
+    def abandoned(self, epoch: Epoch) -> None:
+        """The coordinator has given the epoch up."""
+        if self._source_paused_by == epoch:
+            self._source_paused_by = None
+        self._unfinished.pop(epoch, None)
+        self._align(align.Aborted(epoch))
+
+    # --- working ------------------------------------------------------------------------------------------------------
+
+    def work(self, until: float) -> bool:
+        """Read or process for a while, until there is nothing to do or an output is full; whether anything was done."""
+        done = self._wake_if_due()
+        while not self._is_blocked():
+            if self.source is not None:
+                if not self._read_once(self.source):
+                    break
+            elif self._aligner.idle:
+                break
+            else:
+                self._align(_PROCEED)
+            done = True
+            if monotonic() >= until:
+                break
+        self._govern_inputs()
+        return done
+
+    def _is_blocked(self) -> bool:
+        full = any(router.is_full(self._options.channel_buffer) for router in self._routers)
+        if full and self._blocked_since is None:
+            self._blocked_since = monotonic()
+        elif not full and self._blocked_since is not None:
+            self._blocked += monotonic() - self._blocked_since
+            self._blocked_since = None
+        return full
+
+    def _read_once(self, source: SourceRun) -> bool:
+        if self._ended or self._source_paused_by is not None:
+            return False
+        if source.ended:
+            self._end()
+            return True
+        read = source.read()
+        if read is not None:
+            self._split, batch = read
+            self._rows_in += len(batch)
+            self._emit(Rows(batch))
+        if source.wants_split():
+            self._reports.wants_split(self)
+        self._announce_time()
+        return read is not None or source.ended
+
+    def _announce_time(self) -> None:
+        """The source's watermark, now and then."""
+        now = monotonic()
+        if self._times is None or self.source is None or now < self._watermark_due:
+            return
+        self._watermark_due = now + self._options.watermark_interval / 1000
+        self._times.reading(self.source.splits)
+        watermark = self._times.watermark(_milliseconds())
+        if watermark is not None:
+            self._send_watermark(watermark)
+
+    def _wake_if_due(self) -> bool:
+        at = self._head.wakes_at()
+        if at is None or at > (now := _milliseconds()) or self._is_blocked():
+            return False
+        self._head.wake(now)
+        return True
+
+    def _govern_inputs(self) -> None:
+        """Read no more from channels that an alignment holds back, and from none while too much is queued."""
+        held = self._aligner.held_back
+        queued = self._aligner.queued_bytes
+        for channel, gate in self._gates.items():
+            paused = channel in self._paused
+            limit = self._options.input_buffer // 2 if paused else self._options.input_buffer
+            wanted = channel not in held and queued < limit
+            if wanted and paused:
+                self._paused.discard(channel)
+                gate.resume()
+            elif not wanted and not paused:
+                self._paused.add(channel)
+                gate.pause()
+
+    def flush(self) -> None:
+        """Let rows leave that wait for others."""
+        for router in self._routers:
+            router.flush()
+        self._buffered_since = _NOBODY
+
+    def flush_if_lingering(self, now: float) -> None:
+        """Let rows leave that have waited long enough."""
+        if not any(router.has_waiting for router in self._routers):
+            self._buffered_since = _NOBODY
+        elif self._buffered_since == _NOBODY:
+            self._buffered_since = now
+        elif now - self._buffered_since >= self._options.linger / 1000:
+            self.flush()
+
+    def next_due(self) -> float:
+        """In how many seconds it has something to do by the clock; infinity if nothing."""
+        due = _NOBODY
+        if self._blocked_since is not None:
+            return due
+        at = self._head.wakes_at()
+        if at is not None:
+            due = max(0.0, (at - _milliseconds()) / 1000)
+        if self.source is not None and not self._ended and self._source_paused_by is None:
+            due = min(due, max(0.001, self.source.next_at - _milliseconds() / 1000))
+            if self._times is not None:
+                due = min(due, max(0.001, self._watermark_due - monotonic()))
+        return due
+
+    # --- what the aligner says ----------------------------------------------------------------------------------------
+
+    def _align(self, event: align.AlignerEvent) -> None:
+        for instruction in self._aligner.handle(event):
+            match instruction:
+                case align.Process(channel, Data() as frame):
+                    place = self._inputs[channel]
+                    payload = frame.payload
+                    self._take(
+                        place, payload if isinstance(payload, Rows) else self._wires[place.port_of].decode(frame)
+                    )
+                case align.Process(channel, Watermark() as watermark):
+                    self._advance(self._watermarks.advance(channel, watermark))
+                case align.Process():
+                    raise AssertionError("nothing else is processed")
+                case align.AlignmentBegan(epoch):
+                    self._reports.alignment_began(self, epoch)
+                case align.Cut(marker):
+                    self._cut(marker)
+                case align.InFlight(epoch, channels):
+                    frames = {channel: self._encoded(channel, some) for channel, some in channels}
+                    self._reports.in_flight(self, self._unfinished.pop(epoch), frames)
+                case align.Missed(epoch, why):
+                    self._unfinished.pop(epoch, None)
+                    self._reports.missed(self, epoch, why.value)
+                case align.ChannelEnded(channel):
+                    self._advance(self._watermarks.end(channel))
+                case align.AllEnded():
+                    self._end()
+
+    def _take(self, place: _Input, rows: Rows) -> None:
+        self._rows_in += len(rows)
+        if len(rows):
+            self._head.rows(place.edge.input, rows)
+
+    def _advance(self, watermark: Watermark | None) -> None:
+        if watermark is None:
+            return
+        if watermark.timestamp > EARLIEST:
+            self._head.watermark(watermark.timestamp)
+        self._send_watermark(watermark)
+
+    def _send_watermark(self, watermark: Watermark) -> None:
+        self._announced = watermark
+        for router in self._routers:
+            router.put(watermark)
+
+    def _encoded(self, channel: ChannelId, frames: Sequence[Data]) -> list[Data]:
+        wire = self._wires[self._inputs[channel].port_of]
+        return [wire.encode(f.payload) if isinstance(f.payload, Rows) else f for f in frames]
+
+    def _cut(self, marker: Marker) -> None:
+        began = monotonic()
+        unaligned = marker.mode is MarkerMode.UNALIGNED
+        overtaken: dict[ChannelId, list[Data]] = {}
+        for router in self._routers:
+            for channel, frames in router.put(marker).items():
+                overtaken[channel] = router.encoded(frames)
+        if self.keyed is not None:
+            self.keyed.cut(marker.epoch)
+        positions = () if self.source is None else self.source.positions()
+        watermark = self._announced if self.source is not None else self._watermarks.current
+        broadcast = self._head.broadcast()
+        cut = StageCut(marker.epoch, unaligned, positions, watermark, broadcast, overtaken)
+        if unaligned:
+            self._unfinished[marker.epoch] = cut
+        self._reports.has_cut(self, cut, monotonic() - began)
+        for sink in self.sinks.values():
+            sink.cut(marker.epoch)
+
+    def _end(self) -> None:
+        """Event time is over, then the stage's outputs are."""
+        if self._ended:
+            return
+        self._ended = True
+        if self._announced is None or self._announced.timestamp < LATEST:
+            self._head.watermark(LATEST)
+            self._send_watermark(Watermark(LATEST))
+        for router in self._routers:
+            router.put(End())
+        self._reports.stage_ended(self)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    @property
+    def ended(self) -> bool:
+        """Whether all its input has ended."""
+        return self._ended
+
+    def figures(self) -> StageFigures:
+        """What it has done, and where it stands."""
+        blocked = self._blocked + (monotonic() - self._blocked_since if self._blocked_since is not None else 0.0)
+        return StageFigures(
+            self._rows_in,
+            sum(router.rows_out for router in self._routers),
+            self._announced,
+            self._aligner.queued_bytes,
+            len(self._aligner.held_back),
+            blocked * 1000,
+        )
+
+    def close(self) -> None:
+        """Give up readers, state and sinks; what is in the store and prepared in targets stays."""
+        if self.source is not None:
+            self.source.close()
+        for sink in self.sinks.values():
+            sink.close()
+        if self.keyed is not None:
+            self.keyed.close()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Input:
+    """An edge that ends here; `key_type` with the partition's groups if it is keyed."""
+
+    edge: Edge
+    key_type: KeyType | None
+    groups: KeyGroupRange
+
+    @property
+    def port_of(self) -> tuple[Uid, int]:
+        """What tells the stage's edges apart."""
+        return self.edge.source, self.edge.port
+
+
+def _inputs(edges: Sequence[Edge], seat: Seat) -> dict[ChannelId, _Input]:
+    groups = range_of(seat.partition, seat.parallelism, seat.max_parallelism)
+    inputs: dict[ChannelId, _Input] = {}
+    for edge in edges:
+        declared = tuple(edge.schema.field(name).type for name in edge.keys)
+        key_type = None
+        if edge.exchange is Exchange.KEYED:
+            key_type = KeyType.of(declared[0] if len(declared) == 1 else declared)
+        place = _Input(edge, key_type, groups)
+        for sender in edge.senders(seat.partition, seat.parallelism):
+            inputs[edge.channel(sender, seat.partition)] = place
+    return inputs
+
+
+def _router(edge: Edge, seat: Seat, sending: Mapping[ChannelId, Sending]) -> Router:
+    receivers = edge.receivers(seat.partition, seat.parallelism)
+    channels = [sending[edge.channel(seat.partition, receiver)] for receiver in receivers]
+    return Router(edge, channels, seat.max_parallelism, seat.options.batch_rows)
+
+
+def _times(stage: Stage, role: Role) -> EventTimes | None:
+    steps = (target for target in stage.targets() if isinstance(target, Step))
+    declared: list[EventTime] = [step.event_time for step in steps if step.event_time is not None]
+    return EventTimes(declared[0], role.watermark) if declared else None
+
+
+def _milliseconds() -> int:
+    return int(time() * 1000)

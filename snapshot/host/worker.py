@@ -1,0 +1,336 @@
+"""A process that runs partitions of a job: it reaches the driver, takes a role, and another one when it is told to.
+
+What always holds: it follows the newest incarnation that it has heard of; a new deployment replaces whatever it did
+before; what older incarnations say to it is refused, and what it says is about its own.
+
+    python -m snapshot.host.worker HOST PORT SLOT      with the run's secret, in hexadecimal, on the standard input
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable
+from functools import partial
+from os import getpid
+from secrets import token_hex
+from typing import Final
+
+from snapshot.frames import Frame
+from snapshot.host.attempt import PartitionAttempt, Surroundings
+from snapshot.host.channels import LocalChannel, ReceivingChannel, SendingChannel
+from snapshot.host.connector import Connecting
+from snapshot.host.control import ControlConnection
+from snapshot.host.event_loop import Background, EventLoop
+from snapshot.host.failures import kind_of, text_of, traceback_of
+from snapshot.host.heartbeat import Heartbeat
+from snapshot.host.joining import Joined, Joining
+from snapshot.host.listener import Listener
+from snapshot.host.messages import (
+    Address,
+    AssignSplits,
+    Deploy,
+    Drain,
+    EpochIsOver,
+    Failed,
+    FailureKind,
+    FromWorker,
+    Hello,
+    Leave,
+    Refusal,
+    StandDown,
+    ToWorker,
+    TriggerEpoch,
+)
+from snapshot.host.purposes import ChannelOf, ControlOf, Purpose
+from snapshot.host.tree_files import TreeFiles
+from snapshot.ids import ChannelId
+from snapshot.program.pickling import loads
+from snapshot.program.plan import Plan
+from statebackend.ids import Attempt, Generation, Incarnation
+from statebackend.stores.fsspec_store import open_store
+
+_NEVER: Final = Incarnation(Generation(0), Attempt(0))
+_REACH_DRIVER: Final = 10.0
+_BEAT: Final = 0.25
+_THREADS: Final = 4
+_SWITCH: Final = 0.0005
+"""Seconds after which a thread in the background has to let the event loop go on; by default it is ten times that."""
+
+
+class DriverLost(Exception):
+    """The driver cannot be reached, or is gone: what is durable is in the store, and whoever starts next goes on."""
+
+
+class Worker:
+    """One process. `run` returns when the driver lets it go."""
+
+    def __init__(self, driver: Address, secret: bytes, slot: int) -> None:
+        self._driver = driver
+        self._secret = secret
+        self._slot = slot
+        self._name = token_hex(8)
+        self._loop = EventLoop()
+        self._background = Background(self._loop, _THREADS, "partition")
+        self._around = Surroundings(self._loop, self._background, self._tell)
+        self._control: ControlConnection[FromWorker, ToWorker] | None = None
+        self._listener: Listener | None = None
+        self._incarnation = _NEVER
+        self._joining: Joining | None = None
+        self._attempt: PartitionAttempt | None = None
+        self._channels: list[SendingChannel | ReceivingChannel | LocalChannel] = []
+        self._early: list[tuple[ChannelOf, socket.socket]] = []  # of a deployment that we have not heard of yet
+        self._said_early: list[TriggerEpoch | EpochIsOver | AssignSplits | Drain] = []  # while we are joining
+        self._lost = ""
+        self._done = False
+
+    def run(self) -> None:
+        """Serve until the driver says that the job is over; `DriverLost` if it is not there any more."""
+        loop = self._loop
+        purpose = ControlOf(self._name)
+        Connecting(loop, self._driver, self._secret, purpose, self._reached, self._lose, seconds=_REACH_DRIVER)
+        heartbeat: Heartbeat | None = None
+        try:
+            loop.run(lambda: self._control is not None or bool(self._lost))
+            if not self._lost:
+                heartbeat = Heartbeat(self._driver, self._secret, self._name, _BEAT)
+            loop.run(lambda: self._done or bool(self._lost))
+        finally:
+            self._stand_down()
+            if heartbeat is not None:
+                heartbeat.stop()
+            self._background.close()
+        if self._lost and not self._done:
+            raise DriverLost(self._lost)
+
+    # --- connections --------------------------------------------------------------------------------------------------
+
+    def _reached(self, sock: socket.socket) -> None:
+        # Where the driver sees us, the other partitions do.
+        host = str(sock.getsockname()[0])
+        self._listener = Listener(
+            self._loop,
+            host,
+            self._secret,
+            judge=self._judge,
+            on_connection=self._on_connection,
+            on_refused=lambda peer, reason: self._tell(Refusal(peer, reason)),
+        )
+        self._control = ControlConnection(self._loop, sock, self._told, self._lose)
+        self._tell(Hello(self._name, self._listener.address, getpid(), self._slot))
+
+    def _lose(self, reason: str) -> None:
+        self._lost = f"the driver at {self._driver}: {reason}"
+
+    def _judge(self, purpose: Purpose) -> str:
+        if not isinstance(purpose, ChannelOf):
+            return "this port takes channels only"
+        if purpose.incarnation < self._incarnation:
+            return f"incarnation {purpose.incarnation} is over; this is {self._incarnation}"
+        if purpose.incarnation == self._incarnation and (
+            self._joining is None or not self._joining.expects(purpose.channel)
+        ):
+            return "this channel is not expected here, or is connected already"
+        return ""
+
+    def _on_connection(self, sock: socket.socket, purpose: Purpose, _peer: str) -> None:
+        assert isinstance(purpose, ChannelOf)
+        if purpose.incarnation > self._incarnation:
+            self._early.append((purpose, sock))
+        elif purpose.incarnation == self._incarnation and self._joining is not None:
+            self._joining.accept(purpose.channel, sock)
+        else:
+            sock.close()
+
+    def _tell(self, message: FromWorker) -> None:
+        if self._control is not None:
+            self._control.send(message)
+
+    # --- what the driver says -----------------------------------------------------------------------------------------
+
+    def _told(self, message: ToWorker) -> None:
+        match message:
+            case Deploy():
+                if message.incarnation > self._incarnation:
+                    self._deploy(message)
+            case TriggerEpoch() | EpochIsOver() | AssignSplits() | Drain():
+                if message.incarnation == self._incarnation and self._attempt is not None:
+                    self._attempt.told(message)
+                elif message.incarnation == self._incarnation and self._joining is not None:
+                    self._said_early.append(message)
+            case StandDown(incarnation):
+                if incarnation >= self._incarnation:
+                    self._stand_down()
+            case Leave():
+                self._stand_down()
+                self._done = True
+
+    def _deploy(self, deploy: Deploy) -> None:
+        self._stand_down()
+        self._incarnation = deploy.incarnation
+        try:
+            plan = loads(deploy.plan)
+            assert isinstance(plan, Plan)
+        except Exception as error:  # whatever the program's modules raise when they are imported here
+            self._fail(deploy, error, FailureKind.UNUSABLE)
+            return
+        try:
+            store = open_store(deploy.store)
+        except Exception as error:
+            self._fail(deploy, error, kind_of(error))
+            return
+        files = TreeFiles(store, deploy.incarnation, deploy.partition)
+        self._joining = Joining(
+            deploy,
+            plan,
+            files,
+            store,
+            self._secret,
+            self._loop,
+            self._state_has_news,
+            partial(self._begin, deploy, plan, files),
+            self._tell,
+        )
+        early, self._early = self._early, []
+        for purpose, sock in early:
+            self._on_connection(sock, purpose, "")
+
+    def _state_has_news(self) -> None:
+        """From any thread."""
+        attempt = self._attempt
+        if attempt is not None:
+            attempt.woken()
+
+    def _fail(self, deploy: Deploy, error: BaseException, kind: FailureKind) -> None:
+        traceback = traceback_of(error)
+        self._tell(Failed(deploy.incarnation, deploy.partition, kind, text_of(error), None, traceback))
+
+    # --- an attempt ---------------------------------------------------------------------------------------------------
+
+    def _begin(self, deploy: Deploy, plan: Plan, files: TreeFiles, joined: Joined) -> None:
+        assert self._joining is not None
+        seats = self._joining.seats
+        self._joining = None
+        sending = self._sending(deploy, plan, joined)
+        try:
+            attempt = PartitionAttempt(deploy, plan, files, seats, joined.states, sending, self._around)
+        except Exception as error:
+            self._close_channels()
+            for sock in joined.incoming.values():
+                sock.close()
+            self._fail(deploy, error, kind_of(error))
+            return
+        self._attempt = attempt
+        attempt.connect(self._receiving(deploy, joined, attempt, sending))
+        attempt.begin()
+        said, self._said_early = self._said_early, []
+        for message in said:
+            attempt.told(message)
+
+    def _sending(self, deploy: Deploy, plan: Plan, joined: Joined) -> dict[ChannelId, SendingChannel | LocalChannel]:
+        """The sending end of every channel that begins here."""
+        ends: dict[ChannelId, SendingChannel | LocalChannel] = {}
+        own = deploy.partition
+        for edge in (edge for stage in plan.stages for edge in stage.edges):
+            for receiver in edge.receivers(own, deploy.parallelism):
+                channel = edge.channel(own, receiver)
+                broken = partial(self._broken, deploy.incarnation, channel)
+                if receiver == own:
+                    arrived = partial(self._arrived, deploy.incarnation)
+                    ends[channel] = LocalChannel(
+                        self._loop, channel, arrived, self._drained, ordered=edge.ordered, options=deploy.options
+                    )
+                else:
+                    ends[channel] = SendingChannel(
+                        self._loop,
+                        joined.outgoing[channel],
+                        channel,
+                        deploy.incarnation,
+                        self._drained,
+                        broken,
+                        ordered=edge.ordered,
+                        options=deploy.options,
+                    )
+        self._channels += ends.values()
+        return ends
+
+    def _receiving(
+        self,
+        deploy: Deploy,
+        joined: Joined,
+        attempt: PartitionAttempt,
+        sending: dict[ChannelId, SendingChannel | LocalChannel],
+    ) -> dict[ChannelId, ReceivingChannel | LocalChannel]:
+        """The receiving end of every channel that ends here."""
+        ends: dict[ChannelId, ReceivingChannel | LocalChannel] = {}
+        for channel in attempt.channels:
+            local = sending.get(channel)
+            if isinstance(local, LocalChannel):
+                ends[channel] = local
+                continue
+            broken = partial(self._broken, deploy.incarnation, channel)
+            end = ReceivingChannel(
+                self._loop,
+                joined.incoming[channel],
+                channel,
+                deploy.incarnation,
+                partial(self._arrived, deploy.incarnation),
+                broken,
+                options=deploy.options,
+            )
+            self._channels.append(end)
+            ends[channel] = end
+        return ends
+
+    def _arrived(self, incarnation: Incarnation, channel: ChannelId, frame: Frame) -> None:
+        if self._attempt is not None and incarnation == self._incarnation:
+            self._attempt.arrived(channel, frame)
+
+    def _drained(self) -> None:
+        if self._attempt is not None:
+            self._attempt.drained()
+
+    def _broken(self, incarnation: Incarnation, channel: ChannelId, reason: str) -> None:
+        if self._attempt is not None and incarnation == self._incarnation:
+            self._attempt.channel_broken(channel, reason)
+
+    def _stand_down(self) -> None:
+        """Give up the attempt, or the way into one."""
+        if self._joining is not None:
+            self._joining.close()
+            self._joining = None
+        self._said_early = []
+        if self._attempt is not None:
+            self._attempt.close()
+            self._attempt = None
+        self._close_channels()
+
+    def _close_channels(self) -> None:
+        for channel in self._channels:
+            channel.close()
+        self._channels = []
+
+
+def run_worker(driver: Address, secret: bytes, slot: int) -> None:
+    """Run a process of a job until the driver lets it go; `DriverLost` if it is not there any more."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH)
+    try:
+        Worker(driver, secret, slot).run()
+    finally:
+        sys.setswitchinterval(before)
+
+
+def main(arguments: list[str], read_secret: Callable[[], str]) -> int:
+    """The command."""
+    host, port, slot = arguments
+    try:
+        run_worker(Address(host, int(port)), bytes.fromhex(read_secret().strip()), int(slot))
+    except DriverLost as lost:
+        print(f"the job's process ends: {lost}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], sys.stdin.readline))

@@ -1,0 +1,293 @@
+"""One stage with channels that the test holds in its hands: markers, data, alignment and what is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from secrets import token_hex
+
+import pyarrow as pa
+import pytest
+
+from snapshot.frames import Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.host.channel_state import Frames, recalled, stored
+from snapshot.host.heads import Seat
+from snapshot.host.messages import Role
+from snapshot.host.options import HostOptions
+from snapshot.host.rows_wire import RowsWire
+from snapshot.host.stage_run import StageCut, StageRun
+from snapshot.host.tree_files import TreeFiles
+from snapshot.ids import ChannelId
+from snapshot.outbox import Outbox
+from snapshot.program.plan import Edge, Exchange, PassHead, Stage, ToEdge
+from snapshot.program.rows import Rows
+from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
+from statebackend.stores.memory_store import MemoryStore
+
+SCHEMA = pa.schema([("n", pa.int64())])
+WIRE = RowsWire(SCHEMA, timed=False)
+OWN = Partition(0)
+PARALLELISM = 2
+FIRST = Epoch(Generation(1), 1)
+SECOND = Epoch(Generation(1), 2)
+IN = Edge(Uid("source"), Uid("stage"), 0, 0, Exchange.KEYED, SCHEMA, False, ("n",))
+OUT = Edge(Uid("stage"), Uid("sink"), 0, 0, Exchange.KEYED, SCHEMA, False, ("n",))
+A, B = (IN.channel(Partition(sender), OWN) for sender in range(PARALLELISM))
+FAR = 1 << 40
+
+
+class Wire:
+    """The sending end of a channel that nobody takes from but the test."""
+
+    def __init__(self, channel: ChannelId) -> None:
+        self.id = channel
+        self.outbox = Outbox()
+
+    @property
+    def bytes(self) -> int:
+        return self.outbox.bytes
+
+    def put(self, frame: Frame) -> tuple[Data, ...]:
+        return self.outbox.put(frame)
+
+    def taken(self) -> list[object]:
+        """What has been sent: the numbers of data, and other frames as they are."""
+        return [shown(self.outbox.take()) for _ in range(len(self.outbox))]
+
+
+class Valve:
+    """The receiving end, as the stage governs it."""
+
+    def __init__(self) -> None:
+        self.open = True
+
+    def pause(self) -> None:
+        self.open = False
+
+    def resume(self) -> None:
+        self.open = True
+
+
+class Reports:
+    """What the stage has said."""
+
+    def __init__(self) -> None:
+        self.cuts: list[StageCut] = []
+        self.recorded: dict[Epoch, Frames] = {}
+        self.missed_epochs: list[Epoch] = []
+        self.aligning: list[Epoch] = []
+        self.ended = False
+
+    def alignment_began(self, _stage: StageRun, epoch: Epoch) -> None:
+        self.aligning.append(epoch)
+
+    def has_cut(self, _stage: StageRun, cut: StageCut, _took: float) -> None:
+        self.cuts.append(cut)
+
+    def in_flight(self, _stage: StageRun, cut: StageCut, frames: Frames) -> None:
+        self.recorded[cut.epoch] = frames
+
+    def missed(self, _stage: StageRun, epoch: Epoch, _reason: str) -> None:
+        self.missed_epochs.append(epoch)
+
+    def stage_ended(self, _stage: StageRun) -> None:
+        self.ended = True
+
+    def wants_split(self, _stage: StageRun) -> None:
+        raise AssertionError("it has no source")
+
+
+class Stood:
+    """A stage that hands on what comes in, from two senders to two receivers."""
+
+    def __init__(self, folder: Path, role: Role | None = None, **options: int) -> None:
+        stage = Stage(Uid("stage"), PassHead(), (IN,), {None: (ToEdge(OUT),)})
+        self.store = MemoryStore(token_hex(8))
+        self.files = TreeFiles(self.store, Incarnation(Generation(1), Attempt(1)), OWN)
+        self.options = HostOptions(batch_rows=1, **options)  # type: ignore[arg-type]
+        seat = Seat(stage.uid, OWN, PARALLELISM, 128, role or Role(), self.options, self.store, self.files, folder)
+        self.out = [Wire(OUT.channel(OWN, Partition(to))) for to in range(PARALLELISM)]
+        self.reports = Reports()
+        sending = {wire.id: wire for wire in self.out}
+        self.run = StageRun(stage, seat, None, sending, {}, self.reports, None, lambda: None, Attempt(1))
+        self.valves = {A: Valve(), B: Valve()}
+        self.run.connect(self.valves)
+        self.run.begin()
+
+    def sent(self) -> list[object]:
+        """What all receivers together were sent: numbers in their order, then what else."""
+        return [item for wire in self.out for item in wire.taken()]
+
+    def work(self) -> None:
+        while self.run.work(FAR):
+            pass
+
+
+def number(n: int) -> Data:
+    return WIRE.encode(Rows(pa.record_batch([pa.array([n])], schema=SCHEMA)))
+
+
+def shown(frame: Frame) -> object:
+    if not isinstance(frame, Data):
+        return frame
+    rows = frame.payload if isinstance(frame.payload, Rows) else WIRE.decode(frame)
+    return rows.batch.column(0).to_pylist()[0]
+
+
+def numbers(frames: Frames) -> dict[ChannelId, list[object]]:
+    return {channel: [shown(frame) for frame in some] for channel, some in frames.items() if some}
+
+
+@pytest.fixture
+def stood(tmp_path: Path) -> Iterator[Stood]:
+    stage = Stood(tmp_path)
+    yield stage
+    stage.run.close()
+
+
+ALIGNED = Marker(FIRST, MarkerMode.ALIGNED)
+UNALIGNED = Marker(FIRST, MarkerMode.UNALIGNED)
+
+
+def test_an_alignment_holds_a_channel_back_until_the_marker_has_come_on_the_other(stood: Stood) -> None:
+    for channel, frame in ((A, number(1)), (A, ALIGNED), (A, number(2)), (B, number(3))):
+        stood.run.arrived(channel, frame)
+    stood.work()
+    before = stood.sent()
+    assert sorted(n for n in before if isinstance(n, int)) == [1, 3]
+    assert ALIGNED not in before
+    assert not stood.valves[A].open
+    assert stood.valves[B].open
+    stood.run.arrived(B, ALIGNED)
+    stood.work()
+    assert [cut.epoch for cut in stood.reports.cuts] == [FIRST]
+    after = [wire.taken() for wire in stood.out]
+    assert all(frames[0] == ALIGNED for frames in after), "the marker goes out before what was held back"
+    assert [frame for frames in after for frame in frames[1:]] == [2]
+    assert stood.valves[A].open
+
+
+def test_an_unaligned_marker_overtakes_what_waits_on_the_way_in_and_out(tmp_path: Path) -> None:
+    stood = Stood(tmp_path, channel_buffer=1)
+    stood.run.arrived(A, number(1))
+    stood.work()  # the receiver takes nothing, so the stage stops with this one
+    for channel, frame in ((A, number(2)), (B, number(3)), (A, UNALIGNED)):
+        stood.run.arrived(channel, frame)
+    stood.work()
+    assert [cut.epoch for cut in stood.reports.cuts] == [FIRST]
+    assert [n for some in numbers(stood.reports.cuts[0].overtaken).values() for n in some] == [1]
+    assert FIRST not in stood.reports.recorded, "the other channel's marker is awaited"
+    stood.run.arrived(B, number(4))
+    stood.run.arrived(B, UNALIGNED)
+    assert numbers(stood.reports.recorded[FIRST]) == {A: [2], B: [3, 4]}
+    for wire in stood.out:
+        frames = wire.taken()
+        assert frames[0] == UNALIGNED, "the marker leaves before the data that it has overtaken"
+    stood.work()
+    stood.run.close()
+
+
+def test_what_was_in_flight_is_processed_again_before_new_input(tmp_path: Path) -> None:
+    before = Stood(tmp_path / "before")
+    states = stored({A: [number(1), number(2)]}, before.files, inline=0)
+    after = Stood(tmp_path / "after")
+    after.files = before.files
+    role = Role(watermark=Watermark(5), channels=states)
+    seat = Seat(Uid("stage"), OWN, 1, 128, role, after.options, before.store, before.files, tmp_path)
+    out = Wire(OUT.channel(OWN, OWN))
+    stage = Stage(Uid("stage"), PassHead(), (IN,), {None: (ToEdge(OUT),)})
+    run = StageRun(stage, seat, FIRST, {out.id: out}, {}, Reports(), None, lambda: None, Attempt(2))
+    run.connect({A: Valve()})
+    run.begin()
+    run.arrived(A, number(3))
+    run.work(FAR)
+    run.flush()
+    assert out.taken() == [Watermark(5), 1, 2, 3]
+
+
+def test_of_in_flight_data_a_rescaled_stage_processes_only_what_has_its_own_keys(tmp_path: Path) -> None:
+    origin = Stood(tmp_path)
+    states = stored({A: [number(n) for n in range(40)]}, origin.files, inline=1 << 20)
+    taken: list[object] = []
+    for own in range(3):
+        partition = Partition(own)
+        seat = Seat(
+            Uid("stage"), partition, 3, 128, Role(channels=states), origin.options, origin.store, origin.files, tmp_path
+        )
+        wires = [Wire(OUT.channel(partition, Partition(to))) for to in range(3)]
+        stage = Stage(Uid("stage"), PassHead(), (IN,), {None: (ToEdge(OUT),)})
+        run = StageRun(stage, seat, FIRST, {w.id: w for w in wires}, {}, Reports(), None, lambda: None, Attempt(2))
+        run.begin()
+        run.flush()
+        mine = [item for wire in wires for item in wire.taken()]
+        assert mine
+        assert len(mine) < 40
+        taken += mine
+    assert sorted(n for n in taken if isinstance(n, int)) == list(range(40))
+
+
+def test_in_flight_data_is_the_same_in_the_manifest_and_in_a_file(stood: Stood) -> None:
+    frames = {A: [number(1), number(2)], B: [number(3)]}
+    for inline in (0, 1 << 20):
+        states = stored(frames, stood.files, inline)
+        found = {state.channel: recalled(state, stood.files) for state in states}
+        assert numbers(found) == {A: [1, 2], B: [3]}
+
+
+def test_too_much_that_waits_to_be_processed_closes_the_channels_until_half_of_it_is_gone(tmp_path: Path) -> None:
+    stood = Stood(tmp_path, channel_buffer=1, input_buffer=number(0).size * 4)
+    for n in range(6):
+        stood.run.arrived(A, number(n))
+    stood.work()
+    assert not stood.valves[A].open
+    assert not stood.valves[B].open
+    for _ in range(10):
+        stood.sent()  # the receivers take what is there, so that the stage can go on
+        stood.work()
+    assert stood.valves[A].open
+    assert stood.valves[B].open
+
+
+def test_a_stage_ends_when_all_that_comes_to_it_has_ended(stood: Stood) -> None:
+    stood.run.arrived(A, End())
+    stood.work()
+    ended_before = stood.reports.ended
+    stood.run.arrived(B, number(1))
+    stood.run.arrived(B, End())
+    stood.work()
+    assert (ended_before, stood.reports.ended) == (False, True)
+    frames = [wire.taken() for wire in stood.out]
+    assert all(isinstance(some[-1], End) for some in frames)
+    assert 1 in [item for some in frames for item in some]
+
+
+def test_a_stage_whose_input_has_ended_cuts_when_it_is_told_of_the_epoch(stood: Stood) -> None:
+    for channel in (A, B):
+        stood.run.arrived(channel, End())
+    stood.work()
+    stood.run.triggered(ALIGNED, then_pause=False)
+    assert [cut.epoch for cut in stood.reports.cuts] == [FIRST]
+
+
+def test_an_alignment_that_takes_too_long_turns_unaligned(stood: Stood) -> None:
+    stood.run.arrived(A, ALIGNED)
+    stood.run.arrived(B, number(1))
+    assert stood.reports.aligning == [FIRST]
+    stood.run.alignment_timed_out(FIRST)
+    assert [(cut.epoch, cut.unaligned) for cut in stood.reports.cuts] == [(FIRST, True)]
+    stood.run.arrived(B, ALIGNED)
+    assert numbers(stood.reports.recorded[FIRST]) == {B: [1]}
+
+
+def test_an_epoch_that_is_given_up_lets_its_channels_go_on(stood: Stood) -> None:
+    for channel, frame in ((A, ALIGNED), (A, number(1))):
+        stood.run.arrived(channel, frame)
+    stood.work()
+    assert stood.sent() == []
+    stood.run.abandoned(FIRST)
+    stood.work()
+    assert stood.sent() == [1]
+    stood.run.arrived(A, Marker(SECOND, MarkerMode.ALIGNED))
+    stood.run.arrived(B, Marker(SECOND, MarkerMode.ALIGNED))
+    stood.work()
+    assert [cut.epoch for cut in stood.reports.cuts] == [SECOND]
