@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from shutil import rmtree
@@ -24,6 +25,7 @@ from statebackend.backends.backend import Backend, BackendError, Floors, LocalDi
 from statebackend.backends.heap_backend import HeapBackend
 from statebackend.backends.overlay import Overlay
 from statebackend.backends.rocksdb_backend import RocksDBBackend
+from statebackend.backends.scratch_file import ScratchFile
 from statebackend.entries import META_KEY
 from statebackend.fail_points import reached
 from statebackend.files import FileSet, floors
@@ -205,7 +207,11 @@ class KeyedState:
         memory = options.held
         self._overlay = Overlay(self._work / "spilled", memory // _FOR_OVERLAY)
         contents_memory = memory - memory // _FOR_BACKEND - memory // _FOR_OVERLAY
-        self._contents = Contents(operator.states, schema, self._context, backend, self._overlay, contents_memory)
+        (self._work / "cold").mkdir()
+        new_file = partial(ScratchFile, self._work / "cold")
+        self._contents = Contents(
+            operator.states, schema, self._context, backend, self._overlay, contents_memory, new_file
+        )
         (self._work / "made").mkdir()
         writer = StateFiles(self._work / "made", local, names, _meta(schema))
         self._persister = Persister(

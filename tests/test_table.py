@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from statebackend import entries
 from statebackend.ids import KeyGroup
@@ -23,7 +24,6 @@ from statebackend.tables import blocks
 from statebackend.tables.aggregations import Accumulator, Accumulators, Count, First, Last, Slots, Sum
 from statebackend.tables.frozen_table import FrozenTable
 from statebackend.tables.table import ForeignKeys, Table
-from statebackend.tables.table_rows import DamagedRow
 from statebackend.tables.table_spec import Aggregated, TableError, TableSpec
 
 GROUPS = 4
@@ -41,21 +41,17 @@ class DictStore:
 
     def __init__(self, found: Mapping[bytes, bytes] | None = None) -> None:
         self.entries = dict(found or {})
-
-    def get_many(self, names: Sequence[bytes]) -> list[bytes | None]:
-        return [self.entries.get(name) for name in names]
+        self.early: dict[bytes, bytes] = {}
 
     def put(self, name: bytes, payload: bytes) -> None:
-        self.entries[name] = payload
-
-    def delete(self, name: bytes) -> None:
-        del self.entries[name]
+        self.entries[name] = self.early[name] = payload
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         return iter([(name, self.entries[name]) for name in sorted(self.entries) if start <= name < end])
 
-    def of_form(self, form: int) -> dict[bytes, bytes]:
-        return {name: payload for name, payload in self.entries.items() if entries.parse_head(name)[2] == form}
+    def put_since_the_last_cut(self) -> dict[bytes, bytes]:
+        early, self.early = self.early, {}
+        return early
 
 
 def spec(ttl: int | None = None) -> TableSpec:
@@ -68,8 +64,10 @@ def spec(ttl: int | None = None) -> TableSpec:
     return TableSpec("clicks", outputs, ttl)
 
 
-def table(store: DictStore, groups: KeyGroupRange = ALL, max_slots: int = 1000, of: TableSpec | None = None) -> Table:
-    return Table(spec() if of is None else of, TEXT, groups, GROUPS, store, max_slots)
+def table(
+    store: DictStore, groups: KeyGroupRange = ALL, max_slots: int = 1000, of: TableSpec | None = None, epoch: int = 0
+) -> Table:
+    return Table(spec() if of is None else of, TEXT, groups, GROUPS, store, max_slots, restored_epoch=epoch)
 
 
 def column(keys: Sequence[Key]) -> KeyColumn:
@@ -110,7 +108,7 @@ class Cut:
 
     number: int
     frozen: list[FrozenTable]
-    rows: dict[bytes, bytes]
+    early: dict[bytes, bytes]
     model: Model
 
 
@@ -132,7 +130,7 @@ class TableMachine(RuleBasedStateMachine):
         self.model: Model = {}
         self.cuts: list[Cut] = []
         self.durable_blocks: dict[bytes, bytes] = {}
-        self.durable_rows: dict[bytes, bytes] = {}
+        self.durable_epoch = 0
         self.durable_model: Model = {}
 
     @initialize(max_slots=st.sampled_from([1, 3, 1000]), ttl=st.sampled_from([None, TTL]))
@@ -229,7 +227,7 @@ class TableMachine(RuleBasedStateMachine):
     def freeze(self) -> None:
         self.number += 1
         frozen = [one.freeze(self.number) for one in self.tables]
-        self.cuts.append(Cut(self.number, frozen, self.store.of_form(entries.ROW), dict(self.model)))
+        self.cuts.append(Cut(self.number, frozen, self.store.put_since_the_last_cut(), dict(self.model)))
 
     @rule(consolidate=st.booleans(), keep=st.booleans())
     def persist(self, consolidate: bool, keep: bool) -> None:
@@ -240,20 +238,23 @@ class TableMachine(RuleBasedStateMachine):
         written = dict(pair for frozen in cut.frozen for pair in frozen.blocks())
         if keep:
             return
-        self.durable_blocks |= written
-        self.durable_rows, self.durable_model = cut.rows, cut.model
+        assert not written.keys() & cut.early.keys()
+        self.durable_blocks |= cut.early | written
+        self.durable_epoch, self.durable_model = cut.number, cut.model
         if consolidate:
             self.durable_blocks = consolidated(self.durable_blocks)
-        for name in self.store.of_form(entries.BLOCK):
-            del self.store.entries[name]
+        waiting = [self.store.early, *(later.early for later in self.cuts)]
+        self.store.entries = {name: payload for early in waiting for name, payload in early.items()}
         self.store.entries |= self.durable_blocks
 
     @rule(partitions=st.integers(1, 3))
     def restart(self, partitions: int) -> None:
         edges = [at * GROUPS // partitions for at in range(partitions + 1)]
         self.ranges = [KeyGroupRange(KeyGroup(first), KeyGroup(end)) for first, end in pairwise(edges)]
-        self.store = DictStore(self.durable_blocks | self.durable_rows)
-        self.tables = [table(self.store, groups, self.max_slots, spec(self.ttl)) for groups in self.ranges]
+        self.store = DictStore(self.durable_blocks)
+        self.tables = [
+            table(self.store, groups, self.max_slots, spec(self.ttl), self.durable_epoch) for groups in self.ranges
+        ]
         self.model = dict(self.durable_model)
         self.cuts = []
 
@@ -284,20 +285,12 @@ class TableMachine(RuleBasedStateMachine):
         found = set().union(*(one.namespaces() for one in self.tables))
         assert {namespace for namespace, key in self.model if self.live(namespace, key) is not None} <= found
 
-    @invariant()
-    def no_key_is_in_memory_and_in_a_row(self) -> None:
-        rows = self.store.of_form(entries.ROW)
-        known = {entries.parse_row(name)[1::-1] for name in rows}
-        keys_of = {(of, TEXT.encode(key)) for of, key in self.model}
-        if self.ttl is None:
-            assert known <= keys_of
-
 
 def consolidated(written: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     """One block of each group and namespace in place of all."""
     alike: dict[bytes, list[bytes]] = {}
     for name in sorted(written):
-        alike.setdefault(name[: -entries.STAMP.size], []).append(name)
+        alike.setdefault(entries.block_place(name), []).append(name)
     merged = {names[-1]: blocks.merge([written[name] for name in names], "a test") for names in alike.values()}
     return {name: payload for name, payload in merged.items() if payload is not None}
 
@@ -405,20 +398,26 @@ def test_memory_holds_no_more_keys_than_it_may_and_one_batch() -> None:
         keys = [f"key-{at:06}" for at in range(first, first + 50)]
         one.update(column(keys), values(*range(first, first + 50)))
         assert len(one) <= 150
-    assert len(one) + len(store.entries) == 1000
+    kept = one.accumulators()
+    assert sorted(decode_keys(kept.keys, TEXT).to_pylist()) == many(1000)
     assert one.read(column(["key-000007"])).to_pylist()[0]["total"] == 7
 
 
-def test_what_was_not_used_for_longest_leaves_memory_first() -> None:
-    store = DictStore()
-    one = filled(store, many(80), max_slots=80)
+def test_what_was_not_used_for_longest_leaves_memory_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = filled(DictStore(), many(80), max_slots=80)
     one.freeze(1)
-    one.read(column(many(60)))
+    one.read(column(many(58)))
     one.update(column(["new"]), values(1))
     one.update(column(["newer"]), values(1))
-    evicted = {entries.parse_row(name)[0] for name in store.of_form(entries.ROW)}
-    assert len(evicted) == 11
-    assert evicted <= {str(key).encode() for key in many(80)[60:]}
+    assert len(one) == 61
+
+    def refused(*_: object) -> bytes:
+        raise AssertionError("the disk is read")
+
+    monkeypatch.setattr(os, "pread", refused)
+    assert one.read(column([*many(58), "new", "newer"]))["rows"].to_pylist() == [1] * 60
+    with pytest.raises(AssertionError, match="the disk is read"):
+        one.read(column(many(59)))
 
 
 def test_keys_of_other_partitions_are_refused() -> None:
@@ -470,26 +469,6 @@ def test_a_block_under_the_name_of_another_group_is_refused() -> None:
     misplaced = entries.block((group + 1) % GROUPS, entries.parse_head(name)[1], b"", 1)
     with pytest.raises(blocks.DamagedBlock, match="keys of another key group"):
         table(DictStore({misplaced: payload})).keys_and_results()
-
-
-def test_a_row_that_is_cut_short_is_refused() -> None:
-    store = DictStore()
-    one = filled(store, many(10), max_slots=1)
-    one.read(column(many(1)))
-    name = next(name for name in store.entries if b"key-000005" in name)
-    store.entries[name] = store.entries[name][:-1]
-    with pytest.raises(DamagedRow, match="a row of state 'clicks', key group"):
-        one.read(column(["key-000005"]))
-
-
-def test_the_order_in_which_outputs_are_declared_does_not_matter_to_rows() -> None:
-    store = DictStore()
-    one = filled(store, many(10), max_slots=1)
-    one.read(column(many(1)))
-    rows = DictStore(store.of_form(entries.ROW))
-    turned = TableSpec("clicks", dict(reversed(list(spec().outputs.items()))))
-    found = table(rows, of=turned).read(column(["key-000005"])).to_pylist()
-    assert found == [{"latest": 5.0, "first": 5, "total": 5, "rows": 1}]
 
 
 class SumOfSquares:

@@ -39,7 +39,6 @@ from statebackend.states.namespaces import NotAWindow, Window
 from statebackend.states.schema import StateKind, StateSpec
 from statebackend.states.ttl import EXPIRY, NEVER, expiry_of
 from statebackend.tables.blocks import Block, Column, DamagedBlock, arrow_keys, combined, decode, hashed, where
-from statebackend.tables.table_rows import DamagedRow
 from statebackend.tables.table_spec import EXPIRES
 
 _ROWS: Final = 1 << 14
@@ -157,14 +156,12 @@ class StateExport:
             return
         run: list[tuple[bytes, Block]] = []
         for _, name, payload in self._scan(BLOCK):
-            if run and run[-1][0][: -entries.STAMP.size] != name[: -entries.STAMP.size]:
+            if run and not name.startswith(entries.block_place(run[-1][0])):
                 yield from self._of_blocks(run)
                 run = []
             run.append((name, decode(payload, where(self._spec.name, name))))
         if run:
             yield from self._of_blocks(run)
-        for chunk in _chunks(self._rows()):
-            yield from self._evicted(chunk)
 
     def _of_blocks(self, run: Sequence[tuple[bytes, Block]]) -> Iterator[pa.RecordBatch]:
         newest = run[-1][0]
@@ -175,24 +172,6 @@ class StateExport:
             if found != self._form.accumulators:
                 raise DamagedBlock(f"a block has columns {found} instead of {self._form.accumulators} ({place})")
             yield from self._keys_of(entries.parse_block(newest)[0], block.keys, block.columns)
-
-    def _evicted(self, found: Sequence[_Entry]) -> Iterator[pa.RecordBatch]:
-        """Keys that a table had no room for; see `TableRows`."""
-        accumulators = self._form.accumulators
-        record = np.dtype([(name, accumulators[name].newbyteorder("<")) for name in sorted(accumulators)])
-        by_namespace: dict[bytes, list[_Entry]] = {}
-        for entry in found:
-            if len(entry.payload) != record.itemsize:
-                raise DamagedRow(
-                    f"a row of state {self._spec.name!r}, key group {entry.group}, has {len(entry.payload)} bytes "
-                    f"instead of {record.itemsize}; read an older epoch"
-                )
-            by_namespace.setdefault(entry.namespace, []).append(entry)
-        for namespace, rows in by_namespace.items():
-            packed = np.frombuffer(b"".join([row.payload for row in rows]), dtype=record)
-            columns = {name: packed[name].astype(dtype) for name, dtype in accumulators.items()}
-            keys = pa.array([row.key for row in rows], type=pa.large_binary())
-            yield from self._keys_of(namespace, keys, columns)
 
     def _keys_of(self, namespace: bytes, keys: pa.Array, columns: Mapping[str, Column]) -> Iterator[pa.RecordBatch]:
         chosen = self._chosen(keys, columns)

@@ -14,6 +14,7 @@ from typing import Final
 from statebackend.backends.backend import Backend
 from statebackend.backends.overlay import Overlay
 from statebackend.backends.row_store import FrozenRows, Room, RowStore
+from statebackend.backends.scratch_file import NewFile
 from statebackend.snapshots.base_entries import base_entries
 from statebackend.snapshots.cuttable import Frozen
 from statebackend.states.declarations import Declaration, Place
@@ -79,14 +80,16 @@ class Contents:
         backend: Backend,
         overlay: Overlay,
         memory: int,
+        new_file: NewFile,
     ) -> None:
-        """Open all of them. In the overlay is what `memory`, so many bytes, has no room for."""
+        """Open all of them. What `memory`, so many bytes, has no room for is in the overlay and in new files."""
         self._context = context
         self.rows = RowStore(backend, Room(memory // _FOR_ROWS, overlay))
         kept = sum(spec.kind in _IN_MEMORY for spec in schema.states)
         share = memory // _FOR_STATES // max(kept, 1)
         self.states = {
-            spec.name: declared[spec.name].open(Place(spec, context, self.rows, share)) for spec in schema.states
+            spec.name: declared[spec.name].open(Place(spec, context, self.rows, share, new_file))
+            for spec in schema.states
         }
         self._cached = [state for state in self.states.values() if isinstance(state, CachedState)]
         self._tables = [state for state in self.states.values() if isinstance(state, Table)]

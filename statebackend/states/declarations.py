@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, Self, TypeVar, cast, overload
 
+from statebackend.backends.scratch_file import NewFile, ScratchFile
 from statebackend.ids import Uid
 from statebackend.states.codec_choice import Declared, codec_of
 from statebackend.states.codecs import Codec
@@ -45,6 +46,8 @@ class Place:
     context: KeyContext
     rows: Rows
     cache_bytes: int = DEFAULT_CACHE_BYTES
+    new_file: NewFile = ScratchFile
+    """Makes a file for what memory has no room for."""
 
     @property
     def uid(self) -> Uid:

@@ -38,7 +38,17 @@ class Aggregates(Declaration[Table]):
         slot = _BYTES_PER_KEY + sum(column.dtype.itemsize for column in spec.accumulators.values())
         memory = place.cache_bytes // _COPIES
         slots = max(1, memory // slot)
-        return Table(spec, context.key_type, context.groups, context.max_parallelism, place.rows, slots, memory)
+        return Table(
+            spec,
+            context.key_type,
+            context.groups,
+            context.max_parallelism,
+            place.rows,
+            slots,
+            memory,
+            restored_epoch=context.restored_epoch,
+            new_file=place.new_file,
+        )
 
     def _table(self, name: str) -> TableSpec:
         return TableSpec(name, self._outputs, self._ttl)

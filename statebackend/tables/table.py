@@ -9,32 +9,34 @@ There is no Python per key but for keys that memory has no room for. Time is wha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from statebackend import entries
+from statebackend.backends.scratch_file import NewFile, ScratchFile
 from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import KeyColumn
 from statebackend.keys.types import KeyType
 from statebackend.tables.aggregations import Slots
-from statebackend.tables.blocks import Block, Column, DamagedBlock, arrow_keys, combined, decode, hashed, joined, where
+from statebackend.tables.blocks import Block, Column, arrow_keys, combined, hashed, joined
+from statebackend.tables.cold_keys import ColdKeys
 from statebackend.tables.frozen_table import FrozenTable
-from statebackend.tables.table_rows import Entries, Evicted, TableRows
+from statebackend.tables.stored_blocks import Entries, StoredBlocks, misplaced
 from statebackend.tables.table_space import TableSpace, TouchClock
 from statebackend.tables.table_spec import EXPIRES, Layout, TableError, TableSpec, column_of
 from statebackend.tables.turns import Turns
 
-_EVICTED_AT_ONCE = 8
+_EVICTED_AT_ONCE = 4
 """When memory is full, that part of all keys leaves it at once."""
 
 _ENOUGH_TO_WEIGH = 1 << 12
 """With fewer keys than that, what a key takes is not known yet."""
 
-_LOADED_AT_ONCE = 16
-"""So many key groups are read together, if so many are needed."""
+_LOADED_AT_ONCE = 1 << 18
+"""So many rows are taken into memory together, if there is room, as much of the work is per call."""
 
 
 class ForeignKeys(TableError):
@@ -76,6 +78,9 @@ class Table:
         store: Entries,
         max_slots: int,
         memory: int | None = None,
+        *,
+        restored_epoch: int = 0,
+        new_file: NewFile = ScratchFile,
     ) -> None:
         if max_slots < 1:
             raise TableError(f"table {spec.name!r} may have {max_slots} keys in memory; allow at least one")
@@ -90,7 +95,10 @@ class Table:
         self._clock = TouchClock()
         self._spaces: dict[bytes, TableSpace] = {}
         self._cleared: dict[bytes, NDArray[np.bool_]] = {}
-        self._rows = TableRows(self._layout, store)
+        self._stored = StoredBlocks(self._layout, store)
+        self._cold = ColdKeys(self._layout, new_file)
+        self._last_epoch = restored_epoch
+        self._early_blocks = 0
         self._unloaded = ~self._layout.no_groups()
         self._some_unloaded = True
         self._size = 0
@@ -101,7 +109,7 @@ class Table:
 
     def memory_bytes(self) -> int:
         """The memory that the table occupies, about; what is frozen is not counted."""
-        return sum(space.memory_bytes() for space in self._spaces.values())
+        return sum(space.memory_bytes() for space in self._spaces.values()) + self._cold.memory_bytes()
 
     # --- by keys ------------------------------------------------------------------------------------------------------
 
@@ -145,8 +153,7 @@ class Table:
         slots, new = space.find_or_add(keys)
         self._size += len(new)
         space.touch(slots)
-        if len(new) and self._rows.some:
-            self._bring_in(space, space.keys_at(new), np.arange(len(new)), namespace)
+        self._bring_back(namespace, space, new)
         if self.spec.ttl is not None:
             time = self._time(now)
             expires = _expiries(space.columns)
@@ -163,12 +170,9 @@ class Table:
         self._check(keys, None)
         self._load_groups_of(keys)
         self._make_room(now)
+        self._bring_in(namespace, keys)
         space = self._known(namespace)
         slots = space.find(keys)
-        if self._rows.some:
-            space = self._space(namespace)
-            self._bring_in(space, keys, np.flatnonzero(slots < 0), namespace)
-            slots = space.find(keys)
         present = slots >= 0
         space.look_at(slots[present])
         if self.spec.ttl is not None:
@@ -180,18 +184,18 @@ class Table:
         """Forget these keys. It does not matter whether they are there."""
         self._check(keys, None)
         self._load_groups_of(keys)
+        self._evict_excess()
+        self._bring_in(namespace, keys)
         space = self._known(namespace)
         slots = space.find(keys)
-        if self._rows.some:
-            self._rows.take(keys, np.flatnonzero(slots < 0), namespace)
-        self._forget(space, np.unique(slots[slots >= 0]))
+        self._forget(namespace, space, np.unique(slots[slots >= 0]))
 
     # --- by namespace -------------------------------------------------------------------------------------------------
 
     def namespaces(self) -> set[bytes]:
-        """The namespaces that have keys; of those whose keys became rows some may have none any more."""
+        """The namespaces that have keys; of those whose keys went to the disk some may have none any more."""
         self._load_everything()
-        return {namespace for namespace, space in self._spaces.items() if len(space)} | self._rows.namespaces()
+        return {namespace for namespace, space in self._spaces.items() if len(space)} | self._cold.namespaces()
 
     def keys_and_results(self, namespace: bytes = b"", now: int | None = None) -> Aggregates:
         """All keys of a namespace and their results, in no particular order."""
@@ -199,22 +203,31 @@ class Table:
         space = self._known(namespace)
         slots = self._unexpired(space.columns, space.slots(), now)
         keys, results = space.keys_at(slots), self._results(space.columns, slots)
-        evicted = self._rows.of(namespace)
-        rows = self._unexpired(evicted.columns, np.arange(len(evicted.keys)), now)
+        cold = self._only_cold(namespace, space)
+        rows = self._unexpired(cold.columns, np.arange(len(cold.keys)), now)
         if not len(rows):
             return Aggregates(keys, results)
-        both = joined([arrow_keys(keys), arrow_keys(evicted.keys).take(pa.array(rows))])
-        results = pa.concat_batches([results, self._results(evicted.columns, rows)])
+        both = joined([arrow_keys(keys), arrow_keys(cold.keys).take(pa.array(rows))])
+        results = pa.concat_batches([results, self._results(cold.columns, rows)])
         return Aggregates(hashed(both, self._layout.key_type), results)
+
+    def _only_cold(self, namespace: bytes, space: TableSpace) -> Accumulated:
+        """What is on the disk and not in memory."""
+        keys, columns = self._cold.of(namespace)
+        absent = np.flatnonzero(space.find(keys) < 0)
+        if len(absent) == len(keys):
+            return Accumulated(keys, columns)
+        keys = hashed(arrow_keys(keys).take(pa.array(absent)), self._layout.key_type)
+        return Accumulated(keys, {name: column[absent] for name, column in columns.items()})
 
     def accumulators(self, namespace: bytes = b"") -> Accumulated:
         """All keys of a namespace and what is kept of each, expired ones included, in no particular order."""
         self._load_everything()
         space = self._known(namespace)
         slots = space.slots()
-        evicted = self._rows.of(namespace)
-        keys = joined([arrow_keys(space.keys_at(slots)), arrow_keys(evicted.keys)])
-        columns = {name: np.concatenate((space.columns[name][slots], evicted.columns[name])) for name in space.columns}
+        cold = self._only_cold(namespace, space)
+        keys = joined([arrow_keys(space.keys_at(slots)), arrow_keys(cold.keys)])
+        columns = {name: np.concatenate((space.columns[name][slots], cold.columns[name])) for name in space.columns}
         return Accumulated(hashed(keys, self._layout.key_type), columns)
 
     def put(self, accumulated: Accumulated, namespace: bytes = b"") -> None:
@@ -230,31 +243,29 @@ class Table:
         slots, new = space.find_or_add(keys)
         self._size += len(new)
         space.touch(slots)
-        if self._rows.some:
-            self._rows.take(keys, np.arange(len(keys)), namespace)
+        self._bring_back(namespace, space, new)
         for name, column in accumulated.columns.items():
             space.columns[name][slots] = column
 
     def drop(self, namespace: bytes = b"") -> None:
         """Forget all keys of a namespace."""
         self._load_everything()
-        self._rows.delete(self._rows.of(namespace))
-        self._rows.forget(namespace)
+        stored = self._cold.groups_of(namespace)
+        self._cold.drop(namespace)
         space = self._spaces.pop(namespace, None)
-        if space is None:
-            return
-        self._size -= len(space)
-        if space.stored_groups.any():
-            before = self._cleared.get(namespace, self._layout.no_groups())
-            self._cleared[namespace] = before | space.stored_groups
+        if space is not None:
+            self._size -= len(space)
+            stored = stored | space.stored_groups
+        if stored.any():
+            self._cleared[namespace] = stored | self._cleared.get(namespace, self._layout.no_groups())
 
     def remove_expired(self, now: int) -> None:
         """Forget the keys in memory that have expired; else they occupy it until memory is full."""
         if self.spec.ttl is None:
             return
-        for space in self._spaces.values():
+        for namespace, space in self._spaces.items():
             slots = space.slots()
-            self._forget(space, slots[_expiries(space.columns)[slots] <= now])
+            self._forget(namespace, space, slots[_expiries(space.columns)[slots] <= now])
 
     # --- cutting and loading ------------------------------------------------------------------------------------------
 
@@ -265,14 +276,15 @@ class Table:
             cleared = self._cleared.pop(namespace, None)
             if cleared is None and not space.has_changes:
                 continue
-            parts.append(space.freeze(namespace, cleared))
+            parts.append(space.freeze(namespace, cleared, all_here=not self._cold.has(namespace)))
             if not len(space):
                 del self._spaces[namespace]
         for namespace, cleared in self._cleared.items():
-            parts.append(TableSpace(self._layout, self._clock).freeze(namespace, cleared))
+            parts.append(TableSpace(self._layout, self._clock).freeze(namespace, cleared, all_here=True))
         self._cleared = {}
         self._clock.cut = self._clock.now
-        complete = not self._some_unloaded and not self._rows.some
+        self._last_epoch, self._early_blocks = epoch_number, 0
+        complete = not self._some_unloaded and not self._cold.some
         complete = complete and sum(part.whole for part in parts) == len(self._spaces)
         return FrozenTable(self._layout, epoch_number, parts, (self._layout.groups,) if complete else ())
 
@@ -288,65 +300,51 @@ class Table:
 
     def _load(self, wanted: NDArray[np.bool_]) -> None:
         places = np.flatnonzero(wanted & self._unloaded)
-        first, number = 0, 1
-        while first < len(places):
-            some = places[first : first + number]
-            keys = self._load_groups(some)
-            self._unloaded[some] = False
-            first += number
-            # As many as take an eighth of the memory, as the last ones tell.
-            number = min(max(1, self._max_slots * len(some) // (8 * max(keys, 1))), _LOADED_AT_ONCE)
+        while len(places) and not self._cold.some:
+            number = self._load_warm(places)
+            if not number:
+                break
+            self._unloaded[places[:number]] = False
+            places = places[number:]
+        if len(places):
+            self._load_cold(places)
+            self._unloaded[places] = False
         self._some_unloaded = bool(self._unloaded.any())
 
-    def _load_groups(self, places: NDArray[np.int64]) -> int:
-        """Some groups at once, as most of the work is per call and not per key; how many keys the blocks speak of."""
+    def _load_warm(self, places: NDArray[np.int64]) -> int:
+        """Take the first of these groups into memory, several at once, as far as there is room; how many that were."""
         found: dict[bytes, list[Block]] = {}
-        for place in places.tolist():
-            for namespace, blocks in self._blocks_of(place).items():
+        rows, number = 0, 0
+        while number < len(places) and rows < _LOADED_AT_ONCE:
+            group = self._stored.few(int(places[number]), self._max_slots - self._size - rows)
+            if group is None:
+                break
+            for namespace, blocks in group.items():
                 found.setdefault(namespace, []).extend(blocks)
+            rows += sum(len(block.keys) for blocks in group.values() for block in blocks)
+            number += 1
         for namespace, blocks in found.items():
-            at = f"state {self.spec.name!r}, key groups {(self._layout.groups.first + places).tolist()}"
+            at = f"state {self.spec.name!r}, key groups {(self._layout.groups.first + places[:number]).tolist()}"
             block = combined(blocks, at)
             if len(block.keys):
                 keys = hashed(block.keys, self._layout.key_type)
-                if not np.isin(self._layout.places(keys.hashes), places).all():
-                    raise _misplaced(at)
+                if not np.isin(self._layout.places(keys.hashes), places[:number]).all():
+                    raise misplaced(at)
                 self._space(namespace).load(keys, block.columns)
                 self._size += len(keys)
+        return number
+
+    def _load_cold(self, places: NDArray[np.int64]) -> None:
+        """Take groups that memory has no room for to the disk, some blocks at a time, however many there are."""
+        loading = self._cold.loading()
         for place in places.tolist():
-            self._rows.look_for(place)
-        return sum(len(block.keys) for blocks in found.values() for block in blocks)
-
-    def _blocks_of(self, place: int) -> dict[bytes, list[Block]]:
-        """What counts of a group's blocks, by namespace, from the oldest to the newest."""
-        group = self._layout.groups.first + place
-        start = entries.head(group, self._layout.state, entries.BLOCK)
-        found: dict[bytes, list[Block]] = {}
-        for name, payload in self._store.scan(start, entries.after(start)):
-            namespace, _ = entries.parse_block(name)
-            at = where(self.spec.name, name)
-            block = self._fitting(decode(payload, at), at)
-            if len(block.keys):
-                self._check_place(block.keys[0].as_py(), place, at)
-            if block.whole:
-                found[namespace] = []
-                block = replace(block, whole=False)
-            found.setdefault(namespace, []).append(block)
-        return found
-
-    def _check_place(self, key: bytes | None, place: int, at: str) -> None:
-        """Look at one key of a block, which tells almost as much as all of them: is it of this group?"""
-        hashes = np.array([self._layout.key_type.hash_of(key)], dtype=np.uint64)
-        if self._layout.places(hashes)[0] != place:
-            raise _misplaced(at)
-
-    def _fitting(self, block: Block, at: str) -> Block:
-        """The block, if its columns are those of the table."""
-        wanted = {name: accumulator.dtype for name, accumulator in self._layout.columns.items()}
-        found = {name: column.dtype for name, column in block.columns.items()}
-        if len(block.keys) and found != wanted:
-            raise DamagedBlock(f"a block has columns {found} instead of {wanted} ({at}); declare the table as it was")
-        return block
+            for namespace, block in self._stored.joined(place):
+                keys = hashed(block.keys, self._layout.key_type)
+                if (self._layout.places(keys.hashes) != place).any():
+                    raise misplaced(f"state {self.spec.name!r}, key group {self._layout.groups.first + place}")
+                loading.add(namespace, keys, block)
+            loading.end_group()
+        loading.end()
 
     # --- memory -------------------------------------------------------------------------------------------------------
 
@@ -371,7 +369,7 @@ class Table:
         self._weigh_at = min(self._size * 5 // 4, self._max_slots)
 
     def _evict(self, count: int) -> None:
-        """Make rows of that many keys."""
+        """Move that many keys to the disk."""
         spaces = list(self._spaces.items())
         slots = [space.slots() for _, space in spaces]
         touched = np.concatenate([space.touched(some) for (_, space), some in zip(spaces, slots, strict=True)])
@@ -381,24 +379,49 @@ class Table:
         for (namespace, space), some, which in zip(spaces, slots, np.split(leaving, edges), strict=True):
             some = some[which]
             if len(some):
-                columns = {name: column[some] for name, column in space.columns.items()}
-                self._rows.put(space.keys_at(some), namespace, columns)
-                self._forget(space, some)
-                space.hurry()
+                self._put_early(namespace, space, some)
+                changed = space.changed_of(some)
+                columns = {name: column[changed] for name, column in space.columns.items()}
+                self._cold.put(namespace, space.keys_at(changed), columns)
+                space.evict(some)
+                self._size -= len(some)
 
-    def _bring_in(self, space: TableSpace, keys: KeyColumn, which: NDArray[np.int64], namespace: bytes) -> None:
-        """Take those of some of the keys that are rows into memory."""
-        evicted: Evicted | None = self._rows.take(keys, which, namespace)
-        if evicted is None:
+    def _put_early(self, namespace: bytes, space: TableSpace, slots: Slots) -> None:
+        """Have what the next cut would say of keys that leave memory in blocks of their own."""
+        unsaved = space.unsaved(namespace, slots, self._cleared.pop(namespace, None))
+        if unsaved is None:
             return
-        slots, new = space.find_or_add(evicted.keys)
-        self._size += len(new)
-        for name, column in evicted.columns.items():
-            space.columns[name][slots] = column
-        space.touch(slots)
+        first, state = self._layout.groups.first, self._layout.state
+        for place, payload in unsaved.blocks():
+            name = entries.early_block(first + place, state, namespace, self._last_epoch, self._early_blocks)
+            self._store.put(name, payload)
+        self._early_blocks += 1
 
-    def _forget(self, space: TableSpace, slots: Slots) -> None:
+    def _bring_back(self, namespace: bytes, space: TableSpace, new: Slots) -> None:
+        """Give those of the new keys that are on the disk what they have there."""
+        if len(new) and self._cold.has(namespace):
+            found = self._cold.find(namespace, space.keys_at(new), np.arange(len(new)))
+            if found is not None:
+                space.bring_back(new[found.which], found.columns)
+
+    def _bring_in(self, namespace: bytes, keys: KeyColumn) -> None:
+        """Take those of the keys that are on the disk alone into memory, too."""
+        if not self._cold.has(namespace):
+            return
+        absent = np.flatnonzero(self._known(namespace).find(keys) < 0)
+        found = self._cold.find(namespace, keys, absent)
+        if found is None:
+            return
+        space = self._space(namespace)
+        slots, new = space.find_or_add(hashed(arrow_keys(keys).take(pa.array(found.which)), self._layout.key_type))
+        self._size += len(new)
+        space.bring_back(slots, found.columns)
+        space.same(slots)
+
+    def _forget(self, namespace: bytes, space: TableSpace, slots: Slots) -> None:
         if len(slots):
+            if self._cold.has(namespace):
+                self._cold.forget(namespace, space.keys_at(slots))
             space.remove(slots)
             self._size -= len(slots)
 
@@ -452,10 +475,6 @@ class Table:
                         f"column {name!r} for table {self.spec.name!r} has {len(columns[name])} rows, and there are "
                         f"{len(hashes)} keys"
                     )
-
-
-def _misplaced(at: str) -> DamagedBlock:
-    return DamagedBlock(f"a block has keys of another key group or type ({at}); restore an older epoch")
 
 
 def _expiries(columns: Mapping[str, Column]) -> NDArray[np.int64]:

@@ -58,6 +58,7 @@ class TableSpace:
         self._touched: NDArray[np.int64] = np.zeros(_FEW, dtype=np.int64)
         self._added: NDArray[np.int64] = np.zeros(_FEW, dtype=np.int64)
         self._alive: Mask = np.zeros(_FEW, dtype=np.bool_)
+        self._same: Mask = np.zeros(_FEW, dtype=np.bool_)
         self._dead: list[Slots] = []
         self._dead_count = 0
         self._new_groups = layout.no_groups()
@@ -82,7 +83,7 @@ class TableSpace:
 
     def memory_bytes(self) -> int:
         """The memory that it occupies, about."""
-        by_slot = (*self.columns.values(), self._touched, self._added, self._alive)
+        by_slot = (*self.columns.values(), self._touched, self._added, self._alive, self._same)
         per_slot = sum(array.itemsize for array in by_slot)
         dirty = sum(slots.nbytes for slots in self._dirty)
         return self._index.memory_bytes() + self._index.slot_limit * per_slot + dirty
@@ -113,12 +114,13 @@ class TableSpace:
     def _grow(self) -> None:
         limit = self._index.slot_limit
         if limit > len(self._alive):
-            self._alive = _grown(self._alive, limit)
+            self._alive, self._same = _grown(self._alive, limit), _grown(self._same, limit)
             self._touched, self._added = _grown(self._touched, limit), _grown(self._added, limit)
             self.columns = {name: _grown(column, limit) for name, column in self.columns.items()}
 
     def _begin(self, slots: Slots) -> None:
         self._alive[slots] = True
+        self._same[slots] = False
         self._touched[slots] = _LONG_AGO
         self._added[slots] = self._clock.now
         self._new_groups[self._layout.places(self._index.hashes[slots])] = True
@@ -137,6 +139,16 @@ class TableSpace:
             self.columns[name][slots] = column
         self.stored_groups[self._layout.places(keys.hashes)] = True
 
+    def bring_back(self, slots: Slots, columns: Mapping[str, Column]) -> None:
+        """Give keys that are new here the accumulators that they have in `ColdKeys`: to remove them is news."""
+        self._added[slots] = _LONG_AGO
+        for name, column in columns.items():
+            self.columns[name][slots] = column
+
+    def same(self, slots: Slots) -> None:
+        """These keys, which were brought back, were not changed: they are in `ColdKeys` as they are here."""
+        self._same[slots] = True
+
     def touch(self, slots: Slots) -> None:
         """These keys were changed. The same slot may come repeatedly."""
         clock = self._clock
@@ -147,6 +159,7 @@ class TableSpace:
         self._touched[fresh] = numbers
         fresh = fresh[self._touched[fresh] == numbers]  # of a slot that came repeatedly, one
         clock.now += len(numbers)
+        self._same[fresh] = False
         self._dirty.append(fresh)
         self._dirty_count += len(fresh)
 
@@ -176,13 +189,38 @@ class TableSpace:
         if len(stored):
             keys = self._index.keys_at(stored)
             self._deleted.append(Deleted(arrow_keys(keys), self._layout.places(keys.hashes)))
+        self._bury(slots)
+
+    def _bury(self, slots: Slots) -> None:
         self._removed_some = True
         self._alive[slots] = False
         self._dead.append(slots)
         self._dead_count += len(slots)
         self._let_go()
 
-    def hurry(self) -> None:
+    def changed_of(self, slots: Slots) -> Slots:
+        """Those of these slots that `ColdKeys` does not have as they are here."""
+        return slots[~self._same[slots]]
+
+    def unsaved(self, namespace: bytes, slots: Slots, cleared: Mask | None) -> FrozenSpace | None:
+        """What the next cut would say of these keys and of all that were removed; it need not say that any more.
+
+        None if that is nothing. It is to be read at once. `cleared` are groups that were emptied before.
+        """
+        few = slots[self._touched[slots] >= self._clock.cut]
+        deleted, self._deleted = self._deleted, []
+        if not len(few) and not deleted and cleared is None:
+            return None
+        self.stored_groups |= self._new_groups
+        changed = Changed([few], {name: column[few] for name, column in self.columns.items()}, False)
+        return FrozenSpace(self._layout, namespace, self._index, changed, deleted, cleared, False)
+
+    def evict(self, slots: Slots) -> None:
+        """These keys, each given once, are in `ColdKeys` from now on; no block has to say anything of that."""
+        self._bury(slots)
+        self._hurry()
+
+    def _hurry(self) -> None:
         """If there are more dead keys than others, read here and now what frozen parts need of them, and free them."""
         if self._dead_count > len(self):
             for ref in self._readers:
@@ -207,12 +245,13 @@ class TableSpace:
         """Whether a key was changed or removed since the last cut."""
         return bool(self._dirty or self._deleted)
 
-    def freeze(self, namespace: bytes, cleared: Mask | None) -> FrozenSpace:
+    def freeze(self, namespace: bytes, cleared: Mask | None, *, all_here: bool) -> FrozenSpace:
         """What changed since the last cut. `cleared` are groups that were emptied before.
 
+        It can only say all there is if all keys of the namespace are in memory.
         The table sets the clock's `cut` when all namespaces are frozen.
         """
-        part = self._changes(namespace, cleared)
+        part = self._changes(namespace, cleared, all_here)
         self.stored_groups |= self._new_groups
         self._new_groups[:] = False
         self._begin_epoch()
@@ -220,9 +259,9 @@ class TableSpace:
         self._readers.append(weakref.ref(part))
         return part
 
-    def _changes(self, namespace: bytes, cleared: Mask | None) -> FrozenSpace:
+    def _changes(self, namespace: bytes, cleared: Mask | None, all_here: bool) -> FrozenSpace:
         # Writing all is better than leaving a few keys to older blocks; copying all is quicker than gathering many.
-        whole = 8 * self._dirty_count >= 7 * len(self) > 0 and not self._removed_some
+        whole = all_here and 8 * self._dirty_count >= 7 * len(self) > 0 and not self._removed_some
         limit = self._index.slot_limit
         if whole or 8 * self._dirty_count > limit:
             slots = [self.slots()] if whole else [self._still_here()] if self._removed_some else self._dirty

@@ -8,7 +8,7 @@ of it is the background's work, in CPU time per changed key. All keys have 80 by
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -35,14 +35,7 @@ _SPEC = TableSpec("totals", {"count": Aggregated(Count()), "sum": Aggregated(Sum
 class NoEntries:
     """A store in which nothing is, and to which nothing comes while memory is ample."""
 
-    def get_many(self, names: Sequence[bytes]) -> list[bytes | None]:
-        """None is there."""
-        return [None] * len(names)
-
     def put(self, name: bytes, payload: bytes) -> None:
-        """Never called."""
-
-    def delete(self, name: bytes) -> None:
         """Never called."""
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
