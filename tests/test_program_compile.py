@@ -212,8 +212,8 @@ def test_the_order_in_which_outputs_were_put_together_changes_nothing() -> None:
     def program(turned: bool) -> Program:
         a, b = clicks("a"), clicks("b")
         echo = a.union(b).map(same).key_by("user").process(Echo, uid="echo").write(Nowhere(), uid="x")
-        raw = a.map(same).write(Nowhere(), uid="y")
-        return raw + echo if turned else echo + raw
+        parts = [echo, a.map(same).write(Nowhere(), uid="y"), a.filter(good).write(Nowhere(), uid="z")]
+        return Program.of(*(reversed(parts) if turned else parts))
 
     assert text_of(program(False).plan()) == text_of(program(True).plan())
 
