@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
+from itertools import pairwise
 from threading import Lock
 
 import numpy as np
@@ -116,9 +117,8 @@ class FrozenSpace:
         """Each group in which something changed, in order, counted from the first of the partition, and its block."""
         block, places = self.sorted()
         encoder = Encoder(block)
-        changed, first = np.unique(places, return_index=True)
-        edges = [*first.tolist(), len(places)]
-        parts = {place: (edges[at], edges[at + 1]) for at, place in enumerate(changed.tolist())}
+        edges = [0, *(np.flatnonzero(places[1:] != places[:-1]) + 1).tolist(), len(places)]
+        parts = {int(places[start]): (start, end) for start, end in pairwise(edges) if start < end}
         for place in sorted(parts.keys() | set(np.flatnonzero(self._cleared).tolist())):
             if place in parts:
                 yield place, encoder.encode(*parts[place], bool(self.whole or self._cleared[place]))
