@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapshot.program.row_class import WrongRow, batch_of, column_problems, row_class, rows_of, shown, values_of
@@ -38,6 +38,7 @@ COLUMNS: dict[str, tuple[pa.DataType, st.SearchStrategy[object]]] = {
 
 
 @pytest.mark.parametrize("name", COLUMNS)
+@settings(max_examples=settings().max_examples // 4)
 @given(data=st.data())
 def test_rows_are_what_arrow_says_and_become_the_same_batch_again(name: str, data: st.DataObject) -> None:
     kind, values = COLUMNS[name]
