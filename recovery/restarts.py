@@ -56,7 +56,10 @@ class Cause(Enum):
 
     PROGRAM = "a function of the program raised an exception"
     UNUSABLE = "the same will happen again"
-    OTHER = "a process, a connection, a disk, a store, a source or a sink failed"
+    CHANNEL = "a channel between two partitions broke"
+    PROCESS = "a process is lost"
+    RESOURCE = "the store, a disk, a source or a sink failed"
+    EPOCHS = "epochs fail again and again"
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,14 +182,14 @@ def run(
     scheme = scheme or Passive()
     coordinator, host = coordinator_options(every, mode, options), host_options(options)
     program.check()
+    launcher = launcher or (LocalProcesses() if spark is None else SparkTasks(spark, options.get("driver_host")))
+    for warning in launcher.check(parallelism + scheme.standbys):
+        print(f"epochcut: {warning}", file=sys.stderr)
     uri = str(checkpoints)
     store = open_store(uri)
     birth = birth_of(store, job, options.get("max_parallelism"))
     check_parallelism(parallelism, birth.max_parallelism)
     plan = program.plan(birth.max_parallelism)
-    launcher = launcher or (LocalProcesses() if spark is None else SparkTasks(spark, options.get("driver_host")))
-    for warning in launcher.check(parallelism + scheme.standbys):
-        print(f"epochcut: {warning}", file=sys.stderr)
     local = Path(options.get("local") or Path(tempfile.gettempdir()) / "epochcut" / birth.job)
     events_file = Path(options.get("events") or local / "events.jsonl")
     settings = JobSettings(

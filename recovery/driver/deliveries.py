@@ -2,19 +2,23 @@
 
 What always holds: rows of a transaction are handed out once in this driver's life; rows without one, whenever they
 come. Readers in any thread wait until there are rows, and are told when there will be no more.
+
+Which transactions to remember: those that the newest complete epoch names, for a roll-back to it commits them again,
+also if they are known to be committed; and those that were delivered since. The caller owes that it drops what an older
+attempt delivers: whatever of that the newest epoch does not name had come before it was complete.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
 from snapshot.host.messages import Delivery
 from snapshot.ids import TransactionId
-from statebackend.ids import NO_EPOCH, Epoch, Uid
+from statebackend.ids import Uid
 
 
 class Deliveries:
@@ -23,7 +27,7 @@ class Deliveries:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._batches: dict[Uid, deque[pa.RecordBatch]] = {}
-        self._seen: dict[TransactionId, Epoch] = {}
+        self._seen: set[TransactionId] = set()
         self._ended = False
         self._rows = 0
 
@@ -32,21 +36,21 @@ class Deliveries:
         """How many rows have come, each once."""
         return self._rows
 
-    def add(self, delivery: Delivery, complete: Epoch | None) -> None:
-        """Rows have come, while `complete` was the last complete epoch, or none was."""
+    def add(self, delivery: Delivery) -> None:
+        """Rows have come, of the current attempt."""
         if delivery.transaction is not None:
             if delivery.transaction in self._seen:
                 return
-            self._seen[delivery.transaction] = complete or NO_EPOCH
+            self._seen.add(delivery.transaction)
         batches = pa.ipc.open_stream(delivery.rows).read_all().to_batches()
         with self._changed:
             self._batches.setdefault(delivery.uid, deque()).extend(batches)
             self._rows += sum(batch.num_rows for batch in batches)
             self._changed.notify_all()
 
-    def committed(self, epoch: Epoch) -> None:
-        """All up to the epoch is committed for good: nobody delivers what belongs to it again."""
-        self._seen = {transaction: known for transaction, known in self._seen.items() if known > epoch}
+    def completed(self, named: Iterable[TransactionId]) -> None:
+        """An epoch is complete that names these transactions."""
+        self._seen.intersection_update(named)
 
     def end(self) -> None:
         """No more rows come."""

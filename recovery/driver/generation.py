@@ -21,7 +21,7 @@ from recovery.driver.endings import End, Endings
 from recovery.driver.epoch_times import EpochTimes
 from recovery.driver.housekeeping import Housekeeping
 from recovery.driver.job import JobSettings
-from recovery.driver.manifests import DriversPart
+from recovery.driver.manifests import DriversPart, transactions_in
 from recovery.driver.placement import place
 from recovery.driver.recovery_clock import RecoveryClock
 from recovery.driver.savepoints import Answer, SavepointWishes
@@ -62,6 +62,8 @@ _ASK_AGAIN: Final = 1.0
 """Seconds until an epoch that is wanted is asked for again after it was given up."""
 _BETTER_CAUSE: Final = 0.3
 """Seconds for which a failure without a cause of its own waits for one that explains it, before the job is given up."""
+_SETTLE: Final = 0.01
+"""Seconds between a broken channel and the next deployment: mostly a process is dead, whose connection says so soon."""
 
 Event = events.CoordinatorEvent[Acknowledgement]
 Instruction = events.CoordinatorInstruction[Acknowledgement]
@@ -277,11 +279,12 @@ class Generation:
         """A process is not there any more."""
         if self._ended:  # it was told to leave
             return
-        partition = None if self._attempt is None else self._attempt.deployed.get(worker)
+        deployed = self._previous if self._attempt is None else self._attempt.deployed
+        partition = deployed.get(worker)
         self._note(log.WorkerLost(at=time.time(), worker=worker, partition=partition, reason=reason))
         if partition is not None and self._attempt is not None:
             why = f"{worker} is lost: {reason}"
-            self._fail(Failure(self._attempt.incarnation, Cause.OTHER, why, partition))
+            self._fail(Failure(self._attempt.incarnation, Cause.PROCESS, why, partition))
 
     def refused(self, peer: str, reason: str) -> None:
         """Somebody was turned away at the driver's port."""
@@ -308,8 +311,8 @@ class Generation:
             case Refusal(peer, reason):
                 self._note(log.PeerRefused(at=time.time(), worker=worker, peer=peer, reason=reason))
             case Delivery():
-                complete = None if self._coordinator is None else self._coordinator.complete
-                self._means.deliveries.add(message, complete)
+                if self._is_current(message.incarnation):
+                    self._means.deliveries.add(message)
             case Hello():
                 raise TypeError("a process says hello once")
             case Restored() | FirstOutput() | WantsSplit() | AllEnded() | Figures():
@@ -379,13 +382,13 @@ class Generation:
     def _judge(self, failure: Failure, verdict: Restart | GiveUp) -> None:
         match verdict:
             case Restart(delay):
-                self._not_before = self._loop.now() + delay / 1000
-                if delay:
-                    self._loop.call_at(self._not_before, self._deploy_if_possible)
+                pause = max(delay / 1000, _SETTLE if failure.cause is Cause.CHANNEL else 0.0)
+                self._not_before = self._loop.now() + pause
+                self._loop.call_at(self._not_before, self._deploy_if_possible)
                 self._tell(events.AttemptBroken(failure.incarnation, str(failure)))
             case GiveUp(reason):
                 error = JobFailed(f"{failure} ({reason})", failure.traceback)
-                if failure.cause is not Cause.OTHER:
+                if failure.cause in (Cause.PROGRAM, Cause.UNUSABLE):
                     self._end(error)
                     return
                 self._giving_up = error
@@ -393,7 +396,7 @@ class Generation:
 
     def _explain(self, failure: Failure) -> None:
         """The job is being given up, and this says why better than what was known."""
-        if failure.cause is not Cause.OTHER:
+        if failure.cause in (Cause.PROGRAM, Cause.UNUSABLE):
             self._end(JobFailed(str(failure), failure.traceback))
 
     # --- the coordinator ----------------------------------------------------------------------------------------------
@@ -478,7 +481,7 @@ class Generation:
         """The coordinator itself broke an attempt, as too many epochs failed: that counts as any failure does."""
         broken = Incarnation(next_one.generation, Attempt(next_one.attempt - 1))
         if self._over_incarnation is None or self._over_incarnation < broken:
-            failure = Failure(broken, Cause.OTHER, "more epochs in a row failed than are tolerated")
+            failure = Failure(broken, Cause.EPOCHS, "more epochs in a row failed than are tolerated")
             self._over_incarnation = broken
             self._clock.detected(self._now_ms())
             verdict = self._limit.failed(self._now(), failure)
@@ -539,6 +542,8 @@ class Generation:
         match said:
             case PublicationDone(state=state, pinned=pinned):
                 self._limit.completed()
+                named = transactions_in(self._the_tree.manifest(epoch))
+                self._means.deliveries.completed(one for some in named.values() for one in some)
                 self._note(self._times.completed(epoch, self._now_ms(), time.time()))
                 self._tell(events.Published(epoch))
                 if pinned:
@@ -553,7 +558,6 @@ class Generation:
         if isinstance(said, BaseException):
             self._journal_failed(said)
             return
-        self._means.deliveries.committed(epoch)
         self._note(log.EpochCommitted(at=time.time(), epoch=epoch))
         self._end_if_reached(said)
 
@@ -652,6 +656,8 @@ def _failure_of(message: Failed) -> Failure:
             cause = Cause.PROGRAM
         case FailureKind.UNUSABLE:
             cause = Cause.UNUSABLE
-        case FailureKind.CHANNEL | FailureKind.RESOURCE:
-            cause = Cause.OTHER
+        case FailureKind.CHANNEL:
+            cause = Cause.CHANNEL
+        case FailureKind.RESOURCE:
+            cause = Cause.RESOURCE
     return Failure(message.incarnation, cause, message.reason, message.partition, message.uid, message.traceback)
