@@ -174,7 +174,8 @@ class Decoder:
             raise self._refusal(UnknownVersion, f"version {version}; this program speaks version {VERSION}")
         if _CHECKSUM.unpack_from(header, _UNCHECKED.size)[0] != zlib.crc32(header[: _UNCHECKED.size]):
             raise self._refusal(DamagedFrame, "the checksum of the header does not match")
-        self._check_sender(Incarnation(Generation(generation), Attempt(attempt)))
+        if generation != self._incarnation.generation or attempt != self._incarnation.attempt:
+            raise self._foreign(Incarnation(Generation(generation), Attempt(attempt)))
         if kind == _Kind.DATA and not mode and not flag and value > 0:
             if value > self._max_frame:
                 raise self._refusal(OverLong, f"data of {value} bytes; a frame has at most {self._max_frame}")
@@ -200,11 +201,10 @@ class Decoder:
             case _:
                 raise self._refusal(UnknownKind, f"kind {kind}")
 
-    def _check_sender(self, sender: Incarnation) -> None:
+    def _foreign(self, sender: Incarnation) -> WireError:
         if sender < self._incarnation:
-            raise self._refusal(FromZombie, f"sent by {sender}, which was replaced; we are {self._incarnation}")
-        if sender > self._incarnation:
-            raise self._refusal(WeAreTheZombie, f"sent by {sender}; we are {self._incarnation} and have been replaced")
+            return self._refusal(FromZombie, f"sent by {sender}, which was replaced; we are {self._incarnation}")
+        return self._refusal(WeAreTheZombie, f"sent by {sender}; we are {self._incarnation} and have been replaced")
 
     def _check_whole(self) -> None:
         if self._broken:
