@@ -79,7 +79,7 @@ def test_a_merge_keeps_of_each_key_what_was_said_last(written: list[tuple[Rows, 
                 expected.pop(key, None)
             else:
                 expected[key] = count
-    merged = merge([encode(block(rows, whole)) for rows, whole in written], PLACE)
+    merged = next(merge([encode(block(rows, whole)) for rows, whole in written], PLACE), None)
     if merged is None:
         assert expected == {}
     else:
@@ -89,7 +89,15 @@ def test_a_merge_keeps_of_each_key_what_was_said_last(written: list[tuple[Rows, 
 
 
 def test_a_merge_of_what_was_cleared_leaves_nothing() -> None:
-    assert merge([encode(block([(b"a", 1)])), encode(CLEAR)], PLACE) is None
+    assert list(merge([encode(block([(b"a", 1)])), encode(CLEAR)], PLACE)) == []
+
+
+def test_many_keys_are_merged_into_several_blocks_of_which_none_is_large() -> None:
+    rows: list[tuple[bytes | None, int | None]] = [(b"%d" % number, number) for number in range(20_000)]
+    merged = [decode(payload, PLACE) for payload in merge([encode(block(rows[:9_000])), encode(block(rows))], PLACE)]
+    assert len(merged) == 3
+    assert {key for part in merged for key in part.keys.to_pylist()} == {key for key, _ in rows}
+    assert sum(len(part.keys) for part in merged) == len(rows)
 
 
 def test_keys_of_equal_length_take_no_offsets() -> None:
@@ -149,7 +157,7 @@ def test_what_is_no_block_is_refused(payload: bytes) -> None:
 def test_blocks_with_different_columns_are_not_merged() -> None:
     other = Block(block([(b"a", 1)]).keys, {"m.count": np.array([1])})
     with pytest.raises(DamagedBlock, match="different columns"):
-        merge([encode(other), encode(block([(b"a", 1)]))], PLACE)
+        list(merge([encode(other), encode(block([(b"a", 1)]))], PLACE))
 
 
 def test_a_person_is_told_state_group_namespace_and_epoch() -> None:

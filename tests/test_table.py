@@ -291,8 +291,11 @@ def consolidated(written: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     alike: dict[bytes, list[bytes]] = {}
     for name in sorted(written):
         alike.setdefault(entries.block_place(name), []).append(name)
-    merged = {names[-1]: blocks.merge([written[name] for name in names], "a test") for names in alike.values()}
-    return {name: payload for name, payload in merged.items() if payload is not None}
+    return {
+        names[-1]: payload
+        for names in alike.values()
+        for payload in blocks.merge([written[name] for name in names], "a test")
+    }
 
 
 TestTableMachine = TableMachine.TestCase

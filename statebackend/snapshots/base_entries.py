@@ -48,5 +48,8 @@ def _joined(
     group, state, _ = entries.parse_head(newest)
     namespace, _ = entries.parse_block(newest)
     merged = merge([payload for _, payload in run], where(tables[state], newest))
-    if merged is not None:
-        yield entries.block(group, state, namespace, epoch_number, of_base=True), merged
+    for part, payload in enumerate(merged):
+        if part:
+            yield entries.base_part(group, state, namespace, epoch_number, part), payload
+        else:
+            yield entries.block(group, state, namespace, epoch_number, of_base=True), payload

@@ -8,7 +8,7 @@ say does not count any more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,6 +31,9 @@ _WHOLE: Final = b"epochcut.whole"
 _VERSION: Final = 1
 _AS_USUAL: Final = ipc.IpcWriteOptions()
 """Made once: without it, Arrow looks into the environment for each block."""
+
+_MERGED_ROWS: Final = 1 << 13
+"""So many rows a block has at most that several were merged into."""
 
 _IN_THIS_THREAD: Final = ipc.IpcReadOptions(use_threads=False)
 """A block is small: to wake other threads for it takes longer than to read it."""
@@ -133,13 +136,16 @@ def is_whole(payload: bytes, place: str) -> bool:
         raise DamagedBlock(f"a block is damaged ({place}): {error}; restore an older epoch") from error
 
 
-def merge(payloads: Sequence[bytes], place: str) -> bytes | None:
-    """One block that says what these say, given from the oldest to the newest; None if no key is left.
+def merge(payloads: Sequence[bytes], place: str) -> Iterator[bytes]:
+    """Blocks that say what these say, given from the oldest to the newest; none if no key is left.
 
-    The result says nothing about deleted keys: it may only stand where nothing older is.
+    No two of them speak of one key, and none is large. They say nothing about deleted keys: they may only stand where
+    nothing older is.
     """
     merged = combined([decode(payload, place) for payload in payloads], place)
-    return encode(merged) if len(merged.keys) else None
+    encoder = Encoder(merged)
+    for start in range(0, len(merged.keys), _MERGED_ROWS):
+        yield encoder.encode(start, min(start + _MERGED_ROWS, len(merged.keys)), False)
 
 
 def combined(blocks: Sequence[Block], place: str) -> Block:

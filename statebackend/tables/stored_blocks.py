@@ -58,7 +58,7 @@ class StoredBlocks:
         """What counts of a group's blocks, with their namespaces, many in one: of a key, what comes last is right."""
         few = self.few(place, _JOINED)
         if few is not None:
-            yield from ((namespace, _joined(blocks)) for namespace, blocks in few.items() if blocks)
+            yield from ((namespace, in_one(blocks)) for namespace, blocks in few.items() if blocks)
             return
         some: dict[bytes, list[Block]] = {}
         rows = 0
@@ -66,9 +66,9 @@ class StoredBlocks:
             some.setdefault(namespace, []).append(block)
             rows += len(block.keys)
             if rows >= _JOINED:
-                yield from ((namespace, _joined(blocks)) for namespace, blocks in some.items())
+                yield from ((namespace, in_one(blocks)) for namespace, blocks in some.items())
                 some, rows = {}, 0
-        yield from ((namespace, _joined(blocks)) for namespace, blocks in some.items())
+        yield from ((namespace, in_one(blocks)) for namespace, blocks in some.items())
 
     def _each(self, place: int) -> Iterator[tuple[bytes, Block]]:
         """What counts of a group's blocks, one after the other, however many; those of a namespace oldest first."""
@@ -109,7 +109,7 @@ def misplaced(at: str) -> DamagedBlock:
     return DamagedBlock(f"a block has keys of another key group or type ({at}); restore an older epoch")
 
 
-def _joined(blocks: Sequence[Block]) -> Block:
+def in_one(blocks: Sequence[Block]) -> Block:
     """The rows of all of them, one after the other."""
     if len(blocks) == 1:
         return blocks[0]

@@ -21,10 +21,10 @@ from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import KeyColumn
 from statebackend.keys.types import KeyType
 from statebackend.tables.aggregations import Slots
-from statebackend.tables.blocks import Block, Column, arrow_keys, combined, hashed, joined
+from statebackend.tables.blocks import Block, Column, arrow_keys, hashed, joined
 from statebackend.tables.cold_keys import ColdKeys
 from statebackend.tables.frozen_table import FrozenTable
-from statebackend.tables.stored_blocks import Entries, StoredBlocks, misplaced
+from statebackend.tables.stored_blocks import Entries, StoredBlocks, in_one, misplaced
 from statebackend.tables.table_space import TableSpace, TouchClock
 from statebackend.tables.table_spec import EXPIRES, Layout, TableError, TableSpec, column_of
 from statebackend.tables.turns import Turns
@@ -324,15 +324,21 @@ class Table:
             rows += sum(len(block.keys) for blocks in group.values() for block in blocks)
             number += 1
         for namespace, blocks in found.items():
-            at = f"state {self.spec.name!r}, key groups {(self._layout.groups.first + places[:number]).tolist()}"
-            block = combined(blocks, at)
-            if len(block.keys):
-                keys = hashed(block.keys, self._layout.key_type)
-                if not np.isin(self._layout.places(keys.hashes), places[:number]).all():
-                    raise misplaced(at)
-                self._space(namespace).load(keys, block.columns)
-                self._size += len(keys)
+            if blocks:
+                self._take_in(namespace, in_one(blocks), places, number)
         return number
+
+    def _take_in(self, namespace: bytes, block: Block, places: NDArray[np.int64], number: int) -> None:
+        """Take rows of the first of these groups into memory."""
+        keys = hashed(block.keys, self._layout.key_type)
+        if not np.isin(self._layout.places(keys.hashes), places[:number]).all():
+            groups = (self._layout.groups.first + places[:number]).tolist()
+            raise misplaced(f"state {self.spec.name!r}, key groups {groups}")
+        space = self._space(namespace)
+        before = len(space)
+        # The others are about as large as these.
+        space.load(keys, block, min(len(keys) * len(places) // number, self._max_slots - self._size))
+        self._size += len(space) - before
 
     def _load_cold(self, places: NDArray[np.int64]) -> None:
         """Take groups that memory has no room for to the disk, some blocks at a time, however many there are."""

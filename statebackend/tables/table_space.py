@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from statebackend.keys.columns import KeyColumn
 from statebackend.tables.aggregations import Slots
-from statebackend.tables.blocks import Column, arrow_keys
+from statebackend.tables.blocks import Block, Column, arrow_keys
 from statebackend.tables.frozen_table import Changed, Deleted, FrozenSpace
 from statebackend.tables.slot_index import ABSENT, SlotIndex
 from statebackend.tables.table_spec import Layout
@@ -131,13 +131,21 @@ class TableSpace:
         for name, accumulator in self._layout.columns.items():
             self.columns[name][slots] = accumulator.initial
 
-    def load(self, keys: KeyColumn, columns: Mapping[str, Column]) -> None:
-        """Take keys, none of which is here, from stored blocks: they are not changed, and removing them is news."""
+    def load(self, keys: KeyColumn, block: Block, coming: int) -> None:
+        """Take what a block says of keys, which are not here: of a key that is repeated, the last.
+
+        They are not changed by that, and removing them is news. So many keys are still to come, about, these included.
+        """
+        self._index.reserve(coming)
         slots, _ = self.find_or_add(keys)
         self._added[slots] = _LONG_AGO
-        for name, column in columns.items():
+        for name, column in block.columns.items():
             self.columns[name][slots] = column
         self.stored_groups[self._layout.places(keys.hashes)] = True
+        if block.deleted is not None:
+            last = np.empty(self._index.slot_limit, dtype=np.bool_)
+            last[slots] = block.deleted  # numpy keeps the last of several
+            self._bury(np.unique(slots[last[slots]]))
 
     def bring_back(self, slots: Slots, columns: Mapping[str, Column]) -> None:
         """Give keys that are new here the accumulators that they have in `ColdKeys`: to remove them is news."""
