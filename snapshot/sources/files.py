@@ -1,0 +1,140 @@
+"""Files of a folder, local or remote: each is a split, read from an exact position and never twice.
+
+What always holds: a file is known by its path below the folder, and read once; what it is must not change while the
+job has not finished it, and if it does, the job says so instead of giving other rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+import fsspec
+import pyarrow as pa
+from fsspec import AbstractFileSystem
+
+from snapshot.program.durations import Duration, milliseconds
+from snapshot.program.source import Reader, SourceError, SourceVanished, SplitContext
+from snapshot.sources.file_readers import LineReader, ParquetReader
+from snapshot.sources.location import everywhere
+from snapshot.sources.stored_file import StoredFile
+
+FileFormat: TypeAlias = Literal["parquet", "jsonl", "csv", "text"]
+
+FORMATS: Final = ("parquet", "jsonl", "csv", "text")
+TEXT: Final = pa.schema([pa.field("line", pa.string())])
+"""The schema of text, unless the column is to have another name."""
+_PATTERN = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """A source of the rows in a file, in all files below a folder, or in those that a pattern such as `in/*.csv` names.
+
+    `uri` is a path or an fsspec URI. The columns are those of `schema`, by name; others in the files are left out.
+    Formats: Parquet; JSON lines and CSV (UTF-8, the first line names the columns, an empty value is null, `""` is an
+    empty text, no line breaks in values); text, whose rows are lines. The latter three may be compressed (`.gz`,
+    `.bz2`, `.xz`); then going on in the middle reads up to there first.
+
+    With `grows`, which says how often to look, files that appear later are read as well, and the job does not end. A
+    file must appear as a whole, under its final name, by a rename; and stay as it is until the job has finished it.
+    Names that begin with `.` or `_`, of files or of folders above them, are for what is being written: they are
+    ignored.
+    """
+
+    uri: str
+    format: FileFormat = "parquet"
+    schema: pa.Schema = TEXT
+    grows: Duration | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "uri", everywhere(self.uri))
+        if self.grows is not None:
+            milliseconds(self.grows)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether no files come later."""
+        return self.grows is None
+
+    @property
+    def blocking(self) -> bool:
+        """Files are read by a thread of their own."""
+        return True
+
+    @property
+    def on_demand(self) -> bool:
+        """A partition takes the next file when it has finished one."""
+        return True
+
+    @property
+    def discover_every(self) -> float | None:
+        """How often to look for new files, in seconds."""
+        return None if self.grows is None else milliseconds(self.grows) / 1000
+
+    def check(self) -> Sequence[str]:
+        """An unknown format, or a schema that it cannot give."""
+        if self.format not in FORMATS:
+            return [f"files of format {self.format!r} cannot be read; known are {', '.join(FORMATS)}"]
+        types = [field.type for field in self.schema]
+        if self.format == "text" and not (len(types) == 1 and pa.types.is_string(types[0])):
+            return [f"text has one column, of strings; the schema has {', '.join(map(str, self.schema)) or 'none'}"]
+        if self.format != "text" and self.schema is TEXT:
+            return [f"files of format {self.format} need a schema: the columns to read, and their types"]
+        return [
+            f"CSV has no values for the column {field.name!r} of {field.type}; read it as a string, or not at all"
+            for field in self.schema
+            if self.format == "csv" and pa.types.is_nested(field.type)
+        ]
+
+    def discover(self, parallelism: int) -> Sequence[str]:  # noqa: ARG002
+        """The paths of all files there are now, below the folder. `SourceVanished` if a source that does not grow has
+        none.
+        """
+        files, path = self._open_system()
+        try:
+            files.invalidate_cache()
+            found = self._find(files, path)
+        except FileNotFoundError:
+            found = []
+        except OSError as error:
+            raise SourceError(f"the files at {self.uri} cannot be listed: {error}") from error
+        if not found and self.grows is None:
+            raise SourceVanished(
+                f"there is no file at {self.uri}; check the path, or say grows='5s' if files will appear later"
+            )
+        return found
+
+    def open(self, context: SplitContext) -> Reader:
+        """Read a file."""
+        files, path = self._open_system()
+        is_file = context.split == path.rpartition("/")[2] and not files.isdir(path)
+        stored = StoredFile(files, path if is_file else f"{_base(path)}/{context.split}", context)
+        if self.format == "parquet":
+            return ParquetReader(stored, self.schema)
+        return LineReader(stored, self.format, self.schema)
+
+    def _open_system(self) -> tuple[AbstractFileSystem, str]:
+        try:
+            files, path = fsspec.core.url_to_fs(self.uri)
+        except (ImportError, ValueError) as error:
+            raise SourceError(f"the files at {self.uri} cannot be reached: {error}") from error
+        return files, str(path).rstrip("/")
+
+    def _find(self, files: AbstractFileSystem, path: str) -> list[str]:
+        if _PATTERN & set(path):
+            paths = [found for found in files.glob(path) if files.isfile(found)]
+        elif files.isfile(path):
+            return [path.rpartition("/")[2]]
+        else:
+            paths = files.find(path)
+        names = (str(found)[len(_base(path)) + 1 :] for found in paths)
+        return sorted(name for name in names if not any(part.startswith((".", "_")) for part in name.split("/")))
+
+
+def _base(path: str) -> str:
+    """The folder to which names are relative: that above the first part with a pattern."""
+    parts = path.split("/")
+    fixed = next((place for place, part in enumerate(parts) if _PATTERN & set(part)), len(parts))
+    return "/".join(parts[:fixed])
