@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from snapshot.sources.collection import EOF as EOF
     from snapshot.sources.collection import PAUSE as PAUSE
     from snapshot.sources.collection import Collection as Collection
+    from snapshot.sources.files import Files as Files
     from snapshot.sources.generate import Generate as Generate
 
 _HOME = {
@@ -47,6 +48,7 @@ _HOME = {
     "sinks.driver_sink": ("ToDriver",),
     "sinks.file_sink": ("ToFiles",),
     "sources.collection": ("ABORT", "Collection", "EOF", "PAUSE"),
+    "sources.files": ("Files",),
     "sources.generate": ("Generate",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
