@@ -34,7 +34,14 @@ def test_each_figure_is_one_line_of_json_and_its_value_the_median_of_its_runs(
     out, err = capsys.readouterr()
     figures = [json.loads(line) for line in out.splitlines()]
     assert all(figure.keys() == FIELDS for figure in figures)
-    assert {figure["workload"] for figure in figures} == {"coordinator", "alignment", "slots", "table", "state"}
+    assert {figure["workload"] for figure in figures} == {
+        "coordinator",
+        "alignment",
+        "channels",
+        "slots",
+        "table",
+        "state",
+    }
     assert all(min(figure["runs"]) <= figure["value"] <= max(figure["runs"]) for figure in figures)
     assert "alignment: parallelism 2" in err
 

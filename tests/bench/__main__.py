@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tests.bench import (
     alignment,
+    channels,
     coordinator,
     slots,
     state_memory,
@@ -52,6 +53,7 @@ def _workloads(*, small: bool = False, write: bool = False) -> Workloads:
     return {
         coordinator.WORKLOAD: lambda: coordinator.figures(sizes),
         alignment.WORKLOAD: lambda: alignment.figures(rows, alignment.RESULTS if write else None),
+        channels.WORKLOAD: lambda: channels.figures(channels.SMALL if small else channels.FULL),
         slots.WORKLOAD: lambda: slots.figures(_FEW_KEYS if small else slots.KEYS),
         table.WORKLOAD: lambda: table.figures(_FEW_KEYS if small else table.KEYS),
         "state/throughput": lambda: state_throughput.figures(
