@@ -69,12 +69,12 @@ def test_each_row_gives_what_its_key_has_come_to(
                 snapshot = harness.cut()
 
 
-def test_a_result_that_is_no_row_is_told_with_function_key_and_rows(tmp_path: Path) -> None:
+def test_a_result_that_is_no_row_is_told_with_the_function_and_its_rows(tmp_path: Path) -> None:
     with OperatorHarness(operator(lambda a, b: {"user": a.user, "total": 1}), tmp_path) as harness:
         harness.rows([("a", 1, None)], [0])
         with pytest.raises(NotEncodable, match="has no field total") as raised:
             harness.rows([("a", 2, None)], [0])
-        assert "for the key 'a'" in raised.value.__notes__[0]
+        assert raised.value.__notes__[0].startswith("in reduce(lambda), for the row Row(user='a', amount=2")
 
 
 def test_what_cannot_be_kept_is_found_without_running() -> None:

@@ -103,7 +103,7 @@ class _Reducing:
             row.prefetch(some)
             for key, event in zip(some, islice(events, len(some)), strict=True):
                 set_key(key)
-                reduced = fold(key, row.get(), event)
+                reduced = fold(row.get(), event)
                 row.set(reduced)
                 results.append(reduced)
         self._emit(Rows(batch_of(results, self._plan.output, self._plan.label), rows.times))
@@ -131,10 +131,10 @@ class Fold:
         self._function, self._label = function, label
         self._codec = row_codec(schema)
 
-    def __call__(self, key: object, before: Row | None, row: Row) -> Row:
-        """What the key has come to with this row."""
+    def __call__(self, before: Row | None, row: Row) -> Row:
+        """What a key has come to with this row."""
         try:
             return accepted(self._codec, row if before is None else self._function(before, row), self._label)
         except Exception as error:
-            error.add_note(f"in {self._label}, for the key {shown(key)}, the row {shown(row)} after {shown(before)}")
+            error.add_note(f"in {self._label}, for the row {shown(row)} after {shown(before)}")
             raise

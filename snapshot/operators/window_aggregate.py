@@ -18,6 +18,8 @@ from snapshot.operators.aggregated import (
     read_columns,
     result_fields,
 )
+from snapshot.operators.session_contents import SessionTotals, totals_codec
+from snapshot.operators.session_operator import SessionOperator, session_states
 from snapshot.operators.window_kinds import Session, Window
 from snapshot.operators.window_operator import Lateness, WindowOperator
 from snapshot.operators.windowed import END, SPAN_FIELDS, START, is_timed, late_side, span_arrays, window_problems
@@ -25,6 +27,7 @@ from snapshot.program.operator import Input, Operator, OperatorContext
 from snapshot.program.rows import Rows, keys_in
 from statebackend.states.declarations import Declaration
 from statebackend.states.namespaces import Window as Span
+from statebackend.tables.aggregations import Merging
 from statebackend.tables.table import Table
 from statebackend.tables.table_spec import Aggregated
 from statebackend.tables.turns import last_rows
@@ -61,7 +64,9 @@ class WindowAggregate:
 
     @property
     def states(self) -> Mapping[str, Declaration[Any]]:
-        """One table."""
+        """One table; for sessions their accumulators by key."""
+        if isinstance(self.window, Session):
+            return session_states(self.window, totals_codec(self.outputs))
         return {_TOTALS: declared(self.outputs)}
 
     @property
@@ -85,12 +90,25 @@ class WindowAggregate:
             *window_problems(self.window, self.input, self.lateness_ms, self.late),
             *key_problems(self.input),
             *output_problems(self.outputs, self.input, (*self.input.keys, START, END)),
+            *self._merge_problems(),
+        ]
+
+    def _merge_problems(self) -> list[str]:
+        if not isinstance(self.window, Session):
+            return []
+        return [
+            f"{name}: {one.aggregation.name} has no method merge(accumulators, into, others), which sessions need"
+            for name, one in self.outputs.items()
+            if not isinstance(one.aggregation, Merging)
         ]
 
     def open(self, context: OperatorContext) -> Operator:
         """Open it in a partition."""
-        assert not isinstance(self.window, Session)
-        return WindowOperator(self.window, Lateness(self.lateness_ms, self.late), _Totals(self, context), context)
+        lateness = Lateness(self.lateness_ms, self.late)
+        if isinstance(self.window, Session):
+            contents = SessionTotals(self.outputs, self.input, self.output, self.timed, context.emit)
+            return SessionOperator(self.window, lateness, contents, self.input, context)
+        return WindowOperator(self.window, lateness, _Totals(self, context), context)
 
 
 class _Totals:

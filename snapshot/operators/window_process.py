@@ -11,6 +11,8 @@ import pyarrow as pa
 from snapshot.operators.aggregated import key_problems
 from snapshot.operators.keyed_function import KeyedFunction, has_timers, keys_of
 from snapshot.operators.row_state import row_codec, row_problems
+from snapshot.operators.session_contents import SessionRows, rows_codec
+from snapshot.operators.session_operator import SessionOperator, session_states
 from snapshot.operators.window_calls import WindowCalls, WindowFunction
 from snapshot.operators.window_keys import KEYS, KEYS_DECLARED, WindowKeys
 from snapshot.operators.window_kinds import Session, Window
@@ -54,7 +56,10 @@ class WindowProcess:
     @property
     def states(self) -> Mapping[str, Declaration[Any]]:
         """What the class declares, and the rows of the windows."""
-        return {**self.function.states(), KEYS: KEYS_DECLARED, _ROWS: ListOf(row_codec(self.input.schema))}
+        row = row_codec(self.input.schema)
+        if isinstance(self.window, Session):
+            return {**self.function.states(), **session_states(self.window, rows_codec(row))}
+        return {**self.function.states(), KEYS: KEYS_DECLARED, _ROWS: ListOf(row)}
 
     @property
     def timed(self) -> bool:
@@ -92,21 +97,24 @@ class WindowProcess:
 
     def open(self, context: OperatorContext) -> Operator:
         """Open it in a partition."""
-        assert not isinstance(self.window, Session)
-        contents = _Kept(self, context)
-        return WindowOperator(self.window, Lateness(self.lateness_ms, self.late), contents, context)
+        lateness = Lateness(self.lateness_ms, self.late)
+        calls = WindowCalls(self.function, self.output, self.sides, self.label, self.timed, context)
+        if isinstance(self.window, Session):
+            contents = SessionRows(calls, row_codec(self.input.schema))
+            return SessionOperator(self.window, lateness, contents, self.input, context)
+        return WindowOperator(self.window, lateness, _Kept(self, calls, context), context)
 
 
 class _Kept:
     """The rows of all windows: a list in the namespace of the window for each key."""
 
-    def __init__(self, plan: WindowProcess, context: OperatorContext) -> None:
+    def __init__(self, plan: WindowProcess, calls: WindowCalls, context: OperatorContext) -> None:
         self._plan, self._state = plan, context.state
         self._keys = WindowKeys(plan.input, context)
         self._rows: ListState[Row] = context.state[_ROWS]
         self._codec = row_codec(plan.input.schema)
-        self._calls = WindowCalls(plan.function, plan.output, plan.sides, plan.label, plan.timed, context)
-        self.advance, self.close = self._calls.at, self._calls.close
+        self._calls = calls
+        self.advance, self.close = calls.at, calls.close
 
     def windows(self) -> Iterator[Span]:
         """Those that have keys."""

@@ -13,6 +13,8 @@ from snapshot.operators.aggregated import key_problems
 from snapshot.operators.keyed_function import keys_of
 from snapshot.operators.reduce import Fold, ReduceRows
 from snapshot.operators.row_state import row_codec, row_problems
+from snapshot.operators.session_contents import SessionRow
+from snapshot.operators.session_operator import SessionOperator, session_states
 from snapshot.operators.window_keys import KEYS, KEYS_DECLARED, WindowKeys
 from snapshot.operators.window_kinds import Session, Window
 from snapshot.operators.window_operator import Lateness, WindowOperator
@@ -32,6 +34,7 @@ _ROWS: Final = "rows of windows"
 class WindowReduce:
     """What a function makes of the rows of a key in a window, in the order in which they come; see `Reduce`.
 
+    Where a row joins two sessions, the function is called with what each of them has come to.
     Rows that are late are dealt with as in `WindowAggregate`.
     """
 
@@ -54,7 +57,10 @@ class WindowReduce:
     @property
     def states(self) -> Mapping[str, Declaration[Any]]:
         """A row of each key and window."""
-        return {KEYS: KEYS_DECLARED, _ROWS: Value(row_codec(self.input.schema))}
+        row = row_codec(self.input.schema)
+        if isinstance(self.window, Session):
+            return session_states(self.window, row)
+        return {KEYS: KEYS_DECLARED, _ROWS: Value(row)}
 
     @property
     def output(self) -> pa.Schema:
@@ -81,8 +87,12 @@ class WindowReduce:
 
     def open(self, context: OperatorContext) -> Operator:
         """Open it in a partition."""
-        assert not isinstance(self.window, Session)
-        return WindowOperator(self.window, Lateness(self.lateness_ms, self.late), _Reduced(self, context), context)
+        lateness = Lateness(self.lateness_ms, self.late)
+        if isinstance(self.window, Session):
+            fold = Fold(self.function, self.input.schema, self.label)
+            contents = SessionRow(fold, self.input, self.label, self.timed, context.emit)
+            return SessionOperator(self.window, lateness, contents, self.input, context)
+        return WindowOperator(self.window, lateness, _Reduced(self, context), context)
 
 
 class _Reduced:
@@ -107,7 +117,7 @@ class _Reduced:
         row.prefetch(keys)
         for key, event in zip(keys, rows_of(rows.batch), strict=True):
             set_key(key)
-            row.set(fold(key, row.get(), event))
+            row.set(fold(row.get(), event))
         if again:
             self._give(window, [keys[at] for at in last.tolist()])
 

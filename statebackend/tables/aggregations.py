@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -84,6 +84,17 @@ class Aggregation(Protocol):
         """The results of these keys, of the same type each time, also for no key at all."""
 
 
+@runtime_checkable
+class Merging(Protocol):
+    """An aggregation whose accumulators can be merged, as windows of sessions need it."""
+
+    def merge(self, accumulators: Accumulators, into: Slots, others: Slots) -> None:
+        """Slot `into[i]` has seen, behind its own values, also those that slot `others[i]` has seen.
+
+        No slot comes twice, in whichever of the two.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Count:
     """How many rows a key has, or of an input column how many values that are not null. Wraps at 2**63."""
@@ -115,6 +126,11 @@ class Count:
         after = total[slot] + _seen_of(values, count)
         total[slot] = after[-1]
         return pa.array(after)
+
+    def merge(self, accumulators: Accumulators, into: Slots, others: Slots) -> None:
+        """See `Merging`."""
+        count = accumulators["count"]
+        count[into] += count[others]
 
     def result(self, accumulators: Accumulators, slots: Slots) -> pa.Array:
         """64-bit integers, none of them null."""
@@ -174,6 +190,13 @@ class _OfNumbers(ABC):
             after = np.concatenate((value[slot : slot + 1], self._after_each(value[slot], known, numbers)))
         value[slot], seen[slot] = after[-1], known or len(numbers) > 0
         return pa.array(after[read], mask=(read == 0) & (not known))
+
+    def merge(self, accumulators: Accumulators, into: Slots, others: Slots) -> None:
+        """See `Merging`: what the others have come to is folded in as one value is."""
+        value, seen = accumulators["value"], accumulators["seen"]
+        some = seen[others] != 0
+        with _QUIET():
+            self._fold(value, seen, into[some], value[others[some]])
 
     def result(self, accumulators: Accumulators, slots: Slots) -> pa.Array:
         """64-bit integers or floats, as declared; null for a key that has seen no value."""
@@ -321,6 +344,13 @@ class Mean:
         counts = number[slot] + read
         total[slot], number[slot] = sums[-1], counts[-1]
         return pa.array(sums[read] / np.maximum(counts, 1), mask=counts == 0)
+
+    def merge(self, accumulators: Accumulators, into: Slots, others: Slots) -> None:
+        """See `Merging`."""
+        total, number = accumulators["sum"], accumulators["count"]
+        with _QUIET():
+            total[into] += total[others]
+        number[into] += number[others]
 
     def result(self, accumulators: Accumulators, slots: Slots) -> pa.Array:
         """64-bit floats; null for a key that has seen no value."""

@@ -1,0 +1,174 @@
+"""What sessions come to: aggregates, a reduced row, or all of their rows.
+
+What always holds: rows count in the order in which they came; where a row joins two sessions, what the earlier one had
+come to counts first, then that of the later one, then the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from snapshot.operators.aggregated import key_fields, read_columns
+from snapshot.operators.reduce import Fold
+from snapshot.operators.sequence_codec import SequenceCodec
+from snapshot.operators.session_operator import Given
+from snapshot.operators.window_calls import WindowCalls
+from snapshot.operators.windowed import SPAN_FIELDS
+from snapshot.program.operator import Emit, Input
+from snapshot.program.row_class import Row, batch_of, rows_of
+from snapshot.program.rows import Rows
+from statebackend.states.codec_shapes import TupleCodec
+from statebackend.states.codecs import Codec, FloatCodec, IntCodec
+from statebackend.tables.aggregations import Accumulators, Merging
+from statebackend.tables.table_spec import Aggregated
+
+Totals: TypeAlias = "tuple[int | float, ...]"
+"""The accumulators of a session, of one output after the other."""
+
+
+def totals_codec(outputs: Mapping[str, Aggregated]) -> Codec[Any]:
+    """How accumulators are kept."""
+    parts: list[Any] = [
+        FloatCodec() if one.dtype.kind == "f" else IntCodec()
+        for aggregated in outputs.values()
+        for one in aggregated.aggregation.accumulators.values()
+    ]
+    return TupleCodec(parts)
+
+
+def rows_codec(row: Codec[Row]) -> Codec[Any]:
+    """How all rows of a session are kept."""
+    return SequenceCodec(row)
+
+
+class SessionTotals:
+    """Aggregates of sessions."""
+
+    def __init__(
+        self, outputs: Mapping[str, Aggregated], input: Input, output: pa.Schema, timed: bool, emit: Emit
+    ) -> None:
+        self._outputs, self._input, self._output, self._timed, self._emit = outputs, input, output, timed, emit
+
+    def merged(self, rows: Rows, groups: NDArray[np.int64], kept: Sequence[Sequence[Totals]]) -> list[Totals]:
+        """See `SessionContents`. There is no Python for each row."""
+        count = len(kept)
+        columns = read_columns(self._outputs, rows.batch)
+        before = [totals for some in kept for totals in some]
+        sizes = np.array([len(some) for some in kept])
+        group = np.repeat(np.arange(count), sizes)
+        turn = np.arange(len(before)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        merged: list[list[int | float]] = []
+        at = 0
+        for one in self._outputs.values():
+            aggregation = one.aggregation
+            accumulators = {
+                name: np.full(count + len(before), kind.initial, dtype=kind.dtype)
+                for name, kind in aggregation.accumulators.items()
+            }
+            for column in accumulators.values():
+                column[count:] = [totals[at] for totals in before]
+                column[group[turn == 0]] = column[count:][turn == 0]
+                at += 1
+            if isinstance(aggregation, Merging):
+                for later in range(1, int(sizes.max(initial=0))):
+                    which = np.flatnonzero(turn == later)
+                    aggregation.merge(accumulators, group[which], count + which)
+            aggregation.update(accumulators, groups, None if one.column is None else columns[one.column])
+            merged += [column[:count].tolist() for column in accumulators.values()]
+        return list(zip(*merged, strict=True))
+
+    def give(self, results: Sequence[Given[Totals]]) -> None:
+        """See `SessionContents`."""
+        slots = np.arange(len(results))
+        columns = [*_keys(results, self._input), *_spans(results)]
+        at = 0
+        for one in self._outputs.values():
+            accumulators: dict[str, NDArray[np.generic]] = {}
+            for name, kind in one.aggregation.accumulators.items():
+                accumulators[name] = np.array([given.content[at] for given in results], dtype=kind.dtype)
+                at += 1
+            filled: Accumulators = accumulators
+            columns.append(one.aggregation.result(filled, slots))
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._output)
+        self._emit(Rows(batch, _times(results) if self._timed else None))
+
+    def advance(self, watermark: int) -> None:
+        """Nothing looks at it."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class SessionRow:
+    """The reduced rows of sessions."""
+
+    def __init__(self, fold: Fold, input: Input, label: str, timed: bool, emit: Emit) -> None:
+        self._fold, self._input, self._label, self._timed, self._emit = fold, input, label, timed, emit
+
+    def merged(self, rows: Rows, groups: NDArray[np.int64], kept: Sequence[Sequence[Row]]) -> list[Row]:
+        """See `SessionContents`."""
+        reduced: list[Row | None] = [None] * len(kept)
+        for group, some in enumerate(kept):
+            for row in some:
+                reduced[group] = self._fold(reduced[group], row)
+        for group, row in zip(groups.tolist(), rows_of(rows.batch), strict=True):
+            reduced[group] = self._fold(reduced[group], row)
+        return reduced
+
+    def give(self, results: Sequence[Given[Row]]) -> None:
+        """See `SessionContents`."""
+        batch = batch_of([given.content for given in results], self._input.schema, self._label)
+        self._emit(Rows(batch, _times(results) if self._timed else None))
+
+    def advance(self, watermark: int) -> None:
+        """Nothing looks at it."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class SessionRows:
+    """The rows of sessions, for a function of all of them."""
+
+    def __init__(self, calls: WindowCalls, row: Codec[Row]) -> None:
+        self._calls, self._accept = calls, row.accept
+        self.advance, self.close = calls.at, calls.close
+
+    def merged(
+        self, rows: Rows, groups: NDArray[np.int64], kept: Sequence[Sequence[tuple[Row, ...]]]
+    ) -> list[tuple[Row, ...]]:
+        """See `SessionContents`."""
+        together: list[list[Row]] = [[row for one in some for row in one] for some in kept]
+        for group, row in zip(groups.tolist(), rows_of(rows.batch), strict=True):
+            together[group].append(self._accept(row))
+        return [tuple(some) for some in together]
+
+    def give(self, results: Sequence[Given[tuple[Row, ...]]]) -> None:
+        """See `SessionContents`."""
+        for given in results:
+            self._calls.call(given.key, given.span, given.content)
+        self._calls.flush()
+
+
+def _keys(results: Sequence[Given[Any]], input: Input) -> list[pa.Array]:
+    fields = key_fields(input)
+    if len(fields) == 1:
+        return [pa.array([given.key for given in results], fields[0].type)]
+    parts = zip(*[given.key for given in results], strict=True)
+    return [pa.array(list(part), field.type) for part, field in zip(parts, fields, strict=True)]
+
+
+def _spans(results: Sequence[Given[Any]]) -> list[pa.Array]:
+    starts, ends = [given.span.start for given in results], [given.span.end for given in results]
+    return [
+        pa.array(times, pa.int64()).cast(field.type) for times, field in zip((starts, ends), SPAN_FIELDS, strict=True)
+    ]
+
+
+def _times(results: Sequence[Given[Any]]) -> NDArray[np.int64]:
+    return np.array([given.span.end - 1 for given in results], dtype=np.int64)

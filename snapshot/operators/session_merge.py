@@ -1,0 +1,86 @@
+"""Which rows of a batch are in one session, and which sessions of a key become one.
+
+What always holds: two times of a key are in one session if less than the gap is between them, or between neighbours
+all the way from one to the other; sessions of a key do not overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from snapshot.program.rows import Times
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece(Generic[C]):
+    """A session, or a part of one: the times from `start` up to, not including, `end`, and what it has come to."""
+
+    start: int
+    end: int
+    content: C
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchSessions:
+    """The sessions that the rows of a batch make up by themselves, those of a key side by side and ascending.
+
+    `of_row` is the session of each row; `first_row` a row of each session, `starts` and `ends` its times.
+    """
+
+    of_row: NDArray[np.int64]
+    first_row: NDArray[np.int64]
+    starts: Times
+    ends: Times
+    of_key: NDArray[np.int64]
+    """Equal for sessions of one key, and different for those of different ones."""
+
+    @classmethod
+    def of(cls, keys: Sequence[pa.Array], times: Times, gap: int) -> BatchSessions:
+        """The sessions of rows, of which there is one at least, whose keys are in these columns."""
+        codes = _codes(keys)
+        by_time = np.lexsort((times, codes))
+        code, time = codes[by_time], times[by_time]
+        begins = np.concatenate(([True], (code[1:] != code[:-1]) | (time[1:] - time[:-1] >= gap)))
+        of_row = np.empty(len(times), dtype=np.int64)
+        of_row[by_time] = np.cumsum(begins) - 1
+        first = np.flatnonzero(begins)
+        last = np.append(first[1:], len(times)) - 1
+        return cls(of_row, by_time[first], time[first], time[last] + gap, code[first])
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+def united(pieces: Sequence[Piece[C]]) -> Iterator[list[Piece[C]]]:
+    """Pieces of one key by the sessions that they are of, in the order of their starts; within, in the order given."""
+    ordered = sorted(range(len(pieces)), key=lambda at: pieces[at].start)
+    together: list[int] = []
+    end = 0
+    for at in ordered:
+        if together and pieces[at].start >= end:
+            yield [pieces[one] for one in sorted(together)]
+            together = []
+        end = max(end, pieces[at].end) if together else pieces[at].end
+        together.append(at)
+    if together:
+        yield [pieces[one] for one in sorted(together)]
+
+
+def _codes(keys: Sequence[pa.Array]) -> NDArray[np.int64]:
+    """A number for each row, the same exactly for rows of the same key."""
+    codes = np.zeros(len(keys[0]), dtype=np.int64)
+    for column in keys:
+        plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        found = pc.dictionary_encode(plain, null_encoding="encode")
+        numbers = found.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        _, codes = np.unique(codes * (len(found.dictionary) + 1) + numbers, return_inverse=True)
+    return codes

@@ -1,0 +1,246 @@
+"""Sessions at work in one partition: what rows extend, begin and join, which rows are late, what fires.
+
+What always holds: a session gives its results when time has come to its end, once more whenever a later row changes
+it, and is gone when time is past its end by the allowed lateness. For every session there is a timer, at its end or
+earlier, or if it gave its results at the time when it will be gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from snapshot.frames import EARLIEST, LATEST
+from snapshot.operators.keyed_function import keys_of
+from snapshot.operators.sequence_codec import SequenceCodec
+from snapshot.operators.session_merge import BatchSessions, Piece, united
+from snapshot.operators.window_kinds import Session
+from snapshot.operators.window_operator import LATE, Lateness
+from snapshot.program.operator import Input, OperatorContext
+from snapshot.program.rows import Rows
+from statebackend.states.codec_shapes import TupleCodec
+from statebackend.states.codecs import Codec, IntCodec
+from statebackend.states.declarations import Declaration, Value
+from statebackend.states.namespaces import NO_NAMESPACE, Window
+from statebackend.states.timer_state import Timers, TimerState
+from statebackend.states.value_state import ValueState
+
+C = TypeVar("C")
+
+_SESSIONS: Final = "sessions of keys"
+_TIMERS: Final = "timers of sessions"
+"""Under which names they are kept: no attribute of a class can be called so."""
+
+_NEW: Final = -1
+
+Kept: TypeAlias = "tuple[tuple[int, int, C], ...]"
+"""The sessions of a key: start, end and content."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Given(Generic[C]):
+    """A result: of this key, in these times."""
+
+    key: object
+    span: Window
+    content: C
+
+
+class SessionContents(Protocol[C]):
+    """What sessions come to."""
+
+    def merged(self, rows: Rows, groups: NDArray[np.int64], kept: Sequence[Sequence[C]]) -> list[C]:
+        """For each group what the sessions that were kept have come to together, and then with its rows, in order.
+
+        `groups` has the group of each row.
+        """
+
+    def give(self, results: Sequence[Given[C]]) -> None:
+        """Emit results, of which there is one at least."""
+
+    def advance(self, watermark: int) -> None:
+        """Event time is this for what follows."""
+
+    def close(self) -> None:
+        """The attempt is over."""
+
+
+def session_states(kind: Session, content: Codec[C]) -> Mapping[str, Declaration[Any]]:
+    """What an operator over sessions declares."""
+    sessions: Codec[Any] = TupleCodec([_any(IntCodec()), _any(IntCodec()), _any(content)])
+    return {_SESSIONS: Value(SequenceCodec(sessions), default=()), _TIMERS: Timers(kind.time)}
+
+
+def _any(codec: Any) -> Codec[object]:
+    found: Codec[object] = codec
+    return found
+
+
+@dataclass(slots=True, eq=False)
+class _Change(Generic[C]):
+    """What becomes of a key: sessions with a content, or with the number of a group that is still to be merged."""
+
+    key: object
+    sessions: list[tuple[int, int, int, C | None]]
+
+
+class SessionOperator(Generic[C]):
+    """The sessions of a partition. `dropped` is how many late rows went nowhere."""
+
+    def __init__(
+        self,
+        kind: Session,
+        lateness: Lateness,
+        contents: SessionContents[C],
+        input: Input,
+        context: OperatorContext,
+    ) -> None:
+        self._kind, self._lateness, self._contents, self._keys = kind, lateness, contents, input.keys
+        self._state, self._emit, self._clock = context.state, context.emit, context.clock
+        self._sessions: ValueState[Kept[C]] = context.state[_SESSIONS]
+        self._timers: TimerState = context.state[_TIMERS]
+        self._now = context.watermark if kind.time == "event" else EARLIEST
+        self.dropped = 0
+        self._state.advance(watermark=context.watermark)
+
+    # --- taking rows --------------------------------------------------------------------------------------------------
+
+    def rows(self, input: int, rows: Rows) -> None:
+        """Take rows into their sessions."""
+        del input
+        if not len(rows):
+            return
+        times = rows.times
+        if self._kind.time == "processing":
+            self._now = max(self._now, self._clock())
+            times = np.full(len(rows), self._now, dtype=np.int64)
+        assert times is not None
+        columns = [rows.batch.column(name) for name in self._keys]
+        found = BatchSessions.of(columns, times, self._kind.gap)
+        keys = keys_of(rows.batch.select(self._keys).take(pa.array(found.first_row)), self._keys)
+        self._state.set_namespace(NO_NAMESPACE)
+        self._sessions.prefetch(keys)
+        kept: list[list[C]] = []
+        group_of = np.full(len(found), _NEW, dtype=np.int64)
+        changes = list(self._changes(keys, found, group_of, kept))
+        groups = group_of[found.of_row]
+        late = groups == _NEW
+        if late.any():
+            self._late(rows.where(late))
+            rows, groups = rows.where(~late), groups[~late]
+        if kept:
+            self._apply(changes, self._contents.merged(rows, groups, kept))
+
+    def _changes(
+        self, keys: Sequence[object], found: BatchSessions, group_of: NDArray[np.int64], kept: list[list[C]]
+    ) -> Iterator[_Change[C]]:
+        """What becomes of each key; says in `group_of` for each session of the batch the group that it is of, if it is
+        not late, and in `kept` what of the group was there before.
+        """
+        starts, ends, code = found.starts.tolist(), found.ends.tolist(), found.of_key.tolist()
+        gone = self._now - self._lateness.allowed
+        first = 0
+        while first < len(keys):
+            end = first + 1
+            while end < len(keys) and code[end] == code[first]:
+                end += 1
+            self._state.set_key(keys[first])
+            before = self._sessions.get()
+            pieces = [Piece(one[0], one[1], _NEW - 1 - at) for at, one in enumerate(before)]
+            pieces += [Piece(starts[at], ends[at], at) for at in range(first, end)]
+            change = _Change[C](keys[first], [])
+            changed = False
+            for group in united(pieces):
+                span = (min(piece.start for piece in group), max(piece.end for piece in group))
+                new = [piece.content for piece in group if piece.content >= 0]
+                old = [before[_NEW - 1 - piece.content] for piece in group if piece.content < 0]
+                if not new:
+                    change.sessions.append((*span, _NEW, old[0][2]))
+                elif span[1] > gone:
+                    changed = True
+                    group_of[new] = len(kept)
+                    change.sessions.append((*span, len(kept), None))
+                    kept.append([one[2] for one in old])
+                    if not any(one[1] > self._now for one in old):
+                        self._timers.register(self._next_time(span[1], self._now))
+            if changed:
+                yield change
+            first = end
+
+    def _apply(self, changes: Sequence[_Change[C]], merged: Sequence[C]) -> None:
+        """Keep what the sessions have come to, and give the results of those that gave results before."""
+        again: list[Given[C]] = []
+        for change in changes:
+            sessions: list[tuple[int, int, Any]] = []
+            for start, end, group, content in change.sessions:
+                sessions.append((start, end, content if group == _NEW else merged[group]))
+                if group != _NEW and end <= self._now:
+                    again.append(Given(change.key, Window(start, end), merged[group]))
+            self._state.set_key(change.key)
+            self._sessions.set(tuple(sessions))
+        if again:
+            self._contents.give(again)
+
+    def _late(self, rows: Rows) -> None:
+        if self._lateness.side:
+            self._emit(rows, LATE)
+        else:
+            self.dropped += len(rows)
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def watermark(self, timestamp: int) -> None:
+        """Sessions that end by then give their results; at the end of all input those of processing time do as well."""
+        self._state.advance(watermark=timestamp)
+        self._contents.advance(timestamp)
+        if self._kind.time == "event":
+            self._fire(timestamp)
+        elif timestamp == LATEST:
+            self._state.advance(processing_time=timestamp)
+            self._fire(timestamp)
+
+    def wakes_at(self) -> int | None:
+        """When the next session of processing time may end."""
+        return None if self._kind.time == "event" else self._timers.next_time()
+
+    def wake(self, now: int) -> None:
+        """Sessions of processing time that end by then give their results."""
+        self._state.advance(processing_time=now)
+        if self._kind.time == "processing":
+            self._fire(now)
+
+    def _fire(self, now: int) -> None:
+        results: list[Given[C]] = []
+        for fired in self._timers.due():
+            left: list[tuple[int, int, C]] = []
+            for session in self._sessions.get():
+                start, end, content = session
+                if end == fired.time > self._now:
+                    results.append(Given(fired.key, Window(start, end), content))
+                if end + self._lateness.allowed > fired.time:
+                    self._timers.register(self._next_time(end, fired.time))
+                    left.append(session)
+            if left:
+                self._sessions.set(tuple(left))
+            else:
+                self._sessions.clear()
+        if results:
+            self._contents.give(results)
+        self._now = max(self._now, now)
+
+    def _next_time(self, end: int, now: int) -> int:
+        """When something becomes of a session that ends then."""
+        return end if end > now else end + self._lateness.allowed
+
+    def broadcast(self) -> bytes | None:
+        """None."""
+        return None
+
+    def close(self) -> None:
+        """The attempt is over."""
+        self._contents.close()
