@@ -38,6 +38,7 @@ def test_each_figure_is_one_line_of_json_and_its_value_the_median_of_its_runs(
         "coordinator",
         "alignment",
         "channels",
+        "operators",
         "slots",
         "table",
         "state",

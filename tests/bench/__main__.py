@@ -10,6 +10,7 @@ from tests.bench import (
     alignment,
     channels,
     coordinator,
+    operators,
     slots,
     state_memory,
     state_pauses,
@@ -56,6 +57,7 @@ def _workloads(*, small: bool = False, write: bool = False) -> Workloads:
         channels.WORKLOAD: lambda: channels.figures(channels.SMALL if small else channels.FULL),
         slots.WORKLOAD: lambda: slots.figures(_FEW_KEYS if small else slots.KEYS),
         table.WORKLOAD: lambda: table.figures(_FEW_KEYS if small else table.KEYS),
+        operators.WORKLOAD: lambda: operators.figures(operators.SMALL if small else operators.FULL),
         "state/throughput": lambda: state_throughput.figures(
             state_throughput.SMALL if small else state_throughput.FULL
         ),
