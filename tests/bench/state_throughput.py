@@ -131,7 +131,7 @@ def cpu_seconds() -> float:
     ended = os.times()
     ticks = 0
     for task in Path("/proc/self/task").iterdir():
-        with suppress(FileNotFoundError):  # a thread that has ended has no processes
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended has no processes
             for child in (task / "children").read_text().split():
                 ticks += sum(map(int, Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[11:13]))
     return time.process_time() + ended.children_user + ended.children_system + ticks / os.sysconf("SC_CLK_TCK")
