@@ -114,7 +114,9 @@ class StageRun:
         restored = epoch if epoch is not None else NO_EPOCH
         ordered = [channel for channel, place in self._inputs.items() if place.edge.ordered]
         self._aligner = align.Aligner(tuple(self._inputs), ordered=ordered, restored=restored)
-        self._watermarks = Watermarks(tuple(self._inputs), seat.role.watermark)
+        # An input without event time, such as a control stream, says nothing of it, and holds nobody back.
+        self._timed = frozenset(channel for channel, place in self._inputs.items() if place.edge.timed)
+        self._watermarks = Watermarks(self._timed, seat.role.watermark)
         self._gates: dict[ChannelId, Gate] = {}
         self._paused: set[ChannelId] = set()
         self._times = _times(stage, seat.role)
@@ -345,7 +347,8 @@ class StageRun:
                         place, payload if isinstance(payload, Rows) else self._wires[place.port_of].decode(frame)
                     )
                 case align.Process(channel, Watermark() as watermark):
-                    self._advance(self._watermarks.advance(channel, watermark))
+                    if channel in self._timed:
+                        self._advance(self._watermarks.advance(channel, watermark))
                 case align.Process():
                     raise AssertionError("nothing else is processed")
                 case align.AlignmentBegan(epoch):
@@ -359,7 +362,8 @@ class StageRun:
                     self._unfinished.pop(epoch, None)
                     self._reports.missed(self, epoch, why.value)
                 case align.ChannelEnded(channel):
-                    self._advance(self._watermarks.end(channel))
+                    if channel in self._timed:
+                        self._advance(self._watermarks.end(channel))
                 case align.AllEnded():
                     self._end()
 
