@@ -4,8 +4,8 @@ What always holds: frames come out in the order in which they went in, but for u
 waits in front of them as `Outbox` says; what the kernel has begun to take is not overtaken. Callbacks are called by the
 loop, never inside `put`, `pause`, `resume` or `close`, and none after `close`.
 
-Plain sockets, and not Arrow Flight, whose writes block a thread and whose queues are out of reach: no marker could
-overtake what waits in them, nothing bounds it, and it costs up to a fifth more CPU time (`make bench ONLY=channels`).
+Plain sockets, and not Arrow Flight: no marker could overtake what waits in its queues, whose size is not ours to bound,
+its writes block a thread, and it takes a fifth to a half more CPU time (`make bench ONLY=channels`).
 """
 
 from __future__ import annotations
