@@ -22,8 +22,8 @@ GROUPS = 8
 SCHEMA = pa.schema([("user", pa.string()), ("amount", pa.int64())])
 OUTPUTS = {"count": Aggregated(Count()), "sum": Aggregated(Sum(int), "amount")}
 
-kinds = st.builds(Tumbling, st.integers(1, 15), st.integers(0, 20)) | st.tuples(
-    st.integers(1, 15), st.integers(1, 15), st.integers(0, 20)
+kinds = st.builds(Tumbling, st.integers(1, 12), st.integers(0, 20)) | st.tuples(
+    st.integers(1, 12), st.integers(1, 4), st.integers(0, 5)
 ).map(lambda sizes: Sliding(max(sizes[:2]), min(sizes[:2]), sizes[2]))
 
 

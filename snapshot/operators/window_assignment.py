@@ -19,23 +19,28 @@ from statebackend.states.namespaces import Window
 Chosen = NDArray[np.int64]
 
 
-def last_ends(kind: Aligned, times: Times) -> Times:
-    """For each time the end of the last window that it is in."""
-    ends: Times = _last_starts(kind, times) + kind.size
-    return ends
+def late_rows(kind: Aligned, times: Times, gone: int) -> NDArray[np.bool_] | None:
+    """Which rows are in no window that ends after `gone`; None if there is no such row among them, of which there is
+    one at least.
+    """
+    # Most often the earliest row tells that none is late.
+    if _last_start(kind, int(times.min())) + kind.size > gone:
+        return None
+    late: NDArray[np.bool_] = _last_starts(kind, times) + kind.size <= gone
+    return late
 
 
 def assigned(kind: Aligned, times: Times) -> Iterator[tuple[Window, Chosen | None]]:
     """The windows that have some of these rows, of which there is one at least, by start; None stands for all rows."""
-    starts = _last_starts(kind, times)
-    first, last = int(starts.min()), int(starts.max())
     if kind.slide == kind.size:
+        first, last = _last_start(kind, int(times.min())), _last_start(kind, int(times.max()))
         if first == last:
             yield Window(first, first + kind.size), None
         else:
-            for start, rows in _groups(starts):
+            for start, rows in _groups(_last_starts(kind, times)):
                 yield Window(start, start + kind.size), rows
         return
+    starts = _last_starts(kind, times)
     parts: defaultdict[int, list[Chosen]] = defaultdict(list)
     for newest, rows in _groups(starts):
         latest = times[rows]
@@ -46,6 +51,10 @@ def assigned(kind: Aligned, times: Times) -> Iterator[tuple[Window, Chosen | Non
     for start in sorted(parts):
         together = np.sort(np.concatenate(parts[start]))
         yield Window(start, start + kind.size), None if len(together) == len(times) else together
+
+
+def _last_start(kind: Aligned, time: int) -> int:
+    return time - (time - kind.offset) % kind.slide
 
 
 def _last_starts(kind: Aligned, times: Times) -> Times:

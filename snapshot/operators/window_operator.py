@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from snapshot.frames import EARLIEST, LATEST
-from snapshot.operators.window_assignment import assigned, last_ends
+from snapshot.operators.window_assignment import assigned, late_rows
 from snapshot.operators.window_kinds import Aligned
 from snapshot.program.operator import OperatorContext
 from snapshot.program.rows import Rows
@@ -92,8 +92,8 @@ class WindowOperator:
         gone = self._now - self._lateness.allowed
         if gone <= EARLIEST or not len(rows):
             return rows
-        late = last_ends(self._kind, rows.times) <= gone
-        if not late.any():
+        late = late_rows(self._kind, rows.times, gone)
+        if late is None:
             return rows
         if self._lateness.side:
             self._emit(rows.where(late), LATE)

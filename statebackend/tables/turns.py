@@ -68,8 +68,8 @@ class Turns:
 
 def last_rows(slots: Slots) -> Rows:
     """For each slot the last row that has it; these rows ascending."""
-    places, rows = _places(slots), np.arange(len(slots))
-    last = np.empty(_size(len(slots)), dtype=np.int64)
+    places, rows = _places(slots), np.arange(len(slots), dtype=np.int32)
+    last = np.empty(_size(len(slots)), dtype=np.int32)
     last[places] = rows
     winners = last[places]
     is_last = winners == rows
@@ -91,8 +91,8 @@ def _places(slots: Slots) -> NDArray[np.int64]:
 
 def _first_and_rest(slots: Slots) -> tuple[Rows, Rows]:
     """Rows that are the first of their slot, and all others, which may have a few that are the first as well."""
-    places, rows = _places(slots), np.arange(len(slots))
-    first = np.empty(_size(len(slots)), dtype=np.int64)
+    places, rows = _places(slots), np.arange(len(slots), dtype=np.int32)
+    first = np.empty(_size(len(slots)), dtype=np.int32)
     first[places[::-1]] = rows[::-1]
     is_first = first[places] == rows
     return np.flatnonzero(is_first), np.flatnonzero(~is_first)
