@@ -210,7 +210,10 @@ class Driver:
             loop.run(lambda: workers.queued_bytes == 0, _FAREWELL)
             stopping = threading.Thread(target=self._stop_launcher, name="stop", daemon=True)
             stopping.start()
+            written: list[object] = []  # what is under way in the journal is over when the run is
+            in_order.submit(lambda: None, written.append)
             loop.run(lambda: not stopping.is_alive())
+            loop.run(lambda: bool(written), self._options.stop_timeout)
         if workers is not None:
             workers.close()
         in_order.close()

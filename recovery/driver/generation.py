@@ -25,7 +25,7 @@ from recovery.driver.manifests import DriversPart, transactions_in
 from recovery.driver.placement import place
 from recovery.driver.recovery_clock import RecoveryClock
 from recovery.driver.savepoints import Answer, SavepointWishes
-from recovery.driver.tree import FencedOff, PublicationDone, PublicationFailed, Tree
+from recovery.driver.tree import FencedOff, PublicationDone, PublicationFailed, RemovalDone, Tree
 from recovery.driver.workers import Workers
 from recovery.restarts import Cause, Failure, GiveUp, Known, Restart, RestartLimit
 from snapshot import coordinator_events as events
@@ -114,6 +114,8 @@ class Generation:
         self._loop = means.loop
         self._coordinator: Coordinator[Acknowledgement] | None = None
         self._tree: Tree | None = None
+        self._journal = JournalState()
+        self._removing = False
         self._start: Start | None = None
         self._housekeeping: Housekeeping | None = None
         self._attempt: AttemptRun | None = None
@@ -153,7 +155,7 @@ class Generation:
             return
         self._start, self._tree = outcome, outcome.tree
         self._housekeeping = Housekeeping(self._settings, self._means.aside, outcome.tree, self._note)
-        state = outcome.tree.state
+        self._journal = state = outcome.tree.state
         options = self._settings.coordinator
         last_number, now = state.newest_complete.number, self._now()
         self._coordinator = Coordinator(
@@ -268,6 +270,9 @@ class Generation:
 
     def appeared(self, hello: Hello) -> None:
         """A process is there, and free."""
+        if self._ended:
+            self._means.workers.send(hello.worker, Leave("the job has ended"))
+            return
         self._note(
             log.WorkerJoined(
                 at=time.time(), worker=hello.worker, slot=hello.slot, pid=hello.pid, address=str(hello.address)
@@ -467,7 +472,7 @@ class Generation:
                     lambda: self._the_tree.record_committed(epoch), lambda said: self._committed(epoch, said)
                 )
             case events.Subsume(retain, oldest_base):
-                self._means.in_order.submit(lambda: self._the_tree.remove(retain, oldest_base), self._removed)
+                self._remove(retain, oldest_base)
             case events.RollBack():
                 self._count_if_unknown(instruction.incarnation)
                 self._clock.decided(self._now_ms())
@@ -539,8 +544,11 @@ class Generation:
         )
 
     def _published(self, epoch: Epoch, said: PublicationDone | PublicationFailed | BaseException) -> None:
+        if self._ended:
+            return
         match said:
             case PublicationDone(state=state, pinned=pinned):
+                self._journal = state
                 self._limit.completed()
                 named = transactions_in(self._the_tree.manifest(epoch))
                 self._means.deliveries.completed(one for some in named.values() for one in some)
@@ -555,17 +563,34 @@ class Generation:
                 self._journal_failed(said)
 
     def _committed(self, epoch: Epoch, said: JournalState | BaseException) -> None:
+        if self._ended:
+            return
         if isinstance(said, BaseException):
             self._journal_failed(said)
             return
+        self._journal = said
         self._note(log.EpochCommitted(at=time.time(), epoch=epoch))
         self._end_if_reached(said)
 
-    def _removed(self, said: object) -> None:
+    def _remove(self, retain: int, oldest_base: Epoch | None) -> None:
+        """Plan it now, as later an epoch may be in flight of which the coordinator did not know."""
+        tree = self._the_tree
+        planned = None if self._removing else tree.plan_removal(self._journal, retain, oldest_base)
+        if planned is not None:
+            self._removing = True
+            self._means.in_order.submit(lambda: tree.remove(planned), self._removed)
+
+    def _removed(self, said: RemovalDone | BaseException) -> None:
+        self._removing = False
+        if self._ended:
+            return
         if isinstance(said, BaseException):
             self._journal_failed(said)
-        elif self._housekeeping is not None:
-            self._housekeeping.removed(said)
+            return
+        self._journal = said.state
+        if self._housekeeping is not None and said.removal is not None:
+            self._the_tree.forget(said.removal.epochs)
+            self._housekeeping.removed(said.removal, said.state)
 
     def _journal_failed(self, error: BaseException) -> None:
         if isinstance(error, FencedOff):

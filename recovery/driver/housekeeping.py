@@ -28,7 +28,8 @@ class Housekeeping:
         self._note = note
         self._outstanding: set[int] = set()
         self._removed_up_to = 0
-        self._compacted_at = tree.state.number
+        self._state = tree.state
+        self._compacted_at = self._state.number
         self._compacting = False
 
     def take_up(self, state: JournalState) -> None:
@@ -36,11 +37,10 @@ class Housekeeping:
         for removal in state.removals:
             self._delete(Removal(removal.number, removal.epochs, (*removal.files, *removal.manifests)))
 
-    def removed(self, removal: object) -> None:
-        """A removal was won, or none was due; see whether the journal has grown long."""
-        if isinstance(removal, Removal):
-            self._delete(removal)
-        self._compact_if_due()
+    def removed(self, removal: Removal, state: JournalState) -> None:
+        """A removal was won, and the journal says this now."""
+        self._state = state
+        self._delete(removal)
 
     def _delete(self, removal: Removal) -> None:
         self._removed_up_to = max(self._removed_up_to, removal.number)
@@ -52,14 +52,16 @@ class Housekeeping:
                 return
             self._outstanding.discard(removal.number)
             self._note(log.EpochsRemoved(at=time.time(), epochs=removal.epochs, files=len(removal.paths)))
+            self._compact_if_due()
 
         self._aside.submit(lambda: self._tree.delete(removal.paths), deleted)
 
     def _compact_if_due(self) -> None:
-        state = self._tree.state
-        if self._compacting or state.number - self._compacted_at < self._settings.compact_after:
+        """While a removal is not carried out, a summary could not forget it."""
+        state = self._state
+        if self._outstanding or self._compacting or state.number - self._compacted_at < self._settings.compact_after:
             return
-        carried_out = min(self._outstanding, default=self._removed_up_to + 1) - 1
+        carried_out = self._removed_up_to
         self._compacting = True
 
         def compacted(outcome: object) -> None:

@@ -1,7 +1,7 @@
 """The job's tree in the hands of one generation: its journal, its manifests, and what it removes.
 
-What always holds: all calls but those marked as free come from one thread, one after the other, in the order in which
-they were asked for; an epoch's manifest is known here as soon as its entry is won.
+What always holds: all that is written comes from one thread, one after the other, in the order in which it was asked
+for; an epoch's manifest is known here as soon as its entry is won.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from recovery.cleanup import EpochFiles, InFlight, ObservedTree, plan_removal
 from recovery.driver.manifests import DriversPart, broadcast_states, manifest_of
 from snapshot.coordinator_events import Publish
 from snapshot.host.messages import Acknowledgement
-from snapshot.journal_entries import Body, Committed, Completed, PinId, Pinned, Pinner
+from snapshot.journal_entries import Body, Committed, Completed, PinId, Pinned, Pinner, Removed
 from snapshot.journal_state import JournalState
 from snapshot.journal_store import StoredJournal, fresh_nonce
 from snapshot.journal_writer import Fenced, Forgotten, JournalWriter, Outcome, Refused, Won
@@ -64,6 +64,14 @@ class Removal:
     number: int
     epochs: tuple[Epoch, ...]
     paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalDone:
+    """What the journal says now, and what may be deleted, if anything."""
+
+    state: JournalState
+    removal: Removal | None
 
 
 class Tree:
@@ -145,24 +153,13 @@ class Tree:
         self.propose(Committed(self.generation, epoch))
         return self.state
 
-    def remove(self, retain: int, oldest_base: Epoch | None) -> Removal | None:
-        """Let go what nobody needs; what is returned may be deleted."""
-        state = self.state
-        references = tuple(EpochFiles(record.epoch, self._references(record.epoch)) for record in state.retained)
-        in_flight = () if oldest_base is None else (InFlight(oldest_base, oldest_base),)
-        removed = plan_removal(ObservedTree(state, references, in_flight=in_flight), self.generation, retain)
-        if removed is None:
-            return None
+    def remove(self, removed: Removed) -> RemovalDone:
+        """Let go what a plan says, unless the journal does not admit it any more."""
         outcome = self.propose(removed)
         if not isinstance(outcome, Won):
-            return None
-        for epoch in removed.epochs:
-            self._manifests.pop(epoch, None)
-        return Removal(outcome.entry.number, removed.epochs, (*removed.files, *removed.manifests))
-
-    def _references(self, epoch: Epoch) -> frozenset[str] | None:
-        manifest = self._manifests.get(epoch)
-        return None if manifest is None else manifest.references()
+            return RemovalDone(self.state, None)
+        paths = (*removed.files, *removed.manifests)
+        return RemovalDone(self.state, Removal(outcome.entry.number, removed.epochs, paths))
 
     def _keep(self, uid: Uid, data: bytes, publish: Publish[Acknowledgement], most: int) -> StoredFile | Inline:
         """A place for broadcast state; a file that the newest epoch has already is referred to again."""
@@ -179,6 +176,25 @@ class Tree:
         path = path_of(SharedFile(publish.incarnation, _beyond(publish), self._files, Content.BROADCAST))
         self._store.write(path, data)
         return StoredFile(path, len(data), checksum)
+
+    # --- in the driver's own thread -----------------------------------------------------------------------------------
+
+    def plan_removal(self, known: JournalState, retain: int, oldest_base: Epoch | None) -> Removed | None:
+        """What nobody needs. `known` is what the coordinator knew when it said so: of what the journal says since, an
+        epoch in flight of which the coordinator has not heard could be the base.
+        """
+        references = tuple(EpochFiles(record.epoch, self._references(record.epoch)) for record in known.retained)
+        in_flight = () if oldest_base is None else (InFlight(oldest_base, oldest_base),)
+        return plan_removal(ObservedTree(known, references, in_flight=in_flight), self.generation, retain)
+
+    def forget(self, epochs: tuple[Epoch, ...]) -> None:
+        """These epochs are removed."""
+        for epoch in epochs:
+            self._manifests.pop(epoch, None)
+
+    def _references(self, epoch: Epoch) -> frozenset[str] | None:
+        manifest = self._manifests.get(epoch)
+        return None if manifest is None else manifest.references()
 
     # --- free: from any thread ----------------------------------------------------------------------------------------
 

@@ -78,7 +78,7 @@ class Sink:
             # The producer's name goes with the committable, so that every committer fences every other.
             self._happened(Prepared(transaction, Payload(f"{WINDOWS}/{self._partition}", rows)))
         else:
-            self._ask(Stage(transaction, self._incarnation, rows), lambda answer: self._staged(transaction, answer))
+            self._ask(Stage(transaction, rows), lambda answer: self._staged(transaction, answer))
 
     def _staged(self, transaction: TransactionId, answer: object | None) -> None:
         if answer is None:

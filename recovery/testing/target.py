@@ -14,7 +14,7 @@ from recovery.testing.stream import Row
 from snapshot.ids import TransactionId
 from snapshot.testing.process import Action, Effect, Event, Received, Send
 from snapshot.token_commit import TargetAnswer
-from snapshot.transaction_events import CommitOutcome
+from snapshot.transaction_events import CommitOutcome, may_be_aborted
 from statebackend.ids import Incarnation
 
 
@@ -23,7 +23,6 @@ class Stage:
     """Keep these rows, invisible, across any crash; answered by the same."""
 
     transaction: TransactionId
-    incarnation: Incarnation
     rows: tuple[Row, ...]
 
     def __str__(self) -> str:
@@ -124,7 +123,7 @@ class SimulatedTarget:
                 return self._commit_staged(transaction)
             case AbortOthers(before, keep):
                 for staged in list(self._staged.values()):
-                    if staged.incarnation < before and staged.transaction not in keep:
+                    if may_be_aborted(staged.transaction, before, keep):
                         del self._staged[staged.transaction]
                 return body
             case Fence(producer):
