@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -18,7 +18,7 @@ from snapshot.host.channels import LocalChannel, ReceivingChannel, SendingChanne
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.options import HostOptions
 from snapshot.ids import ChannelId
-from snapshot.wire import OverLong, encode
+from snapshot.wire import Buffer, OverLong, encode
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 
 LIMIT = 10.0
@@ -394,6 +394,41 @@ def test_nothing_is_told_after_the_close(road: Road) -> None:
     sending.close()
     road.turns()
     assert (road.broken, road.arrived, road.drained) == ([], [], [])
+
+
+def test_a_channel_that_breaks_and_is_closed_in_the_same_turn_tells_nothing(road: Road) -> None:
+    sending = road.sending()
+    receiving = road.receiving()
+    road.far.sendall(b"hello")
+    road.near.sendall(bytes(24))
+    road.loop.call_at(0, sending.close)
+    road.loop.call_at(0, receiving.close)
+    road.turns()
+    assert road.broken == []
+
+
+class Stingy(socket.socket):
+    """Takes no more than the first of the frames that it is offered."""
+
+    most = 0
+
+    def sendmsg(self, buffers: Iterable[Buffer], *_: object) -> int:  # type: ignore[override]
+        return self.send(b"".join(memoryview(buffer) for buffer in buffers)[: self.most])
+
+
+def test_a_frame_of_which_the_kernel_has_taken_nothing_is_overtaken_even_if_it_was_offered(road: Road) -> None:
+    stingy = Stingy(fileno=road.near.detach())
+    stingy.most = sum(len(part) for part in encode(data(1), US))
+    road.near = road.stack.enter_context(stingy)
+    sending = road.sending()
+    sending.put(data(1))
+    sending.put(data(2))
+    road.loop.run_once(0)
+    assert numbers(road.sent) == [1]
+    assert numbers(sending.put(marker())) == [2]
+    road.receiving()
+    road.until(lambda: len(road.arrived) == 3)
+    assert numbers(road.arrived) == [1, "Marker", 2]
 
 
 def test_what_the_receiver_of_a_frame_raises_comes_out_of_the_loop_and_does_not_look_like_a_broken_channel(

@@ -227,6 +227,17 @@ def test_who_listens_later_is_reached_as_long_as_there_is_time(scene: Scene) -> 
     scene.until(lambda: bool(scene.connected))
 
 
+def test_who_hangs_up_before_a_word_is_tried_again(scene: Scene) -> None:
+    with socket.create_server((HOME, 0)) as hasty:
+        port = int(hasty.getsockname()[1])
+        scene.connect(Address(HOME, port))
+        scene.loop.run_once(LIMIT)
+        hasty.accept()[0].close()
+    scene.listen(ports=(port,))
+    scene.until(lambda: bool(scene.connected))
+    assert scene.failed == []
+
+
 def test_who_never_listens_is_given_up_with_the_reason(scene: Scene) -> None:
     with socket.socket() as reserved:
         reserved.bind((HOME, 0))
