@@ -149,7 +149,7 @@ class ScriptedWorker:
                 self._positions = dict(message.roles[SOURCE].positions)
                 self._committables = list(message.roles[OUT].committables)
                 if habits.restore:
-                    self._tell(Restored(message.incarnation, message.partition, 1.0, 2.0))
+                    self._tell(Restored(message.incarnation, message.partition, 0.0, 0.0))
                 if habits.commit and message.epoch is not None:
                     self._commit(message.epoch)
             case TriggerEpoch(marker=marker) if habits.acknowledge:
@@ -232,6 +232,9 @@ class ScriptedCluster:
         self.driver, self.secret = driver, secret
         for slot in range(processes):
             self._launch(slot)
+
+    def release(self) -> None:
+        self._stopping = True
 
     def stop(self, seconds: float) -> None:
         self._stopping = True

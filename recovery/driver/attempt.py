@@ -14,7 +14,9 @@ from recovery.driver.manifests import dealer_from, roles_from, sinks_of, sources
 from recovery.driver.splits import Assignment, SplitDealer, enumerator_json
 from recovery.driver.tree import Tree
 from recovery.driver.workers import Workers
+from snapshot import fail_points
 from snapshot.coordinator_events import RollBack
+from snapshot.fail_points import reached
 from snapshot.frozen_json import Json
 from snapshot.host.event_loop import Background, EventLoop, Timer
 from snapshot.host.messages import AssignSplits, Deploy, Hello, StandDown, ToWorker
@@ -87,6 +89,7 @@ class AttemptRun:
                     settings.local,
                 ),
             )
+            reached(fail_points.ROLE_SENT)
         for worker in self._workers.there:
             if worker not in self.deployed:
                 self._workers.send(worker, StandDown(self.incarnation, "another process has its role"))

@@ -129,6 +129,7 @@ class Driver:
     def ended(self, end: End | Exception) -> None:
         """See `generation.Observer`."""
         self._outcome = end
+        self._launcher.release()
         now = time.time()
         match end:
             case End(kind=EndKind.FINISHED):

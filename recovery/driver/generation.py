@@ -29,7 +29,9 @@ from recovery.driver.tree import FencedOff, PublicationDone, PublicationFailed, 
 from recovery.driver.workers import Workers
 from recovery.restarts import Cause, Failure, GiveUp, Known, Restart, RestartLimit
 from snapshot import coordinator_events as events
+from snapshot import fail_points
 from snapshot.coordinator import Coordinator, CoordinatorState
+from snapshot.fail_points import reached
 from snapshot.host.event_loop import Background, EventLoop, Timer
 from snapshot.host.messages import (
     Acknowledgement,
@@ -177,6 +179,7 @@ class Generation:
                 skipped=outcome.skipped,
             )
         )
+        reached(fail_points.CLAIMED)
         self._roll_back(events.RollBack(outcome.epoch, self._coordinator.incarnation, confirm_first=False))
         self._housekeeping.take_up(state)
         self._arm()
@@ -467,6 +470,7 @@ class Generation:
                 self._publish(instruction)
             case events.Complete(epoch):
                 self._send_all(EpochIsOver(self._incarnation, epoch, complete=True))
+                reached(fail_points.COMPLETE_TOLD)
             case events.RecordCommitted(epoch):
                 self._means.in_order.submit(
                     lambda: self._the_tree.record_committed(epoch), lambda said: self._committed(epoch, said)
@@ -508,6 +512,7 @@ class Generation:
         if marker.savepoint:
             self._savepoints.triggered(epoch)
         self._send_all(TriggerEpoch(self._incarnation, marker, pauses))
+        reached(fail_points.TRIGGER_SENT)
         self._times.triggered(epoch, self._now_ms(), savepoint=marker.savepoint)
         self._note(log.EpochTriggered(at=time.time(), epoch=epoch, mode=marker.mode.value, savepoint=marker.savepoint))
 
@@ -549,6 +554,7 @@ class Generation:
         match said:
             case PublicationDone(state=state, pinned=pinned):
                 self._journal = state
+                reached(fail_points.BEFORE_COMPLETE)
                 self._limit.completed()
                 named = transactions_in(self._the_tree.manifest(epoch))
                 self._means.deliveries.completed(one for some in named.values() for one in some)

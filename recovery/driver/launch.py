@@ -42,8 +42,11 @@ class Launcher(Protocol):
     def start(self, driver: Address, secret: bytes, processes: int, trouble: Callable[[str], object]) -> None:
         """Start them. `trouble` is told, in any thread, why a process could not be started or ended."""
 
+    def release(self) -> None:
+        """Start none again: they have been told to end. Returns at once, as `start` does."""
+
     def stop(self, seconds: float) -> None:
-        """Start none again, wait so long for them to end by themselves, and then end those that have not."""
+        """After `release`: wait so long for them to end by themselves, and then end those that have not."""
 
 
 class LocalProcesses:
@@ -84,9 +87,13 @@ class LocalProcesses:
             self._threads.append(thread)
             thread.start()
 
+    def release(self) -> None:
+        """See `Launcher.release`."""
+        self._stopping.set()
+
     def stop(self, seconds: float) -> None:
         """See `Launcher.stop`."""
-        self._stopping.set()
+        self.release()
         deadline = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))

@@ -87,9 +87,13 @@ class SparkTasks:
             self._threads.append(thread)
             thread.start()
 
+    def release(self) -> None:
+        """See `Launcher.release`."""
+        self._stopping.set()
+
     def stop(self, seconds: float) -> None:
         """See `Launcher.stop`."""
-        self._stopping.set()
+        self.release()
         deadline = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))

@@ -14,7 +14,9 @@ from typing import Final
 
 from recovery.cleanup import EpochFiles, InFlight, ObservedTree, plan_removal
 from recovery.driver.manifests import DriversPart, broadcast_states, manifest_of
+from snapshot import fail_points
 from snapshot.coordinator_events import Publish
+from snapshot.fail_points import reached
 from snapshot.host.messages import Acknowledgement
 from snapshot.journal_entries import Body, Committed, Completed, PinId, Pinned, Pinner, Removed
 from snapshot.journal_state import JournalState
@@ -129,6 +131,7 @@ class Tree:
 
         Broadcast state of more than `most` bytes gets a file of its own.
         """
+        reached(fail_points.BEFORE_PUBLISH)
         epoch, broadcast = publish.epoch, broadcast_states(publish)
         path = path_of(ManifestFile(epoch, token_hex(8)))
         try:
@@ -138,9 +141,11 @@ class Tree:
             self._store.write(path, data)
         except (StoreError, ValueError) as error:
             return PublicationFailed(f"its manifest could not be written: {error}")
+        reached(fail_points.MANIFEST_WRITTEN)
         outcome = self.propose(Completed(epoch, path, digest(data), publish.has_committables))
         if isinstance(outcome, Refused):
             return PublicationFailed(outcome.refusal.text)
+        reached(fail_points.EPOCH_ENTERED)
         self._manifests[epoch] = manifest
         self._broadcasts = {**dict(list(self._broadcasts.items())[1 - _BROADCASTS_KEPT :]), epoch: dict(broadcast)}
         pinned = publish.savepoint and isinstance(
@@ -150,7 +155,9 @@ class Tree:
 
     def record_committed(self, epoch: Epoch) -> JournalState:
         """Everything up to the epoch is committed."""
+        reached(fail_points.BEFORE_COMMITTED)
         self.propose(Committed(self.generation, epoch))
+        reached(fail_points.COMMITTED_ENTERED)
         return self.state
 
     def remove(self, removed: Removed) -> RemovalDone:
@@ -158,6 +165,7 @@ class Tree:
         outcome = self.propose(removed)
         if not isinstance(outcome, Won):
             return RemovalDone(self.state, None)
+        reached(fail_points.REMOVAL_ENTERED)
         paths = (*removed.files, *removed.manifests)
         return RemovalDone(self.state, Removal(outcome.entry.number, removed.epochs, paths))
 
@@ -206,6 +214,7 @@ class Tree:
         """Delete what a removal names, in this order."""
         for path in paths:
             self._store.delete(path)
+            reached(fail_points.BLOB_REMOVED)
 
     def compact(self, state: JournalState, carried_out: int) -> None:
         """Let the journal begin at this state; removals up to `carried_out` are done."""
