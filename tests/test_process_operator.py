@@ -200,6 +200,20 @@ def test_without_event_times_nothing_that_comes_out_has_one(tmp_path: Path) -> N
         assert emitted(harness, "large") == [(1, None)]
 
 
+class Repeats(KeyedProcess):
+    """Each row as often as its amount says."""
+
+    def on_event(self, event: Any, ctx: ProcessContext) -> None:
+        for number in range(event.amount):
+            ctx.emit((event.user, number))
+
+
+def test_however_many_rows_a_row_becomes_they_have_its_time(tmp_path: Path) -> None:
+    with OperatorHarness(Process(Repeats(), (TIMED,), TOTAL), tmp_path) as harness:
+        harness.rows([("a", 0), ("b", 3), ("c", 0), ("d", 1)], times=[1, 2, 3, 4])
+        assert emitted(harness) == [("b", 0, 2), ("b", 1, 2), ("b", 2, 2), ("d", 0, 4)]
+
+
 class Everything(KeyedProcess):
     """One state of each kind."""
 
@@ -279,7 +293,7 @@ class Opened(KeyedProcess):
         self.__dict__["log"] = log
 
     def __deepcopy__(self, memo: object) -> Opened:
-        return Opened(self.log)
+        return self
 
     def open(self, ctx: OpenContext) -> None:
         self.count = 0
