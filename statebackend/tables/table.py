@@ -1,9 +1,12 @@
 """Built-in aggregates per key and namespace, in columns: found, updated, frozen and loaded by the batch, never by key.
 
-What always holds: a key lives in the table's memory or in a row, never in both. What the blocks of all frozen epochs
-and the rows say together is the table at the last cut. A key group is loaded from its blocks when it is first touched.
+What always holds: what memory has of a key is right; of a key that it does not have, what `ColdKeys` has. What the
+blocks of all frozen epochs say together is the table at the last cut. A key group is loaded from its blocks when it is
+first touched: into memory if there is room, else into `ColdKeys`, some blocks at a time.
 
-There is no Python per key but for keys that memory has no room for. Time is what the caller says it is.
+Of keys that leave memory, what the next cut has to say goes into blocks at once, as if it were a small cut of its own.
+`ColdKeys` is only there to find them again: keys in use may be spread over all groups, so no group is ever brought back
+as a whole, but of each key a page. Time is what the caller says it is.
 """
 
 from __future__ import annotations
@@ -62,8 +65,8 @@ class Accumulated:
 class Table:
     """The aggregates of the keys of some key groups. All calls come from one thread.
 
-    At most `max_slots` keys, and those of one batch more, are in memory; the least recently used ones become rows. If
-    `memory` is given, then so many keys as take about that many bytes, once it is known what a key takes.
+    At most `max_slots` keys, and those of one batch more, are in memory; the least recently used ones go to the disk.
+    If `memory` is given, then so many keys as take about that many bytes, once it is known what a key takes.
     What is used is known by the epoch, and within an epoch by when it was first used.
 
     An error that is no `TableError` may leave a batch applied in part: return to the last epoch then.
