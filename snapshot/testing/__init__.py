@@ -1,6 +1,7 @@
-"""Kits for testing protocols: a simulated network, checkers, diagrams and conformance tests.
+"""Kits for testing protocols and operators: a simulated network, checkers, diagrams, conformance tests, a harness.
 
-What is here needs nothing but the standard library. The search for counterexamples, `snapshot.testing.search`, needs
+What is here needs nothing but the standard library. `snapshot.testing.operators` runs operators and users' functions
+without a host, and loads Arrow. The search for counterexamples, `snapshot.testing.search`, needs
 hypothesis (`pip install epochcut[testing]`).
 """
 
