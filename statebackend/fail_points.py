@@ -5,7 +5,7 @@ What always holds: a name is reached in one place of the code only, so a test th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -61,10 +61,13 @@ def reached(point: str) -> None:
 
 
 @contextmanager
-def at(point: str, hook: Callable[[], None]) -> Iterator[None]:
-    """While the block runs, call `hook` whenever the point is reached. What it raises is raised there."""
-    if point not in POINTS:
-        raise ValueError(f"there is no fail point {point!r}; there are {', '.join(POINTS)}")
+def at(point: str, hook: Callable[[], None], points: Collection[str] = POINTS) -> Iterator[None]:
+    """While the block runs, call `hook` whenever the point is reached. What it raises is raised there.
+
+    `points` are those that the caller knows of; whoever has points of its own gives them as well.
+    """
+    if point not in points:
+        raise ValueError(f"there is no fail point {point!r}; there are {', '.join(points)}")
     _hooks[point] = hook
     try:
         yield

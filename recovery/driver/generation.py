@@ -623,6 +623,7 @@ class Generation:
         if marks is not None:
             self._note_marks(marks)
         reason = "the job has ended" if isinstance(end, End) else f"the job is over: {end}"
+        reached(fail_points.BEFORE_LEAVE)
         self._means.workers.send_all(Leave(reason))
         self._savepoints.end(end if isinstance(end, Exception) else JobFailed("the job has ended"))
         self._means.observer.ended(end)

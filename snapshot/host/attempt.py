@@ -15,6 +15,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from snapshot import fail_points
+from snapshot.fail_points import reached
 from snapshot.frames import Frame
 from snapshot.host.channel_state import Frames, stored
 from snapshot.host.epochs_here import ChannelParts, EpochsHere
@@ -165,6 +167,7 @@ class PartitionAttempt:
         downloaded_ms = max((state.downloaded_ms for state in opened), default=0.0)
         opened_ms = max((state.opened_ms for state in opened), default=0.0)
         self._say(Restored(deploy.incarnation, deploy.partition, downloaded_ms, opened_ms))
+        reached(fail_points.RESTORED_TOLD)
         if not self._settled and deploy.epoch is not None:
             self._say(HasCommitted(deploy.incarnation, deploy.partition, deploy.epoch))
 
@@ -185,6 +188,7 @@ class PartitionAttempt:
         """The driver has said something about this attempt."""
         match message:
             case TriggerEpoch(_, marker):
+                reached(fail_points.TRIGGER_HEARD)
                 self._epochs.triggered(marker.epoch)
                 self._guarded(lambda: self._trigger(message))
             case EpochIsOver(_, epoch, complete):
@@ -208,6 +212,7 @@ class PartitionAttempt:
             for run in self._stages:
                 run.abandoned(epoch)
             return
+        reached(fail_points.COMPLETE_HEARD)
         self._epochs.completed(epoch)
         for run in self._stages:
             if run.keyed is not None:
@@ -294,6 +299,7 @@ class PartitionAttempt:
     def alignment_began(self, stage: StageRun, epoch: Epoch) -> None:
         """The first marker of an epoch is there: if it takes long, the alignment times out."""
         self._epochs.alignment_began(stage.uid, epoch)
+        reached(fail_points.ALIGNMENT_BEGUN)
         patience = self._deploy.options.alignment_timeout
         if patience is not None:
             when = monotonic() + patience / 1000
@@ -333,6 +339,7 @@ class PartitionAttempt:
             if isinstance(outcome, BaseException):
                 self._epochs.failed(epoch, stage.uid, f"in-flight data could not be stored: {text_of(outcome)}")
             else:
+                reached(fail_points.IN_FLIGHT_STORED)
                 self._epochs.durable(epoch, stage.uid, Part.CHANNELS, outcome)
 
         self._around.background.submit(work, done)
@@ -368,6 +375,7 @@ class PartitionAttempt:
         now = self._committed()
         if now is not None and now != before:
             self._say(HasCommitted(self._deploy.incarnation, self._deploy.partition, now))
+            reached(fail_points.COMMITTED_TOLD)
 
     def _committed(self) -> Epoch | None:
         settled = [epoch for epoch in self._settled.values() if epoch is not None]

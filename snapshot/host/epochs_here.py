@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 
+from snapshot import fail_points
+from snapshot.fail_points import reached
 from snapshot.host.channel_state import Frames, size_of
 from snapshot.host.messages import Acknowledgement, Declining, EpochTiming, FromWorker
 from snapshot.host.stage_run import StageCut
@@ -124,7 +126,9 @@ class EpochsHere:
         for instruction in self._participant.handle(event):
             match instruction:
                 case Acknowledge(epoch, subtasks):
+                    reached(fail_points.BEFORE_ACKNOWLEDGE)
                     self._tell(self._acknowledgement(epoch, subtasks))
+                    reached(fail_points.AFTER_ACKNOWLEDGE)
                 case Decline(epoch, uid, reason):
                     self._tell(Declining(self._incarnation, self._partition, epoch, f"{uid}: {reason}"))
 

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from snapshot import fail_points
+from snapshot.fail_points import reached
 from snapshot.host.connector import Connecting
 from snapshot.host.event_loop import Background, EventLoop
 from snapshot.host.failures import kind_of, text_of, traceback_of
@@ -143,6 +145,7 @@ class Joining:
             and len(joined.states) == len(self._keyed)
         ):
             self._over = True
+            reached(fail_points.JOINED)
             self._on_ready(joined)
 
 

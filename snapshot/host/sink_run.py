@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from snapshot import fail_points
+from snapshot.fail_points import reached
 from snapshot.host.event_loop import Background, EventLoop
 from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
@@ -154,6 +156,12 @@ class SinkRun:
     def _prepare(self, transaction: TransactionId) -> None:
         sealed = self._sealed[transaction]
 
+        def prepare() -> CommitPayload | None:
+            reached(fail_points.BEFORE_PREPARE)
+            payload = sealed.prepare()
+            reached(fail_points.AFTER_PREPARE)
+            return payload
+
         def prepared(outcome: CommitPayload | BaseException | None) -> None:
             if isinstance(outcome, BaseException):
                 self._tell(PrepareFailed(transaction, f"{type(outcome).__name__}: {outcome}"))
@@ -161,10 +169,16 @@ class SinkRun:
                 self._sealed.pop(transaction, None)
                 self._tell(Prepared(transaction, outcome))
 
-        self._background.submit(sealed.prepare, prepared)
+        self._background.submit(prepare, prepared)
 
     def _commit(self, committable: Committable[CommitPayload]) -> None:
         transaction = committable.transaction
+
+        def commit() -> CommitAnswer:
+            reached(fail_points.BEFORE_COMMIT)
+            answer = self._writer.commit(transaction, committable.payload)
+            reached(fail_points.AFTER_COMMIT)
+            return answer
 
         def answered(outcome: CommitAnswer | BaseException) -> None:
             # An exception says nothing of whether it was committed, so it is asked again.
@@ -172,7 +186,7 @@ class SinkRun:
                 outcome = CommitAnswer(CommitOutcome.RETRY_LATER, f"{type(outcome).__name__}: {outcome}")
             self._tell(CommitAnswered(transaction, outcome.outcome, outcome.reason))
 
-        self._background.submit(lambda: self._writer.commit(transaction, committable.payload), answered)
+        self._background.submit(commit, answered)
 
     def _retry_later(self, transaction: TransactionId, attempts: int) -> None:
         pause = _PATIENCE[min(attempts, len(_PATIENCE)) - 1]

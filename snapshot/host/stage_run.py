@@ -12,6 +12,8 @@ from time import monotonic, time
 from typing import Protocol
 
 from snapshot import aligner as align
+from snapshot import fail_points
+from snapshot.fail_points import reached
 from snapshot.frames import EARLIEST, LATEST, Data, End, Frame, Marker, MarkerMode, Watermark
 from snapshot.host.chain import Ends, chained
 from snapshot.host.channel_state import Frames, recalled
@@ -190,6 +192,7 @@ class StageRun:
             place = self._place_of(state.channel)
             for frame in recalled(state, self._seat.files):
                 self._take(place, self._own(place, self._wires[place.port_of].decode(frame)))
+        reached(fail_points.IN_FLIGHT_TAKEN_BACK)
 
     def _own(self, place: _Input, rows: Rows) -> Rows:
         """The rows whose keys are this partition's; after a rescale others come as well."""
@@ -395,8 +398,10 @@ class StageRun:
         for router in self._routers:
             for channel, frames in router.put(marker).items():
                 overtaken[channel] = router.encoded(frames)
+            reached(fail_points.MARKER_SENT)
         if self.keyed is not None:
             self.keyed.cut(marker.epoch)
+            reached(fail_points.STATE_CUT)
         positions = () if self.source is None else self.source.positions()
         watermark = self._announced if self.source is not None else self._watermarks.current
         broadcast = self._head.broadcast()
@@ -406,6 +411,7 @@ class StageRun:
         self._reports.has_cut(self, cut, monotonic() - began)
         for sink in self.sinks.values():
             sink.cut(marker.epoch)
+            reached(fail_points.SINKS_SEALED)
 
     def _end(self) -> None:
         """Event time is over, then the stage's outputs are."""
@@ -417,6 +423,7 @@ class StageRun:
             self._send_watermark(Watermark(LATEST))
         for router in self._routers:
             router.put(End())
+            reached(fail_points.OUTPUT_ENDED)
         self._reports.stage_ended(self)
 
     # --- the end ------------------------------------------------------------------------------------------------------

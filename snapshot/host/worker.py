@@ -12,15 +12,18 @@ import socket
 import sys
 from collections.abc import Callable
 from functools import partial
-from os import getpid
+from os import environ, getpid
 from secrets import token_hex
 from typing import Final
 
+from snapshot import fail_points
+from snapshot.fail_points import reached
 from snapshot.frames import Frame
 from snapshot.host.attempt import PartitionAttempt, Surroundings
 from snapshot.host.channels import LocalChannel, ReceivingChannel, SendingChannel
 from snapshot.host.connector import Connecting
 from snapshot.host.control import ControlConnection
+from snapshot.host.crash_points import crashing
 from snapshot.host.event_loop import Background, EventLoop
 from snapshot.host.failures import kind_of, text_of, traceback_of
 from snapshot.host.heartbeat import Heartbeat
@@ -168,6 +171,7 @@ class Worker:
     def _deploy(self, deploy: Deploy) -> None:
         self._stand_down()
         self._incarnation = deploy.incarnation
+        reached(fail_points.DEPLOYED)
         try:
             plan = loads(deploy.plan)
             assert isinstance(plan, Plan)
@@ -316,7 +320,8 @@ def run_worker(driver: Address, secret: bytes, slot: int) -> None:
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH)
     try:
-        Worker(driver, secret, slot).run()
+        with crashing(environ):
+            Worker(driver, secret, slot).run()
     finally:
         sys.setswitchinterval(before)
 
