@@ -95,7 +95,10 @@ class RowWise(Subject):
 class Number(RowWise):
     """Values that are kept as objects, with a default; read ahead now and then."""
 
-    declaration = Value(int, default=7)
+    @property
+    def declaration(self) -> Value[int]:
+        """A number."""
+        return Value(int, default=7)
 
     def change(self, state: KeyedState, model: Model, keys: Sequence[Key], namespace: bytes, number: int) -> None:
         """Prefetch some of the time."""
@@ -125,7 +128,10 @@ class Number(RowWise):
 class Basket(RowWise):
     """A pickled list that the program goes on changing after it was set."""
 
-    declaration = Value(Pickled[list[int]](), default=[])
+    @property
+    def declaration(self) -> Value[list[int]]:
+        """A list, pickled."""
+        return Value(Pickled[list[int]](), default=[])
 
     def change_one(self, state: KeyedState, model: Model, place: Place, number: int) -> None:
         """Append, or clear."""
@@ -151,7 +157,10 @@ class Basket(RowWise):
 class Journey(RowWise):
     """A list."""
 
-    declaration = ListOf(str)
+    @property
+    def declaration(self) -> ListOf[str]:
+        """Texts."""
+        return ListOf(str)
 
     def change_one(self, state: KeyedState, model: Model, place: Place, number: int) -> None:
         """Append one or several, replace, or clear."""
@@ -221,7 +230,10 @@ class Shelf(RowWise):
 class Total(RowWise):
     """What was added, reduced by addition."""
 
-    declaration = Reducing(int, lambda left, right: left + right)
+    @property
+    def declaration(self) -> Reducing[int]:
+        """A sum."""
+        return Reducing(int, lambda left, right: left + right)
 
     def change_one(self, state: KeyedState, model: Model, place: Place, number: int) -> None:
         """Add, or clear."""
@@ -244,12 +256,15 @@ class Total(RowWise):
 class Average(RowWise):
     """What was added, gathered in a pair."""
 
-    declaration = Aggregating(
-        create=lambda: (0, 0),
-        add=lambda pair, number: (pair[0] + number, pair[1] + 1),
-        result=lambda pair: pair[0] / pair[1],
-        accumulator=tuple[int, int],
-    )
+    @property
+    def declaration(self) -> Aggregating[int, tuple[int, int], float]:
+        """A mean."""
+        return Aggregating(
+            create=lambda: (0, 0),
+            add=lambda pair, number: (pair[0] + number, pair[1] + 1),
+            result=lambda pair: pair[0] / pair[1],
+            accumulator=tuple[int, int],
+        )
 
     def change_one(self, state: KeyedState, model: Model, place: Place, number: int) -> None:
         """Add, or clear."""
