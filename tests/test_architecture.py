@@ -63,6 +63,7 @@ EDGES = {
     "statebackend/tables/frozen_table.py",
     "statebackend/tables/key_arena.py",
     "statebackend/tables/table.py",
+    "statebackend/tables/turns.py",
 }
 """The modules that touch the world. Every other one, outside the test kits, is a core: new modules are cores too."""
 
