@@ -22,6 +22,7 @@ from statebackend.keys.types import KeyType
 
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64())])
 MAX_PARALLELISM = 128
+BATCH_BYTES = 4096
 
 
 class Recorded:
@@ -47,7 +48,7 @@ def router(exchange: Exchange, parallelism: int, batch_rows: int = 4) -> tuple[R
     edge = Edge(Uid("a"), Uid("b"), 0, 0, exchange, SCHEMA, False, keys)
     own = Partition(0)
     channels = [Recorded(edge.channel(own, to), edge.ordered) for to in edge.receivers(own, parallelism)]
-    return Router(edge, channels, MAX_PARALLELISM, batch_rows), channels
+    return Router(edge, channels, MAX_PARALLELISM, batch_rows, BATCH_BYTES), channels
 
 
 def rows_of(users: list[str]) -> Rows:
@@ -141,3 +142,12 @@ def test_it_is_full_when_one_channel_has_as_much_as_the_limit(limit: int) -> Non
     routed, _ = router(Exchange.KEYED, 2, batch_rows=1)
     routed.rows(rows_of([str(n) for n in range(20)]))
     assert routed.is_full(limit) == (limit == 0)
+
+
+def test_rows_that_are_large_leave_in_smaller_batches() -> None:
+    routed, channels = router(Exchange.FORWARD, 1, batch_rows=100)
+    routed.rows(rows_of(["x" * 1000] * 20))
+    routed.flush()
+    sizes = [frame.size for frame in channels[0].frames() if isinstance(frame, Data)]
+    assert len(sizes) > 1
+    assert max(sizes) <= BATCH_BYTES

@@ -6,7 +6,7 @@ rows that came before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -42,11 +42,14 @@ class Sending(Protocol):
 class Router:
     """All channels of one edge that begin in this partition, in the order of their receivers."""
 
-    def __init__(self, edge: Edge, channels: Sequence[Sending], max_parallelism: int, batch_rows: int) -> None:
+    def __init__(
+        self, edge: Edge, channels: Sequence[Sending], max_parallelism: int, batch_rows: int, batch_bytes: int
+    ) -> None:
         self._edge = edge
         self._channels = channels
         self._max_parallelism = max_parallelism
         self._batch_rows = batch_rows
+        self._batch_bytes = batch_bytes
         self._wire = RowsWire(edge.schema, edge.timed)
         self._local = [channel.id.sender == channel.id.receiver for channel in channels]
         self._waiting: list[list[Rows]] = [[] for _ in channels]
@@ -129,9 +132,18 @@ class Router:
         self._waiting[place] = []
         self._counts[place] = 0
         for start in range(0, len(rows), self._batch_rows):
-            piece = rows.slice(start, min(self._batch_rows, len(rows) - start))
-            data = Data(piece, piece.size) if self._local[place] else self._wire.encode(piece)
-            self._channels[place].put(data)
+            for piece in self._small(rows.slice(start, min(self._batch_rows, len(rows) - start))):
+                data = Data(piece, piece.size) if self._local[place] else self._wire.encode(piece)
+                self._channels[place].put(data)
+
+    def _small(self, rows: Rows) -> Iterator[Rows]:
+        """The rows in batches that are not too many bytes; one row alone may be."""
+        if len(rows) == 1 or rows.size <= self._batch_bytes:
+            yield rows
+            return
+        half = len(rows) // 2
+        yield from self._small(rows.slice(0, half))
+        yield from self._small(rows.slice(half, len(rows) - half))
 
 
 def _declared(edge: Edge) -> object:

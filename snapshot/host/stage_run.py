@@ -486,7 +486,8 @@ def _inputs(edges: Sequence[Edge], seat: Seat) -> dict[ChannelId, _Input]:
 def _router(edge: Edge, seat: Seat, sending: Mapping[ChannelId, Sending]) -> Router:
     receivers = edge.receivers(seat.partition, seat.parallelism)
     channels = [sending[edge.channel(seat.partition, receiver)] for receiver in receivers]
-    return Router(edge, channels, seat.max_parallelism, seat.options.batch_rows)
+    options = seat.options
+    return Router(edge, channels, seat.max_parallelism, options.batch_rows, options.max_frame // 2)
 
 
 def _times(stage: Stage, role: Role) -> EventTimes | None:

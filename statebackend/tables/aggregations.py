@@ -130,7 +130,7 @@ class Count:
     def merge(self, accumulators: Accumulators, into: Slots, others: Slots) -> None:
         """See `Merging`."""
         count = accumulators["count"]
-        count[into] += count[others]
+        count[into] = np.add(count[into], count[others])
 
     def result(self, accumulators: Accumulators, slots: Slots) -> pa.Array:
         """64-bit integers, none of them null."""
@@ -349,8 +349,8 @@ class Mean:
         """See `Merging`."""
         total, number = accumulators["sum"], accumulators["count"]
         with _QUIET():
-            total[into] += total[others]
-        number[into] += number[others]
+            total[into] = np.add(total[into], total[others])
+        number[into] = np.add(number[into], number[others])
 
     def result(self, accumulators: Accumulators, slots: Slots) -> pa.Array:
         """64-bit floats; null for a key that has seen no value."""
