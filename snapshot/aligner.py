@@ -200,6 +200,12 @@ class Aligner:
         return self._queued_bytes
 
     @property
+    def urgent(self) -> bool:
+        """Whether an unaligned epoch waits for a marker: the host reads on for it, however much is queued already."""
+        pending = self._pending.values()
+        return bool(self._recordings) or any(p.unaligned or p.marker.mode is MarkerMode.UNALIGNED for p in pending)
+
+    @property
     def idle(self) -> bool:
         """Whether `Proceed` would do nothing now."""
         return not self._ready

@@ -291,3 +291,20 @@ def test_an_epoch_that_is_given_up_lets_its_channels_go_on(stood: Stood) -> None
     stood.run.arrived(B, Marker(SECOND, MarkerMode.ALIGNED))
     stood.work()
     assert [cut.epoch for cut in stood.reports.cuts] == [SECOND]
+
+
+def test_for_an_unaligned_marker_channels_are_read_however_much_is_queued(tmp_path: Path) -> None:
+    stood = Stood(tmp_path, channel_buffer=1, input_buffer=1)
+    for channel in (A, B):
+        stood.run.arrived(channel, number(1))
+    stood.run.arrived(A, number(2))
+    stood.work()
+    paused = [valve.open for valve in stood.valves.values()]
+    stood.run.triggered(UNALIGNED, then_pause=False)
+    stood.work()
+    read_on = [valve.open for valve in stood.valves.values()]
+    for channel in (A, B):
+        stood.run.arrived(channel, UNALIGNED)
+    stood.work()
+    assert (paused, read_on) == ([False, False], [True, True])
+    assert [valve.open for valve in stood.valves.values()] == [False, False]

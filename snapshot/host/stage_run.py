@@ -295,13 +295,16 @@ class StageRun:
         return True
 
     def _govern_inputs(self) -> None:
-        """Read no more from channels that an alignment holds back, and from none while too much is queued."""
-        held = self._aligner.held_back
+        """Read no more from channels that an alignment holds back, and from none while too much is queued.
+
+        A marker that overtakes would wait behind what is not read, so for it all is read.
+        """
+        held, urgent = self._aligner.held_back, self._aligner.urgent
         queued = self._aligner.queued_bytes
         for channel, gate in self._gates.items():
             paused = channel in self._paused
             limit = self._options.input_buffer // 2 if paused else self._options.input_buffer
-            wanted = channel not in held and queued < limit
+            wanted = channel not in held and (urgent or queued < limit)
             if wanted and paused:
                 self._paused.discard(channel)
                 gate.resume()

@@ -16,6 +16,9 @@ from os import environ, getpid
 from secrets import token_hex
 from typing import Final
 
+import numpy as np
+import pyarrow as pa
+
 from snapshot import fail_points
 from snapshot.fail_points import reached
 from snapshot.frames import Frame
@@ -56,6 +59,9 @@ from statebackend.stores.fsspec_store import open_store
 _NEVER: Final = Incarnation(Generation(0), Attempt(0))
 _REACH_DRIVER: Final = 10.0
 _BEAT: Final = 0.25
+_LAST_WORDS: Final = 1.0
+_REFUSALS: Final = 20
+"""So many refusals are reported in a second; a stranger who tries again and again fills no log."""
 _THREADS: Final = 4
 _SWITCH: Final = 0.0005
 """Seconds after which a thread in the background has to let the event loop go on; by default it is ten times that."""
@@ -84,6 +90,7 @@ class Worker:
         self._channels: list[SendingChannel | ReceivingChannel | LocalChannel] = []
         self._early: list[tuple[ChannelOf, socket.socket]] = []  # of a deployment that we have not heard of yet
         self._said_early: list[TriggerEpoch | EpochIsOver | AssignSplits | Drain] = []  # while we are joining
+        self._refusals = 0
         self._lost = ""
         self._done = False
 
@@ -98,6 +105,7 @@ class Worker:
             if not self._lost:
                 heartbeat = Heartbeat(self._driver, self._secret, self._name, _BEAT)
             loop.run(lambda: self._done or bool(self._lost))
+            self._let_go()
         finally:
             self._stand_down()
             if heartbeat is not None:
@@ -105,6 +113,12 @@ class Worker:
             self._background.close()
         if self._lost and not self._done:
             raise DriverLost(self._lost)
+
+    def _let_go(self) -> None:
+        """Let the driver have what was said last."""
+        control = self._control
+        if control is not None and not self._lost:
+            self._loop.run(lambda: not control.queued_bytes or bool(self._lost), _LAST_WORDS)
 
     # --- connections --------------------------------------------------------------------------------------------------
 
@@ -117,7 +131,7 @@ class Worker:
             self._secret,
             judge=self._judge,
             on_connection=self._on_connection,
-            on_refused=lambda peer, reason: self._tell(Refusal(peer, reason)),
+            on_refused=self._refused,
         )
         self._control = ControlConnection(self._loop, sock, self._told, self._lose)
         self._tell(Hello(self._name, self._listener.address, getpid(), self._slot))
@@ -144,6 +158,18 @@ class Worker:
             self._joining.accept(purpose.channel, sock)
         else:
             sock.close()
+
+    def _refused(self, peer: str, reason: str) -> None:
+        if not self._refusals:
+            self._loop.call_at(self._loop.now() + 1.0, self._refused_more)
+        self._refusals += 1
+        if self._refusals <= _REFUSALS:
+            self._tell(Refusal(peer, reason))
+
+    def _refused_more(self) -> None:
+        more, self._refusals = self._refusals - _REFUSALS, 0
+        if more > 0:
+            self._tell(Refusal("", f"{more} more were turned away within a second"))
 
     def _tell(self, message: FromWorker) -> None:
         if self._control is not None:
@@ -319,6 +345,7 @@ def run_worker(driver: Address, secret: bytes, slot: int) -> None:
     """Run a process of a job until the driver lets it go; `DriverLost` if it is not there any more."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH)
+    pa.array(np.zeros(1))  # the first one imports pandas if it is there, which takes half a second
     try:
         with crashing(environ):
             Worker(driver, secret, slot).run()
