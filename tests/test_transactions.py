@@ -29,6 +29,9 @@ from snapshot.transaction_events import (
     SinkReady,
     TransactionEvent,
     TransactionInstruction,
+    TransactionName,
+    may_be_aborted,
+    parse_transaction_id,
     transaction_id,
 )
 from snapshot.transactions import Transactions, TransactionState
@@ -397,3 +400,29 @@ def test_no_two_pairs_of_job_and_sink_share_a_transaction_id() -> None:
     incarnation = Incarnation(Generation(1), Attempt(1))
     ids = {transaction_id(JobId(job), Uid(sink), incarnation, Partition(0), 0) for job, sink in names}
     assert len(ids) == len(names)
+
+
+@given(st.text(), st.text(), st.lists(st.integers(0, 1000), min_size=4, max_size=4))
+def test_what_a_transaction_id_names_can_be_read_from_it(job: str, sink: str, numbers: list[int]) -> None:
+    generation, attempt, partition, n = numbers
+    incarnation = Incarnation(Generation(generation), Attempt(attempt))
+    made = transaction_id(JobId(job), Uid(sink), incarnation, Partition(partition), n)
+    assert parse_transaction_id(made) == TransactionName(JobId(job), Uid(sink), incarnation, Partition(partition), n)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "job/sink", "job/sink/1-2-3", "a/b/c/1-2-3-4", "job/sink/1-2-3-04", "j%2f/s/1-2-3-4"]
+)
+def test_what_is_no_transaction_id_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no transaction's id"):
+        parse_transaction_id(text)
+
+
+def test_leftovers_are_of_an_older_incarnation_and_not_named() -> None:
+    def made_in(generation: int, attempt: int) -> TransactionId:
+        return transaction_id(JOB, SINK, Incarnation(Generation(generation), Attempt(attempt)), Partition(0), 0)
+
+    now = Incarnation(Generation(2), Attempt(2))
+    older, same, newer = [made_in(2, 1), made_in(1, 9)], made_in(2, 2), [made_in(2, 3), made_in(3, 1)]
+    assert [one for one in (*older, same, *newer) if may_be_aborted(one, now, ())] == older
+    assert [one for one in older if may_be_aborted(one, now, {older[0]})] == older[1:]

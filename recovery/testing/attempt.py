@@ -114,9 +114,7 @@ class PartitionAttempt:
         self._transactions: Transactions[Payload] = Transactions(
             JOB, WINDOWS, self.incarnation, role.partition, restored=role.committables, restored_epoch=deploy.epoch
         )
-        self._sink = Sink(
-            around.plan.target_kind, self.incarnation, role.partition, around.target, around.effects, self._transaction
-        )
+        self._sink = Sink(around.plan.target_kind, role.partition, around.target, around.effects, self._transaction)
         self._frozen: dict[Epoch, list[StateFile]] = {}
         self._files_made = 0
         self._cuts = 0

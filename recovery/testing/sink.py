@@ -28,7 +28,7 @@ from snapshot.transaction_events import (
     RetryLater,
     TransactionEvent,
 )
-from statebackend.ids import Incarnation, Partition
+from statebackend.ids import Partition
 
 
 class TargetKind(Enum):
@@ -44,14 +44,12 @@ class Sink:
     def __init__(
         self,
         kind: TargetKind,
-        incarnation: Incarnation,
         partition: Partition,
         target: Requests,
         effects: list[Effect],
         happened: Callable[[TransactionEvent[Payload]], None],
     ) -> None:
         self._kind = kind
-        self._incarnation = incarnation
         self._partition = partition
         self._target = target
         self._effects = effects

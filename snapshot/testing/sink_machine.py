@@ -63,6 +63,7 @@ class _SinkMachine(RuleBasedStateMachine):
 
     def _start(self) -> None:
         self._attempt += 1
+        self._began_with = self._epoch
         self._sealed: dict[TransactionId, Sealed] = {}
         self._preparing: list[TransactionId] = []
         self._ready: list[SinkReady[CommitPayload]] = []
@@ -108,17 +109,27 @@ class _SinkMachine(RuleBasedStateMachine):
             write(self._writer, rows)
             self._written[self._open] += rows
 
-    @rule()
-    def cut(self) -> None:
-        """The state is cut for the next epoch."""
+    @rule(steps=st.integers(0, 4))
+    def cut(self, steps: int) -> None:
+        """The state is cut for the next epoch, and so many of the steps that usually follow come at once."""
         self._epoch += 1
         self._handle(SinkCut(Epoch(Generation(1), self._epoch)))
+        while steps >= 1 and self._preparing:
+            self._prepare(self._preparing.pop(0), answered=True)
+        if steps >= 2:
+            self._complete_up_to(len(self._ready) - 1)
+        if steps >= 3:
+            self._commit(answered=True)
+        while steps >= 4 and self._committing is not None:
+            self._commit(answered=True)
 
     @precondition(lambda self: self._preparing)
     @rule(data=st.data(), answered=st.booleans())
     def prepare(self, data: st.DataObject, answered: bool) -> None:
         """A sealed transaction is prepared, in any order; the answer may be lost."""
-        transaction = self._preparing.pop(data.draw(st.integers(0, len(self._preparing) - 1)))
+        self._prepare(self._preparing.pop(data.draw(st.integers(0, len(self._preparing) - 1))), answered)
+
+    def _prepare(self, transaction: TransactionId, answered: bool) -> None:
         payload = self._sealed[transaction].prepare()
         self._handle(Prepared(transaction, payload) if answered else PrepareFailed(transaction, "no answer"))
 
@@ -126,7 +137,11 @@ class _SinkMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def complete(self, data: st.DataObject) -> None:
         """An epoch becomes complete; earlier ones that are ready are given up."""
-        chosen = data.draw(st.integers(0, len(self._ready) - 1))
+        self._complete_up_to(data.draw(st.integers(0, len(self._ready) - 1)))
+
+    def _complete_up_to(self, chosen: int) -> None:
+        if chosen < 0:
+            return
         ready = self._ready[chosen]
         del self._ready[: chosen + 1]
         self._carries, self._complete = ready.committables, ready.epoch
@@ -139,9 +154,10 @@ class _SinkMachine(RuleBasedStateMachine):
         """The sink commits what it was asked to."""
         self._commit(answered=True)
 
+    @precondition(lambda self: self._epoch > self._began_with)
     @rule(in_commit=st.booleans())
     def crash(self, in_commit: bool) -> None:
-        """The process ends, perhaps before the answer to a commit is known, and another attempt begins."""
+        """The process ends after a cut at least, perhaps before a commit's answer is known; another attempt begins."""
         if in_commit:
             self._commit(answered=False)
         self._start()

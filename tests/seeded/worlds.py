@@ -25,7 +25,7 @@ from snapshot.testing.schedule import Schedule
 from snapshot.testing.simulation import Simulation
 from snapshot.testing.violation import Violation
 from snapshot.transaction_events import Commit, CommitOutcome, Committable, TransactionEvent
-from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
+from statebackend.ids import Epoch, Generation, Partition, Uid
 
 EPOCH = Epoch(Generation(1), 1)
 COMMITTERS = ("committer1", "committer2")
@@ -62,8 +62,7 @@ class Committer:
         self._effects: list[Effect] = []
         self._target = Requests(TARGET, 0)
         self._to_commit = True
-        incarnation = Incarnation(Generation(1), Attempt(1))
-        self._sink = Sink(TargetKind.TOKENS, incarnation, Partition(0), self._target, self._effects, self._answered)
+        self._sink = Sink(TargetKind.TOKENS, Partition(0), self._target, self._effects, self._answered)
 
     def handle(self, event: Event) -> Iterable[Effect]:
         match event:
