@@ -119,6 +119,24 @@ def test_results_after_each_row_are_those_of_rows_folded_in_one_by_one(batches: 
         assert repr(at_once.read(every).to_pylist()) == repr(one_by_one.read(every).to_pylist())
 
 
+@given(st.integers(0, 2**32), st.integers(1, 90))
+def test_rows_of_some_keys_that_come_often_and_others_seldom_are_folded_in_their_order(seed: int, keys: int) -> None:
+    random = np.random.default_rng(seed)
+    which = np.minimum(random.geometric(min(1.0, 3 / keys), 300) if seed % 2 else random.integers(keys, size=300), keys)
+    values = {"whole": pa.array(random.integers(-9, 9, 300))}
+    outputs = {
+        "last": Aggregated(Last(int), "whole"),
+        "first": Aggregated(First(int), "whole"),
+        "n": Aggregated(Count()),
+    }
+    found = table(outputs).update_each(key_column(pa.array(which), NUMBER), values).to_pylist()
+    first: dict[int, int] = {}
+    count: dict[int, int] = {}
+    for key, value, result in zip(which.tolist(), values["whole"].to_pylist(), found, strict=True):
+        count[key] = count.get(key, 0) + 1
+        assert result == {"last": value, "first": first.setdefault(key, value), "n": count[key]}
+
+
 @pytest.mark.parametrize("others", [0, 50])
 def test_a_running_sum_that_leaves_64_bits_on_the_way_is_refused_though_it_would_come_back(others: int) -> None:
     numbers = [2**62, 2**62, -(2**62)] + [0] * 60 + [0] * others

@@ -28,9 +28,10 @@ Step = list[Timed] | int | None
 GROUPS = 8
 
 _rows = st.tuples(st.sampled_from([None, "a", "b", "c"]), st.none() | st.integers(-5, 5))
-_batches = st.lists(st.tuples(_rows, st.integers(-10, 40)), min_size=1, max_size=20)
-steps = st.lists(_batches | st.integers(-12, 45) | st.none(), max_size=8)
-"""Rows, watermarks, and cuts after which it goes on from there."""
+_batches = st.lists(st.tuples(_rows, st.integers(-15, 15)), min_size=3, max_size=12)
+_watermarks = st.integers(0, 9)
+steps = st.lists(st.one_of(_batches, _batches, _watermarks, _watermarks, st.none()), min_size=5, max_size=12)
+"""Rows, watermarks, and cuts after which it goes on from there. Times are counted from the last watermark."""
 
 
 class WindowModel(Protocol):
@@ -52,7 +53,7 @@ def compare(
     late: bool,
 ) -> None:
     """Do the same to both; after every cut the operator goes on, restored, with another parallelism."""
-    now = -100
+    now = 0
     with tempfile.TemporaryDirectory() as folder:
         harness = OperatorHarness(operator(), Path(folder), max_parallelism=GROUPS, backend=backend)
         try:
@@ -72,12 +73,13 @@ def compare(
                     )
                     continue
                 if isinstance(step, int):
-                    now = max(now, step)
+                    now = min(now + step, LATEST)
                     expected = model.watermark(now)
                     harness.watermark(now)
                 else:
-                    expected = model.rows(step)
-                    harness.rows([row for row, _ in step], [time for _, time in step])
+                    batch = [(row, now + time) for row, time in step]
+                    expected = model.rows(batch)
+                    harness.rows([row for row, _ in batch], [time for _, time in batch])
                 found = zip(map(tuple, harness.emitted()), harness.emitted_times(), strict=True)
                 assert sorted(found, key=repr) == sorted(expected, key=repr)
                 side = sorted(map(tuple, harness.emitted("late")), key=repr)

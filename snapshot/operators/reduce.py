@@ -19,6 +19,7 @@ from snapshot.program.nodes import name_of
 from snapshot.program.operator import Input, OperatorContext
 from snapshot.program.row_class import Row, RowLike, batch_of, rows_of, shown
 from snapshot.program.rows import Rows
+from statebackend.states.codecs import Codec
 from statebackend.states.declarations import Declaration, Value
 from statebackend.states.value_state import ValueState
 
@@ -87,7 +88,7 @@ class _Reducing:
         self._plan = plan
         self._state, self._emit = context.state, context.emit
         self._row: ValueState[Row | None] = context.state[_ROW]
-        self._fold = Fold(plan.function, plan.input.schema, plan.label)
+        self._fold = Fold(plan.function, self._row.form.codec, plan.label)
 
     def rows(self, input: int, rows: Rows) -> None:
         """Say for each row what its key has come to."""
@@ -127,9 +128,8 @@ class _Reducing:
 class Fold:
     """A user's function of two rows, whose results are rows of the schema or errors that say where they come from."""
 
-    def __init__(self, function: ReduceRows, schema: pa.Schema, label: str) -> None:
-        self._function, self._label = function, label
-        self._codec = row_codec(schema)
+    def __init__(self, function: ReduceRows, codec: Codec[Row], label: str) -> None:
+        self._function, self._codec, self._label = function, codec, label
 
     def __call__(self, before: Row | None, row: Row) -> Row:
         """What a key has come to with this row."""

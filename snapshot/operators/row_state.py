@@ -11,12 +11,18 @@ import pyarrow as pa
 
 from snapshot.program.row_class import Row, column_problems
 from statebackend.states.codec_choice import NoCodec, codec_of
+from statebackend.states.codec_shapes import StructCodec
 from statebackend.states.codecs import Codec, NotEncodable
 
 
 def row_codec(schema: pa.Schema) -> Codec[Row]:
-    """The codec of rows; `NoCodec` if there is a column that cannot be kept."""
-    return codec_of(pa.struct([pa.field(field.name, _plain(field.type)) for field in schema]))
+    """The codec of rows; `NoCodec` if there is a column that cannot be kept.
+
+    What it has accepted is of a type of its own, and is set in state without being looked at again.
+    """
+    codec = StructCodec([(field.name, codec_of(_plain(field.type))) for field in schema])
+    codec.exact = type(codec.accept((None,) * len(schema)))
+    return codec
 
 
 def row_problems(schema: pa.Schema) -> Iterator[str]:

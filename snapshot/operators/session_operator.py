@@ -220,7 +220,7 @@ class SessionOperator(Generic[C]):
             left: list[tuple[int, int, C]] = []
             for session in self._sessions.get():
                 start, end, content = session
-                if end == fired.time > self._now:
+                if end == fired.time:
                     results.append(Given(fired.key, Window(start, end), content))
                 if end + self._lateness.allowed > fired.time:
                     self._timers.register(self._next_time(end, fired.time))

@@ -112,7 +112,6 @@ class _Kept:
         self._plan, self._state = plan, context.state
         self._keys = WindowKeys(plan.input, context)
         self._rows: ListState[Row] = context.state[_ROWS]
-        self._codec = row_codec(plan.input.schema)
         self._calls = calls
         self.advance, self.close = calls.at, calls.close
 
@@ -124,11 +123,11 @@ class _Kept:
         """Keep rows."""
         last = self._keys.add(window, rows.batch)
         keys = keys_of(rows.batch, self._plan.input.keys)
-        kept, state, accept = self._rows, self._state, self._codec.accept
+        kept, state = self._rows, self._state
         state.set_namespace(window.namespace)
         for key, event in zip(keys, rows_of(rows.batch), strict=True):
             state.set_key(key)
-            kept.add(accept(event))
+            kept.add(event)
         if again:
             self._call(window, [keys[at] for at in last.tolist()])
 

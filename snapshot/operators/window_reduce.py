@@ -89,7 +89,7 @@ class WindowReduce:
         """Open it in a partition."""
         lateness = Lateness(self.lateness_ms, self.late)
         if isinstance(self.window, Session):
-            fold = Fold(self.function, self.input.schema, self.label)
+            fold = Fold(self.function, row_codec(self.input.schema), self.label)
             contents = SessionRow(fold, self.input, self.label, self.timed, context.emit)
             return SessionOperator(self.window, lateness, contents, self.input, context)
         return WindowOperator(self.window, lateness, _Reduced(self, context), context)
@@ -102,7 +102,7 @@ class _Reduced:
         self._plan, self._emit, self._state = plan, context.emit, context.state
         self._keys = WindowKeys(plan.input, context)
         self._row: ValueState[Row | None] = context.state[_ROWS]
-        self._fold = Fold(plan.function, plan.input.schema, plan.label)
+        self._fold = Fold(plan.function, self._row.form.codec, plan.label)
 
     def windows(self) -> Iterator[Span]:
         """Those that have keys."""
