@@ -198,7 +198,9 @@ def run(
         pickled_plan=_pickled(plan),
         parallelism=parallelism,
         store=_absolute(uri),
-        local=launcher.local or str(local.absolute()),
+        local=str(local.absolute())
+        if "local" in options or launcher.local is None
+        else f"{launcher.local}/{birth.job}",
         scheme=scheme,
         coordinator=coordinator,
         host=host,

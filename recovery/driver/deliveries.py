@@ -1,7 +1,8 @@
 """The rows that a job gives to the program of its driver: each transaction counts once, however often it is committed.
 
-What always holds: rows of a transaction are handed out once in this driver's life; rows without one, whenever they
-come. Readers in any thread wait until there are rows, and are told when there will be no more.
+What always holds: rows of a transaction are handed out once in this driver's life, and not at all if the journal says
+that they were committed under an earlier one; rows without a transaction are handed out whenever they come. Readers in
+any thread wait until there are rows, and are told when there will be no more.
 
 Which transactions to remember: those that the newest complete epoch names, for a roll-back to it commits them again,
 also if they are known to be committed; and those that were delivered since. The caller owes that it drops what an older
@@ -47,6 +48,10 @@ class Deliveries:
             self._batches.setdefault(delivery.uid, deque()).extend(batches)
             self._rows += sum(batch.num_rows for batch in batches)
             self._changed.notify_all()
+
+    def delivered(self, named: Iterable[TransactionId]) -> None:
+        """These were delivered already, to the program of an earlier driver."""
+        self._seen.update(named)
 
     def completed(self, named: Iterable[TransactionId]) -> None:
         """An epoch is complete that names these transactions."""

@@ -21,7 +21,7 @@ from recovery.driver.endings import End, Endings
 from recovery.driver.epoch_times import EpochTimes
 from recovery.driver.housekeeping import Housekeeping
 from recovery.driver.job import JobSettings
-from recovery.driver.manifests import DriversPart, transactions_in
+from recovery.driver.manifests import DriversPart, all_transactions_in
 from recovery.driver.placement import place
 from recovery.driver.recovery_clock import RecoveryClock
 from recovery.driver.savepoints import Answer, SavepointWishes
@@ -160,6 +160,8 @@ class Generation:
         self._journal = state = outcome.tree.state
         options = self._settings.coordinator
         last_number, now = state.newest_complete.number, self._now()
+        if outcome.epoch not in outcome.replay:  # the journal says that all it names is committed
+            self._means.deliveries.delivered(all_transactions_in(outcome.tree.manifest(outcome.epoch)))
         self._coordinator = Coordinator(
             options,
             outcome.generation,
@@ -556,8 +558,7 @@ class Generation:
                 self._journal = state
                 reached(fail_points.BEFORE_COMPLETE)
                 self._limit.completed()
-                named = transactions_in(self._the_tree.manifest(epoch))
-                self._means.deliveries.completed(one for some in named.values() for one in some)
+                self._means.deliveries.completed(all_transactions_in(self._the_tree.manifest(epoch)))
                 self._note(self._times.completed(epoch, self._now_ms(), time.time()))
                 self._tell(events.Published(epoch))
                 if pinned:

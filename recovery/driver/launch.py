@@ -34,7 +34,7 @@ class Launcher(Protocol):
 
     @property
     def local(self) -> str | None:
-        """The folder for a job's files on a process's host, if there is one that outlives the process; else None."""
+        """The folder for jobs' files, if the processes have one of their own; relative to their working directory."""
 
     def check(self, processes: int) -> Sequence[str]:
         """What is unwise, in sentences; `CannotLaunch` if so many processes cannot run."""

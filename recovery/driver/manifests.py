@@ -172,3 +172,8 @@ def transactions_in(manifest: Manifest | None) -> dict[Uid, frozenset[Transactio
         operator.uid: frozenset(one.transaction for subtask in operator.subtasks for one in subtask.committables)
         for operator in operators
     }
+
+
+def all_transactions_in(manifest: Manifest | None) -> frozenset[TransactionId]:
+    """The transactions that the epoch names, of all sinks."""
+    return frozenset().union(*transactions_in(manifest).values())

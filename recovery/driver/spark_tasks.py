@@ -49,8 +49,8 @@ class SparkTasks:
 
     @property
     def local(self) -> str | None:
-        """On a standalone cluster the folder that a replaced executor finds again."""
-        return "${SPARK_EXECUTOR_DIRS}" if self._master.startswith("spark://") else None
+        """On a standalone cluster a folder in the one that a replaced executor finds again; see `_task`."""
+        return "epochcut" if self._master.startswith("spark://") else None
 
     def check(self, processes: int) -> Sequence[str]:
         """Slots, and settings that do not go together with tasks that run for ever."""
@@ -169,12 +169,21 @@ class SparkTasks:
 
 
 def _task(driver: Address, secret: bytes, slot: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What Spark runs in the task; it travels inside Spark's own pickled function."""
+    """What Spark runs in the task; it travels inside Spark's own pickled function.
+
+    On a standalone cluster an executor that is started again on the same host has another working directory, and the
+    same `SPARK_EXECUTOR_DIRS`: files below these are still there.
+    """
 
     def task(_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import os
+        from contextlib import chdir, nullcontext
+
         from snapshot.host.worker import run_worker
 
-        run_worker(driver, secret, slot)
+        lasting = os.environ.get("SPARK_EXECUTOR_DIRS", "").split(os.pathsep)[0]
+        with chdir(lasting) if lasting else nullcontext():
+            run_worker(driver, secret, slot)
         yield from ()
 
     return task

@@ -1,0 +1,393 @@
+"""The parts of a driver that decide or remember one thing each."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import recovery
+from recovery.driver import events as log
+from recovery.driver.birth import WrongJob, birth_of
+from recovery.driver.deliveries import Deliveries
+from recovery.driver.endings import End, Endings, EndKind
+from recovery.driver.event_log import EventLog, line_of
+from recovery.driver.options import RunOptions, UnknownOption, check_names, coordinator_options, host_options, seconds
+from recovery.driver.placement import place
+from recovery.driver.progress import ProgressLine
+from recovery.driver.progress import line_of as progress_of
+from recovery.driver.recovery_clock import RecoveryClock
+from recovery.driver.savepoints import SavepointWishes
+from recovery.driver.status import RunState, RunStatus
+from snapshot import coordinator_events as events
+from snapshot.coordinator_options import ContradictingOptions
+from snapshot.host.messages import Address, Delivery, Hello
+from snapshot.host.options import HostOptions
+from snapshot.ids import TransactionId
+from snapshot.journal_state import EpochRecord, EpochState, JournalState
+from snapshot.program.durations import NotADuration
+from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
+from statebackend.stores.local_store import LocalStore
+from tests.scripted_workers import SCHEMA, arrow_stream
+
+ATTEMPT = Incarnation(Generation(1), Attempt(1))
+OUT = Uid("out")
+
+
+def epoch(number: int) -> Epoch:
+    return Epoch(Generation(1), number)
+
+
+# --- who gets which partition
+
+
+def there(*slots: int) -> dict[str, Hello]:
+    return {f"w{slot}": Hello(f"w{slot}", Address("h", slot), slot, slot) for slot in slots}
+
+
+def test_nobody_is_placed_while_there_are_too_few() -> None:
+    assert place(there(0, 1), {}, {}, 3) is None
+
+
+def test_at_first_everybody_gets_the_partition_of_its_slot() -> None:
+    assert place(there(2, 0, 1), {}, {}, 3) == ["w0", "w1", "w2"]
+
+
+def test_survivors_keep_their_partitions_and_the_task_in_the_same_slot_gets_the_lost_one() -> None:
+    new = there(0, 5) | {"new": Hello("new", Address("h", 9), 9, 1)}
+    before = {"w0": Partition(2), "gone": Partition(0)}
+    slots = {Partition(0): 1, Partition(1): 4, Partition(2): 0}
+    assert place(new, before, slots, 3) == ["new", "w5", "w0"]
+
+
+def test_at_a_lower_parallelism_nobody_keeps_a_partition_that_is_gone() -> None:
+    assert place(there(0, 1), {"w1": Partition(4), "w0": Partition(0)}, {}, 2) == ["w0", "w1"]
+
+
+# --- how a job ends
+
+
+def state(number: int, *, committed: bool) -> JournalState:
+    how = EpochState.COMMITTED if committed else EpochState.COMPLETE
+    return JournalState(epochs=(EpochRecord(epoch(number), "m", "sha256:00", has_committables=True, state=how),))
+
+
+def test_a_job_has_ended_when_an_epoch_from_behind_the_end_of_all_input_is_committed() -> None:
+    endings = Endings()
+    assert not endings.triggered(epoch(1), savepoint=False, asked_by=events.Ticked(1))
+    request = endings.all_ended()
+    assert request == events.EpochRequested()
+    assert not endings.triggered(epoch(2), savepoint=False, asked_by=request)
+    assert endings.reached(state(1, committed=True)) is None
+    assert endings.reached(state(2, committed=False)) is None
+    assert endings.reached(state(2, committed=True)) == End(EndKind.FINISHED, epoch(2), savepoint=False)
+
+
+def test_the_end_of_input_counts_for_its_attempt_only() -> None:
+    endings = Endings()
+    endings.triggered(epoch(1), savepoint=False, asked_by=endings.all_ended())
+    endings.attempt_over()
+    assert endings.wanted() is None
+    assert endings.reached(state(1, committed=True)) is None
+
+
+def test_sources_pause_behind_the_epoch_that_was_asked_for_and_behind_no_other() -> None:
+    endings = Endings()
+    request = endings.stop(savepoint=True)
+    assert not endings.triggered(epoch(1), savepoint=False, asked_by=events.Ticked(1))
+    assert endings.wanted() == request
+    assert endings.triggered(epoch(2), savepoint=True, asked_by=request)
+    assert endings.wanted() is None
+    assert endings.reached(state(2, committed=True)) == End(EndKind.STOPPED, epoch(2), savepoint=True)
+
+
+def test_a_last_epoch_that_was_given_up_is_asked_for_again() -> None:
+    endings = Endings()
+    request = endings.stop(savepoint=False)
+    endings.triggered(epoch(1), savepoint=False, asked_by=request)
+    assert endings.given_up(epoch(1))
+    assert not endings.given_up(epoch(7))
+    assert endings.wanted() == request
+
+
+def test_a_savepoint_is_for_all_who_waited_for_it_and_is_tried_again_if_it_was_given_up() -> None:
+    wishes, answers = SavepointWishes(), list[Epoch | Exception]()
+    wishes.add(answers.append)
+    wishes.add(answers.append)
+    wishes.triggered(epoch(1))
+    wishes.taken(epoch(7))
+    wishes.given_up(epoch(1))
+    assert wishes.waiting
+    wishes.triggered(epoch(2))
+    wishes.taken(epoch(2))
+    wishes.taken(epoch(2))
+    assert answers == [epoch(2), epoch(2)]
+
+
+# --- rows for the driver
+
+
+def delivery(transaction: str | None, *rows: str) -> Delivery:
+    name = None if transaction is None else TransactionId(transaction)
+    return Delivery(ATTEMPT, Partition(0), OUT, name, arrow_stream(pa.table({"row": list(rows)}, schema=SCHEMA)))
+
+
+def taken(deliveries: Deliveries) -> list[str]:
+    deliveries.end()
+    return [row["row"] for batch in deliveries.batches(OUT) for row in batch.to_pylist()]
+
+
+def test_rows_of_a_transaction_count_once_and_rows_without_one_always() -> None:
+    deliveries = Deliveries()
+    for one in (delivery("a", "1", "2"), delivery("a", "1", "2"), delivery(None, "3"), delivery(None, "3")):
+        deliveries.add(one)
+    assert deliveries.rows == 4
+    assert taken(deliveries) == ["1", "2", "3", "3"]
+
+
+def test_a_transaction_that_the_newest_epoch_names_is_remembered_though_it_is_committed() -> None:
+    deliveries = Deliveries()
+    deliveries.add(delivery("a", "1"))
+    deliveries.completed([TransactionId("a"), TransactionId("b")])
+    deliveries.add(delivery("a", "1"))
+    deliveries.completed([TransactionId("c")])
+    assert deliveries._seen == set()
+    assert taken(deliveries) == ["1"]
+
+
+def test_a_reader_waits_for_rows_and_ends_with_the_job() -> None:
+    deliveries, rows = Deliveries(), list[str]()
+    reader = threading.Thread(target=lambda: rows.extend(b.to_pylist()[0]["row"] for b in deliveries.batches(OUT)))
+    reader.start()
+    deliveries.add(delivery(None, "1"))
+    deliveries.end()
+    reader.join(10)
+    assert rows == ["1"]
+
+
+# --- the marks of a recovery
+
+
+def test_the_marks_are_measured_from_the_first_failure_and_those_of_a_second_try_count() -> None:
+    clock = RecoveryClock()
+    clock.lag(0, Partition(0), 250.0)
+    clock.detected(1000)
+    clock.decided(1001)
+    clock.restarted(1002, 2)
+    clock.detected(1100)
+    clock.decided(1101)
+    clock.restarted(1110, 2)
+    clock.restored(20.0)
+    clock.restored(15.0)
+    clock.opened(1140)
+    clock.first_output(1150)
+    clock.first_output(1160)
+    clock.lag(1170, Partition(0), 240.0)
+    clock.lag(1180, Partition(1), 900.0)
+    assert clock.over() is None
+    clock.lag(1200, Partition(1), 99.0)
+    assert clock.over() == log.Marks(
+        decided=101, restarted=110, downloaded=130, opened=140, first_output=150, caught_up=200
+    )
+    assert not clock.running
+    assert clock.over(finally_=True) is None
+
+
+def test_a_recovery_that_did_not_come_to_its_end_tells_the_marks_that_it_has() -> None:
+    clock = RecoveryClock()
+    assert clock.over(finally_=True) is None
+    clock.detected(5)
+    clock.decided(7)
+    assert clock.over() is None
+    assert clock.over(finally_=True) == log.Marks(decided=2)
+
+
+# --- the log, the line
+
+
+def test_an_event_is_a_line_of_json_with_its_time_and_name(tmp_path: Path) -> None:
+    event = log.Deployed(at=1_700_000_000.25, incarnation=ATTEMPT, epoch=epoch(3), workers=("a", "b"))
+    expected = {
+        "time": "2023-11-14T22:13:20.250Z",
+        "event": "Deployed",
+        "incarnation": "1.1",
+        "epoch": "3-1",
+        "workers": ["a", "b"],
+    }
+    assert json.loads(line_of(event)) == expected
+    heard: list[log.AnyEvent] = []
+    events_log = EventLog(tmp_path / "folder" / "events.jsonl")
+    events_log.listen(heard.append)
+    events_log.add(event)
+    events_log.close()
+    events_log.add(event)
+    assert (tmp_path / "folder" / "events.jsonl").read_text() == line_of(event)
+    assert heard == [event, event] == list(events_log.events)
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_one_line_that_is_written_anew() -> None:
+    screen, status = Screen(), RunStatus("clicks", RunState.RUNNING, 2, workers={"a": Partition(0), "b": None})
+    line = ProgressLine(screen)
+    line.show(status)
+    line.show(status)
+    line.end(RunStatus("clicks", RunState.FAILED, 2))
+    assert screen.getvalue() == "\rclicks: running | 1/2 partitions\rclicks: failed | 0/2 partitions \n"
+
+
+def test_where_nobody_looks_nothing_is_written() -> None:
+    file = io.StringIO()
+    for line in (ProgressLine(file), ProgressLine(None)):
+        line.show(RunStatus("clicks", RunState.RUNNING, 2))
+        line.end(RunStatus("clicks", RunState.RUNNING, 2))
+    assert file.getvalue() == ""
+
+
+def test_the_line_has_the_newest_epoch_the_rate_and_the_restarts() -> None:
+    done = log.EpochCompleted(
+        at=0, epoch=epoch(17), savepoint=False, since_trigger_ms=12.3, alignment_ms=0, sync_ms=0, async_ms=0,
+        state_bytes=0, channel_bytes=0,
+    )  # fmt: skip
+    status = RunStatus("clicks", RunState.RECOVERING, 2, epochs=(done,), restarts=3)
+    assert progress_of(status, 1_234_567.0) == (
+        "clicks: recovering | 0/2 partitions | epoch 17-1 in 12 ms | 1.2M rows/s | 3 restarts"
+    )
+
+
+# --- the birth of a job
+
+
+def test_a_job_is_born_once_and_keeps_its_name_and_key_groups(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    born = birth_of(store, "clicks", 64)
+    assert born.job.startswith("clicks-")
+    assert birth_of(store, "clicks", 64) == birth_of(store, None, None) == born
+    assert birth_of(LocalStore(tmp_path / "other"), "clicks", 64).job != born.job
+
+
+def test_what_contradicts_the_birth_is_refused(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    birth_of(store, "clicks", None)
+    with pytest.raises(WrongJob, match="are those of job 'clicks', not of 'orders'"):
+        birth_of(store, "orders", None)
+    with pytest.raises(WrongJob, match="max_parallelism is 64, and job 'clicks' was born with 128"):
+        birth_of(store, None, 64)
+    with pytest.raises(WrongJob, match="no name of a job"):
+        birth_of(store, "a b", None)
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"x", "is damaged"),
+        (b"{}", "is not one"),
+        (b'{"format":"epochcut.job","version":2}', "version 2; a newer program wrote it"),
+    ],
+)
+def test_a_birth_that_cannot_be_read_is_refused(tmp_path: Path, data: bytes, complaint: str) -> None:
+    store = LocalStore(tmp_path)
+    store.write("job.json", data)
+    with pytest.raises(WrongJob, match=complaint):
+        birth_of(store, None, None)
+
+
+# --- options
+
+
+def test_an_unknown_option_is_refused_with_the_one_that_was_meant() -> None:
+    with pytest.raises(UnknownOption, match=r"no option 'retian'; did you mean 'retain'\?"):
+        check_names({"retian": 3})
+
+
+def test_every_option_of_the_hosts_is_an_option_of_a_run() -> None:
+    assert set(HostOptions.__dataclass_fields__) <= set(RunOptions.__annotations__)
+
+
+def test_times_may_be_written_as_people_say_them() -> None:
+    given: RunOptions = {"timeout": "1m", "min_pause": 0, "linger": "3ms", "heartbeat": 100, "alignment_timeout": None}
+    coordinator = coordinator_options("2s", "unaligned", given)
+    assert (coordinator.interval, coordinator.timeout, coordinator.mode.value) == (2000, 60_000, "unaligned")
+    assert (host_options(given).linger, host_options(given).heartbeat) == (3, 100)
+    assert seconds({"lost_after": "1500ms"}, "lost_after", 2.0) == 1.5
+    assert seconds({}, "lost_after", 2.0) == 2.0
+
+
+def test_options_that_cannot_be_meant_are_refused() -> None:
+    with pytest.raises(NotADuration):
+        coordinator_options("soon", "aligned", {})
+    with pytest.raises(ContradictingOptions):
+        coordinator_options("1s", "aligned", {"retain": 0})
+    with pytest.raises(ValueError, match="sideways"):
+        coordinator_options("1s", "sideways", {})
+
+
+# --- slots of Spark
+
+
+class Conf:
+    def __init__(self, **settings: str) -> None:
+        self.settings = {name.replace("_", "."): value for name, value in settings.items()}
+
+    def get(self, name: str, default: str) -> str:
+        return self.settings.get(name, default)
+
+
+class Session:
+    """What of a Spark session is asked before anything starts."""
+
+    def __init__(self, cores: int = 0, **settings: str) -> None:
+        self.conf = Conf(**settings)
+        self.sparkContext = self
+        self.defaultParallelism = cores
+
+
+def tasks(cores: int = 0, **settings: str) -> recovery.SparkTasks:
+    session: Any = Session(cores, **settings)
+    return recovery.SparkTasks(session)
+
+
+@pytest.mark.parametrize(
+    ("settings", "slots"),
+    [
+        ({"spark_master": "local"}, 1),
+        ({"spark_master": "local[3]"}, 3),
+        ({"spark_master": "local[3,1000]"}, 3),
+        ({"spark_master": "local[*]", "cores": 5}, 5),
+        ({"spark_master": "local[2]", "spark_task_cpus": "0.1"}, 20),
+        ({"spark_master": "local-cluster[2,3,1024]"}, 6),
+        ({"spark_master": "local-cluster[2,3,1024]", "spark_task_cpus": "2"}, 2),
+    ],
+)
+def test_too_few_slots_are_refused_before_anything_starts(settings: dict[str, Any], slots: int) -> None:
+    assert list(tasks(**settings).check(slots)) == []
+    with pytest.raises(recovery.CannotLaunch, match=rf"needs {slots + 1} task slots .* has {slots};"):
+        tasks(**settings).check(slots + 1)
+
+
+def test_a_local_session_is_told_how_to_get_more_slots() -> None:
+    with pytest.raises(recovery.CannotLaunch, match=r"start the session with master\('local\[9\]'\) or more"):
+        tasks(spark_master="local[2]").check(9)
+
+
+def test_a_setting_that_kills_long_tasks_is_refused() -> None:
+    with pytest.raises(recovery.CannotLaunch, match="killOnIdleTimeout is on, and would kill"):
+        tasks(spark_master="local[2]", spark_python_worker_killOnIdleTimeout="true").check(1)
+
+
+def test_what_is_unwise_is_said() -> None:
+    (said,) = tasks(spark_master="local[2]", spark_speculation="true").check(1)
+    assert said.startswith("spark.speculation is on")
+
+
+def test_the_address_of_the_driver_is_the_one_that_executors_see() -> None:
+    assert tasks(spark_master="spark://h:7077", spark_driver_host="10.0.0.1").host == "10.0.0.1"
+    assert tasks(spark_master="local[2]", spark_driver_host="10.0.0.1").host == "127.0.0.1"

@@ -1,0 +1,132 @@
+"""Jobs that really run, as processes on this machine: killed, failed, ended, started again, and exact."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import recovery
+from recovery.driver.events import AnyEvent, EpochCompleted
+from snapshot import PAUSE, Collection, Program, Stream, ToDriver
+from snapshot.program.row_class import Row
+from snapshot.trace import replay
+
+NUMBERS = pa.schema({"k": pa.string(), "n": pa.int64()})
+KEYS = 5
+ROWS = 60
+PATIENCE = 120.0
+
+
+def program() -> Program:
+    rows: list[Any] = []
+    for number in range(ROWS):
+        rows += [(f"k{number % KEYS}", 1), PAUSE(0.04)]
+    return counted(Stream.read(Collection(rows, NUMBERS, splits=1), uid="numbers"))
+
+
+def counted(numbers: Stream) -> Program:
+    return numbers.key_by("k").sum("n", uid="count").write(ToDriver(), uid="out")
+
+
+def start(folder: Path, launcher: recovery.LocalProcesses, of: Program, **options: Any) -> recovery.Run:
+    chosen: dict[str, Any] = {"every": "100ms", "parallelism": 2, "progress": False, **options}
+    return recovery.run(of, checkpoints=folder / "tree", launcher=launcher, local=folder / "local", **chosen)
+
+
+def when_complete(run: recovery.Run, count: int, act: Any) -> None:
+    """Do something once so many epochs are complete."""
+    done: list[AnyEvent] = []
+
+    def heard(event: AnyEvent) -> None:
+        if isinstance(event, EpochCompleted):
+            done.append(event)
+            if len(done) == count:
+                act()
+
+    run._driver.events.listen(heard)
+
+
+def check_exact(run: recovery.Run) -> None:
+    counts: dict[object, list[int]] = {}
+    for row in run.rows("out"):
+        counts.setdefault(row["k"], []).append(int(str(row["n"])))
+    assert counts == {f"k{key}": list(range(1, ROWS // KEYS + 1)) for key in range(KEYS)}
+
+
+def test_a_job_whose_process_is_killed_gives_every_row_once_and_its_trace_replays(tmp_path: Path) -> None:
+    launcher, trace = recovery.LocalProcesses(), tmp_path / "trace.jsonl"
+    run = start(tmp_path, launcher, program(), trace=trace)
+    when_complete(run, 3, lambda: os.kill(launcher.pids[1], signal.SIGKILL))
+    run.wait(PATIENCE)
+    check_exact(run)
+    assert run.status().restarts >= 1
+    with trace.open() as lines:
+        assert replay(lines) > 10
+
+
+def refuse_seven(row: Row) -> bool:
+    if row.n == 7:
+        raise ValueError("seven is refused")
+    return True
+
+
+def test_a_record_that_always_fails_ends_the_job_with_the_users_traceback(tmp_path: Path) -> None:
+    numbers = Stream.read(Collection([("a", 7)], NUMBERS), uid="numbers").filter(refuse_seven)
+    run = start(tmp_path, recovery.LocalProcesses(), counted(numbers), scheme=recovery.Passive(poisoned_after=2))
+    with pytest.raises(recovery.JobFailed, match="seven is refused") as error:
+        run.wait(PATIENCE)
+    assert "in refuse_seven" in error.value.traceback
+    assert "test_running_locally.py" in error.value.traceback
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+import recovery
+from tests.test_running_locally import program, start
+start(Path(sys.argv[1]), recovery.LocalProcesses(), program()).wait()
+"""
+
+
+def test_a_driver_that_is_killed_and_started_again_goes_on(tmp_path: Path) -> None:
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)], cwd=Path(__file__).parent.parent)
+    try:
+        wait_for_epoch(tmp_path / "tree" / "epochs", driver)
+    finally:
+        driver.kill()
+        driver.wait()
+    run = start(tmp_path, recovery.LocalProcesses(), program())
+    run.wait(PATIENCE)
+    assert run.status().generation == 2
+    newest: dict[object, int] = {}
+    for row in run.rows("out"):
+        newest[row["k"]] = max(newest.get(row["k"], 0), int(str(row["n"])))
+    assert newest == {f"k{key}": ROWS // KEYS for key in range(KEYS)}
+
+
+def wait_for_epoch(folder: Path, driver: subprocess.Popen[bytes]) -> None:
+    """Return when the driver has written a manifest, which is looked for until then; there is nothing to wait on."""
+    while not list(folder.glob("3-*/manifest.json")):
+        with pytest.raises(subprocess.TimeoutExpired):
+            driver.wait(0.05)
+
+
+def test_a_job_that_was_stopped_with_a_savepoint_goes_on_from_it_at_another_parallelism(tmp_path: Path) -> None:
+    first = start(tmp_path, recovery.LocalProcesses(), program())
+    first.savepoint(PATIENCE)
+    savepoint = first.stop(savepoint=True, timeout=PATIENCE)
+    before = [(row["k"], int(str(row["n"]))) for row in first.rows("out")]
+    second = start(tmp_path, recovery.LocalProcesses(), program(), parallelism=3)
+    second.wait(PATIENCE)
+    after = [(row["k"], int(str(row["n"]))) for row in second.rows("out")]
+    assert savepoint is not None
+    assert sorted(before + after) == sorted((f"k{key}", n + 1) for key in range(KEYS) for n in range(ROWS // KEYS))
+    assert before
+    assert after
