@@ -13,11 +13,11 @@ import pytest
 
 from snapshot.frames import Data, Frame, Marker, MarkerMode
 from snapshot.outbox import Outbox
+from snapshot.testing.line_plot import Line, Panel, Scale, as_svg
 from statebackend.ids import Epoch
 from tests.bench import __main__ as command
 from tests.bench import alignment, coordinator, pipeline
 from tests.bench.figures import Figure, figure
-from tests.bench.line_plot import Line, Panel, Scale, as_svg
 from tests.bench.pipeline import InexactCut, Settings, run
 
 PRESSED = Settings(2, 3, 1.1, MarkerMode.UNALIGNED, warm_up=pipeline.SECOND, window=pipeline.SECOND)

@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import median
 
 from snapshot.frames import MarkerMode
+from snapshot.testing.line_plot import Line, Panel, Scale, as_svg
 from tests.bench.figures import Figure, figure, progress
-from tests.bench.line_plot import Line, Panel, Scale, as_svg
 from tests.bench.pipeline import (
     FRAME_BYTES,
     INTERVAL,

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from html import escape
 from math import log10
 
-_WIDTH, _HEIGHT = 190, 190
+_HEIGHT = 190
 _GAP = 22
+_LEGEND = 212
 _LEFT, _TOP, _BOTTOM = 78, 74, 56
-_SOLID, _DASHED = "#1f5fa8", "#c2571a"
+_SOLID, _DASHED, _MOMENT = "#1f5fa8", "#c2571a", "#b00020"
 _STYLE = """
 text { font: 12px sans-serif; fill: #222222 }
 text.title { font-weight: bold }
@@ -21,6 +22,7 @@ text.title { font-weight: bold }
 .frame { fill: none; stroke: #888888; stroke-width: 1 }
 .line { fill: none; stroke-width: 1.8 }
 """
+_STYLE_OF_MOMENTS = f".moment {{ stroke: {_MOMENT}; stroke-width: 1.4 }}\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,9 @@ class Line:
     name: str
     points: tuple[tuple[float, float], ...]
     dashed: bool
-    hollow: bool
+    hollow: bool = False
+    dotted: bool = True
+    """Whether each of its points has a marker: not where there are too many to tell them apart."""
 
     @property
     def colour(self) -> str:
@@ -44,6 +48,14 @@ class Panel:
 
     title: str
     lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Where on the x axis something happened."""
+
+    x: float
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +76,26 @@ class Scale:
         return log10(max(value, self.least) / self.least) / log10(self.most / self.least)
 
 
-def as_svg(x_label: str, rows: Sequence[tuple[Scale, Sequence[Panel]]]) -> str:
-    """The rows below each other, each with its own scale; all panels share the x axis."""
+def as_svg(
+    x_label: str,
+    rows: Sequence[tuple[Scale, Sequence[Panel]]],
+    *,
+    width: int = 190,
+    ticks: Sequence[float] | None = None,
+    moments: Sequence[Moment] = (),
+) -> str:
+    """The rows below each other, each with its own scale; all panels are `width` wide and share the x axis.
+
+    The axis is labelled at the `ticks`, or at every point that a line has; each panel shows all `moments`.
+    """
     xs = sorted({x for _, panels in rows for panel in panels for line in panel.lines for x, _ in line.points})
     columns = max(len(panels) for _, panels in rows)
-    width = _LEFT + columns * (_WIDTH + _GAP)
+    whole = _LEFT + columns * (width + _GAP)
     height = _TOP + len(rows) * (_HEIGHT + _GAP) + _BOTTOM - _GAP
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">',
-        f"<style>{_STYLE}</style>",
-        f'<rect width="{width}" height="{height}" fill="white"/>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole} {height}" width="{whole}" height="{height}">',
+        f"<style>{_STYLE}{_STYLE_OF_MOMENTS if moments else ''}</style>",
+        f'<rect width="{whole}" height="{height}" fill="white"/>',
         *_legend(rows[0][1][0].lines),
     ]
     for number, (scale, panels) in enumerate(rows):
@@ -81,32 +103,50 @@ def as_svg(x_label: str, rows: Sequence[tuple[Scale, Sequence[Panel]]]) -> str:
         middle = top + _HEIGHT / 2
         parts.append(_text(20, middle, scale.label, "middle", extra=f' transform="rotate(-90 20 {middle:g})"'))
         for column, panel in enumerate(panels):
-            left = _LEFT + column * (_WIDTH + _GAP)
-            parts += _panel(panel, scale, xs, left, top, labelled=column == 0)
+            across = _Across(xs[0], xs[-1], _LEFT + column * (width + _GAP), width)
+            parts += _panel(panel, scale, across, top, labelled=column == 0)
+            parts += [part for moment in moments for part in _moment(moment, across, top)]
             if number == len(rows) - 1:
-                parts += [_text(_x(x, xs, left), top + _HEIGHT + 17, f"{x:g}", "middle") for x in xs]
-                parts.append(_text(left + _WIDTH / 2, top + _HEIGHT + 38, x_label, "middle"))
+                parts += [
+                    _text(across.at(x), top + _HEIGHT + 17, f"{x:g}", "middle")
+                    for x in (xs if ticks is None else ticks)
+                ]
+                parts.append(_text(across.left + width / 2, top + _HEIGHT + 38, x_label, "middle"))
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _x(x: float, xs: Sequence[float], left: float) -> float:
-    return left + 14 + (x - xs[0]) / max(1, xs[-1] - xs[0]) * (_WIDTH - 28)
+@dataclass(frozen=True, slots=True)
+class _Across:
+    """The x axis of a panel."""
+
+    least: float
+    most: float
+    left: float
+    width: int
+
+    def at(self, x: float) -> float:
+        return self.left + 14 + (x - self.least) / max(1, self.most - self.least) * (self.width - 28)
 
 
-def _panel(
-    panel: Panel, scale: Scale, xs: Sequence[float], left: float, top: float, *, labelled: bool
-) -> Iterator[str]:
+def _panel(panel: Panel, scale: Scale, across: _Across, top: float, *, labelled: bool) -> Iterator[str]:
+    left, right = across.left, across.left + across.width
     if panel.title:
-        yield _text(left + _WIDTH / 2, top - 8, panel.title, "middle", extra=' class="title"')
+        yield _text(left + across.width / 2, top - 8, panel.title, "middle", extra=' class="title"')
     for tick in scale.ticks():
         y = top + _HEIGHT * (1 - scale.share(tick))
-        yield f'<line class="grid" x1="{left}" y1="{y:.1f}" x2="{left + _WIDTH}" y2="{y:.1f}"/>'
+        yield f'<line class="grid" x1="{left}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}"/>'
         if labelled:
             yield _text(left - 6, y + 4, f"{tick:g}", "end")
-    yield f'<rect class="frame" x="{left}" y="{top}" width="{_WIDTH}" height="{_HEIGHT}"/>'
+    yield f'<rect class="frame" x="{left}" y="{top}" width="{across.width}" height="{_HEIGHT}"/>'
     for line in panel.lines:
-        points = [(_x(x, xs, left), top + _HEIGHT * (1 - scale.share(y))) for x, y in line.points]
+        points = [(across.at(x), top + _HEIGHT * (1 - scale.share(y))) for x, y in line.points]
         yield from _drawn(line, points)
+
+
+def _moment(moment: Moment, across: _Across, top: float) -> Iterator[str]:
+    x = across.at(moment.x)
+    yield f'<line class="moment" x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{top + _HEIGHT}"/>'
+    yield _text(x + 5, top + 14, moment.name, "start")
 
 
 def _drawn(line: Line, points: Sequence[tuple[float, float]]) -> Iterator[str]:
@@ -114,7 +154,7 @@ def _drawn(line: Line, points: Sequence[tuple[float, float]]) -> Iterator[str]:
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     yield f'<polyline class="line" points="{path}" stroke="{line.colour}"{dash}/>'
     fill = "white" if line.hollow else line.colour
-    for x, y in points:
+    for x, y in points if line.dotted else ():
         look = f'fill="{fill}" stroke="{line.colour}" stroke-width="1.6"'
         if line.dashed:
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.6" {look}/>'
@@ -124,7 +164,7 @@ def _drawn(line: Line, points: Sequence[tuple[float, float]]) -> Iterator[str]:
 
 def _legend(lines: Sequence[Line]) -> Iterator[str]:
     for number, line in enumerate(lines):
-        left = _LEFT + number * (_WIDTH + _GAP)
+        left = _LEFT + number * _LEGEND
         yield from _drawn(line, [(left, 24), (left + 34, 24)])
         yield _text(left + 44, 28, line.name, "start")
 
