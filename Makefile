@@ -18,6 +18,10 @@ coverage: .venv/test  ## which lines and branches the tests reach
 		--deselect tests/test_simulated_job.py::test_a_job_keeps_its_promises_whatever_is_delayed_lost_cut_paused_or_killed
 	$(BIN)/coverage report --skip-covered
 
+test-kills: KILLS ?= 200
+test-kills: .venv/test  ## jobs whose processes are killed at random; KILLS=200 times, SEED=1
+	$(BIN)/python -m tests.job_kills --kills $(KILLS) --seed $(or $(SEED),1)
+
 test-servers: .venv/servers .servers/versitygw  ## the tests against real servers, which they start themselves
 	$(BIN)/python -m pytest -m servers $(ARGS)
 
@@ -50,5 +54,5 @@ clean:  ## forget what was built and installed
 	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
 	@touch $@
 
-.PHONY: help demo test coverage test-servers lint bench clean
+.PHONY: help demo test coverage test-kills test-servers lint bench clean
 .DEFAULT_GOAL := help

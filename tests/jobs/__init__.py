@@ -1,0 +1,1 @@
+"""Programs whose exact output is known, and processes that run them and can be killed."""

@@ -1,0 +1,98 @@
+"""The process of a job's driver, as a test starts it, kills it and starts it again.
+
+What always holds: what happens in the job is written to the standard output as it happens, a line of JSON for each
+event; the process ends with 0 exactly if the job has ended well.
+
+    python -m tests.jobs.driver SETTINGS      as JSON, see `Settings`
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import recovery
+from recovery import LocalProcesses, Passive, RestartRate
+from snapshot.host.crash_points import VARIABLE, crashing
+from tests.jobs.catalogue import JOBS
+from tests.jobs.job import OUT, Scale, SinkKind, sink_of
+
+Mode = Literal["aligned", "unaligned", "alignment_timeout"]
+_MANY = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a job is run; all of it in `folder`."""
+
+    folder: str
+    job: str
+    rows: int = 24_000
+    rate: float = 4_000.0
+    sink: SinkKind = "jsonl"
+    parallelism: int = 2
+    standbys: int = 0
+    mode: Mode = "aligned"
+    every: int = 200
+    """Milliseconds from epoch to epoch."""
+    crash: str = ""
+    """Where this process kills itself; see `snapshot.host.crash_points`."""
+
+    @property
+    def gate(self) -> Path:
+        """The file that lets the job come to its end."""
+        return Path(self.folder) / "gate"
+
+    @property
+    def output(self) -> Path:
+        return Path(self.folder) / "output"
+
+    @property
+    def delivered(self) -> Path:
+        """Where the rows are that the driver itself was given, when the job has ended."""
+        return Path(self.folder) / "delivered.parquet"
+
+
+def start(settings: Settings) -> recovery.Run:
+    folder = Path(settings.folder)
+    scale = Scale(settings.rows, settings.rate, str(settings.gate))
+    program = JOBS[settings.job].program(scale, sink_of(settings.sink, str(settings.output)))
+    return recovery.run(
+        program,
+        checkpoints=folder / "tree",
+        job="kills",
+        every=settings.every,
+        parallelism=settings.parallelism,
+        scheme=Passive(standbys=settings.standbys, restarts=RestartRate(_MANY, 1000)),
+        mode="unaligned" if settings.mode == "unaligned" else "aligned",
+        alignment_timeout=10 if settings.mode == "alignment_timeout" else None,
+        launcher=LocalProcesses(),
+        local=folder / "local",
+        events="/dev/stdout",
+        lost_after="30s",
+        compact_after=20,
+        retain=2,
+        linger=1,
+        progress=False,
+    )
+
+
+def main(arguments: list[str]) -> int:
+    settings = Settings(**json.loads(arguments[0]))
+    with crashing({VARIABLE: settings.crash}):
+        run = start(settings)
+        batches = list(run.batches(OUT))
+        end = run.wait()
+        if settings.sink == "driver" and batches:
+            pq.write_table(pa.Table.from_batches(batches), settings.delivered)
+    return 0 if end is not None else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

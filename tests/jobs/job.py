@@ -1,0 +1,65 @@
+"""What a job for tests is: a program over a source, and a judge of its output.
+
+What always holds: the source's rows and the verdict follow from the number of rows alone, so that whoever reads the
+output, in whichever process, can judge it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from snapshot import Generate, Program, ToDriver, ToFiles
+from snapshot.program.schemas import schema_of
+from snapshot.program.sink import Sink
+from snapshot.program.stream import Stream
+from snapshot.sources.generate import Columns, Indices
+from tests.jobs.comparison import Comparison
+from tests.jobs.steady import Steady
+
+SPLITS = 4
+OUT = "out"
+
+SinkKind = Literal["jsonl", "parquet", "driver"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How many rows, how fast they come while the file `gate` is not there."""
+
+    rows: int
+    rate: float
+    """In rows per second, of all splits together."""
+    gate: str
+
+    def steady(self, function: Callable[[Indices], Columns], schema: Mapping[str, object], rows: int = 0) -> Steady:
+        """A generator in four splits. While the gate is shut, it keeps the last tenth of its rows back."""
+        count = rows or self.rows
+        source = Generate(function, schema_of(schema), count=count, splits=SPLITS)
+        return Steady(source, self.rate / SPLITS * count / self.rows, count * 9 // 10 // SPLITS, self.gate)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """`stream` makes the output, and `judge` compares all of its rows with the truth for so many rows of input."""
+
+    name: str
+    stream: Callable[[Scale], Stream]
+    judge: Callable[[Sequence[Mapping[str, object]], int], Comparison]
+
+    def program(self, scale: Scale, sink: Sink) -> Program:
+        return self.stream(scale).write(sink, uid=OUT)
+
+
+def sink_of(kind: SinkKind, folder: str) -> Sink:
+    if kind == "driver":
+        return ToDriver()
+    return ToFiles(folder, kind)
+
+
+def values(i: Indices) -> Indices:
+    """A value for each row, with no pattern that a key could share."""
+    return np.asarray((i * 7919 + 13) % 1009, dtype=np.int64)

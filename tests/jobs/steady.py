@@ -1,0 +1,87 @@
+"""A source that gives its rows no faster than at a rate, and the last of them only when a file is there.
+
+What always holds: it gives the rows of the source within, in their order; what a reader was not running for is not made
+up for, so a job that is killed again and again always has rows under way.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from snapshot import Collection, Generate
+from snapshot.program.source import Batch, Later, Reader, Reading, SplitContext
+
+_TICK = 0.005
+"""Seconds between two looks at the clock and at the gate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """`rate` is in rows per second and split. While the file `gate` is not there, a split gives `held` rows at most;
+    as soon as it is, everything comes as fast as it can.
+    """
+
+    source: Generate | Collection
+    rate: float
+    held: int
+    gate: str
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.source.schema
+
+    @property
+    def bounded(self) -> bool:
+        return True
+
+    @property
+    def blocking(self) -> bool:
+        return False
+
+    @property
+    def on_demand(self) -> bool:
+        return False
+
+    @property
+    def discover_every(self) -> float | None:
+        return None
+
+    def check(self) -> Sequence[str]:
+        return self.source.check()
+
+    def discover(self, parallelism: int) -> Sequence[str]:
+        return self.source.discover(parallelism)
+
+    def open(self, context: SplitContext) -> Reader:
+        return _Reader(self, self.source.open(context), context.position)
+
+
+class _Reader:
+    def __init__(self, source: Steady, within: Reader, position: object) -> None:
+        self._source = source
+        self._within = within
+        self._given = position if isinstance(position, int) else 0
+        self._start = self._given
+        self._began = time.monotonic()
+        self._open = False
+
+    def read(self, most: int) -> Reading:
+        self._open = self._open or Path(self._source.gate).exists()
+        if not self._open:
+            due = self._start + int((time.monotonic() - self._began) * self._source.rate)
+            most = min(most, min(due, self._source.held) - self._given)
+            if most < 1:
+                return Later(time.time() + _TICK)
+        reading = self._within.read(most)
+        if isinstance(reading, Batch):
+            assert isinstance(reading.position, int)
+            self._given = reading.position
+        return reading
+
+    def close(self) -> None:
+        self._within.close()
