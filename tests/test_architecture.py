@@ -84,7 +84,18 @@ WORLDLY_FOLDERS = (
 )
 """Folders whose modules touch the world, but for those of `CORES_IN_THEM`."""
 
-CORES_IN_THEM = {"snapshot/host/handshake.py", "snapshot/host/purposes.py"}
+CORES_IN_THEM = {
+    "recovery/driver/endings.py",
+    "recovery/driver/epoch_times.py",
+    "recovery/driver/manifests.py",
+    "recovery/driver/placement.py",
+    "recovery/driver/program_fit.py",
+    "recovery/driver/recovery_clock.py",
+    "recovery/driver/savepoints.py",
+    "recovery/driver/splits.py",
+    "snapshot/host/handshake.py",
+    "snapshot/host/purposes.py",
+}
 """Modules in these folders that decide, and do nothing else."""
 
 INTERFACES = {"statebackend/backends/backend.py", "statebackend/stores/store.py"}
