@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -111,7 +112,31 @@ def test_a_driver_that_is_killed_and_started_again_goes_on(tmp_path: Path) -> No
     assert newest == {f"k{key}": ROWS // KEYS for key in range(KEYS)}
 
 
-def wait_for_epoch(folder: Path, driver: subprocess.Popen[bytes]) -> None:
+def test_ctrl_c_stops_a_job_behind_one_more_epoch(tmp_path: Path) -> None:
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(tmp_path)],
+        cwd=Path(__file__).parent.parent,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        wait_for_epoch(tmp_path / "tree" / "epochs", driver)
+        os.killpg(driver.pid, signal.SIGINT)
+        _, said = driver.communicate(timeout=PATIENCE)
+    finally:
+        driver.kill()
+    assert "stopping job behind one more epoch; Ctrl-C again cancels it" in said
+    assert "KeyboardInterrupt" in said
+    events = [json.loads(line) for line in (tmp_path / "local" / "events.jsonl").read_text().splitlines()]
+    assert events[-1]["event"] == "Stopped"
+    epochs = {
+        kind: [one["epoch"] for one in events if one["event"] == kind] for kind in ("EpochTriggered", "EpochCommitted")
+    }
+    assert epochs["EpochTriggered"][-1] == epochs["EpochCommitted"][-1]
+
+
+def wait_for_epoch(folder: Path, driver: subprocess.Popen[Any]) -> None:
     """Return when the driver has written a manifest, which is looked for until then; there is nothing to wait on."""
     while not list(folder.glob("3-*/manifest.json")):
         with pytest.raises(subprocess.TimeoutExpired):
