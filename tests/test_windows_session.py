@@ -198,6 +198,20 @@ def test_sessions_that_a_late_row_joins_say_first_and_last_by_their_order(tmp_pa
         assert [tuple(row) for row in harness.emitted()] == [("a", moment(5), moment(30), 2, 3)]
 
 
+def test_a_session_that_gave_its_results_and_is_extended_beyond_now_gives_them_again_at_its_new_end(
+    tmp_path: Path,
+) -> None:
+    with OperatorHarness(aggregate(Session(10), lateness=20), tmp_path) as harness:
+        harness.rows([("a", 1)], [0])
+        harness.watermark(12)
+        harness.clear()
+        harness.rows([("a", 2)], [5])
+        harness.watermark(14)
+        assert harness.emitted() == []
+        harness.watermark(15)
+        assert [tuple(row)[:5] for row in harness.emitted()] == [("a", moment(0), moment(15), 2, 3)]
+
+
 def test_sessions_of_processing_time_end_a_gap_after_their_last_row(tmp_path: Path) -> None:
     declared = aggregate(Session.processing(10), timed=False)
     with OperatorHarness(declared, tmp_path) as harness:
