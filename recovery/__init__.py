@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from recovery.driver.birth import WrongJob as WrongJob
     from recovery.driver.claim import StartRefused as StartRefused
-    from recovery.driver.generation import JobFailed as JobFailed
+    from recovery.driver.failures import JobFailed as JobFailed
     from recovery.driver.launch import CannotLaunch as CannotLaunch
     from recovery.driver.launch import LocalProcesses as LocalProcesses
     from recovery.driver.options import UnknownOption as UnknownOption
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _HOME = {
     "driver.birth": ("WrongJob",),
     "driver.claim": ("StartRefused",),
-    "driver.generation": ("JobFailed",),
+    "driver.failures": ("JobFailed",),
     "driver.launch": ("CannotLaunch", "LocalProcesses"),
     "driver.options": ("UnknownOption",),
     "driver.program_fit": ("ProgramDoesNotFit",),

@@ -19,7 +19,8 @@ from recovery.driver import events as log
 from recovery.driver.deliveries import Deliveries
 from recovery.driver.endings import End, EndKind
 from recovery.driver.event_log import EventLog
-from recovery.driver.generation import Generation, JobFailed, Means
+from recovery.driver.failures import JobFailed
+from recovery.driver.generation import Generation, Means
 from recovery.driver.job import JobSettings
 from recovery.driver.launch import Launcher
 from recovery.driver.progress import ProgressLine

@@ -8,7 +8,6 @@ from it said, before the next one is looked at.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -19,6 +18,8 @@ from recovery.driver.claim import Start, claim
 from recovery.driver.deliveries import Deliveries
 from recovery.driver.endings import End, Endings
 from recovery.driver.epoch_times import EpochTimes
+from recovery.driver.failures import Failures, JobFailed, failure_of
+from recovery.driver.feeding import Event, Feeder, Instruction
 from recovery.driver.housekeeping import Housekeeping
 from recovery.driver.job import JobSettings
 from recovery.driver.manifests import DriversPart, all_transactions_in
@@ -27,12 +28,12 @@ from recovery.driver.recovery_clock import RecoveryClock
 from recovery.driver.savepoints import Answer, SavepointWishes
 from recovery.driver.tree import FencedOff, PublicationDone, PublicationFailed, RemovalDone, Tree
 from recovery.driver.workers import Workers
-from recovery.restarts import Cause, Failure, GiveUp, Known, Restart, RestartLimit
+from recovery.restarts import Cause, Failure, RestartLimit
 from snapshot import coordinator_events as events
 from snapshot import fail_points
 from snapshot.coordinator import Coordinator, CoordinatorState
 from snapshot.fail_points import reached
-from snapshot.host.event_loop import Background, EventLoop, Timer
+from snapshot.host.event_loop import Background, EventLoop
 from snapshot.host.messages import (
     Acknowledgement,
     AllEnded,
@@ -42,7 +43,6 @@ from snapshot.host.messages import (
     Drain,
     EpochIsOver,
     Failed,
-    FailureKind,
     Figures,
     FirstOutput,
     FromWorker,
@@ -57,27 +57,11 @@ from snapshot.host.messages import (
 from snapshot.journal_state import JournalState
 from snapshot.manifest import Inline, StoredFile
 from snapshot.trace import TraceWriter
-from statebackend.ids import Attempt, Epoch, Incarnation, Partition, Uid
+from statebackend.ids import Epoch, Incarnation, Partition, Uid
 from statebackend.stores.store import BlobStore
 
 _ASK_AGAIN: Final = 1.0
 """Seconds until an epoch that is wanted is asked for again after it was given up."""
-_BETTER_CAUSE: Final = 0.3
-"""Seconds for which a failure without a cause of its own waits for one that explains it, before the job is given up."""
-_SETTLE: Final = 0.01
-"""Seconds between a broken channel and the next deployment: mostly a process is dead, whose connection says so soon."""
-
-Event = events.CoordinatorEvent[Acknowledgement]
-Instruction = events.CoordinatorInstruction[Acknowledgement]
-
-
-class JobFailed(Exception):
-    """The job is over, and was not meant to be; started again it goes on from its last complete epoch."""
-
-    def __init__(self, reason: str, traceback: str = "") -> None:
-        super().__init__(f"{reason}\n\n{traceback}".rstrip())
-        self.reason = reason
-        self.traceback = traceback
 
 
 class Observer(Protocol):
@@ -125,8 +109,9 @@ class Generation:
         self._slots: dict[Partition, int] = {}
         self._to_deploy: events.RollBack | None = None
         self._not_before = 0.0
-        self._limit = RestartLimit(settings.scheme.restarts, settings.scheme.poisoned_after)
-        self._over_incarnation: Incarnation | None = None
+        limit = RestartLimit(settings.scheme.restarts, settings.scheme.poisoned_after)
+        self._failures = Failures(limit, means.loop, self)
+        self._feeder: Feeder | None = None
         self._endings = Endings()
         self._savepoints = SavepointWishes()
         self._enumerators: dict[Epoch, DriversPart] = {}
@@ -134,12 +119,6 @@ class Generation:
         self._clock = RecoveryClock()
         self._restored_epoch: Epoch | None = None
         self._restored_age: float | None = None
-        self._events: deque[Event] = deque()
-        self._handling = False
-        self._ticked = -1
-        self._timer: Timer | None = None
-        self._due: int | None = None
-        self._giving_up: JobFailed | None = None
         self._ended = False
 
     # --- claim and decide ---------------------------------------------------------------------------------------------
@@ -170,6 +149,7 @@ class Generation:
             last_number=last_number,
             uncommitted=outcome.replay,
         )
+        self._feeder = Feeder(self._loop, self._coordinator, self._carry_out, self._means.trace)
         if self._means.trace is not None:
             self._means.trace.begin(options, outcome.generation, now, outcome.epoch, last_number, outcome.replay)
         self._note(
@@ -184,7 +164,7 @@ class Generation:
         reached(fail_points.CLAIMED)
         self._roll_back(events.RollBack(outcome.epoch, self._coordinator.incarnation, confirm_first=False))
         self._housekeeping.take_up(state)
-        self._arm()
+        self._feeder.feed()
 
     # --- what the user wishes -----------------------------------------------------------------------------------------
 
@@ -317,7 +297,7 @@ class Generation:
             case CannotCommit(incarnation, partition, epoch, uid, reason):
                 self._tell(events.CommitFailed(epoch, incarnation, partition, f"{uid}: {reason}"))
             case Failed():
-                self._fail(_failure_of(message))
+                self._fail(failure_of(message))
             case Refusal(peer, reason):
                 self._note(log.PeerRefused(at=time.time(), worker=worker, peer=peer, reason=reason))
             case Delivery():
@@ -362,102 +342,31 @@ class Generation:
     # --- failures -----------------------------------------------------------------------------------------------------
 
     def _fail(self, failure: Failure) -> None:
-        """An attempt is over: count it, and roll back or give up."""
-        if failure.incarnation > self._incarnation or failure.incarnation.generation < self._incarnation.generation:
-            return
-        if self._giving_up is not None:
-            self._explain(failure)
-            return
-        if self._is_current(failure.incarnation):
-            self._clock.detected(self._now_ms())
-        verdict = self._limit.failed(self._now(), failure)
-        if isinstance(verdict, Known):
-            return
-        self._over_incarnation = failure.incarnation
-        then = "restart" if isinstance(verdict, Restart) else f"give up: {verdict.reason}"
-        self._note(
-            log.AttemptFailed(
-                at=time.time(),
-                incarnation=failure.incarnation,
-                partition=failure.partition,
-                uid=failure.uid,
-                cause=failure.cause.value,
-                reason=failure.reason,
-                traceback=failure.traceback,
-                then=then,
-            )
-        )
-        self._judge(failure, verdict)
+        if failure.incarnation.generation == self._incarnation.generation:
+            if self._is_current(failure.incarnation):
+                self._clock.detected(self._now_ms())
+            self._failures.failed(failure)
 
-    def _judge(self, failure: Failure, verdict: Restart | GiveUp) -> None:
-        match verdict:
-            case Restart(delay):
-                pause = max(delay / 1000, _SETTLE if failure.cause is Cause.CHANNEL else 0.0)
-                self._not_before = self._loop.now() + pause
-                self._loop.call_at(self._not_before, self._deploy_if_possible)
-                self._tell(events.AttemptBroken(failure.incarnation, str(failure)))
-            case GiveUp(reason):
-                error = JobFailed(f"{failure} ({reason})", failure.traceback)
-                if failure.cause in (Cause.PROGRAM, Cause.UNUSABLE):
-                    self._end(error)
-                    return
-                self._giving_up = error
-                self._loop.call_at(self._loop.now() + _BETTER_CAUSE, lambda: self._end(error))
+    def note(self, event: log.AttemptFailed) -> None:
+        """See `failures.Consequences`."""
+        self._note(event)
 
-    def _explain(self, failure: Failure) -> None:
-        """The job is being given up, and this says why better than what was known."""
-        if failure.cause in (Cause.PROGRAM, Cause.UNUSABLE):
-            self._end(JobFailed(str(failure), failure.traceback))
+    def break_attempt(self, failure: Failure, not_before: float) -> None:
+        """See `failures.Consequences`."""
+        self._not_before = not_before
+        self._loop.call_at(not_before, self._deploy_if_possible)
+        self._tell(events.AttemptBroken(failure.incarnation, str(failure)))
+
+    def give_up(self, error: JobFailed) -> None:
+        """See `failures.Consequences`."""
+        self._end(error)
 
     # --- the coordinator ----------------------------------------------------------------------------------------------
 
     def _tell(self, event: Event) -> None:
-        """Feed an event, after all that is being handled already."""
-        self._events.append(event)
-        self._handle_all()
-
-    def _handle_all(self) -> None:
-        """Feed what waits; whenever time has gone on, the coordinator hears of that first."""
-        if self._handling or self._coordinator is None:
-            return
-        self._handling = True
-        try:
-            while not self._ended:
-                now = self._now()
-                if now > self._ticked:
-                    self._ticked = now
-                    self._feed(self._coordinator, events.Ticked(now))
-                elif self._events:
-                    self._feed(self._coordinator, self._events.popleft())
-                else:
-                    break
-        finally:
-            self._handling = False
-        self._arm()
-
-    def _feed(self, coordinator: Coordinator[Acknowledgement], event: Event) -> None:
-        instructions = coordinator.handle(event)
-        if self._means.trace is not None:
-            self._means.trace.add(event, instructions)
-        for instruction in instructions:
-            if not self._ended:
-                self._carry_out(instruction, event)
-
-    def _arm(self) -> None:
-        """Have the coordinator told of the time when it wants to be."""
-        if self._coordinator is None or self._ended:
-            return
-        due = self._coordinator.deadline
-        if self._due == due:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._due = due
-        self._timer = self._loop.call_at(due / 1000, self._tick)
-
-    def _tick(self) -> None:
-        self._due = None
-        self._handle_all()
+        """Before the job is claimed nothing is lost with an event: what is wished for is asked for when it runs."""
+        if self._feeder is not None:
+            self._feeder.tell(event)
 
     def _carry_out(self, instruction: Instruction, event: Event) -> None:
         match instruction:
@@ -480,24 +389,15 @@ class Generation:
             case events.Subsume(retain, oldest_base):
                 self._remove(retain, oldest_base)
             case events.RollBack():
-                self._count_if_unknown(instruction.incarnation)
+                if not self._clock.running:
+                    self._clock.detected(self._now_ms())
+                self._failures.broken_by_coordinator(instruction.incarnation)
                 self._clock.decided(self._now_ms())
                 self._restored_epoch, self._restored_age = instruction.epoch, self._times.age(self._now_ms())
                 if not self._ended:
                     self._roll_back(instruction)
             case events.Stop(reason):
                 self._end(FencedOff(event.by) if isinstance(event, events.Fenced) else JobFailed(reason))
-
-    def _count_if_unknown(self, next_one: Incarnation) -> None:
-        """The coordinator itself broke an attempt, as too many epochs failed: that counts as any failure does."""
-        broken = Incarnation(next_one.generation, Attempt(next_one.attempt - 1))
-        if self._over_incarnation is None or self._over_incarnation < broken:
-            failure = Failure(broken, Cause.EPOCHS, "more epochs in a row failed than are tolerated")
-            self._over_incarnation = broken
-            self._clock.detected(self._now_ms())
-            verdict = self._limit.failed(self._now(), failure)
-            if isinstance(verdict, GiveUp):
-                self._end(JobFailed(f"{failure} ({verdict.reason})"))
 
     def _trigger(self, epoch: Epoch, trigger: events.Trigger, event: Event) -> None:
         marker, attempt = trigger.marker, self._attempt
@@ -557,7 +457,7 @@ class Generation:
             case PublicationDone(state=state, pinned=pinned):
                 self._journal = state
                 reached(fail_points.BEFORE_COMPLETE)
-                self._limit.completed()
+                self._failures.completed()
                 self._means.deliveries.completed(all_transactions_in(self._the_tree.manifest(epoch)))
                 self._note(self._times.completed(epoch, self._now_ms(), time.time()))
                 self._tell(events.Published(epoch))
@@ -616,8 +516,8 @@ class Generation:
         if self._ended:
             return
         self._ended = True
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._feeder is not None:
+            self._feeder.close()
         if self._attempt is not None:
             self._attempt.close()
         marks = self._clock.over(finally_=True)
@@ -681,16 +581,3 @@ class Generation:
 
     def _trouble(self, what: str, error: BaseException) -> None:
         self._note(log.Trouble(at=time.time(), what=what, reason=f"{type(error).__name__}: {error}"))
-
-
-def _failure_of(message: Failed) -> Failure:
-    match message.kind:
-        case FailureKind.PROGRAM:
-            cause = Cause.PROGRAM
-        case FailureKind.UNUSABLE:
-            cause = Cause.UNUSABLE
-        case FailureKind.CHANNEL:
-            cause = Cause.CHANNEL
-        case FailureKind.RESOURCE:
-            cause = Cause.RESOURCE
-    return Failure(message.incarnation, cause, message.reason, message.partition, message.uid, message.traceback)

@@ -72,9 +72,9 @@ class RunOptions(TypedDict, total=False):
     linger: Duration
     """Rows wait no longer than this for others before they are sent (2ms)."""
     channel_buffer: int
-    """Data that may wait to be sent on one channel before its stage stops working (2 MiB)."""
+    """Data that may wait to be sent on one channel before its stage stops working (1 MiB)."""
     input_buffer: int
-    """Data that may wait to be processed in one stage before its channels are no longer read (16 MiB)."""
+    """Data that may wait to be processed in one stage before its channels are no longer read (4 MiB)."""
     socket_buffer: int
     """What the kernel may hold of a channel at each end (256 KiB)."""
     max_frame: int

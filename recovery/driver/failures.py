@@ -1,0 +1,125 @@
+"""What is done about a failure: the attempt is broken and begun anew, or the job given up with the best cause known.
+
+What always holds: whether it is tried again is decided by `recovery.restarts` alone; every broken attempt counts,
+also one that the coordinator broke itself.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final, Protocol
+
+from recovery.driver.events import AttemptFailed
+from recovery.restarts import Cause, Failure, GiveUp, Known, Restart, RestartLimit
+from snapshot.host.event_loop import EventLoop
+from snapshot.host.messages import Failed, FailureKind
+from statebackend.ids import Attempt, Incarnation
+
+_BETTER_CAUSE: Final = 0.3
+"""Seconds for which a failure without a cause of its own waits for one that explains it, before the job is given up."""
+_SETTLE: Final = 0.01
+"""Seconds between a broken channel and the next deployment: mostly a process is dead, whose connection says so soon."""
+
+
+class JobFailed(Exception):
+    """The job is over, and was not meant to be; started again it goes on from its last complete epoch."""
+
+    def __init__(self, reason: str, traceback: str = "") -> None:
+        super().__init__(f"{reason}\n\n{traceback}".rstrip())
+        self.reason = reason
+        self.traceback = traceback
+
+
+class Consequences(Protocol):
+    """What follows from a failure."""
+
+    def note(self, event: AttemptFailed) -> None:
+        """It is to be seen from outside."""
+
+    def break_attempt(self, failure: Failure, not_before: float) -> None:
+        """The attempt is over; the next one may begin at this time of the loop."""
+
+    def give_up(self, error: JobFailed) -> None:
+        """The job is over."""
+
+
+class Failures:
+    """Takes the reports of one generation, in the loop's thread."""
+
+    def __init__(self, limit: RestartLimit, loop: EventLoop, consequences: Consequences) -> None:
+        self._limit = limit
+        self._loop = loop
+        self._consequences = consequences
+        self._over: Incarnation | None = None
+        self._giving_up = False
+
+    def completed(self) -> None:
+        """An epoch was completed."""
+        self._limit.completed()
+
+    def failed(self, failure: Failure) -> None:
+        """A partition or its process says that an attempt is over."""
+        if self._giving_up:
+            if failure.cause in (Cause.PROGRAM, Cause.UNUSABLE):  # it explains what was known before
+                self._consequences.give_up(JobFailed(str(failure), failure.traceback))
+            return
+        verdict = self._count(failure)
+        match verdict:
+            case Restart(delay):
+                pause = max(delay / 1000, _SETTLE if failure.cause is Cause.CHANNEL else 0.0)
+                self._consequences.break_attempt(failure, self._loop.now() + pause)
+            case GiveUp(reason):
+                self._give_up(failure, reason)
+            case Known():
+                pass
+
+    def broken_by_coordinator(self, next_one: Incarnation) -> None:
+        """The coordinator goes on to this incarnation; if nobody reported that the one before is over, it broke it."""
+        broken = Incarnation(next_one.generation, Attempt(next_one.attempt - 1))
+        if self._over is None or self._over < broken:
+            failure = Failure(broken, Cause.EPOCHS, "more epochs in a row failed than are tolerated")
+            verdict = self._count(failure)
+            if isinstance(verdict, GiveUp):
+                self._consequences.give_up(JobFailed(f"{failure} ({verdict.reason})"))
+
+    def _count(self, failure: Failure) -> Restart | GiveUp | Known:
+        verdict = self._limit.failed(int(self._loop.now() * 1000), failure)
+        if not isinstance(verdict, Known):
+            self._over = failure.incarnation
+            self._consequences.note(_event_of(failure, verdict))
+        return verdict
+
+    def _give_up(self, failure: Failure, reason: str) -> None:
+        error = JobFailed(f"{failure} ({reason})", failure.traceback)
+        if failure.cause in (Cause.PROGRAM, Cause.UNUSABLE):
+            self._consequences.give_up(error)
+            return
+        self._giving_up = True
+        self._loop.call_at(self._loop.now() + _BETTER_CAUSE, lambda: self._consequences.give_up(error))
+
+
+def failure_of(message: Failed) -> Failure:
+    """What a partition says, as it counts."""
+    match message.kind:
+        case FailureKind.PROGRAM:
+            cause = Cause.PROGRAM
+        case FailureKind.UNUSABLE:
+            cause = Cause.UNUSABLE
+        case FailureKind.CHANNEL:
+            cause = Cause.CHANNEL
+        case FailureKind.RESOURCE:
+            cause = Cause.RESOURCE
+    return Failure(message.incarnation, cause, message.reason, message.partition, message.uid, message.traceback)
+
+
+def _event_of(failure: Failure, verdict: Restart | GiveUp) -> AttemptFailed:
+    return AttemptFailed(
+        at=time.time(),
+        incarnation=failure.incarnation,
+        partition=failure.partition,
+        uid=failure.uid,
+        cause=failure.cause.value,
+        reason=failure.reason,
+        traceback=failure.traceback,
+        then="restart" if isinstance(verdict, Restart) else f"give up: {verdict.reason}",
+    )
