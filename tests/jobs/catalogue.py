@@ -9,8 +9,12 @@ from tests.jobs.job import Job
 from tests.jobs.merges import MERGES
 from tests.jobs.running import MANY_KEYS, RUNNING
 from tests.jobs.sequences import SEQUENCES
+from tests.jobs.skewed import SKEWED
 from tests.jobs.windows import SESSIONS, TUMBLING
 
-_ALL: Final = (TUMBLING, SEQUENCES, MERGES, CONTROLLED, RUNNING, MANY_KEYS, SESSIONS)
+_QUICK: Final = (TUMBLING, SEQUENCES, MERGES, CONTROLLED, RUNNING, MANY_KEYS, SESSIONS)
 
-JOBS: Final[dict[str, Job]] = {job.name: job for job in _ALL}
+QUICK: Final = tuple(sorted(job.name for job in _QUICK))
+"""Those that keep up with their source."""
+
+JOBS: Final[dict[str, Job]] = {job.name: job for job in (*_QUICK, SKEWED)}

@@ -41,6 +41,9 @@ class Settings:
     mode: Mode = "aligned"
     every: int = 200
     """Milliseconds from epoch to epoch."""
+    batch_rows: int = 16_384
+    channel_buffer: int = 2 << 20
+    input_buffer: int = 16 << 20
     crash: str = ""
     """Where this process kills itself; see `snapshot.host.crash_points`."""
 
@@ -79,6 +82,9 @@ def start(settings: Settings) -> recovery.Run:
         compact_after=20,
         retain=2,
         linger=1,
+        batch_rows=settings.batch_rows,
+        channel_buffer=settings.channel_buffer,
+        input_buffer=settings.input_buffer,
         progress=False,
     )
 
