@@ -6,8 +6,8 @@ BIN := .venv/bin
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
 
-demo: .venv/base  ## a stream is cut, crashes and recovers, drawn (simulated until there is a host)
-	$(BIN)/python -m examples.simulated_recovery --svg build/simulated-recovery.svg
+demo: .venv/demo  ## clicks are counted on Spark, a worker is killed, the output is compared with the truth
+	$(BIN)/python -m examples.clicks --svg build/latency-around-a-kill.svg
 
 test: .venv/test  ## all tests that need no server; PROFILE=thorough searches 50 times further
 	EPOCHCUT_PROFILE=$(PROFILE) $(BIN)/python -m pytest -m "not servers" $(ARGS)
@@ -46,11 +46,11 @@ clean:  ## forget what was built and installed
 	$(PYTHON) -m venv .venv
 
 # One stamp per set of extras, so that a command installs no more than it uses.
-.venv/base: EXTRAS = testing
+.venv/demo: EXTRAS = spark
 .venv/test: EXTRAS = test
 .venv/servers: EXTRAS = servers
 .venv/lint: EXTRAS = lint
-.venv/base .venv/test .venv/servers .venv/lint: .venv/bin/python setup.cfg pyproject.toml
+.venv/demo .venv/test .venv/servers .venv/lint: .venv/bin/python setup.cfg pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
 	@touch $@
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
-from examples import simulated_recovery
+from examples import clicks, simulated_recovery
 
 ROOT = Path(__file__).parent.parent
 DRAWING = ("simulated_recovery", "third_party_protocol", "wrong_protocol")
-ON_SPARK = ("visits_in_spark",)
+STREAMS = ("word_count", "unpaid_orders", "fraud_rules")
+ON_SPARK = ("visits_in_spark", "clicks")
 
 
 def run(example: str, *arguments: str, hash_seed: str = "random") -> str:
@@ -33,17 +38,17 @@ def run(example: str, *arguments: str, hash_seed: str = "random") -> str:
 
 def test_every_example_is_known_here() -> None:
     names = {path.stem for path in (ROOT / "examples").glob("[!_]*.py")}
-    assert names == {*DRAWING, *ON_SPARK}
+    assert names == {*DRAWING, *STREAMS, *ON_SPARK}
 
 
-@pytest.mark.parametrize("example", [*DRAWING, *ON_SPARK])
+@pytest.mark.parametrize("example", [*DRAWING, *STREAMS, *ON_SPARK])
 def test_an_example_explains_itself(example: str) -> None:
     out = run(example, "--help")
     assert out.startswith("usage: ")
     assert "example" in out
 
 
-@pytest.mark.parametrize("example", DRAWING)
+@pytest.mark.parametrize("example", [*DRAWING, "clicks"])
 def test_a_drawing_can_be_kept(example: str) -> None:
     assert "--svg FILE" in run(example, "--help")
 
@@ -117,3 +122,83 @@ def test_the_recovery_fails_if_the_output_is_not_exact(
 def test_the_recovery_says_so_if_no_schedule_has_a_story(capsys: pytest.CaptureFixture[str]) -> None:
     assert simulated_recovery.main(["--tries", "0"]) == 1
     assert "try others with --seed" in capsys.readouterr().out
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("example", "arguments", "said"),
+    [
+        ("word_count", ("--seed", "1"), "960 counts expected, 960 in files: 0 lost, 0 twice or wrong"),
+        ("unpaid_orders", ("--events", "9000"), "unpaid orders expected"),
+        ("fraud_rules", ("--payments", "4000"), "alarms by 'cards'"),
+    ],
+)
+def test_a_stream_gives_what_is_computed_without_one(example: str, arguments: tuple[str, ...], said: str) -> None:
+    out = run(example, *arguments)
+    assert said in out
+    assert "0 lost, 0 twice or wrong" in out
+    assert "\n0 " not in f"\n{out}", "there is something to compare"
+
+
+def test_the_demo_kills_a_worker_and_its_output_is_exact(tmp_path: Path) -> None:
+    svg = tmp_path / "latency.svg"
+    out = run("clicks", "--without-spark", "--seconds", "12", "--rate", "500", "--svg", str(svg))
+    assert "killed worker" in out
+    assert "600 rows expected, 600 rows in files: 0 lost, 0 twice or wrong" in out
+    marks = dict(
+        line.split()[:2]
+        for line in out.replace("first output", "output").replace("caught up", "up").splitlines()
+        if line.startswith("  ")
+    )
+    assert list(marks) == ["detected", "decided", "restarted", "downloaded", "opened", "output", "up"]
+    assert all(float(value) >= 0 for value in marks.values())
+    assert f"The picture of the latency around the kill is {svg}." in out
+    assert "a worker is killed" in "".join(ElementTree.parse(svg).getroot().itertext())
+
+
+def test_the_demo_runs_on_spark(tmp_path: Path) -> None:
+    command = ("-m", "examples.clicks", "--seconds", "12", "--rate", "500", "--svg", str(tmp_path / "latency.svg"))
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, capture_output=True, encoding="utf-8", check=False, timeout=280
+    )
+    assert done.returncode == 0, done.stderr
+    assert "600 rows expected, 600 rows in files: 0 lost, 0 twice or wrong" in done.stdout
+    assert "caught up" in done.stdout
+
+
+def test_ctrl_c_stops_the_demo_cleanly(tmp_path: Path) -> None:
+    command = ("-m", "examples.clicks", "--without-spark", "--seconds", "60", "--keep", str(tmp_path / "kept"))
+    events = tmp_path / "kept" / "local" / "events.jsonl"
+    with subprocess.Popen(
+        [sys.executable, *command], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8"
+    ) as demo:
+        while demo.poll() is None and not (events.exists() and "EpochCompleted" in events.read_text()):
+            with suppress(subprocess.TimeoutExpired):
+                demo.wait(0.1)
+        demo.send_signal(signal.SIGINT)
+        _, err = demo.communicate(timeout=60)
+    assert demo.returncode == 130, err
+    assert "stopping clicks" in err
+    assert '"event": "Stopped"' in events.read_text()
+
+
+@pytest.mark.parametrize(("change", "said"), [("lose", "1 lost, 0 twice"), ("repeat", "0 lost, 1 twice")])
+def test_the_demo_fails_if_the_files_are_not_exact(
+    change: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exact = clicks.truth(rate=100, seconds=2)
+    row = next(iter(exact))
+    spoilt = exact - Counter([row]) if change == "lose" else exact + Counter([row])
+    monkeypatch.setattr(clicks, "written", lambda _counts: spoilt)
+    assert not clicks.compare(Path("anywhere"), rate=100, seconds=2)
+    assert said in capsys.readouterr().out
+
+
+def test_the_picture_shows_the_latency_of_clicks_by_when_they_were_due() -> None:
+    due = 1_000.0 + np.arange(200) / 100
+    seen = np.where(due < 1_001, due + 0.01, np.maximum(due, 1_001.5) + 0.01)
+    points = clicks.percentiles(clicks.Watched(due, seen), killed_at=1_001.0)
+    assert [x for x, _ in points[50]] == [-0.875, -0.625, -0.375, -0.125, 0.125, 0.375, 0.625, 0.875]
+    assert [round(y) for _, y in points[99]] == [10, 10, 10, 10, 508, 258, 10, 10]
