@@ -20,7 +20,7 @@ from recovery.driver.deliveries import Deliveries
 from recovery.driver.endings import End, EndKind
 from recovery.driver.event_log import EventLog
 from recovery.driver.failures import JobFailed
-from recovery.driver.generation import Generation, Means
+from recovery.driver.generation import GenerationRun, Means
 from recovery.driver.job import JobSettings
 from recovery.driver.launch import Launcher
 from recovery.driver.progress import ProgressLine
@@ -69,7 +69,7 @@ class Driver:
         self._trace = trace
         self._trace_file: TextIO | None = None
         self._loop = EventLoop()
-        self._generation: Generation | None = None
+        self._generation: GenerationRun | None = None
         self._outcome: End | Exception | None = None
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"driver of {settings.job}", daemon=True)
@@ -91,7 +91,7 @@ class Driver:
             self._thread.join()
             raise self._outcome if isinstance(self._outcome, Exception) else RuntimeError("the driver did not start")
 
-    def ask(self, wish: Callable[[Generation], object]) -> None:
+    def ask(self, wish: Callable[[GenerationRun], object]) -> None:
         """Have this done with the job, in the driver's thread; nothing happens if the job is over."""
 
         def granted() -> None:
@@ -164,7 +164,7 @@ class Driver:
         self._the_generation.refused(peer, reason)
 
     @property
-    def _the_generation(self) -> Generation:
+    def _the_generation(self) -> GenerationRun:
         assert self._generation is not None
         return self._generation
 
@@ -180,7 +180,7 @@ class Driver:
                 loop, self._launcher.host, secret, self._settings.lost_after / 1000, self, self._options.ports
             )
             means = Means(loop, self._store, in_order, aside, workers, self.deliveries, self, self._open_trace())
-            self._generation = Generation(self._settings, means)
+            self._generation = GenerationRun(self._settings, means)
             self._generation.begin()
             self._ready.set()
             processes = self._settings.parallelism + self._settings.scheme.standbys

@@ -16,6 +16,7 @@ from recovery.driver import events as log
 from recovery.driver.attempt import AttemptRun
 from recovery.driver.claim import Start, claim
 from recovery.driver.deliveries import Deliveries
+from recovery.driver.deployment import Deployment
 from recovery.driver.endings import End, Endings
 from recovery.driver.epoch_times import EpochTimes
 from recovery.driver.failures import Failures, JobFailed, failure_of
@@ -23,7 +24,6 @@ from recovery.driver.feeding import Event, Feeder, Instruction
 from recovery.driver.housekeeping import Housekeeping
 from recovery.driver.job import JobSettings
 from recovery.driver.manifests import DriversPart, all_transactions_in
-from recovery.driver.placement import place
 from recovery.driver.recovery_clock import RecoveryClock
 from recovery.driver.savepoints import Answer, SavepointWishes
 from recovery.driver.tree import FencedOff, PublicationDone, PublicationFailed, RemovalDone, Tree
@@ -57,7 +57,7 @@ from snapshot.host.messages import (
 from snapshot.journal_state import JournalState
 from snapshot.manifest import Inline, StoredFile
 from snapshot.trace import TraceWriter
-from statebackend.ids import Epoch, Incarnation, Partition, Uid
+from statebackend.ids import Epoch, Generation, Incarnation, Uid
 from statebackend.stores.store import BlobStore
 
 _ASK_AGAIN: Final = 1.0
@@ -91,7 +91,7 @@ class Means:
     trace: TraceWriter | None = None
 
 
-class Generation:
+class GenerationRun:
     """The job in the hands of this driver. All calls come in the loop's thread."""
 
     def __init__(self, settings: JobSettings, means: Means) -> None:
@@ -102,13 +102,8 @@ class Generation:
         self._tree: Tree | None = None
         self._journal = JournalState()
         self._removing = False
-        self._start: Start | None = None
         self._housekeeping: Housekeeping | None = None
-        self._attempt: AttemptRun | None = None
-        self._previous: dict[str, Partition] = {}
-        self._slots: dict[Partition, int] = {}
-        self._to_deploy: events.RollBack | None = None
-        self._not_before = 0.0
+        self._deployment: Deployment | None = None
         limit = RestartLimit(settings.scheme.restarts, settings.scheme.poisoned_after)
         self._failures = Failures(limit, means.loop, self)
         self._feeder: Feeder | None = None
@@ -134,7 +129,11 @@ class Generation:
         if isinstance(outcome, BaseException):
             self._end(outcome if isinstance(outcome, Exception) else RuntimeError(str(outcome)))
             return
-        self._start, self._tree = outcome, outcome.tree
+        self._tree = outcome.tree
+        means = self._means
+        self._deployment = Deployment(
+            self._settings, means.workers, means.loop, means.aside, outcome.tree, outcome.found, self, self._trouble
+        )
         self._housekeeping = Housekeeping(self._settings, self._means.aside, outcome.tree, self._note)
         self._journal = state = outcome.tree.state
         options = self._settings.coordinator
@@ -185,7 +184,7 @@ class Generation:
 
     def check_start(self, seconds: float) -> None:
         """So much time has passed since the start: enough processes should have come."""
-        if not self._slots and not self._ended:
+        if (self._deployment is None or not self._deployment.ever) and not self._ended:
             there, needed = len(self._means.workers.there), self._settings.parallelism
             self._end(
                 JobFailed(
@@ -201,55 +200,25 @@ class Generation:
     # --- deploy -------------------------------------------------------------------------------------------------------
 
     def _roll_back(self, roll_back: events.RollBack) -> None:
-        if self._attempt is not None:
-            self._previous = dict(self._attempt.deployed)
-            self._attempt.close()
-        self._attempt = None
-        self._to_deploy = None
         self._endings.attempt_over()
-        if not roll_back.confirm_first:
-            self._to_deploy = roll_back
-            self._deploy_if_possible()
-        self._confirm_claim(roll_back)
+        if self._deployment is not None:
+            self._deployment.roll_back(roll_back)
 
-    def _confirm_claim(self, roll_back: events.RollBack) -> None:
-        tree = self._the_tree
-
-        def confirmed(newest: object) -> None:
-            if self._ended or roll_back.incarnation != self._incarnation:
-                return
-            if isinstance(newest, BaseException):
-                self._trouble("reading who has claimed the job", newest)
-                self._loop.call_at(self._loop.now() + _ASK_AGAIN, lambda: self._confirm_claim(roll_back))
-            elif isinstance(newest, int) and newest > tree.generation:
-                self._tell(events.Fenced(type(tree.generation)(newest)))
-            elif roll_back.confirm_first:
-                self._to_deploy = roll_back
-                self._deploy_if_possible()
-
-        self._means.aside.submit(tree.newest_claim, confirmed)
-
-    def _deploy_if_possible(self) -> None:
-        """Give every partition to a process, if there are enough of them and it is time."""
-        roll_back, start = self._to_deploy, self._start
-        if roll_back is None or start is None or self._ended or self._loop.now() < self._not_before:
-            return
-        there = self._means.workers.there
-        chosen = place(there, self._previous, self._slots, self._settings.parallelism)
-        if chosen is None:
-            return
-        self._to_deploy = None
-        self._slots = {Partition(index): there[worker].slot for index, worker in enumerate(chosen)}
-        self._attempt = AttemptRun(
-            self._settings, self._means.workers, self._means.aside, self._loop, self._the_tree, self._trouble
-        )
-        self._attempt.deploy(roll_back, tuple(there[worker] for worker in chosen), start.found)
-        self._clock.restarted(self._now_ms(), len(chosen))
+    def deployed(self, attempt: AttemptRun, roll_back: events.RollBack) -> None:
+        """See `deployment.Deploying`."""
+        self._clock.restarted(self._now_ms(), len(attempt.deployed))
         self._note(
             log.Deployed(
-                at=time.time(), incarnation=roll_back.incarnation, epoch=roll_back.epoch, workers=tuple(chosen)
+                at=time.time(),
+                incarnation=roll_back.incarnation,
+                epoch=roll_back.epoch,
+                workers=tuple(attempt.deployed),
             )
         )
+
+    def overtaken(self, by: Generation) -> None:
+        """See `deployment.Deploying`."""
+        self._tell(events.Fenced(by))
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
@@ -263,14 +232,14 @@ class Generation:
                 at=time.time(), worker=hello.worker, slot=hello.slot, pid=hello.pid, address=str(hello.address)
             )
         )
-        self._deploy_if_possible()
+        if self._deployment is not None:
+            self._deployment.deploy_if_possible()
 
     def lost(self, worker: str, reason: str) -> None:
         """A process is not there any more."""
         if self._ended:  # it was told to leave
             return
-        deployed = self._previous if self._attempt is None else self._attempt.deployed
-        partition = deployed.get(worker)
+        partition = None if self._deployment is None else self._deployment.partition_of(worker)
         self._note(log.WorkerLost(at=time.time(), worker=worker, partition=partition, reason=reason))
         if partition is not None and self._attempt is not None:
             why = f"{worker} is lost: {reason}"
@@ -353,8 +322,8 @@ class Generation:
 
     def break_attempt(self, failure: Failure, not_before: float) -> None:
         """See `failures.Consequences`."""
-        self._not_before = not_before
-        self._loop.call_at(not_before, self._deploy_if_possible)
+        if self._deployment is not None:
+            self._deployment.wait_until(not_before)
         self._tell(events.AttemptBroken(failure.incarnation, str(failure)))
 
     def give_up(self, error: JobFailed) -> None:
@@ -518,16 +487,16 @@ class Generation:
         self._ended = True
         if self._feeder is not None:
             self._feeder.close()
-        if self._attempt is not None:
-            self._attempt.close()
+        if self._deployment is not None:
+            self._deployment.close()
         marks = self._clock.over(finally_=True)
         if marks is not None:
             self._note_marks(marks)
         reason = "the job has ended" if isinstance(end, End) else f"the job is over: {end}"
         reached(fail_points.BEFORE_LEAVE)
-        self._means.workers.send_all(Leave(reason))
         self._savepoints.end(end if isinstance(end, Exception) else JobFailed("the job has ended"))
         self._means.observer.ended(end)
+        self._means.workers.send_all(Leave(reason))  # only now, as nobody starts them again any more
 
     # --- in short -----------------------------------------------------------------------------------------------------
 
@@ -536,6 +505,10 @@ class Generation:
         if self._tree is None:
             raise RuntimeError("the job is not claimed yet")
         return self._tree
+
+    @property
+    def _attempt(self) -> AttemptRun | None:
+        return None if self._deployment is None else self._deployment.attempt
 
     @property
     def _incarnation(self) -> Incarnation:

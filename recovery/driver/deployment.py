@@ -1,0 +1,126 @@
+"""Placing the partitions of each attempt: as soon as there are processes enough, and it is sure that the job is ours.
+
+What always holds: one attempt is deployed at a time, the newest that the coordinator wants; what a roll-back asks to be
+confirmed is confirmed before anything is restored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from recovery.driver.attempt import AttemptRun, Trouble
+from recovery.driver.job import JobSettings
+from recovery.driver.placement import place
+from recovery.driver.tree import Tree
+from recovery.driver.workers import Workers
+from snapshot.coordinator_events import RollBack
+from snapshot.host.event_loop import Background, EventLoop
+from statebackend.ids import Generation, Incarnation, Partition, Uid
+
+_ASK_AGAIN: Final = 1.0
+
+
+class Deploying(Protocol):
+    """Who hears of deployments, in the loop's thread."""
+
+    def deployed(self, attempt: AttemptRun, roll_back: RollBack) -> None:
+        """Every partition has been given to a process."""
+
+    def overtaken(self, by: Generation) -> None:
+        """A newer generation has claimed the job."""
+
+
+class Deployment:
+    """The attempts of one generation. `found` are the splits of the sources that the first epoch does not know."""
+
+    def __init__(
+        self,
+        settings: JobSettings,
+        workers: Workers,
+        loop: EventLoop,
+        aside: Background,
+        tree: Tree,
+        found: Mapping[Uid, tuple[str, ...]],
+        hears: Deploying,
+        trouble: Trouble,
+    ) -> None:
+        self._settings = settings
+        self._workers = workers
+        self._loop = loop
+        self._aside = aside
+        self._tree = tree
+        self._found = found
+        self._hears = hears
+        self._trouble = trouble
+        self._wanted: Incarnation | None = None
+        self._to_deploy: RollBack | None = None
+        self._not_before = 0.0
+        self._before: dict[str, Partition] = {}
+        self._slots: dict[Partition, int] = {}
+        self._closed = False
+        self.attempt: AttemptRun | None = None
+
+    @property
+    def ever(self) -> bool:
+        """Whether there ever was an attempt."""
+        return bool(self._slots)
+
+    def partition_of(self, worker: str) -> Partition | None:
+        """Which partition a process has, or had in the attempt before."""
+        return (self._before if self.attempt is None else self.attempt.deployed).get(worker)
+
+    def roll_back(self, roll_back: RollBack) -> None:
+        """Give up the attempt, and begin this one."""
+        self._drop()
+        self._wanted = roll_back.incarnation
+        self._to_deploy = None if roll_back.confirm_first else roll_back
+        self.deploy_if_possible()
+        self._confirm_claim(roll_back)
+
+    def wait_until(self, when: float) -> None:
+        """Deploy nothing before this time of the loop."""
+        self._not_before = when
+        self._loop.call_at(when, self.deploy_if_possible)
+
+    def deploy_if_possible(self) -> None:
+        """Give every partition to a process, if there are enough of them and it is time."""
+        roll_back = self._to_deploy
+        if roll_back is None or self._closed or self._loop.now() < self._not_before:
+            return
+        there = self._workers.there
+        chosen = place(there, self._before, self._slots, self._settings.parallelism)
+        if chosen is None:
+            return
+        self._to_deploy = None
+        self._slots = {Partition(index): there[worker].slot for index, worker in enumerate(chosen)}
+        attempt = AttemptRun(self._settings, self._workers, self._aside, self._loop, self._tree, self._trouble)
+        self.attempt = attempt
+        attempt.deploy(roll_back, tuple(there[worker] for worker in chosen), self._found)
+        self._hears.deployed(attempt, roll_back)
+
+    def close(self) -> None:
+        """The generation is over."""
+        self._closed = True
+        self._drop()
+
+    def _drop(self) -> None:
+        if self.attempt is not None:
+            self._before = dict(self.attempt.deployed)
+            self.attempt.close()
+            self.attempt = None
+
+    def _confirm_claim(self, roll_back: RollBack) -> None:
+        def confirmed(newest: Generation | BaseException) -> None:
+            if self._closed or roll_back.incarnation != self._wanted:
+                return
+            if isinstance(newest, BaseException):
+                self._trouble("reading who has claimed the job", newest)
+                self._loop.call_at(self._loop.now() + _ASK_AGAIN, lambda: self._confirm_claim(roll_back))
+            elif newest > self._tree.generation:
+                self._hears.overtaken(newest)
+            elif roll_back.confirm_first:
+                self._to_deploy = roll_back
+                self.deploy_if_possible()
+
+        self._aside.submit(self._tree.newest_claim, confirmed)
