@@ -15,9 +15,9 @@ class HostOptions:
     """The most rows that are read from a source, or sent on a channel, at once."""
     linger: int = 2
     """Rows wait no longer than this for others before they are sent."""
-    channel_buffer: int = 2 << 20
+    channel_buffer: int = 1 << 20
     """Data that may wait to be sent on one channel before its stage stops working."""
-    input_buffer: int = 16 << 20
+    input_buffer: int = 4 << 20
     """Data that may wait to be processed in one stage before its channels are no longer read."""
     socket_buffer: int = 256 << 10
     """What the kernel may hold of a channel at each end: an unaligned marker cannot overtake it."""
