@@ -308,3 +308,19 @@ def test_for_an_unaligned_marker_channels_are_read_however_much_is_queued(tmp_pa
     stood.work()
     assert (paused, read_on) == ([False, False], [True, True])
     assert [valve.open for valve in stood.valves.values()] == [False, False]
+
+
+def test_the_marker_that_is_awaited_is_read_however_much_is_held_back_behind_the_first(tmp_path: Path) -> None:
+    stood = Stood(tmp_path, input_buffer=4 * number(0).size)
+    stood.run.arrived(A, ALIGNED)
+    for n in range(4):
+        stood.run.arrived(A, number(n))
+    stood.work()
+    assert (stood.valves[A].open, stood.valves[B].open) == (False, True)
+    stood.run.arrived(B, number(4))
+    stood.run.work(0)
+    assert stood.valves[B].open
+    stood.run.arrived(B, ALIGNED)
+    stood.work()
+    assert [cut.epoch for cut in stood.reports.cuts] == [FIRST]
+    assert stood.valves[A].open

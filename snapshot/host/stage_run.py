@@ -297,14 +297,15 @@ class StageRun:
     def _govern_inputs(self) -> None:
         """Read no more from channels that an alignment holds back, and from none while too much is queued.
 
-        A marker that overtakes would wait behind what is not read, so for it all is read.
+        A marker that overtakes would wait behind what is not read, so for it all is read. If all that is queued is
+        held back, only what is read from the other channels can ever release it.
         """
-        held, urgent = self._aligner.held_back, self._aligner.urgent
+        held, read_on = self._aligner.held_back, self._aligner.urgent or self._aligner.idle
         queued = self._aligner.queued_bytes
         for channel, gate in self._gates.items():
             paused = channel in self._paused
             limit = self._options.input_buffer // 2 if paused else self._options.input_buffer
-            wanted = channel not in held and (urgent or queued < limit)
+            wanted = channel not in held and (read_on or queued < limit)
             if wanted and paused:
                 self._paused.discard(channel)
                 gate.resume()
