@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +30,6 @@ from snapshot.program.pickling import dumps, loads
 from snapshot.program.plan import KeyedHead, Plan, Stage
 from snapshot.program.row_class import Row
 from snapshot.program.schemas import columns_in_words, schema_of
-from snapshot.program.shape import shape_of
 from statebackend import Aggregated, Count, MapOf, Sum, Ttl, Value
 from tests.program_parts import CLICKS, Nothing, Nowhere, clicks
 from tests.public_names import typed_names
@@ -237,44 +235,6 @@ def test_schemas_are_declared_with_types_of_python_or_of_arrow() -> None:
 
 
 # --- what a snapshot depends on --------------------------------------------------------------------------------------
-
-
-def test_the_shape_of_a_plan_says_what_is_kept_for_each_uid() -> None:
-    united = clicks("a").union(clicks("b"))
-    echo = united.rebalance(uid="deal").key_by("user").process(Echo, uid="echo").write(Nowhere(), uid="out")
-    counts = united.key_by("user", "cents").count(uid="count").write(Nowhere(), uid="counts")
-    shape = shape_of((echo + counts + united.write(Nowhere(), uid="raw")).plan())
-    assert json.loads(json.dumps(shape)) == shape
-    assert list(shape) == sorted(shape)
-    assert shape["a"] == shape["b"] == {"kind": "source", "type": "Nothing"}
-    assert shape["deal"] == {"kind": "pass"}
-    assert shape["raw"] == shape["out"] == {"kind": "sink", "type": "Nowhere"}
-    kept = shape["echo"]
-    assert isinstance(kept, dict)
-    assert kept["key"] == "string"
-    states = kept["states"]
-    assert isinstance(states, dict)
-    assert states["seen"] == {"kind": "value", "codec": "int", "version": 1}
-    assert states["pages"] == {
-        "kind": "map", "codec": "float", "version": 1, "map_keys": "str", "expires": "processing",
-    }  # fmt: skip
-    assert {name: state["kind"] for name, state in states.items() if isinstance(state, dict)} == {
-        "pages": "map",
-        "seen": "value",
-        "timers in event time": "timers",
-        "timers in processing time": "timers",
-    }
-
-
-# --- the package -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", sorted(typed_names(snapshot)))
-def test_each_name_that_a_type_checker_sees_is_there_at_run_time(name: str) -> None:
-    found = getattr(snapshot, name)
-    assert found.__name__ == name
-    assert found.__module__.startswith("snapshot.")
-    assert name in dir(snapshot)
 
 
 def test_a_star_brings_all_of_them_and_nothing_else() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from snapshot.program.nodes import name_of
 from snapshot.program.operator import Apply
 from snapshot.program.row_class import Row, RowLike, batch_of, column_problems, rows_of, shown
 from snapshot.program.rows import Rows
@@ -36,7 +37,7 @@ class MapRows:
     @property
     def label(self) -> str:
         """Such as `map(parse)`."""
-        return f"map({function_name(self.function)})"
+        return f"map({name_of(self.function)})"
 
     def check(self) -> list[str]:
         """What is wrong with it as far as can be told without running."""
@@ -64,7 +65,7 @@ class FlatMapRows:
     @property
     def label(self) -> str:
         """Such as `flat_map(words)`."""
-        return f"flat_map({function_name(self.function)})"
+        return f"flat_map({name_of(self.function)})"
 
     def check(self) -> list[str]:
         """What is wrong with it as far as can be told without running."""
@@ -103,7 +104,7 @@ class FilterRows:
     @property
     def label(self) -> str:
         """Such as `filter(is_valid)`."""
-        return f"filter({function_name(self.function)})"
+        return f"filter({name_of(self.function)})"
 
     @property
     def output(self) -> pa.Schema:
@@ -140,7 +141,7 @@ class MapBatches:
     @property
     def label(self) -> str:
         """Such as `map_batches(parse)`."""
-        return f"map_batches({function_name(self.function)})"
+        return f"map_batches({name_of(self.function)})"
 
     def check(self) -> list[str]:
         """What is wrong with it as far as can be told without running."""
@@ -182,7 +183,7 @@ class FlatMapBatches:
     @property
     def label(self) -> str:
         """Such as `flat_map_batches(words)`."""
-        return f"flat_map_batches({function_name(self.function)})"
+        return f"flat_map_batches({name_of(self.function)})"
 
     def check(self) -> list[str]:
         """What is wrong with it as far as can be told without running."""
@@ -216,7 +217,7 @@ class FilterBatches:
     @property
     def label(self) -> str:
         """Such as `filter_batches(is_valid)`."""
-        return f"filter_batches({function_name(self.function)})"
+        return f"filter_batches({name_of(self.function)})"
 
     @property
     def output(self) -> pa.Schema:
@@ -264,12 +265,6 @@ class Select:
         """Make it ready."""
         columns = list(self.columns)
         return lambda rows: _some(Rows(rows.batch.select(columns), rows.times))
-
-
-def function_name(function: object) -> str:
-    """What to call a function in front of people."""
-    name = getattr(function, "__name__", None) or type(function).__name__
-    return "lambda" if name == "<lambda>" else str(name)
 
 
 def fitting(batch: object, schema: pa.Schema, label: str) -> pa.RecordBatch:
