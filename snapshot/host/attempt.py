@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from resource import RUSAGE_SELF, getrusage
+from pathlib import Path
+from resource import RUSAGE_SELF, getpagesize, getrusage
 from time import monotonic
 from typing import Final
 
@@ -415,7 +416,7 @@ class PartitionAttempt:
         deploy = self._deploy
         stages = {run.uid: run.figures() for run in self._stages}
         lag = max((run.source.lag for run in self._stages if run.source is not None), default=0.0)
-        memory = getrusage(RUSAGE_SELF).ru_maxrss * 1024
+        memory = _memory()
         gap = self._around.loop.take_longest_gap_ms()
         self._say(Figures(deploy.incarnation, deploy.partition, stages, memory, lag * 1000, gap))
         when = monotonic() + deploy.options.status_interval / 1000
@@ -433,3 +434,11 @@ class PartitionAttempt:
             run.close()
         for opened in self._states.values():
             opened.state.close()
+
+
+def _memory() -> int:
+    """What the process holds; where the kernel does not say so, the most that it ever held."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * getpagesize()
+    except OSError:
+        return getrusage(RUSAGE_SELF).ru_maxrss * 1024

@@ -32,6 +32,10 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name=f"heartbeat-{worker}", daemon=True)
         self._thread.start()
 
+    def beat_every(self, seconds: float) -> None:
+        """From the next beat on."""
+        self._seconds = seconds
+
     def stop(self) -> None:
         """Beat no more; returns when the connection is closed."""
         self._stopped = True

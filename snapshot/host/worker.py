@@ -84,6 +84,7 @@ class Worker:
         self._around = Surroundings(self._loop, self._background, self._tell)
         self._control: ControlConnection[FromWorker, ToWorker] | None = None
         self._listener: Listener | None = None
+        self._heartbeat: Heartbeat | None = None
         self._incarnation = _NEVER
         self._joining: Joining | None = None
         self._attempt: PartitionAttempt | None = None
@@ -99,17 +100,16 @@ class Worker:
         loop = self._loop
         purpose = ControlOf(self._name)
         Connecting(loop, self._driver, self._secret, purpose, self._reached, self._lose, seconds=_REACH_DRIVER)
-        heartbeat: Heartbeat | None = None
         try:
             loop.run(lambda: self._control is not None or bool(self._lost))
             if not self._lost:
-                heartbeat = Heartbeat(self._driver, self._secret, self._name, _BEAT)
+                self._heartbeat = Heartbeat(self._driver, self._secret, self._name, _BEAT)
             loop.run(lambda: self._done or bool(self._lost))
             self._let_go()
         finally:
             self._stand_down()
-            if heartbeat is not None:
-                heartbeat.stop()
+            if self._heartbeat is not None:
+                self._heartbeat.stop()
             self._background.close()
         if self._lost and not self._done:
             raise DriverLost(self._lost)
