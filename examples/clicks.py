@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from math import ceil, floor
+from math import ceil, floor, log10
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, ClassVar
@@ -200,9 +200,11 @@ def picture(points: dict[int, list[tuple[float, float]]]) -> str:
         Line("median", tuple(points[50]), dashed=False, dotted=False),
         Line("99th percentile", tuple(points[99]), dashed=True, dotted=False),
     )
+    worst = max(latency for _, latency in points[99])
+    scale = Scale("latency, ms", 1, 10 ** max(3, ceil(log10(max(1, worst)))))
     return as_svg(
         "when clicks were due, in seconds after the kill",
-        [(Scale("latency, ms", 1, 10_000), [Panel("From when a click was due to when its count was seen", lines)])],
+        [(scale, [Panel("From when a click was due to when its count was seen", lines)])],
         width=720,
         ticks=range(ceil(points[50][0][0]), floor(points[50][-1][0]) + 1),
         moments=[Moment(0, "a worker is killed")],

@@ -19,11 +19,11 @@ README = (ROOT / "README.md").read_text()
 PROGRAMS = re.findall(r"```python\n(.*?)```\s*```\n(.*?)```", README, re.DOTALL)
 
 
-def test_it_has_a_program_for_the_state_and_one_for_protocols() -> None:
-    assert len(PROGRAMS) == 2
+def test_it_has_programs_for_streams_for_state_and_for_protocols() -> None:
+    assert len(PROGRAMS) == 3
 
 
-@pytest.mark.parametrize(("program", "shown"), PROGRAMS, ids=["state", "protocol"])
+@pytest.mark.parametrize(("program", "shown"), PROGRAMS, ids=["stream", "state", "protocol"])
 def test_its_programs_print_what_it_shows(program: str, shown: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(program)
     run = subprocess.run(
@@ -41,6 +41,18 @@ def test_its_programs_print_what_it_shows(program: str, shown: str, tmp_path: Pa
 def test_the_files_that_it_names_exist() -> None:
     for name in re.findall(r"`((?:tests|snapshot|statebackend|recovery)/[\w/.]+\.(?:py|md|svg))`", README):
         assert (ROOT / name).exists(), name
+
+
+def test_its_pictures_exist() -> None:
+    names = re.findall(r"!\[[^]]*\]\(([^)]+)\)", README)
+    assert len(names) == 2
+    assert all((ROOT / name).exists() for name in names), names
+
+
+def test_the_examples_that_it_names_exist() -> None:
+    names = set(re.findall(r"\bexamples\.(\w+)`", README))
+    assert {"clicks", "word_count"} <= names
+    assert all((ROOT / "examples" / f"{name}.py").exists() for name in names), names
 
 
 def test_the_commands_that_it_names_are_in_the_makefile() -> None:
