@@ -19,7 +19,7 @@ from statebackend import Value
 from tests.jobs.comparison import Comparison, by_sequence, compared, numbered
 from tests.jobs.job import Job, Scale
 
-ROW_BYTES: Final = 4_000
+ROW_BYTES: Final = 16_000
 SLOW_KEY: Final = 0
 _KEYS = 32
 _PAUSE = 0.0005

@@ -1,0 +1,71 @@
+"""A partition that is far slower than the source: memory stays bounded, epochs complete, and no row is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.driver import Mode, Settings
+from tests.jobs.running_job import RunningJob
+from tests.jobs.skewed import ROW_BYTES
+
+ROWS = 80_000
+EPOCHS = 8
+MEBIBYTE = 1 << 20
+LIMIT = 256 * MEBIBYTE
+"""What no process may take more than it took when it began. All rows together are more than four times as much, and are
+made long before the slow partition is done with them.
+"""
+
+
+def peak_of(pid: int) -> int:
+    """The most memory that a process has had at any time, in bytes."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    peak = next(line for line in lines if line.startswith("VmHWM:"))
+    return int(peak.split()[1]) * 1024
+
+
+def growth_of(folder: Path, mode: Mode, buffer: int) -> tuple[RunningJob, int]:
+    """The job, run to its end, and by how much its greediest process has grown while the source was held up."""
+    settings = Settings(
+        folder=str(folder),
+        job="skewed",
+        rows=ROWS,
+        rate=1e9,
+        sink="parquet",
+        mode=mode,
+        every=300,
+        batch_rows=64,
+        channel_buffer=buffer // 4,
+        input_buffer=buffer,
+    )
+    with RunningJob(settings) as job:
+        job.start()
+        job.wait_for_kind("Running")
+        workers = dict(job.course.workers)
+        before = {worker: peak_of(pid) for worker, pid in workers.items()}
+        for _ in range(EPOCHS):
+            job.wait_for_kind("EpochCompleted")
+        growth = max(peak_of(pid) - before[worker] for worker, pid in workers.items())
+        compared = job.finish()
+    assert compared.rows >= ROWS
+    assert compared.exact, compared.examples
+    return job, growth
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mode", ["aligned", "unaligned"])
+def test_a_slow_partition_costs_neither_memory_nor_rows_nor_epochs(tmp_path: Path, mode: Mode) -> None:
+    assert ROWS * ROW_BYTES > 4 * LIMIT
+    job, growth = growth_of(tmp_path, mode, 4 * MEBIBYTE)
+    assert growth < LIMIT
+    assert [event["event"] for event in job.events if event["event"] in ("AttemptFailed", "WorkerLost")] == []
+    given_up = {event["reason"] for event in job.events if event["event"] == "EpochAbandoned"}
+    assert given_up <= {"a later epoch was complete first"}
+
+
+@pytest.mark.timeout(600)
+def test_with_room_for_everything_the_same_job_takes_more_than_the_limit(tmp_path: Path) -> None:
+    _, growth = growth_of(tmp_path, "aligned", 4096 * MEBIBYTE)
+    assert growth > LIMIT
