@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 PAGES = 50
 PARTITIONS, STANDBYS = 2, 1
 SLOTS = PARTITIONS + STANDBYS
-EPOCHS = 3
+EPOCHS = 2
 """So many are complete before a worker is killed."""
-BUCKET, BEFORE, AFTER = 0.25, 5.0, 10.0
+BUCKET, BEFORE, AFTER = 0.25, 4.0, 10.0
 """Seconds: of the clicks that make a point of the picture, and how many it shows before and after the kill."""
 CLICK = pa.schema([("click", pa.int64()), ("page", pa.string()), ("at", pa.timestamp("ms")), ("made", pa.int64())])
 OPENED = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
@@ -263,7 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="example: python -m examples.clicks --without-spark --seconds 10",
     )
     parser.add_argument("--without-spark", action="store_true", help="processes of this machine instead of Spark tasks")
-    parser.add_argument("--seconds", type=int, default=20, help="for how long clicks come (%(default)s)")
+    parser.add_argument("--seconds", type=int, default=24, help="for how long clicks come (%(default)s)")
     parser.add_argument("--rate", type=int, default=3000, help="clicks per second (%(default)s)")
     parser.add_argument(
         "--svg",
