@@ -15,21 +15,23 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Final
 
-from tests.jobs.catalogue import QUICK
+from tests.jobs.catalogue import JOBS
 from tests.jobs.comparison import Comparison
 from tests.jobs.driver import Mode, Settings
 from tests.jobs.job import SinkKind
 from tests.jobs.running_job import Phase, RunningJob
+from tests.jobs.skewed import SKEWED
 
 SINKS: Final[tuple[SinkKind, ...]] = ("jsonl", "parquet", "driver")
 MODES: Final[tuple[Mode, ...]] = ("aligned", "unaligned", "alignment_timeout")
 
 _RATE: Final = 4_000
+_UNBOUNDED: Final = 1e9
 _ROWS_PER_KILL: Final = 5_000
 
 
@@ -41,7 +43,8 @@ class Trial:
     kills: int
     seed: int
     driver_too: bool
-    """Rows that the driver itself was given die with it, so it is killed only where output is in files."""
+    """Rows that the driver itself was given die with it, so it is killed only where output is in files. The next one
+    may have another parallelism."""
 
 
 @dataclass(slots=True)
@@ -94,6 +97,8 @@ def draw(random: Random, folder: Path, kills: int, jobs: Sequence[str]) -> Trial
         mode=random.choice(MODES),
         every=random.randint(100, 400),
     )
+    if settings.job == SKEWED.name:
+        settings = replace(settings, rate=_UNBOUNDED, batch_rows=64, channel_buffer=1 << 20, input_buffer=4 << 20)
     return Trial(settings, kills, random.getrandbits(32), driver_too=sink != "driver")
 
 
@@ -122,6 +127,8 @@ def _kill_something(job: RunningJob, random: Random, report: Report, trial: Tria
         report.kills[job.course.phase] += 1
         report.drivers += 1
         job.kill_driver()
+        if random.random() < 0.5:
+            job.settings = replace(job.settings, parallelism=random.randint(1, 3))
         job.start()
         job.wait_for_kind("Running")
         return
@@ -155,7 +162,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Kill processes of jobs at random moments and compare their output.")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", nargs="+", choices=QUICK, default=QUICK)
+    parser.add_argument("--jobs", nargs="+", choices=sorted(JOBS), default=sorted(JOBS))
     given = parser.parse_args(arguments)
     random, report = Random(given.seed), Report()
     folder = Path(tempfile.mkdtemp(prefix="epochcut-kills-"))

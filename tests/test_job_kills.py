@@ -42,6 +42,31 @@ def test_a_job_whose_processes_are_killed_at_random_moments_gives_every_row_once
     assert report.compared.exact, report.compared.examples
 
 
+@pytest.mark.timeout(600)
+def test_in_flight_data_of_a_slow_partition_is_processed_once_by_a_job_of_another_parallelism(tmp_path: Path) -> None:
+    settings = Settings(
+        folder=str(tmp_path / "job"),
+        job="skewed",
+        sink="parquet",
+        mode="unaligned",
+        every=150,
+        rows=16_000,
+        rate=1e9,
+        batch_rows=64,
+        channel_buffer=1 << 20,
+        input_buffer=4 << 20,
+    )
+    with RunningJob(settings) as job:
+        for parallelism in (2, 3, 1):
+            job.settings = replace(settings, parallelism=parallelism)
+            job.start()
+            job.wait_for(lambda event: event["event"] == "EpochCompleted" and event["channel_bytes"] != 0)
+            job.kill_driver()
+        job.start()
+        compared = job.finish()
+    assert compared.exact, compared.examples
+
+
 # --- every named point
 
 ELSEWHERE = (of_state.RUN_BEGUN, of_state.SNAPSHOT_COMPLETED, of_state.SNAPSHOTS_REMOVED, of_state.GARBAGE_DELETED)

@@ -12,9 +12,6 @@ from tests.jobs.sequences import SEQUENCES
 from tests.jobs.skewed import SKEWED
 from tests.jobs.windows import SESSIONS, TUMBLING
 
-_QUICK: Final = (TUMBLING, SEQUENCES, MERGES, CONTROLLED, RUNNING, MANY_KEYS, SESSIONS)
+_ALL: Final = (TUMBLING, SEQUENCES, MERGES, CONTROLLED, RUNNING, MANY_KEYS, SESSIONS, SKEWED)
 
-QUICK: Final = tuple(sorted(job.name for job in _QUICK))
-"""Those that keep up with their source."""
-
-JOBS: Final[dict[str, Job]] = {job.name: job for job in (*_QUICK, SKEWED)}
+JOBS: Final[dict[str, Job]] = {job.name: job for job in _ALL}
