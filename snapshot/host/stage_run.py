@@ -24,9 +24,9 @@ from snapshot.host.router import Router, Sending
 from snapshot.host.rows_wire import RowsWire
 from snapshot.host.sink_run import SinkRun
 from snapshot.host.source_run import SourceRun
+from snapshot.host.source_times import SourceTimes
 from snapshot.ids import ChannelId
 from snapshot.manifest import SplitPosition
-from snapshot.program.event_time import EventTimes
 from snapshot.program.plan import Edge, EventTime, Exchange, KeyedHead, ReadHead, Stage, Step
 from snapshot.program.rows import Rows, keys_in
 from snapshot.watermarks import Watermarks
@@ -168,9 +168,9 @@ class StageRun:
             if take is not None:
                 take(rows)
 
-    def _stamp(self, rows: Rows) -> Rows:
+    def _stamp(self, event_time: EventTime, rows: Rows) -> Rows:
         assert self._times is not None
-        return Rows(rows.batch, self._times.observe(self._split, rows.batch, _milliseconds()))
+        return self._times.stamped(event_time, self._split, rows, _milliseconds())
 
     # --- beginning ----------------------------------------------------------------------------------------------------
 
@@ -282,13 +282,12 @@ class StageRun:
         if self._times is None or self.source is None or now < self._watermark_due:
             return
         self._watermark_due = now + self._options.watermark_interval / 1000
-        self._times.reading(self.source.splits)
-        watermark = self._times.watermark(_milliseconds())
+        watermark = self._times.watermark(self.source.splits, _milliseconds())
         if watermark is not None:
             self._send_watermark(watermark)
 
     def _wake_if_due(self) -> bool:
-        at = self._head.wakes_at()
+        at = None if self._ended else self._head.wakes_at()
         if at is None or at > (now := _milliseconds()) or self._is_blocked():
             return False
         self._head.wake(now)
@@ -331,12 +330,12 @@ class StageRun:
     def next_due(self) -> float:
         """In how many seconds it has something to do by the clock; infinity if nothing."""
         due = _NOBODY
-        if self._blocked_since is not None:
+        if self._ended or self._blocked_since is not None:
             return due
         at = self._head.wakes_at()
         if at is not None:
             due = max(0.0, (at - _milliseconds()) / 1000)
-        if self.source is not None and not self._ended and self._source_paused_by is None:
+        if self.source is not None and self._source_paused_by is None:
             due = min(due, max(0.001, self.source.next_at - _milliseconds() / 1000))
             if self._times is not None:
                 due = min(due, max(0.001, self._watermark_due - monotonic()))
@@ -418,7 +417,7 @@ class StageRun:
             reached(fail_points.SINKS_SEALED)
 
     def _end(self) -> None:
-        """Event time is over, then the stage's outputs are."""
+        """Event time is over, then the stage's outputs are; timers of processing time that wait still never fire."""
         if self._ended:
             return
         self._ended = True
@@ -494,10 +493,10 @@ def _router(edge: Edge, seat: Seat, sending: Mapping[ChannelId, Sending]) -> Rou
     return Router(edge, channels, seat.max_parallelism, options.batch_rows, options.max_frame // 2)
 
 
-def _times(stage: Stage, role: Role) -> EventTimes | None:
+def _times(stage: Stage, role: Role) -> SourceTimes | None:
     steps = (target for target in stage.targets() if isinstance(target, Step))
-    declared: list[EventTime] = [step.event_time for step in steps if step.event_time is not None]
-    return EventTimes(declared[0], role.watermark) if declared else None
+    declared = {step.event_time for step in steps if step.event_time is not None}
+    return SourceTimes(declared, role.watermark) if declared else None
 
 
 def _milliseconds() -> int:

@@ -1,0 +1,153 @@
+"""A stage and time: event times of a source from several columns, and timers that are still set at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import pyarrow as pa
+
+from snapshot.frames import Data, End, Watermark
+from snapshot.host.heads import Seat, open_state
+from snapshot.host.messages import Role
+from snapshot.host.options import HostOptions
+from snapshot.host.source_times import SourceTimes
+from snapshot.host.stage_run import StageRun
+from snapshot.host.tree_files import TreeFiles
+from snapshot.ids import ChannelId
+from snapshot.program.operator import Input, Operator, OperatorContext
+from snapshot.program.plan import Edge, EventTime, Exchange, KeyedHead, ReadHead, Stage, Step, ToEdge
+from snapshot.program.rows import Rows
+from snapshot.sources.collection import Collection
+from statebackend.files import FileSet
+from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
+from statebackend.keygroups import range_of
+from statebackend.states.declarations import Declaration
+from statebackend.stores.memory_store import MemoryStore
+from tests.test_stage_run import FAR, Reports, Wire
+
+OWN = Partition(0)
+NUMBERS = pa.schema([("n", pa.int64())])
+TWO_TIMES = pa.schema([("seen", pa.int64()), ("made", pa.int64())])
+IN = Edge(Uid("source"), Uid("stage"), 0, 0, Exchange.KEYED, NUMBERS, False, ("n",))
+OUT = Edge(Uid("stage"), Uid("next"), 0, 0, Exchange.FORWARD, NUMBERS, False)
+
+
+def seat_of(uid: Uid, folder: Path) -> Seat:
+    files = TreeFiles(MemoryStore(token_hex(8)), Incarnation(Generation(1), Attempt(1)), OWN)
+    role = Role(state=FileSet(range_of(OWN, 1, 128)))
+    options = HostOptions(state_backend="heap")
+    return Seat(uid, OWN, 1, 128, role, options, MemoryStore(token_hex(8)), files, folder)
+
+
+class Ringing:
+    """An operator that wants to be woken at once, again and again, and then gives a row."""
+
+    def __init__(self, context: OperatorContext) -> None:
+        self._emit = context.emit
+
+    def rows(self, input: int, rows: Rows) -> None:
+        pass
+
+    def watermark(self, timestamp: int) -> None:
+        pass
+
+    def wakes_at(self) -> int | None:
+        return 0
+
+    def wake(self, now: int) -> None:
+        self._emit(Rows(pa.record_batch([pa.array([1])], schema=NUMBERS)))
+
+    def broadcast(self) -> bytes | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Rings:
+    """A `Ringing` as it stands in a program."""
+
+    label: str = "rings"
+    inputs: tuple[Input, ...] = (Input(NUMBERS, ("n",), timed=False),)
+    output: pa.Schema = NUMBERS
+    timed: bool = False
+
+    @property
+    def states(self) -> Mapping[str, Declaration[Any]]:
+        return {}
+
+    @property
+    def sides(self) -> Mapping[str, pa.Schema]:
+        return {}
+
+    def check(self) -> Sequence[str]:
+        return ()
+
+    def open(self, context: OperatorContext) -> Operator:
+        return Ringing(context)
+
+
+def test_a_timer_that_is_still_set_when_all_input_has_ended_sends_nothing_behind_the_end(tmp_path: Path) -> None:
+    operator = Rings()
+    seat = seat_of(Uid("stage"), tmp_path)
+    state = open_state(operator, seat, lambda: None).state
+    stage = Stage(Uid("stage"), KeyedHead(operator), (IN,), {None: (ToEdge(OUT),)})
+    wire = Wire(OUT.channel(OWN, OWN))
+    run = StageRun(stage, seat, None, {wire.id: wire}, {}, Reports(), state, lambda: None, Attempt(1))
+    run.begin()
+    run.work(0)
+    run.flush()
+    before = wire.taken()
+    run.arrived(IN.channel(OWN, OWN), End())
+    while run.work(FAR) and not run.ended:
+        pass
+    taken = wire.taken()
+    worked = run.work(0)
+    run.flush()
+    assert before == [1], "it is woken while there is input"
+    assert taken[-1] == End()
+    assert not worked
+    assert wire.taken() == []
+    assert run.next_due() == float("inf")
+    run.close()
+
+
+def test_branches_of_one_source_have_their_event_times_from_their_own_columns(tmp_path: Path) -> None:
+    rows = [(1_000 + n, n) for n in range(3)]
+    edges = {name: Edge(Uid("source"), Uid(name), 0, 0, Exchange.FORWARD, TWO_TIMES, True) for name in TWO_TIMES.names}
+    steps = tuple(Step(None, EventTime(name), (ToEdge(edge),)) for name, edge in edges.items())
+    stage = Stage(Uid("source"), ReadHead(Collection(rows, TWO_TIMES)), (), {None: steps})
+    wires = {name: Wire(edge.channel(OWN, OWN)) for name, edge in edges.items()}
+    sending: dict[ChannelId, Wire] = {wire.id: wire for wire in wires.values()}
+    seat = seat_of(stage.uid, tmp_path)
+    run = StageRun(stage, replace(seat, role=Role()), None, sending, {}, Reports(), None, lambda: None, Attempt(1))
+    run.begin()
+    assert run.source is not None
+    run.source.assign(["0"], last=True)
+    run.work(0)
+    run.flush()
+    times: dict[str, list[int]] = {}
+    watermarks: dict[str, list[int]] = {}
+    for name, wire in wires.items():
+        frames = [wire.outbox.take() for _ in range(len(wire.outbox))]
+        some = [frame.payload for frame in frames if isinstance(frame, Data)]
+        times[name] = [time for one in some if isinstance(one, Rows) and one.times is not None for time in one.times]
+        watermarks[name] = [frame.timestamp for frame in frames if isinstance(frame, Watermark)]
+    assert times == {"seen": [1_000, 1_001, 1_002], "made": [0, 1, 2]}
+    assert watermarks == {"seen": [2], "made": [2]}, "what is early for one branch is not late for the other"
+    run.close()
+
+
+def test_a_source_announces_no_time_before_each_branch_has_one_and_never_goes_back() -> None:
+    early, late = EventTime("made"), EventTime("seen", idle_after=10)
+    times = SourceTimes([early, late], Watermark(5))
+    batch = pa.record_batch([pa.array([100]), pa.array([7])], schema=TWO_TIMES)
+    assert times.watermark(["0"], 0) is None
+    stamped = [times.stamped(way, "0", Rows(batch), 0).times for way in (early, late)]
+    assert [some.tolist() for some in stamped if some is not None] == [[7], [100]]
+    assert times.watermark(["0"], 1) == Watermark(7)
+    older = pa.record_batch([pa.array([200]), pa.array([3])], schema=TWO_TIMES)
+    times.stamped(early, "0", Rows(older), 2)
+    assert times.watermark(["0"], 2) is None
