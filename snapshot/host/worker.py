@@ -51,7 +51,7 @@ from snapshot.host.messages import (
 from snapshot.host.purposes import ChannelOf, ControlOf, Purpose
 from snapshot.host.tree_files import TreeFiles
 from snapshot.ids import ChannelId
-from snapshot.program.pickling import loads
+from snapshot.program.pickling import loads, prepare
 from snapshot.program.plan import Plan
 from statebackend.ids import Attempt, Generation, Incarnation
 from statebackend.stores.fsspec_store import open_store
@@ -346,6 +346,7 @@ def run_worker(driver: Address, secret: bytes, slot: int) -> None:
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH)
     pa.array(np.zeros(1))  # the first one imports pandas if it is there, which takes half a second
+    prepare()
     try:
         with crashing(environ):
             Worker(driver, secret, slot).run()

@@ -25,6 +25,11 @@ def loads(data: bytes) -> object:
     return cast("object", pickle.loads(data))
 
 
+def prepare() -> None:
+    """Load what pickling needs now, so that the first program is there the sooner."""
+    _pickler()
+
+
 def _pickler() -> _Pickler:
     try:
         return cast("_Pickler", import_module("pyspark.cloudpickle"))
