@@ -243,7 +243,6 @@ def session(with_spark: bool) -> Iterator[SparkSession | None]:
     builder = SparkSession.builder.master(f"local[{SLOTS}]").appName("clicks").config("spark.ui.enabled", "false")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     spark = builder.config("spark.log.level", "FATAL").getOrCreate()  # a killed worker is two pages of stack traces
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # Spark's own cancels the tasks before the job can stop
     try:
         # Spark wakes up with its first job; the clicks would be late if that were ours.
         spark.range(0, SLOTS, 1, SLOTS).mapInArrow(nothing, "id long").collect()

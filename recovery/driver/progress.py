@@ -69,7 +69,7 @@ def line_of(status: RunStatus, rate: float) -> str:
     if rate:
         parts.append(f"{_short(rate)} rows/s")
     if status.restarts:
-        parts.append(f"{status.restarts} restarts")
+        parts.append("1 restart" if status.restarts == 1 else f"{status.restarts} restarts")
     return " | ".join(parts)
 
 

@@ -7,6 +7,7 @@ nothing is started on a cluster that has too few slots, because Spark would wait
 from __future__ import annotations
 
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,10 +31,12 @@ _QUICK: Final = 1.0
 class SparkTasks:
     """Tasks of a Spark session: of `local[N]`, `local-cluster[...]`, a standalone cluster, YARN or Kubernetes.
 
-    `host` is the address of the driver as executors see it, if it is not `spark.driver.host`.
+    `host` is the address of the driver as executors see it, if it is not `spark.driver.host`. If the main thread makes
+    it, PySpark's answer to Ctrl-C is replaced by Python's: it cancels all tasks, so that no job could stop cleanly.
     """
 
     def __init__(self, spark: SparkSession, host: str | None = None) -> None:
+        _leave_interrupts_to_the_job()
         self._spark = spark
         self._host = host
         self._tag = f"epochcut-{token_hex(4)}"
@@ -187,3 +190,10 @@ def _task(driver: Address, secret: bytes, slot: int) -> Callable[[Iterator[pa.Re
         yield from ()
 
     return task
+
+
+def _leave_interrupts_to_the_job() -> None:
+    if threading.current_thread() is threading.main_thread():
+        handler = signal.getsignal(signal.SIGINT)
+        if (getattr(handler, "__module__", None) or "").startswith("pyspark."):
+            signal.signal(signal.SIGINT, signal.default_int_handler)
