@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
@@ -262,3 +263,18 @@ def test_after_the_close_nothing_begins_and_nothing_is_told(loop: EventLoop) -> 
     loop.call_at(loop.now() + 0.02, ended.set)
     loop.run(ended.is_set, LIMIT)
     assert told == []
+
+
+def test_a_time_that_is_put_off_again_and_again_takes_no_more_and_more_memory(loop: EventLoop) -> None:
+    calls: list[str] = []
+    loop.call_at(loop.now() + 2 * LIMIT, lambda: calls.append("far"))
+    soon = loop.call_at(loop.now(), lambda: calls.append("soon"))
+    tracemalloc.start()
+    for _ in range(20_000):
+        loop.call_at(loop.now() + LIMIT, lambda: calls.append("put off")).cancel()
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    loop.run_once(0)
+    soon.cancel()
+    assert calls == ["soon"]
+    assert size < 1 << 20

@@ -24,6 +24,8 @@ Outcome = TypeVar("Outcome")
 
 _BELLS: Final = 4096
 _SCRATCH: Final = 256 << 10
+_TIMERS: Final = 1024
+"""From so many timers on it is worth looking which of them were cancelled."""
 
 
 class Timer:
@@ -37,6 +39,11 @@ class Timer:
     def cancel(self) -> None:
         """It is not called any more."""
         self._call = None
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether nothing is called at its time."""
+        return self._call is None
 
     def fire(self) -> None:
         """For the loop: make the call, once."""
@@ -102,6 +109,7 @@ class EventLoop:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, int, Timer]] = []
+        self._most_timers = _TIMERS
         self._order = itertools.count()
         self._soon: deque[Call] = deque()
         self._longest = 0.0
@@ -124,6 +132,8 @@ class EventLoop:
     def call_at(self, when: float, call: Call) -> Timer:
         """Call when it is this time, or up to about a millisecond later if the loop is free then."""
         timer = Timer(call)
+        if len(self._timers) >= self._most_timers:
+            self._forget_cancelled()
         heapq.heappush(self._timers, (when, next(self._order), timer))
         return timer
 
@@ -185,6 +195,12 @@ class EventLoop:
             return timeout
         next_timer = max(0.0, self._timers[0][0] - time.monotonic())
         return next_timer if timeout is None else min(timeout, next_timer)
+
+    def _forget_cancelled(self) -> None:
+        """Else what is put off again and again to a time far away would fill the memory until then."""
+        self._timers = [entry for entry in self._timers if not entry[2].is_cancelled]
+        heapq.heapify(self._timers)
+        self._most_timers = max(_TIMERS, 2 * len(self._timers))
 
     def _fire_timers(self) -> None:
         now = time.monotonic()
