@@ -8,10 +8,12 @@ of it is not listened to.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from resource import RUSAGE_SELF, getpagesize, getrusage
 from time import monotonic
+from traceback import print_exception
 from typing import Final
 
 import pyarrow as pa
@@ -20,6 +22,7 @@ from snapshot import fail_points
 from snapshot.fail_points import reached
 from snapshot.frames import Frame
 from snapshot.host.channel_state import Frames, stored
+from snapshot.host.control import OverLongMessage
 from snapshot.host.epochs_here import ChannelParts, EpochsHere
 from snapshot.host.event_loop import Background, EventLoop, Timer
 from snapshot.host.failures import kind_of, text_of, traceback_of
@@ -407,8 +410,12 @@ class PartitionAttempt:
             self.fail(kind_of(error), text_of(error), traceback_of(error))
 
     def _say(self, message: FromWorker) -> None:
-        if not self._closed:
+        if self._closed:
+            return
+        try:
             self._tell(message)
+        except OverLongMessage as error:  # the next attempt would say the same
+            self.fail(FailureKind.UNUSABLE, f"the driver cannot be told: {error}")
 
     def _report_figures(self) -> None:
         if self._closed:
@@ -423,17 +430,24 @@ class PartitionAttempt:
         self._status = self._around.loop.call_at(when, self._report_figures)
 
     def close(self) -> None:
-        """Give everything up; what is in the store and prepared in targets stays."""
+        """Give everything up; what is in the store and prepared in targets stays.
+
+        What a function of the user raises when it is closed is printed, and hinders nobody.
+        """
         if self._closed:
             return
         self._closed = True
         for timer in (self._due, self._status):
             if timer is not None:
                 timer.cancel()
-        for run in self._stages:
-            run.close()
-        for opened in self._states.values():
-            opened.state.close()
+        try:
+            with ExitStack() as closing:
+                for opened in self._states.values():
+                    closing.callback(opened.state.close)
+                for run in self._stages:
+                    closing.callback(run.close)
+        except Exception as error:
+            print_exception(error)
 
 
 def _memory() -> int:

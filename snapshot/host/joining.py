@@ -77,7 +77,7 @@ class Joining:
         }
         self._keyed = {stage.uid: stage.head.operator for stage in plan.stages if isinstance(stage.head, KeyedHead)}
         # Threads of its own: what an earlier attempt still does in the background may take long.
-        self._background = Background(loop, max(1, min(len(self._keyed), 4)), "opening state")
+        self._background = Background(loop, min(len(self._keyed), 4), "opening state")
         for uid, operator in self._keyed.items():
             seat = self.seats[uid]
             self._background.submit(

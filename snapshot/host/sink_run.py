@@ -123,7 +123,7 @@ class SinkRun:
         self._tell(EpochCompleted(epoch))
 
     def close(self) -> None:
-        """The attempt is over; what the background still does for it is not listened to."""
+        """The attempt is over: the background begins nothing more for it, and what it still does is not listened to."""
         self._closed = True
         self._writer.close()
 
@@ -157,6 +157,8 @@ class SinkRun:
         sealed = self._sealed[transaction]
 
         def prepare() -> CommitPayload | None:
+            if self._closed:  # nobody would commit it, and the next attempt's work waits for a thread
+                return None
             reached(fail_points.BEFORE_PREPARE)
             payload = sealed.prepare()
             reached(fail_points.AFTER_PREPARE)
@@ -175,6 +177,8 @@ class SinkRun:
         transaction = committable.transaction
 
         def commit() -> CommitAnswer:
+            if self._closed:
+                return CommitAnswer(CommitOutcome.RETRY_LATER, "the attempt is over")
             reached(fail_points.BEFORE_COMMIT)
             answer = self._writer.commit(transaction, committable.payload)
             reached(fail_points.AFTER_COMMIT)

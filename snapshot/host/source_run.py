@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from time import time
 from typing import Final
 
@@ -131,11 +132,12 @@ class SourceRun:
         self._waiting = {split: at for split, at in self._waiting.items() if at != NEVER}
 
     def close(self) -> None:
-        """Close all readers."""
-        for reader in self._readers.values():
-            reader.close()
-        self._readers.clear()
-        self._turns.clear()
+        """Close all readers, whatever one of them raises; that comes out in the end."""
+        with ExitStack() as closing:
+            for reader in self._readers.values():
+                closing.callback(reader.close)
+            self._readers.clear()
+            self._turns.clear()
 
     def _open(self, split: str, position: JsonLike) -> None:
         context = SplitContext(self._uid, split, position, self._partition, self._attempt)

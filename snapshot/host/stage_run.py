@@ -7,6 +7,7 @@ what it says is done, in order; rows are processed only as it says.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from time import monotonic, time
 from typing import Protocol
@@ -449,13 +450,17 @@ class StageRun:
         )
 
     def close(self) -> None:
-        """Give up readers, state and sinks; what is in the store and prepared in targets stays."""
-        if self.source is not None:
-            self.source.close()
-        for sink in self.sinks.values():
-            sink.close()
-        if self.keyed is not None:
-            self.keyed.close()
+        """Give up readers, state and sinks; what is in the store and prepared in targets stays.
+
+        All of them are closed, whatever one of them raises; that comes out in the end.
+        """
+        with ExitStack() as closing:
+            if self.keyed is not None:
+                closing.callback(self.keyed.close)
+            for sink in self.sinks.values():
+                closing.callback(sink.close)
+            if self.source is not None:
+                closing.callback(self.source.close)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

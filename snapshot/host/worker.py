@@ -111,8 +111,19 @@ class Worker:
             if self._heartbeat is not None:
                 self._heartbeat.stop()
             self._background.close()
+            self._close_connections()
         if self._lost and not self._done:
             raise DriverLost(self._lost)
+
+    def _close_connections(self) -> None:
+        """The process may live on, as those do in which Spark runs its tasks."""
+        if self._listener is not None:
+            self._listener.close()
+        for _, sock in self._early:
+            sock.close()
+        if self._control is not None:
+            self._control.close()
+        self._loop.close()
 
     def _let_go(self) -> None:
         """Let the driver have what was said last."""

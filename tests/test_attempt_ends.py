@@ -1,0 +1,231 @@
+"""The end of an attempt and of its process: all is closed whatever goes wrong in it, and nothing is left behind."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_bytes
+
+import pyarrow as pa
+import pytest
+
+from recovery.driver.workers import Workers
+from snapshot.host.attempt import PartitionAttempt, Surroundings
+from snapshot.host.control import OverLongMessage
+from snapshot.host.event_loop import Background, EventLoop
+from snapshot.host.joining import Joined, Joining
+from snapshot.host.messages import (
+    Address,
+    AllEnded,
+    AssignSplits,
+    Deploy,
+    Failed,
+    FailureKind,
+    FromWorker,
+    Hello,
+    Leave,
+    Role,
+)
+from snapshot.host.options import HostOptions
+from snapshot.host.sink_run import SinkIdentity, SinkRun
+from snapshot.host.tree_files import TreeFiles
+from snapshot.host.worker import Worker
+from snapshot.ids import JobId
+from snapshot.manifest import CommitPayload
+from snapshot.program.plan import Plan, ReadHead, Stage
+from snapshot.program.rows import Rows
+from snapshot.program.sink import SinkContext
+from snapshot.program.source import Exhausted, Later, Reading, SplitContext
+from snapshot.sinks.file_sink import ToFiles
+from snapshot.transaction_events import Committable
+from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
+from statebackend.stores.memory_store import MemoryStore
+
+LIMIT = 10.0
+INCARNATION = Incarnation(Generation(1), Attempt(1))
+SOURCE = Uid("source")
+SCHEMA = pa.schema([("n", pa.int64())])
+
+
+@dataclass(frozen=True)
+class Splits:
+    """A source whose readers cannot be closed; `closed` has the names of those that were asked to."""
+
+    closed: list[str]
+    empty: bool = False
+    schema: pa.Schema = SCHEMA
+    bounded: bool = True
+    blocking: bool = False
+    on_demand: bool = False
+    discover_every: float | None = None
+
+    def check(self) -> Sequence[str]:
+        return ()
+
+    def discover(self, parallelism: int) -> Sequence[str]:
+        return ("one", "two")
+
+    def open(self, context: SplitContext) -> Unclosable:
+        return Unclosable(self, context.split)
+
+
+class Unclosable:
+    """A reader that has nothing."""
+
+    def __init__(self, source: Splits, split: str) -> None:
+        self._source, self._split = source, split
+
+    def read(self, most: int) -> Reading:
+        return Exhausted() if self._source.empty else Later(0.0)
+
+    def close(self) -> None:
+        self._source.closed.append(self._split)
+        if not self._source.empty:
+            raise OSError(f"{self._split} cannot be closed")
+
+
+class Begun:
+    """A partition of a source alone, and what it has told its driver; what is `too_long` it cannot tell."""
+
+    def __init__(self, folder: Path, source: Splits, too_long: type[FromWorker] | None = None) -> None:
+        self.loop = EventLoop()
+        self.background = Background(self.loop, 1)
+        self.told: list[FromWorker] = []
+        self.ready: list[Joined] = []
+        store = MemoryStore(folder.name)
+        plan = Plan((Stage(SOURCE, ReadHead(source), (), {}),), 128)
+        peers = (Address("127.0.0.1", 1),)
+        deploy = Deploy(
+            INCARNATION, JobId("job"), None, Partition(0), peers, b"", {SOURCE: Role()}, HostOptions(), "", str(folder)
+        )
+        files = TreeFiles(store, INCARNATION, Partition(0))
+
+        def tell(message: FromWorker) -> None:
+            if too_long is not None and isinstance(message, too_long):
+                raise OverLongMessage("it is too long")
+            self.told.append(message)
+
+        joining = Joining(
+            deploy, plan, files, store, token_bytes(32), self.loop, lambda: None, self.ready.append, self.told.append
+        )
+        assert self.loop.run(lambda: bool(self.ready), LIMIT)
+        around = Surroundings(self.loop, self.background, tell)
+        self.attempt = PartitionAttempt(deploy, plan, files, joining.seats, {}, {}, around)
+        self.attempt.begin()
+        self.attempt.told(AssignSplits(INCARNATION, SOURCE, ("one", "two"), last=True))
+
+    def end(self) -> None:
+        self.attempt.close()
+        self.background.close()
+        self.loop.close()
+
+
+def test_an_attempt_closes_all_that_it_has_and_goes_on_if_some_of_it_cannot_be_closed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = Splits([])
+    begun = Begun(tmp_path, source)
+    begun.end()
+    assert sorted(source.closed) == ["one", "two"]
+    assert "cannot be closed" in capsys.readouterr().err
+
+
+def test_what_is_too_long_for_the_driver_ends_the_attempt_with_the_reason(tmp_path: Path) -> None:
+    begun = Begun(tmp_path, Splits([], empty=True), AllEnded)
+    begun.loop.run(lambda: isinstance(begun.told[-1], Failed), LIMIT)
+    failed = begun.told[-1]
+    assert isinstance(failed, Failed)
+    assert (failed.kind, "it is too long" in failed.reason) == (FailureKind.UNUSABLE, True)
+    begun.end()
+
+
+def test_a_program_without_state_leaves_no_thread_behind_when_it_is_deployed(tmp_path: Path) -> None:
+    begun = Begun(tmp_path, Splits([], empty=True))
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("opening state")]
+    begun.end()
+
+
+class Unheard:
+    """Reports of a sink to which nobody listens."""
+
+    def sink_ready(self, uid: Uid, epoch: Epoch, committables: tuple[Committable[CommitPayload], ...]) -> None:
+        pass
+
+    def sink_not_ready(self, uid: Uid, epoch: Epoch, reason: str) -> None:
+        pass
+
+    def sink_settled(self, uid: Uid, epoch: Epoch) -> None:
+        pass
+
+    def sink_refused(self, uid: Uid, epoch: Epoch, reason: str) -> None:
+        pass
+
+
+def test_what_a_sink_has_still_to_prepare_when_its_attempt_ends_is_not_begun(tmp_path: Path) -> None:
+    loop = EventLoop()
+    background = Background(loop, 1)
+    context = SinkContext(
+        JobId("job"),
+        SOURCE,
+        SCHEMA,
+        INCARNATION,
+        Partition(0),
+        TreeFiles(MemoryStore(tmp_path.name), INCARNATION, Partition(0)),
+        lambda _transaction, _rows: None,
+    )
+    writer = ToFiles(str(tmp_path)).open(context)
+    identity = SinkIdentity(JobId("job"), SOURCE, INCARNATION, Partition(0))
+    sink = SinkRun(identity, writer, (), None, loop, background, Unheard(), lambda: None)
+    sink.begin()
+    sink.rows(Rows(pa.record_batch([pa.array([1])], schema=SCHEMA)))
+    ended = threading.Event()
+    over: list[object] = []
+    background.submit(ended.wait, lambda _: None)
+    sink.cut(Epoch(Generation(1), 1))
+    background.submit(lambda: None, over.append)
+    sink.close()
+    ended.set()
+    assert loop.run(lambda: bool(over), LIMIT)
+    assert not list(tmp_path.rglob("*.parquet"))
+    background.close()
+    loop.close()
+
+
+class Letting:
+    """A driver that lets every process go at once."""
+
+    def __init__(self) -> None:
+        self.workers: Workers | None = None
+        self.hello: Hello | None = None
+
+    def appeared(self, hello: Hello) -> None:
+        self.hello = hello
+        assert self.workers is not None
+        self.workers.send(hello.worker, Leave("there is nothing to do"))
+
+    def lost(self, worker: str, reason: str) -> None:
+        pass
+
+    def reported(self, worker: str, message: FromWorker) -> None:
+        pass
+
+    def refused(self, peer: str, reason: str) -> None:
+        pass
+
+
+def test_a_process_that_is_let_go_listens_no_more_though_it_may_live_on() -> None:
+    loop, driver, secret = EventLoop(), Letting(), token_bytes(32)
+    driver.workers = Workers(loop, "127.0.0.1", secret, LIMIT, driver)
+    worker = Worker(driver.workers.address, secret, 0)
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
+    assert loop.run(lambda: not thread.is_alive(), LIMIT)
+    assert driver.hello is not None
+    address = driver.hello.address
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((address.host, address.port), LIMIT)
+    driver.workers.close()
+    loop.close()
