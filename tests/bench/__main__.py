@@ -18,6 +18,9 @@ from tests.bench import (
     state_throughput,
     state_uploads,
     table,
+    w1,
+    w2,
+    w3,
 )
 from tests.bench.figures import Figure, progress
 
@@ -65,6 +68,9 @@ def _workloads(*, small: bool = False, write: bool = False) -> Workloads:
         "state/uploads": lambda: state_uploads.figures(state_uploads.SMALL if small else state_uploads.FULL),
         "state/memory": lambda: state_memory.figures(state_memory.SMALL if small else state_memory.FULL),
         "state/rescale": lambda: state_rescale.figures(state_rescale.SMALL if small else state_rescale.FULL),
+        w1.WORKLOAD: lambda: w1.figures(w1.SMALL if small else w1.FULL),
+        w2.WORKLOAD: lambda: w2.figures(w2.SMALL if small else w2.FULL),
+        w3.WORKLOAD: lambda: w3.figures(w3.SMALL if small else w3.FULL),
     }
 
 
