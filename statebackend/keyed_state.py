@@ -58,6 +58,12 @@ _FOR_UNUSED: Final = 16
 """Parts of the memory: for what is read of the backend, and of the rows that memory had no room for, and for what
 nobody uses any more and is not given back yet."""
 
+_FOR_ANY_TABLE: Final = 112 << 20
+_FOR_TABLES: Final = 0.34
+"""What a table needs besides its keys, mostly to find those on the disk and to merge their blocks; and the part of the
+rest that may be tables. With all keys changed in each epoch the process grows by two and a half times as much: what a
+cut has frozen is there, in the order of the files, until it is in the backend."""
+
 
 class FolderInUse(BackendError):
     """Another process, or another state in this one, works in the local folder."""
@@ -123,6 +129,11 @@ class Options:
     def held(self) -> int:
         """How much of the memory may hold state; the rest is for work on it, and for what allocators keep."""
         return max(self.memory - _FOR_ANY_STATE, self.memory // 4) // 3
+
+    @property
+    def in_tables(self) -> int:
+        """How much of it may be tables, if nothing else is declared."""
+        return int(max(self.memory - _FOR_ANY_TABLE, self.memory // 8) * _FOR_TABLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +221,7 @@ class KeyedState:
         (self._work / "cold").mkdir()
         new_file = partial(ScratchFile, self._work / "cold")
         self._contents = Contents(
-            operator.states, schema, self._context, backend, self._overlay, contents_memory, new_file
+            operator.states, schema, self._context, backend, self._overlay, contents_memory, options.in_tables, new_file
         )
         (self._work / "made").mkdir()
         writer = StateFiles(self._work / "made", local, names, _meta(schema))

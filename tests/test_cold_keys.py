@@ -63,7 +63,7 @@ def test_a_key_is_what_was_said_of_it_last(
     model: dict[tuple[bytes, bytes | None], int] = {}
     for number, (step, namespace, keys) in enumerate(given_steps):
         if step == "put":
-            cold.put(namespace, column(keys, hashes), values(number, keys))
+            cold.put(namespace, [(column(keys, hashes), values(number, keys))], len(keys))
             model.update({(namespace, key): 100 * number + at for at, key in enumerate(keys)})
         elif step == "forget":
             cold.forget(namespace, column(keys, hashes))
@@ -102,7 +102,7 @@ def test_runs_are_merged_as_they_come_so_that_few_have_to_be_asked() -> None:
     cold = ColdKeys(LAYOUT, new_file)
     for number in range(300):
         keys: list[bytes | None] = [b"%d-%d" % (number, at) for at in range(4)]
-        cold.put(b"", canonical_column(keys, TEXT), values(number, keys))
+        cold.put(b"", [(canonical_column(keys, TEXT), values(number, keys))], len(keys))
     assert files < 2 * 300 * 2
     assert len(cold._runs) < 40
     assert sum(map(len, cold._runs)) == 1_200
@@ -111,9 +111,9 @@ def test_runs_are_merged_as_they_come_so_that_few_have_to_be_asked() -> None:
 def test_of_a_namespace_that_was_dropped_nothing_is_merged() -> None:
     cold = ColdKeys(LAYOUT, ScratchFile)
     keys: list[bytes | None] = [b"a", b"b", b"c"]
-    cold.put(b"kept", canonical_column(keys, TEXT), values(0, keys))
+    cold.put(b"kept", [(canonical_column(keys, TEXT), values(0, keys))], len(keys))
     for number in range(40):
-        cold.put(b"window", canonical_column(keys, TEXT), values(number, keys))
+        cold.put(b"window", [(canonical_column(keys, TEXT), values(number, keys))], len(keys))
         cold.drop(b"window")
         assert cold.namespaces() == {b"kept"}
         assert not cold.groups_of(b"window").any()

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pyarrow as pa
 
+from statebackend.ids import Attempt, Generation, Partition
+from statebackend.keyed_state import KeyedState, Operator, Options
 from statebackend.keys.columns import key_column
 from statebackend.keys.types import KeyType
+from statebackend.snapshot_folder import SnapshotFolder
 from statebackend.states.declarations import Place, Value
+from statebackend.stores.fsspec_store import open_store
 from statebackend.tables.aggregates import Aggregates
-from statebackend.tables.aggregations import Count
+from statebackend.tables.aggregations import Count, Sum
 from statebackend.tables.table_spec import Aggregated
 from tests.rows_in_a_dict import RowsInADict, a_context
 
@@ -52,3 +59,15 @@ def test_keys_that_left_a_table_take_no_memory_although_a_cut_was_not_yet_made_i
             waiting.append(table.freeze(start + 1))
     assert table.memory_bytes() < 2 * BUDGET
     assert sum(len(frozen.blocks()) > 0 for frozen in waiting) == len(waiting)
+
+
+def test_a_million_numbers_with_count_and_sum_stay_in_half_a_gibibyte(tmp_path: Path) -> None:
+    states = {"totals": Aggregates(count=Aggregated(Count()), sum=Aggregated(Sum(float), "value"))}
+    store = open_store((tmp_path / "store").as_uri())
+    names = SnapshotFolder.names(Generation(1), Partition(0), Attempt(0))
+    operator, options = Operator("totals", key=int, states=states), Options(memory=512 << 20)
+    with KeyedState(operator, tmp_path / "local", store, names, None, options) as state:
+        for start in range(0, 1_000_000, 50_000):
+            values = pa.array(np.ones(50_000))
+            state["totals"].update(state.keys(pa.array(np.arange(start, start + 50_000))), {"value": values})
+        assert len(state["totals"]) == 1_000_000

@@ -7,49 +7,58 @@ of; what had expired at that epoch is not in it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, groupby
+from operator import itemgetter
 
 from statebackend import entries
+from statebackend.backends.scratch_file import NewFile
 from statebackend.entries import BLOCK, ROW, StateId
+from statebackend.keys.types import KeyType
 from statebackend.states.ttl import alive
-from statebackend.tables.blocks import merge, where
+from statebackend.tables.blocks import where
+from statebackend.tables.divided_merge import merge_divided
 
 
 def base_entries(
-    live: Iterable[tuple[bytes, bytes]], epoch_number: int, tables: Mapping[StateId, str], times: Mapping[StateId, int]
+    live: Iterable[tuple[bytes, bytes]],
+    epoch_number: int,
+    tables: Mapping[StateId, str],
+    times: Mapping[StateId, int],
+    key_type: KeyType,
+    new_file: NewFile,
 ) -> Iterator[tuple[bytes, bytes]]:
     """The entries of a base of this epoch, sorted as the live ones are.
 
     `tables` are the names of the states that have blocks; `times` says, for each state with a time to live, what time
-    it was at the epoch. What is neither is kept as it is, also of states that are declared no longer.
+    it was at the epoch. What is neither is kept as it is, also of states that are declared no longer. All keys are of
+    one type; what memory has no room for is in new files meanwhile.
     """
-    run: list[tuple[bytes, bytes]] = []
-    for name, payload in live:
+
+    def place_of(entry: tuple[bytes, bytes]) -> bytes | None:
+        """For a block, what all blocks of its group, state and namespace have in common."""
+        _, state, form = entries.parse_head(entry[0])
+        return entries.block_place(entry[0]) if form == BLOCK and state in tables else None
+
+    for place, run in groupby(live, place_of):
+        if place is None:
+            yield from _unexpired(run, times)
+            continue
+        first, payload = next(run)
+        group, state, _ = entries.parse_head(first)
+        namespace, _ = entries.parse_block(first)
+        payloads = chain((payload,), map(itemgetter(1), run))  # noqa: B031  # gone through once
+        for part, merged in enumerate(merge_divided(payloads, where(tables[state], first), key_type, new_file)):
+            if part:
+                yield entries.base_part(group, state, namespace, epoch_number, part), merged
+            else:
+                yield entries.block(group, state, namespace, epoch_number, of_base=True), merged
+
+
+def _unexpired(run: Iterable[tuple[bytes, bytes]], times: Mapping[StateId, int]) -> Iterator[tuple[bytes, bytes]]:
+    if not times:
+        yield from run
+        return
+    for name, payload in run:
         _, state, form = entries.parse_head(name)
-        if run and (form != BLOCK or not _same_place(run[-1][0], name)):
-            yield from _joined(run, epoch_number, tables)
-            run = []
-        if form == BLOCK and state in tables:
-            run.append((name, payload))
-        elif form != ROW or state not in times or alive(payload, times[state]):
+        if form != ROW or state not in times or alive(payload, times[state]):
             yield name, payload
-    if run:
-        yield from _joined(run, epoch_number, tables)
-
-
-def _same_place(name: bytes, other: bytes) -> bool:
-    """Whether two blocks are of the same group, state and namespace: all but the epoch at the end."""
-    return other.startswith(entries.block_place(name))
-
-
-def _joined(
-    run: list[tuple[bytes, bytes]], epoch_number: int, tables: Mapping[StateId, str]
-) -> Iterator[tuple[bytes, bytes]]:
-    newest = run[-1][0]
-    group, state, _ = entries.parse_head(newest)
-    namespace, _ = entries.parse_block(newest)
-    merged = merge([payload for _, payload in run], where(tables[state], newest))
-    for part, payload in enumerate(merged):
-        if part:
-            yield entries.base_part(group, state, namespace, epoch_number, part), payload
-        else:
-            yield entries.block(group, state, namespace, epoch_number, of_base=True), payload

@@ -80,15 +80,22 @@ class Contents:
         backend: Backend,
         overlay: Overlay,
         memory: int,
+        tables_memory: int,
         new_file: NewFile,
     ) -> None:
-        """Open all of them. What `memory`, so many bytes, has no room for is in the overlay and in new files."""
+        """Open all of them. What memory has no room for is in the overlay and in new files.
+
+        They share so many bytes of it; of the memory of tables each has its part in all states that keep something.
+        """
         self._context = context
+        self._new_file = new_file
         self.rows = RowStore(backend, Room(memory // _FOR_ROWS, overlay))
         kept = sum(spec.kind in _IN_MEMORY for spec in schema.states)
-        share = memory // _FOR_STATES // max(kept, 1)
+        share, table_share = memory // _FOR_STATES // max(kept, 1), tables_memory // max(kept, 1)
         self.states = {
-            spec.name: declared[spec.name].open(Place(spec, context, self.rows, share, new_file))
+            spec.name: declared[spec.name].open(
+                Place(spec, context, self.rows, table_share if spec.kind is StateKind.TABLE else share, new_file)
+            )
             for spec in schema.states
         }
         self._cached = [state for state in self.states.values() if isinstance(state, CachedState)]
@@ -119,7 +126,7 @@ class Contents:
         """What a base of this epoch says. See `Cuttable.settled`."""
         event, processing = self._times.get(epoch_number, (NO_WATERMARK, NO_WATERMARK))
         times = {state: event if kind == "event" else processing for state, kind in self._expiring.items()}
-        return base_entries(live, epoch_number, self._table_names, times)
+        return base_entries(live, epoch_number, self._table_names, times, self._context.key_type, self._new_file)
 
     def pending_bytes(self) -> int:
         """How much memory holds what no backend has yet, about, but for tables."""

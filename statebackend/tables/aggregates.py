@@ -14,9 +14,6 @@ from statebackend.tables.table_spec import Aggregated, TableSpec
 _BYTES_PER_KEY: Final = 160
 """What a key is taken to need besides its accumulators, as long as nobody knows: its bytes, its index, its marks."""
 
-_COPIES: Final = 3
-"""Besides the table there is what a cut has frozen, on its way into a file, and slots that wait for that to be done."""
-
 
 class Aggregates(Declaration[Table]):
     """A columnar table: `Aggregates(clicks=Aggregated(Count()), spent=Aggregated(Sum(int), "cents"))`.
@@ -36,8 +33,7 @@ class Aggregates(Declaration[Table]):
         """The table in one partition."""
         context, spec = place.context, self._table(place.spec.stored_as)
         slot = _BYTES_PER_KEY + sum(column.dtype.itemsize for column in spec.accumulators.values())
-        memory = place.cache_bytes // _COPIES
-        slots = max(1, memory // slot)
+        slots = max(1, place.cache_bytes // slot)
         return Table(
             spec,
             context.key_type,
@@ -45,7 +41,7 @@ class Aggregates(Declaration[Table]):
             context.max_parallelism,
             place.rows,
             slots,
-            memory,
+            place.cache_bytes,
             restored_epoch=context.restored_epoch,
             new_file=place.new_file,
         )

@@ -183,6 +183,13 @@ def hashed(keys: pa.Array, key_type: KeyType) -> KeyColumn:
     return KeyColumn(data, offsets, hash_column(key_type.tag, data, offsets, width, null), width, null)
 
 
+def chosen(block: Block, rows: NDArray[np.int64]) -> Block:
+    """These rows of the block, in this order; not as a whole one."""
+    columns = {name: column[rows] for name, column in block.columns.items()}
+    deleted = None if block.deleted is None else block.deleted[rows]
+    return Block(block.keys.take(pa.array(rows)), columns, deleted)
+
+
 def joined(parts: Sequence[pa.Array]) -> pa.Array:
     """Keys one after the other; at least one part."""
     if len({part.type for part in parts}) > 1:
@@ -190,19 +197,31 @@ def joined(parts: Sequence[pa.Array]) -> pa.Array:
     return pa.concat_arrays(parts)
 
 
-def _newest(blocks: Sequence[Block], place: str) -> Block:
+def common_columns(blocks: Sequence[Block], place: str) -> list[str]:
+    """The names of the columns that all these blocks have; `DamagedBlock` if they have different ones."""
     names = blocks[-1].columns.keys()
     if any(block.columns.keys() != names for block in blocks):
         raise DamagedBlock(f"blocks of one table have different columns ({place}); restore an older epoch")
+    return list(names)
+
+
+def _newest(blocks: Sequence[Block], place: str) -> Block:
+    names = common_columns(blocks, place)
     keys = joined([block.keys for block in blocks])
-    codes = keys.dictionary_encode(null_encoding="encode")
-    newest = np.zeros(len(codes.dictionary), dtype=np.int64)
-    newest[codes.indices.to_numpy()] = np.arange(len(keys))  # numpy keeps the last of several
-    newest.sort()
     deleted = np.concatenate([_deleted(block) for block in blocks])
-    rows = newest[~deleted[newest]]
+    rows = last_of_each(keys)
+    rows = rows[~deleted[rows]]
     columns = {name: np.concatenate([block.columns[name] for block in blocks])[rows] for name in names}
     return Block(keys.take(pa.array(rows)), columns)
+
+
+def last_of_each(keys: pa.Array) -> NDArray[np.int64]:
+    """For each key the last row that has it; these rows ascending."""
+    codes = keys.dictionary_encode(null_encoding="encode")
+    last = np.zeros(len(codes.dictionary), dtype=np.int64)
+    last[codes.indices.to_numpy()] = np.arange(len(keys))  # numpy keeps the last of several
+    last.sort()
+    return last
 
 
 def _deleted(block: Block) -> NDArray[np.bool_]:

@@ -10,7 +10,7 @@ about as often as there are sizes; and each write does its part of that, so none
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
@@ -100,9 +100,12 @@ class ColdKeys:
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def put(self, namespace: bytes, keys: KeyColumn, columns: Mapping[str, Column]) -> None:
-        """Keep these keys, each given once; what there was of them counts no more."""
-        self._write(self._rows(namespace, keys, columns))
+    def put(self, namespace: bytes, parts: Iterable[tuple[KeyColumn, Mapping[str, Column]]], most: int) -> None:
+        """Keep these keys, at most so many, each given once; what there was of them counts no more.
+
+        They come in parts, and no hash is less than one in a part before.
+        """
+        self._write((self._rows(namespace, keys, columns) for keys, columns in parts), most)
 
     def loading(self) -> Loading:
         """To take what blocks say of key groups of which nothing is here."""
@@ -115,7 +118,7 @@ class ColdKeys:
             return
         rows = self._rows(namespace, keys, {})
         rows.heads["gone"] = True
-        self._write(rows.chosen(found.which))
+        self._write([rows.chosen(found.which)], len(found.which))
 
     def drop(self, namespace: bytes) -> None:
         """Forget all keys of a namespace. They leave the disk when their runs are merged, or nothing else is left."""
@@ -148,13 +151,13 @@ class ColdKeys:
             heads["size"][keys.null] = NULL
         return rows
 
-    def _write(self, rows: ColdRows) -> None:
-        if not len(rows):
-            return
-        writer = self._new_run(len(rows))
-        writer.append(newest(rows))
-        self._runs.append(writer.finish())
-        self._merge_some(max(_SMALLEST, _MERGED_PER_ROW * len(rows)))
+    def _write(self, parts: Iterable[ColdRows], most: int) -> None:
+        writer = self._new_run(most)
+        for rows in parts:
+            writer.append(newest(rows))
+        if writer.rows:
+            self._runs.append(writer.finish())
+            self._merge_some(max(_SMALLEST, _MERGED_PER_ROW * writer.rows))
 
     def _new_run(self, most: int) -> RunWriter:
         return RunWriter(self._type, self._new_file, most)

@@ -11,7 +11,7 @@ as a whole, but of each key a page. Time is what the caller says it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,11 +35,16 @@ from statebackend.tables.turns import Turns
 _EVICTED_AT_ONCE = 4
 """When memory is full, that part of all keys leaves it at once."""
 
+_LEAVING_AT_ONCE = 1 << 13
+_LEAVING_PART = 32
+"""So many keys, or that part of all of them, are on their way to the disk at a time: they are copied several times."""
+
 _ENOUGH_TO_WEIGH = 1 << 12
 """With fewer keys than that, what a key takes is not known yet."""
 
 _LOADED_AT_ONCE = 1 << 18
-"""So many rows are taken into memory together, if there is room, as much of the work is per call."""
+_LOADED_PART = 16
+"""So many rows are taken into memory together, as much of the work is per call; no more than that part of all."""
 
 
 class ForeignKeys(TableError):
@@ -309,6 +314,7 @@ class Table:
                 break
             self._unloaded[places[:number]] = False
             places = places[number:]
+            self._weigh()
         if len(places):
             self._load_cold(places)
             self._unloaded[places] = False
@@ -318,7 +324,8 @@ class Table:
         """Take the first of these groups into memory, several at once, as far as there is room; how many that were."""
         found: dict[bytes, list[Block]] = {}
         rows, number = 0, 0
-        while number < len(places) and rows < _LOADED_AT_ONCE:
+        most = min(_LOADED_AT_ONCE, self._max_slots // _LOADED_PART + 1)
+        while number < len(places) and rows < most:
             group = self._stored.few(int(places[number]), self._max_slots - self._size - rows)
             if group is None:
                 break
@@ -365,16 +372,20 @@ class Table:
         self._evict_excess()
 
     def _evict_excess(self) -> None:
-        if self._memory is not None and self._size >= self._weigh_at:
-            self._weigh(self._memory)
+        self._weigh()
         excess = self._size - self._max_slots
         if excess > 0:
             self._evict(min(self._size, excess + self._max_slots // _EVICTED_AT_ONCE))
 
-    def _weigh(self, memory: int) -> None:
+    def _weigh(self) -> None:
         """Learn what a key takes. What counts are all slots there ever were, as their memory is not given back."""
+        if self._memory is None or self._size < self._weigh_at:
+            return
         slots = sum(space.slot_limit for space in self._spaces.values())
-        self._max_slots = max(1, memory * slots // self.memory_bytes())
+        taken = sum(space.memory_bytes() for space in self._spaces.values())
+        # What is in memory of the keys on the disk does not become less when more of them are there.
+        memory = max(self._memory - self._cold.memory_bytes(), self._memory // 2)
+        self._max_slots = max(1, memory * slots // taken)
         self._weigh_at = min(self._size * 5 // 4, self._max_slots)
 
     def _evict(self, count: int) -> None:
@@ -388,12 +399,21 @@ class Table:
         for (namespace, space), some, which in zip(spaces, slots, np.split(leaving, edges), strict=True):
             some = some[which]
             if len(some):
-                self._put_early(namespace, space, some)
-                changed = space.changed_of(some)
-                columns = {name: column[changed] for name, column in space.columns.items()}
-                self._cold.put(namespace, space.keys_at(changed), columns)
+                self._cold.put(namespace, self._leaving(namespace, space, some), len(some))
                 space.evict(some)
                 self._size -= len(some)
+
+    def _leaving(
+        self, namespace: bytes, space: TableSpace, slots: Slots
+    ) -> Iterator[tuple[KeyColumn, Mapping[str, Column]]]:
+        """What `ColdKeys` has to take of keys that leave memory, part by part, as all of them would need much of it."""
+        slots = space.by_hash(slots)
+        most = max(_LEAVING_AT_ONCE, self._max_slots // _LEAVING_PART)
+        for first in range(0, len(slots), most):
+            some = slots[first : first + most]
+            self._put_early(namespace, space, some)
+            changed = space.changed_of(some)
+            yield space.keys_at(changed), {name: column[changed] for name, column in space.columns.items()}
 
     def _put_early(self, namespace: bytes, space: TableSpace, slots: Slots) -> None:
         """Have what the next cut would say of keys that leave memory in blocks of their own."""

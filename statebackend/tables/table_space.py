@@ -185,6 +185,10 @@ class TableSpace:
         """The keys at these slots."""
         return self._index.keys_at(slots)
 
+    def by_hash(self, slots: Slots) -> Slots:
+        """These slots in the order of their keys' hashes."""
+        return slots[np.argsort(self._index.hashes[slots])]
+
     def touched(self, slots: Slots) -> NDArray[np.int64]:
         """When these keys were first touched in the epoch in which they were last used: small is long ago."""
         return self._touched[slots]
@@ -226,11 +230,8 @@ class TableSpace:
     def evict(self, slots: Slots) -> None:
         """These keys, each given once, are in `ColdKeys` from now on; no block has to say anything of that."""
         self._bury(slots)
-        self._hurry()
-
-    def _hurry(self) -> None:
-        """If there are more dead keys than others, read here and now what frozen parts need of them, and free them."""
-        if self._dead_count > len(self):
+        if self._dead:
+            # Here and now what frozen parts need of them is read, or new keys would need as much memory once more.
             for ref in self._readers:
                 if (reader := ref()) is not None:
                     reader.sorted()
