@@ -8,6 +8,7 @@ before; what older incarnations say to it is refused, and what it says is about 
 
 from __future__ import annotations
 
+import gc
 import socket
 import sys
 from collections.abc import Callable
@@ -65,6 +66,9 @@ _REFUSALS: Final = 20
 _THREADS: Final = 4
 _SWITCH: Final = 0.0005
 """Seconds after which a thread in the background has to let the event loop go on; by default it is ten times that."""
+_COLLECT: Final = (50_000, 20, 100)
+"""When Python looks for cycles: by default so often that looking through a million cached values, again and again while
+they become more, takes a third of a process's time."""
 
 
 class DriverLost(Exception):
@@ -354,8 +358,9 @@ class Worker:
 
 def run_worker(driver: Address, secret: bytes, slot: int) -> None:
     """Run a process of a job until the driver lets it go; `DriverLost` if it is not there any more."""
-    before = sys.getswitchinterval()
+    before, collected = sys.getswitchinterval(), gc.get_threshold()
     sys.setswitchinterval(_SWITCH)
+    gc.set_threshold(*_COLLECT)
     pa.array(np.zeros(1))  # the first one imports pandas if it is there, which takes half a second
     prepare()
     try:
@@ -363,6 +368,7 @@ def run_worker(driver: Address, secret: bytes, slot: int) -> None:
             Worker(driver, secret, slot).run()
     finally:
         sys.setswitchinterval(before)
+        gc.set_threshold(*collected)
 
 
 def main(arguments: list[str], read_secret: Callable[[], str]) -> int:
