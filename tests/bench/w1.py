@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 WORKLOAD: Final = "W1"
 STAGE: Final = "totals"
+_FILLED: Final = 2
+"""With so many records for each key, seven of eight keys are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Sizes:
     spark: bool
 
 
-FULL = Sizes((100_000, 1_000_000), 4.0, 12.0, RUNS, spark=True)
+FULL = Sizes((100_000, 1_000_000), 4.0, 10.0, RUNS, spark=True)
 SMALL = Sizes((500, 1_000), 0.2, 0.0, 1, spark=False)
 
 
@@ -61,7 +63,7 @@ class Totals(KeyedProcess):
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A program, and how its state is filled: with so many records for each key."""
+    """A program, and how often there is an epoch."""
 
     name: str
     keys: int
@@ -79,10 +81,10 @@ class Measure:
         return totals.write(Drop(), uid="out")
 
     def run(self, spark: SparkSession | None, seconds: float) -> Steady:
-        """What the job does once nearly all keys are known."""
+        """What the job does once most keys are known."""
         progress(f"W1: {self.name}, {self.keys} keys, epochs {_said(self.every)}")
         with running(self.program, spark, self.every) as job:
-            job.until_rows(STAGE, 3 * self.keys)
+            job.until_rows(STAGE, _FILLED * self.keys)
             return job.steady(STAGE, seconds)
 
 
