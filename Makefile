@@ -1,6 +1,7 @@
 # One command per thing a person wants; each sets up what it needs, in .venv and .servers of this folder.
 PYTHON ?= python3
 PROFILE ?= ci
+AT_ONCE ?= 2
 BIN := .venv/bin
 
 help:  ## this list
@@ -9,8 +10,8 @@ help:  ## this list
 demo: .venv/demo  ## clicks are counted on Spark, a worker is killed, the output is compared with the truth
 	$(BIN)/python -m examples.clicks --svg build/latency-around-a-kill.svg
 
-test: .venv/test  ## all tests that need no server; PROFILE=thorough searches 50 times further
-	EPOCHCUT_PROFILE=$(PROFILE) $(BIN)/python -m pytest -m "not servers" $(ARGS)
+test: .venv/test  ## all tests that need no server, AT_ONCE=2 of them; PROFILE=thorough searches 50 times further
+	EPOCHCUT_PROFILE=$(PROFILE) $(BIN)/python -m pytest -n $(AT_ONCE) --dist worksteal -m "not servers" $(ARGS)
 
 # Apart from the tests, and without the longest searches: tracing makes them many times slower.
 coverage: .venv/test  ## which lines and branches the tests reach

@@ -27,6 +27,22 @@ def search_factor() -> int:
     return FACTORS[_PROFILE]
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A process that runs a part of the tests says how far it went."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["explored"] = (EXPLORED.steps, EXPLORED.histories, sorted(EXPLORED.seen))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object) -> None:
+    """Another process has run its part of the tests."""
+    steps, histories, seen = getattr(node, "workeroutput", {}).get("explored", (0, 0, ()))
+    EXPLORED.steps += steps
+    EXPLORED.histories += histories
+    EXPLORED.seen.update(seen)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what the simulations of this run have explored."""
     terminalreporter.write_line(f"explored in simulation: {EXPLORED}")
