@@ -200,10 +200,13 @@ class Aligner:
         return self._queued_bytes
 
     @property
-    def urgent(self) -> bool:
-        """Whether an unaligned epoch waits for a marker: the host reads on for it, however much is queued already."""
-        pending = self._pending.values()
-        return bool(self._recordings) or any(p.unaligned or p.marker.mode is MarkerMode.UNALIGNED for p in pending)
+    def awaited(self) -> Collection[ChannelId]:
+        """Whose marker an unaligned epoch waits for: the host reads on there, though much is queued already."""
+        channels = {channel for recording in self._recordings.values() for channel in recording.open}
+        for pending in self._pending.values():
+            if pending.unaligned or pending.marker.mode is MarkerMode.UNALIGNED:
+                channels |= pending.unreached - pending.arrived - self._ending
+        return channels
 
     @property
     def idle(self) -> bool:

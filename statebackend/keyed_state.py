@@ -371,20 +371,22 @@ class KeyedState:
             self._running().statistics(),
         )
 
-    def close(self) -> None:
+    def close(self, *, leave_uploads: bool = False) -> None:
         """Give up memory, threads and scratch; what is in the store stays, and so do the local links to it.
 
+        Waits for uploads that are under way, unless they are left to themselves: then a store that does not answer
+        holds nobody up, and what they still write is referred to by nobody.
         In a forked process nothing happens but that the folder is in use by one process less.
         """
         if os.getpid() == self._process:
-            self._close_parts()
+            self._close_parts(leave_uploads)
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
-    def _close_parts(self) -> None:
+    def _close_parts(self, leave_uploads: bool) -> None:
         if self._persister is not None:
-            self._persister.close()
+            self._persister.close(leave_uploads=leave_uploads)
             self._persister = None
             self._overlay.close()
         if self._backend is not None:

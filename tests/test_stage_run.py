@@ -293,8 +293,8 @@ def test_an_epoch_that_is_given_up_lets_its_channels_go_on(stood: Stood) -> None
     assert [cut.epoch for cut in stood.reports.cuts] == [SECOND]
 
 
-def test_for_an_unaligned_marker_channels_are_read_however_much_is_queued(tmp_path: Path) -> None:
-    stood = Stood(tmp_path, channel_buffer=1, input_buffer=1)
+def test_for_an_unaligned_marker_the_channels_on_which_it_is_awaited_are_read_on(tmp_path: Path) -> None:
+    stood = Stood(tmp_path, channel_buffer=1, input_buffer=number(0).size * 2 - 1)
     for channel in (A, B):
         stood.run.arrived(channel, number(1))
     stood.run.arrived(A, number(2))
@@ -303,9 +303,12 @@ def test_for_an_unaligned_marker_channels_are_read_however_much_is_queued(tmp_pa
     stood.run.triggered(UNALIGNED, then_pause=False)
     stood.work()
     read_on = [valve.open for valve in stood.valves.values()]
-    for channel in (A, B):
-        stood.run.arrived(channel, UNALIGNED)
+    stood.run.arrived(A, UNALIGNED)
     stood.work()
+    one_is_here = [valve.open for valve in stood.valves.values()]
+    stood.run.arrived(B, UNALIGNED)
+    stood.work()
+    assert one_is_here == [False, True]
     assert (paused, read_on) == ([False, False], [True, True])
     assert [valve.open for valve in stood.valves.values()] == [False, False]
 

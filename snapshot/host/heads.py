@@ -178,4 +178,4 @@ class KeyedRun:
             if isinstance(self.operator, Closing):
                 self.operator.close()
         finally:
-            self.state.close()
+            self.state.close(leave_uploads=True)

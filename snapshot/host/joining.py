@@ -109,7 +109,7 @@ class Joining:
         for sock in (*self._joined.outgoing.values(), *self._joined.incoming.values()):
             sock.close()
         for opened in self._joined.states.values():
-            opened.state.close()
+            opened.state.close(leave_uploads=True)
 
     def _connected(self, channel: ChannelId, sock: socket.socket) -> None:
         self._joined.outgoing[channel] = sock
@@ -125,7 +125,7 @@ class Joining:
         if isinstance(outcome, BaseException):
             self._fail(kind_of(outcome), text_of(outcome), uid, traceback_of(outcome))
         elif self._over:
-            outcome.state.close()
+            outcome.state.close(leave_uploads=True)
         else:
             self._joined.states[uid] = outcome
             self._ready_if_all_is_there()

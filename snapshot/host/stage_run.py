@@ -40,6 +40,9 @@ from statebackend.keys.types import KeyType
 _NOBODY = float("inf")
 _PROCEED = align.Proceed()
 
+_FOR_MARKERS = 4
+"""So many times the input's buffer may be queued while a marker that overtakes is awaited."""
+
 
 @dataclass(frozen=True, slots=True)
 class StageCut:
@@ -297,15 +300,15 @@ class StageRun:
     def _govern_inputs(self) -> None:
         """Read no more from channels that an alignment holds back, and from none while too much is queued.
 
-        A marker that overtakes would wait behind what is not read, so for it all is read. If all that is queued is
-        held back, only what is read from the other channels can ever release it.
+        A marker that overtakes would wait behind what is not read, so where one is awaited several times as much may
+        be queued. If all that is queued is held back, only what is read from the other channels can ever release it.
         """
-        held, read_on = self._aligner.held_back, self._aligner.urgent or self._aligner.idle
+        held, awaited, read_on = self._aligner.held_back, self._aligner.awaited, self._aligner.idle
         queued = self._aligner.queued_bytes
         for channel, gate in self._gates.items():
             paused = channel in self._paused
-            limit = self._options.input_buffer // 2 if paused else self._options.input_buffer
-            wanted = channel not in held and (read_on or queued < limit)
+            most = self._options.input_buffer * (_FOR_MARKERS if channel in awaited else 1)
+            wanted = channel not in held and (read_on or queued < (most // 2 if paused else most))
             if wanted and paused:
                 self._paused.discard(channel)
                 gate.resume()

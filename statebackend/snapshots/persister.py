@@ -207,10 +207,13 @@ class Persister:
         if self._deltas:
             self._take(max(self._deltas))
 
-    def close(self) -> None:
-        """Stop the background: what is being written or uploaded is finished, what waits is given up."""
+    def close(self, *, leave_uploads: bool = False) -> None:
+        """Stop the background: what is being written or uploaded is finished, what waits is given up.
+
+        With `leave_uploads` those under way are not waited for; they come to an end unheard.
+        """
         self._disk.shutdown(wait=True, cancel_futures=True)
-        self._uploaders.shutdown(wait=True, cancel_futures=True)
+        self._uploaders.shutdown(wait=not leave_uploads, cancel_futures=True)
         self._files.close()
 
     def _take(self, up_to: Epoch) -> None:
