@@ -113,5 +113,5 @@ def test_two_partitions_that_fail_at_the_same_record_are_one_failure() -> None:
 )
 def test_limits_that_cannot_be_meant_are_refused(make: object) -> None:
     assert callable(make)
-    with pytest.raises(ValueError, match="restart|poisoned_after|standbys"):
+    with pytest.raises(ValueError, match=r"restart|poisoned_after|standbys"):
         make()
