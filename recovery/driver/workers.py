@@ -17,6 +17,7 @@ from snapshot.host.heartbeat import Beats
 from snapshot.host.listener import Listener
 from snapshot.host.messages import Address, FromWorker, Hello, ToWorker
 from snapshot.host.purposes import ControlOf, HeartbeatOf, Purpose
+from snapshot.host.refusals import Refusals
 
 
 class WorkerEvents(Protocol):
@@ -32,7 +33,7 @@ class WorkerEvents(Protocol):
         """A process has something to say."""
 
     def refused(self, peer: str, reason: str) -> None:
-        """Somebody was turned away at the driver's port."""
+        """Somebody was turned away at the driver's port, or several were (see `Refusals`)."""
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ class Workers:
             secret,
             judge=self._judge,
             on_connection=self._connected,
-            on_refused=events.refused,
+            on_refused=Refusals(loop, events.refused).add,
             ports=ports,
         )
         self._timer: Timer = loop.call_at(loop.now() + lost_after / 4, self._look_for_signs_of_life)

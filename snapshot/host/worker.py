@@ -50,6 +50,7 @@ from snapshot.host.messages import (
     TriggerEpoch,
 )
 from snapshot.host.purposes import ChannelOf, ControlOf, Purpose
+from snapshot.host.refusals import Refusals
 from snapshot.host.tree_files import TreeFiles
 from snapshot.ids import ChannelId
 from snapshot.program.pickling import loads, prepare
@@ -61,8 +62,6 @@ _NEVER: Final = Incarnation(Generation(0), Attempt(0))
 _REACH_DRIVER: Final = 10.0
 _BEAT: Final = 0.25
 _LAST_WORDS: Final = 1.0
-_REFUSALS: Final = 20
-"""So many refusals are reported in a second; a stranger who tries again and again fills no log."""
 _THREADS: Final = 4
 _SWITCH: Final = 0.0005
 """Seconds after which a thread in the background has to let the event loop go on; by default it is ten times that."""
@@ -95,7 +94,6 @@ class Worker:
         self._channels: list[SendingChannel | ReceivingChannel | LocalChannel] = []
         self._early: list[tuple[ChannelOf, socket.socket]] = []  # of a deployment that we have not heard of yet
         self._said_early: list[TriggerEpoch | EpochIsOver | AssignSplits | Drain] = []  # while we are joining
-        self._refusals = 0
         self._lost = ""
         self._done = False
 
@@ -146,7 +144,7 @@ class Worker:
             self._secret,
             judge=self._judge,
             on_connection=self._on_connection,
-            on_refused=self._refused,
+            on_refused=Refusals(self._loop, lambda peer, reason: self._tell(Refusal(peer, reason))).add,
         )
         self._control = ControlConnection(self._loop, sock, self._told, self._lose)
         self._tell(Hello(self._name, self._listener.address, getpid(), self._slot))
@@ -173,18 +171,6 @@ class Worker:
             self._joining.accept(purpose.channel, sock)
         else:
             sock.close()
-
-    def _refused(self, peer: str, reason: str) -> None:
-        if not self._refusals:
-            self._loop.call_at(self._loop.now() + 1.0, self._refused_more)
-        self._refusals += 1
-        if self._refusals <= _REFUSALS:
-            self._tell(Refusal(peer, reason))
-
-    def _refused_more(self) -> None:
-        more, self._refusals = self._refusals - _REFUSALS, 0
-        if more > 0:
-            self._tell(Refusal("", f"{more} more were turned away within a second"))
 
     def _tell(self, message: FromWorker) -> None:
         if self._control is not None:
