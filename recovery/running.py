@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Unpack
@@ -147,9 +148,10 @@ class Run:
             raise outcome
 
     def _stop_cleanly(self) -> None:
-        print(f"\nstopping {self.name} behind one more epoch; Ctrl-C again cancels it", file=sys.stderr)
         try:
             self._driver.ask(lambda generation: generation.stop(savepoint=False))
+            with suppress(OSError, ValueError):  # a terminal that is gone takes no word
+                print(f"\nstopping {self.name} behind one more epoch; Ctrl-C again cancels it", file=sys.stderr)
             self._wait(None)
         except KeyboardInterrupt:
             self.cancel()

@@ -129,6 +129,15 @@ def test_a_savepoint_is_for_all_who_waited_for_it_and_is_tried_again_if_it_was_g
     assert answers == [epoch(2), epoch(2)]
 
 
+def test_a_savepoint_that_is_wished_for_when_the_job_is_over_is_refused_at_once() -> None:
+    wishes, early, late, error = SavepointWishes(), list[object](), list[object](), RuntimeError("over")
+    wishes.add(early.append)
+    wishes.end(error)
+    wishes.add(late.append)
+    assert early == late == [error]
+    assert not wishes.waiting
+
+
 # --- rows for the driver
 
 
@@ -182,8 +191,8 @@ def test_the_marks_are_measured_from_the_first_failure_and_those_of_a_second_try
     clock.detected(1100)
     clock.decided(1101)
     clock.restarted(1110, 2)
-    clock.restored(20.0)
-    clock.restored(15.0)
+    clock.restored(1135, 20.0)
+    clock.restored(1135, 15.0)
     clock.opened(1140)
     clock.first_output(1150)
     clock.first_output(1160)
@@ -205,6 +214,33 @@ def test_a_recovery_that_did_not_come_to_its_end_tells_the_marks_that_it_has() -
     clock.decided(7)
     assert clock.over() is None
     assert clock.over(finally_=True) == log.Marks(decided=2)
+
+
+def test_output_of_a_partition_that_is_open_before_the_others_comes_first_and_catching_up_comes_after_all() -> None:
+    clock = RecoveryClock()
+    clock.detected(1000)
+    clock.decided(1001)
+    clock.restarted(1010, 2)
+    clock.restored(1015, 9.0)
+    clock.first_output(1020)
+    clock.lag(1021, Partition(0), 0.0)
+    clock.lag(1021, Partition(1), 0.0)
+    clock.restored(1030, 8.0)
+    clock.opened(1030)
+    assert clock.over() is None
+    clock.lag(1040, Partition(0), 0.0)
+    clock.lag(1041, Partition(1), 0.0)
+    assert clock.over() == log.Marks(decided=1, restarted=10, downloaded=18, opened=30, first_output=20, caught_up=41)
+
+
+def test_files_are_not_there_later_than_the_partition_that_has_them() -> None:
+    clock = RecoveryClock()
+    clock.detected(1000)
+    clock.decided(1001)
+    clock.restarted(1010, 1)
+    clock.restored(1014, 5.0)
+    clock.opened(1014)
+    assert clock.over(finally_=True) == log.Marks(decided=1, restarted=10, downloaded=14, opened=14)
 
 
 # --- the log, the line
@@ -250,6 +286,38 @@ def test_where_nobody_looks_nothing_is_written() -> None:
         line.show(RunStatus("clicks", RunState.RUNNING, 2))
         line.end(RunStatus("clicks", RunState.RUNNING, 2))
     assert file.getvalue() == ""
+
+
+class BrokenScreen(Screen):
+    """Its reader has gone."""
+
+    tries = 0
+
+    def write(self, text: str) -> int:
+        self.tries += 1
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+def test_a_terminal_that_takes_nothing_more_is_given_up() -> None:
+    broken, closed = BrokenScreen(), Screen()
+    closed.close()
+    status = RunStatus("clicks", RunState.RUNNING, 2)
+    for screen in (broken, closed):
+        line = ProgressLine(screen, always=True)
+        line.show(status)
+        line.end(status)
+        line.end(status)
+    assert broken.tries == 1
+
+
+def test_nobody_looks_at_a_closed_terminal() -> None:
+    class Closed(Screen):
+        def isatty(self) -> bool:
+            raise ValueError("I/O operation on closed file")
+
+    screen = Closed()
+    ProgressLine(screen).show(RunStatus("clicks", RunState.RUNNING, 2))
+    assert screen.getvalue() == ""
 
 
 def test_the_line_has_the_newest_epoch_the_rate_and_the_restarts() -> None:

@@ -60,6 +60,8 @@ class Deployment:
         self._slots: dict[Partition, int] = {}
         self._closed = False
         self.attempt: AttemptRun | None = None
+        self.short_since: float | None = None
+        """Since which time of the loop a deployment waits for processes."""
 
     @property
     def ever(self) -> bool:
@@ -91,8 +93,9 @@ class Deployment:
         there = self._workers.there
         chosen = place(there, self._before, self._slots, self._settings.parallelism)
         if chosen is None:
+            self.short_since = self._loop.now() if self.short_since is None else self.short_since
             return
-        self._to_deploy = None
+        self._to_deploy = self.short_since = None
         self._slots = {Partition(index): there[worker].slot for index, worker in enumerate(chosen)}
         attempt = AttemptRun(self._settings, self._workers, self._aside, self._loop, self._tree, self._trouble)
         self.attempt = attempt

@@ -1,7 +1,8 @@
 """The driver of a run: one thread with an event loop, from the first process to the last.
 
 What always holds: the job is touched in that thread alone; other threads ask it to do things and wait for the answer.
-When the thread is over, so are the job's processes, and the outcome is known.
+When the thread is over, so are the job's processes, the outcome is known, and all who have asked are answered, whatever
+went wrong on the way there.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_bytes
@@ -43,7 +45,7 @@ class DriverOptions:
 
     ports: Sequence[int] = (0,)
     start_timeout: float = 120.0
-    """So long the job waits for enough processes at its start."""
+    """So long the job waits for enough processes at its start; if they are too few later, it says so this often."""
     stop_timeout: float = 10.0
     """So long its processes have to end by themselves."""
 
@@ -72,6 +74,8 @@ class Driver:
         self._generation: GenerationRun | None = None
         self._outcome: End | Exception | None = None
         self._ready = threading.Event()
+        self._savepoints: set[Future[Epoch]] | None = set()  # not answered yet; None when nobody would answer any more
+        self._asking = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"driver of {settings.job}", daemon=True)
         self.events = events
         self.status = StatusBoard(settings.job, settings.parallelism)
@@ -101,20 +105,31 @@ class Driver:
         self._loop.wake(granted)
 
     def savepoint(self) -> Future[Epoch]:
-        """Ask for a savepoint."""
+        """Ask for a savepoint. The answer comes in any case: when the job is over at the latest."""
         future: Future[Epoch] = Future()
-
-        def answered(answer: Epoch | Exception) -> None:
-            if isinstance(answer, Exception):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
-
-        if self.over.is_set():
-            answered(JobFailed("the job is over"))
-        else:
-            self.ask(lambda generation: generation.savepoint(answered))
+        with self._asking:
+            if self._savepoints is None:
+                future.set_exception(JobFailed("the job is over"))
+                return future
+            self._savepoints.add(future)
+        self.ask(lambda generation: generation.savepoint(lambda answer: self._answer(future, answer)))
         return future
+
+    def _answer(self, future: Future[Epoch], answer: Epoch | Exception) -> None:
+        with self._asking:
+            if self._savepoints is not None:
+                self._savepoints.discard(future)
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+    def _answer_all(self) -> None:
+        """The loop is closed: a wish that it has not heard of is not granted any more."""
+        with self._asking:
+            unanswered, self._savepoints = self._savepoints or set(), None
+        for future in unanswered:
+            self._answer(future, JobFailed("the job is over"))
 
     # --- what the generation tells ------------------------------------------------------------------------------------
 
@@ -185,7 +200,7 @@ class Driver:
             self._ready.set()
             processes = self._settings.parallelism + self._settings.scheme.standbys
             self._launcher.start(workers.address, secret, processes, self._trouble)
-            loop.call_at(loop.now() + self._options.start_timeout, self._check_start)
+            loop.call_at(loop.now() + self._options.start_timeout, self._check_processes)
             self._show_progress()
             loop.run(lambda: self._outcome is not None)
         except Exception as error:  # of the driver itself: the job must not go on without it
@@ -200,34 +215,42 @@ class Driver:
         return TraceWriter(self._trace_file.write)
 
     def _fail(self, error: Exception) -> None:
-        if self._generation is None:
-            self._outcome = error
-        else:
-            self._generation.cancel(error)
+        try:
+            if self._generation is not None:
+                self._generation.cancel(error)
+        finally:
+            if self._outcome is None:
+                self._outcome = error
 
     def _wind_up(self, workers: Workers | None, in_order: Background, aside: Background) -> None:
-        """Let the processes hear of the end, and wait until they are gone."""
+        """Let the processes hear of the end, and wait until they are gone; no step is left out if another one fails."""
         loop = self._loop
-        if workers is not None and self._generation is not None:
-            loop.run(lambda: workers.queued_bytes == 0, _FAREWELL)
-            stopping = threading.Thread(target=self._stop_launcher, name="stop", daemon=True)
-            stopping.start()
-            written: list[object] = []  # what is under way in the journal is over when the run is
-            in_order.submit(lambda: None, written.append)
-            loop.run(lambda: not stopping.is_alive())
-            loop.run(lambda: bool(written), self._options.stop_timeout)
-        if workers is not None:
-            workers.close()
-        in_order.close()
-        aside.close()
-        loop.close()
-        self._progress.end(self.status.show())
-        self.events.close()
-        if self._trace_file is not None:
-            self._trace_file.close()
-        self.deliveries.end()
-        self.over.set()
-        self._ready.set()
+        with ExitStack() as steps:  # the last one that is named is the first one that is done
+            steps.callback(self._ready.set)
+            steps.callback(self.over.set)
+            steps.callback(self._answer_all)
+            steps.callback(self.deliveries.end)
+            if self._trace_file is not None:
+                steps.callback(self._trace_file.close)
+            steps.callback(self.events.close)
+            steps.callback(lambda: self._progress.end(self.status.show()))
+            steps.callback(loop.close)
+            steps.callback(aside.close)
+            steps.callback(in_order.close)
+            if workers is not None:
+                steps.callback(workers.close)
+            if workers is not None and self._generation is not None:
+                steps.callback(self._finish_journal, in_order)
+                steps.callback(self._stop_processes)
+                steps.callback(loop.run, lambda: workers.queued_bytes == 0, _FAREWELL)
+
+    def _stop_processes(self) -> None:
+        stopping = threading.Thread(target=self._stop_launcher, name="stop", daemon=True)
+        stopping.start()
+        try:
+            self._loop.run(lambda: not stopping.is_alive())
+        finally:
+            stopping.join()
 
     def _stop_launcher(self) -> None:
         try:
@@ -235,9 +258,16 @@ class Driver:
         finally:
             self._loop.wake()
 
-    def _check_start(self) -> None:
+    def _finish_journal(self, in_order: Background) -> None:
+        """What is under way in the journal is over when the run is."""
+        written: list[object] = []
+        in_order.submit(lambda: None, written.append)
+        self._loop.run(lambda: bool(written), self._options.stop_timeout)
+
+    def _check_processes(self) -> None:
         if self._generation is not None and self._outcome is None:
-            self._generation.check_start(self._options.start_timeout)
+            self._generation.check_processes(self._options.start_timeout)
+            self._loop.call_at(self._loop.now() + self._options.start_timeout, self._check_processes)
 
     def _show_progress(self) -> None:
         if self._outcome is None:

@@ -77,7 +77,10 @@ class WorkerLost(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerRefused(Event):
-    """Somebody was turned away at a port, the driver's own if there is no worker, and why."""
+    """Somebody was turned away at a port, the driver's own if there is no worker, and why.
+
+    At most twenty of a port are told one by one in a second; the others are one event without a peer.
+    """
 
     worker: str | None
     peer: str
@@ -126,7 +129,12 @@ class Recovered(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """The seven phases of a recovery, each in milliseconds after it was detected; None if it did not come to it."""
+    """The seven phases of a recovery, each in milliseconds after it was detected; None if it did not come to it.
+
+    Up to `opened` each comes after the one before it. The last two are not in this order always: a partition does not
+    wait for the others, so that `first_output`, the first one's, may come before `opened`, the last one's; and where
+    output comes late, as from windows, the sources may have caught up before it.
+    """
 
     detected: float = 0.0
     decided: float | None = None
@@ -136,11 +144,11 @@ class Marks:
     downloaded: float | None = None
     """The last partition has all its files."""
     opened: float | None = None
-    """The last partition can read its state, and rows flow."""
+    """The last partition can read its state, and the driver knows."""
     first_output: float | None = None
-    """A sink has been given rows again."""
+    """A sink of any partition has been given rows again: also those of partitions that were open before the last."""
     caught_up: float | None = None
-    """No partition is further behind its sources' schedule than before."""
+    """No partition is further behind its sources' schedule than before; never before `opened`."""
 
 
 # --- epochs ----------------------------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ class GenerationRun:
         self._deployment = Deployment(
             self._settings, means.workers, means.loop, means.aside, outcome.tree, outcome.found, self, self._trouble
         )
-        self._housekeeping = Housekeeping(self._settings, self._means.aside, outcome.tree, self._note)
+        self._housekeeping = Housekeeping(self._settings, means.loop, means.aside, outcome.tree, self._note)
         self._journal = state = outcome.tree.state
         options = self._settings.coordinator
         last_number, now = state.newest_complete.number, self._now()
@@ -168,7 +168,7 @@ class GenerationRun:
     # --- what the user wishes -----------------------------------------------------------------------------------------
 
     def savepoint(self, answer: Answer) -> None:
-        """Take a savepoint; `answer` gets its epoch, or why there will be none."""
+        """Take a savepoint; `answer` gets its epoch, or why there will be none; at once if the job is over."""
         self._savepoints.add(answer)
         self._tell(events.SavepointRequested())
 
@@ -182,16 +182,21 @@ class GenerationRun:
         if self._is_running:
             self._send_all(Drain(self._incarnation))
 
-    def check_start(self, seconds: float) -> None:
-        """So much time has passed since the start: enough processes should have come."""
-        if (self._deployment is None or not self._deployment.ever) and not self._ended:
-            there, needed = len(self._means.workers.there), self._settings.parallelism
+    def check_processes(self, seconds: float) -> None:
+        """So much time has passed since the start, or since this was last said: enough processes should be there."""
+        if self._ended:
+            return
+        there, needed = len(self._means.workers.there), self._settings.parallelism
+        if self._deployment is None or not self._deployment.ever:
             self._end(
                 JobFailed(
                     f"only {there} of {needed} processes have come in {seconds:g} s; is the driver's address "
                     f"{self._means.workers.address} reachable from them, and has the cluster enough free task slots?"
                 )
             )
+        elif (since := self._deployment.short_since) is not None and (waited := self._loop.now() - since) >= seconds:
+            why = f"only {there} of {needed} are there since {waited:.0f} s, and the job waits for the others"
+            self._note(log.Trouble(at=time.time(), what="the job's processes", reason=why))
 
     def cancel(self, error: Exception) -> None:
         """Be over at once."""
@@ -283,7 +288,7 @@ class GenerationRun:
     ) -> None:
         match message:
             case Restored(_, partition, downloaded_ms):
-                self._clock.restored(downloaded_ms)
+                self._clock.restored(self._now_ms(), downloaded_ms)
                 if attempt.restored(partition):
                     self._all_restored(attempt)
             case FirstOutput():
@@ -489,14 +494,18 @@ class GenerationRun:
             self._feeder.close()
         if self._deployment is not None:
             self._deployment.close()
+        if self._housekeeping is not None:
+            self._housekeeping.close()
         marks = self._clock.over(finally_=True)
         if marks is not None:
             self._note_marks(marks)
         reason = "the job has ended" if isinstance(end, End) else f"the job is over: {end}"
         reached(fail_points.BEFORE_LEAVE)
         self._savepoints.end(end if isinstance(end, Exception) else JobFailed("the job has ended"))
-        self._means.observer.ended(end)
-        self._means.workers.send_all(Leave(reason))  # only now, as nobody starts them again any more
+        try:
+            self._means.observer.ended(end)
+        finally:
+            self._means.workers.send_all(Leave(reason))  # only now, as nobody starts them again any more
 
     # --- in short -----------------------------------------------------------------------------------------------------
 

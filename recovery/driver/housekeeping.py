@@ -1,32 +1,44 @@
 """Deleting what a removal allows, and keeping the journal short, beside the job.
 
 What always holds: nothing is deleted that no won removal names; the journal forgets a removal only when all that it
-names is gone. What a crash leaves undone, the next start takes up.
+names is gone. What cannot be deleted is tried again; what a crash leaves undone, the next start takes up.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 from recovery.driver import events as log
 from recovery.driver.job import JobSettings
 from recovery.driver.tree import Removal, Tree
-from snapshot.host.event_loop import Background
+from snapshot.host.event_loop import Background, EventLoop, Timer
 from snapshot.journal_state import JournalState
+
+_PAUSES: Final = (1.0, 5.0, 30.0, 60.0)
+"""Seconds before what could not be deleted is tried again."""
 
 
 class Housekeeping:
     """What is done in the background of one generation. All calls come in the loop's thread."""
 
     def __init__(
-        self, settings: JobSettings, aside: Background, tree: Tree, note: Callable[[log.AnyEvent], object]
+        self,
+        settings: JobSettings,
+        loop: EventLoop,
+        aside: Background,
+        tree: Tree,
+        note: Callable[[log.AnyEvent], object],
     ) -> None:
         self._settings = settings
+        self._loop = loop
         self._aside = aside
         self._tree = tree
         self._note = note
         self._outstanding: set[int] = set()
+        self._again: dict[int, Timer] = {}
+        self._closed = False
         self._removed_up_to = 0
         self._state = tree.state
         self._compacted_at = self._state.number
@@ -42,14 +54,27 @@ class Housekeeping:
         self._state = state
         self._delete(removal)
 
-    def _delete(self, removal: Removal) -> None:
+    def close(self) -> None:
+        """The generation is over: nothing is begun any more."""
+        self._closed = True
+        for timer in self._again.values():
+            timer.cancel()
+
+    def _delete(self, removal: Removal, tried: int = 0) -> None:
         self._removed_up_to = max(self._removed_up_to, removal.number)
         self._outstanding.add(removal.number)
 
         def deleted(outcome: object) -> None:
-            if isinstance(outcome, BaseException):  # it stays outstanding, and the next start deletes it
-                self._trouble("deleting what nobody needs", outcome)
+            if self._closed:
                 return
+            if isinstance(outcome, BaseException):
+                self._trouble("deleting what nobody needs", outcome)
+                pause = _PAUSES[min(tried, len(_PAUSES) - 1)]
+                self._again[removal.number] = self._loop.call_at(
+                    self._loop.now() + pause, lambda: self._delete(removal, tried + 1)
+                )
+                return
+            self._again.pop(removal.number, None)
             self._outstanding.discard(removal.number)
             self._note(log.EpochsRemoved(at=time.time(), epochs=removal.epochs, files=len(removal.paths)))
             self._compact_if_due()

@@ -1,7 +1,7 @@
 """How the processes for a job's partitions come to be: the contract, and processes on this machine.
 
-What always holds: as long as a launcher is not stopped, a process that ends is started again in its slot; the run's
-secret is never on a command line.
+What always holds: as long as a launcher is not stopped, a process that ends, or cannot be started, is started again in
+its slot; the run's secret is never on a command line.
 """
 
 from __future__ import annotations
@@ -108,11 +108,14 @@ class LocalProcesses:
         quick_deaths = 0
         while not self._stopping.is_set():
             began = time.monotonic()
-            code = self._run(driver, secret, slot)
+            try:
+                what = f"ended with {_ending(self._run(driver, secret, slot))}, and is started again"
+            except (OSError, MemoryError, subprocess.SubprocessError) as error:  # such as too many processes
+                what = f"cannot be started, which is tried again: {type(error).__name__}: {error}"
             if self._stopping.is_set():
                 return
             quick_deaths = quick_deaths + 1 if time.monotonic() - began < _QUICK else 0
-            trouble(f"the process in slot {slot} ended with {_ending(code)}, and is started again")
+            trouble(f"the process in slot {slot} {what}")
             if quick_deaths:
                 self._stopping.wait(_PAUSES[min(quick_deaths, len(_PAUSES)) - 1])
 

@@ -1,6 +1,7 @@
 """One line in a terminal that says how a run stands, written anew again and again.
 
 What always holds: nothing is written where nobody sees it, and the line is ended before anything else may be printed.
+A terminal that is gone, or takes nothing more, ends the line and never the job.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class ProgressLine:
     """Shows a run's status. Nothing at all unless `terminal` is one, or `always`."""
 
     def __init__(self, terminal: Terminal | None, *, always: bool = False) -> None:
-        self._terminal = terminal if terminal is not None and (always or terminal.isatty()) else None
+        self._terminal = terminal if terminal is not None and (always or _is_watched(terminal)) else None
         self._width = 0
         self._shown_at = 0.0
         self._rows = 0
@@ -38,25 +39,38 @@ class ProgressLine:
 
     def show(self, status: RunStatus) -> None:
         """Write the line anew, unless that was done just now."""
-        now, terminal = time.monotonic(), self._terminal
-        if terminal is None or now - self._shown_at < _EVERY:
+        now = time.monotonic()
+        if self._terminal is None or now - self._shown_at < _EVERY:
             return
         rows = max(status.rows_in.values(), default=0)
         if rows > self._rows and self._shown_at:
             self._rate = (rows - self._rows) / (now - self._shown_at)
         self._rows, self._shown_at = rows, now
         text = line_of(status, self._rate)
-        terminal.write("\r" + text.ljust(self._width))
-        terminal.flush()
+        self._write("\r" + text.ljust(self._width))
         self._width = len(text)
 
     def end(self, status: RunStatus) -> None:
         """The last one, and a line of its own."""
         self._shown_at = 0.0
         self.show(status)
-        if self._terminal is not None:
-            self._terminal.write("\n")
+        self._write("\n")
+
+    def _write(self, text: str) -> None:
+        if self._terminal is None:
+            return
+        try:
+            self._terminal.write(text)
             self._terminal.flush()
+        except (OSError, ValueError):  # its reader is gone, it is closed, or it cannot show the name of the job
+            self._terminal = None
+
+
+def _is_watched(terminal: Terminal) -> bool:
+    try:
+        return terminal.isatty()
+    except (OSError, ValueError):
+        return False
 
 
 def line_of(status: RunStatus, rate: float) -> str:

@@ -1,7 +1,8 @@
 """The seven marks of a recovery, from the reports as they come in.
 
 What always holds: a recovery is timed from the first failure that it makes up for, also if others follow before it is
-done; a mark that is reached again after such another failure is noted anew.
+done; a mark that is reached again after such another failure is noted anew. The marks up to `opened` follow one
+another, and `caught_up` comes after them; `first_output` is the first partition's, and may come before others are open.
 """
 
 from __future__ import annotations
@@ -59,10 +60,14 @@ class RecoveryClock:
             recovery.restarted = now - recovery.detected_at
             recovery.behind = {Partition(index) for index in range(partitions)}
 
-    def restored(self, downloaded_ms: float) -> None:
-        """A partition is restored, and had all its files so long after it was given its role."""
+    def restored(self, now: float, downloaded_ms: float) -> None:
+        """A partition is restored, and had all its files so long after it was given its role.
+
+        It was given it a little before all had theirs, which must not put off its files to a time that has not come.
+        """
         if (recovery := self._recovery) is not None and recovery.restarted is not None:
-            recovery.downloaded = max(recovery.downloaded or 0.0, recovery.restarted + downloaded_ms)
+            downloaded = min(recovery.restarted + downloaded_ms, now - recovery.detected_at)
+            recovery.downloaded = max(recovery.downloaded or 0.0, downloaded)
 
     def opened(self, now: float) -> None:
         """All partitions are restored."""

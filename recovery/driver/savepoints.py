@@ -1,6 +1,7 @@
 """Savepoints that users wait for: each wish is fulfilled by one epoch that was triggered for it, and pinned.
 
-What always holds: a wish is answered once; one whose epoch was given up is triggered again.
+What always holds: a wish is answered once, also one that comes after the job's end; one whose epoch was given up is
+triggered again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ class SavepointWishes:
     def __init__(self) -> None:
         self._waiting: list[Answer] = []
         self._under_way: dict[Epoch, list[Answer]] = {}
+        self._over: Exception | None = None
 
     @property
     def waiting(self) -> bool:
@@ -25,8 +27,11 @@ class SavepointWishes:
         return bool(self._waiting)
 
     def add(self, answer: Answer) -> None:
-        """Somebody wants one."""
-        self._waiting.append(answer)
+        """Somebody wants one; who comes too late hears so at once."""
+        if self._over is not None:
+            answer(self._over)
+        else:
+            self._waiting.append(answer)
 
     def triggered(self, epoch: Epoch) -> None:
         """A savepoint was triggered: it is for all who wait."""
@@ -43,7 +48,8 @@ class SavepointWishes:
             answer(epoch)
 
     def end(self, error: Exception) -> None:
-        """The job is over; who waits still will not get any."""
+        """The job is over; who waits still will not get any, nor will who comes later."""
+        self._over = error
         for answers in (self._waiting, *self._under_way.values()):
             for answer in answers:
                 answer(error)

@@ -112,11 +112,11 @@ class SparkTasks:
         trouble: Callable[[str], object],
     ) -> None:
         quick_deaths = 0
-        self._spark.addTag(self._tag)  # of this thread
         while not self._stopping.is_set():
             began = time.monotonic()
             reason = "it returned"
             try:
+                self._spark.addTag(self._tag)  # of this thread
                 self._spark.range(0, 1, 1, 1).mapInArrow(task, "slot long").collect()
             except Exception as error:
                 reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -6,12 +6,12 @@ What always holds: a status is consistent in itself, and as of the last event th
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from recovery.driver import events as log
-from snapshot.host.messages import Figures
+from snapshot.host.messages import Figures, StageFigures
 from statebackend.ids import Epoch, Generation, Incarnation, Partition, Uid
 
 _KEPT = 100
@@ -66,19 +66,23 @@ class RunStatus:
     @property
     def rows_in(self) -> Mapping[Uid, int]:
         """How many rows each stage has taken in this attempt, all partitions together."""
-        totals: dict[Uid, int] = {}
-        for figures in self.figures.values():
-            for uid, stage in figures.stages.items():
-                totals[uid] = totals.get(uid, 0) + stage.rows_in
-        return totals
+        return self._totals(lambda stage: stage.rows_in)
 
     @property
     def rows_out(self) -> Mapping[Uid, int]:
         """How many rows each stage has given out in this attempt, all partitions together."""
+        return self._totals(lambda stage: stage.rows_out)
+
+    @property
+    def late_rows(self) -> Mapping[Uid, int]:
+        """How many rows each stage has dropped in this attempt because they came too late, all partitions together."""
+        return self._totals(lambda stage: stage.late_rows)
+
+    def _totals(self, of: Callable[[StageFigures], int]) -> Mapping[Uid, int]:
         totals: dict[Uid, int] = {}
         for figures in self.figures.values():
             for uid, stage in figures.stages.items():
-                totals[uid] = totals.get(uid, 0) + stage.rows_out
+                totals[uid] = totals.get(uid, 0) + of(stage)
         return totals
 
 

@@ -1,0 +1,236 @@
+"""What goes wrong around a driver and is not the job's own fault: the job goes on, or ends, and everybody hears it."""
+
+from __future__ import annotations
+
+import errno
+import io
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import recovery
+from recovery.driver import housekeeping
+from recovery.driver.driver import Cancelled
+from recovery.driver.endings import EndKind
+from recovery.driver.events import AnyEvent, EpochsRemoved, PeerRefused, Trouble, WorkerLost
+from snapshot.host.messages import Address, AssignSplits
+from statebackend.ids import Epoch
+from statebackend.stores.local_store import LocalStore
+from tests.scripted_workers import PATIENCE, ScriptedCluster
+from tests.test_driver_runs import completed, of_kind, start
+
+
+@pytest.fixture
+def cluster() -> Iterator[ScriptedCluster]:
+    cluster = ScriptedCluster()
+    yield cluster
+    cluster.stop(0)
+
+
+def heard(run: recovery.Run, wanted: Callable[[AnyEvent], bool]) -> threading.Event:
+    """Set when such an event comes."""
+    came = threading.Event()
+    run._driver.events.listen(lambda event: came.set() if wanted(event) else None)
+    return came
+
+
+# --- the terminal
+
+
+class Broken(io.StringIO):
+    """A terminal whose reader has gone."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+
+def test_a_job_whose_terminal_is_gone_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Broken())
+    end = start(tmp_path, ScriptedCluster(end=True), every="1h", progress=True).wait(PATIENCE)
+    assert end is not None
+    assert end.kind is EndKind.FINISHED
+
+
+def test_ctrl_c_stops_a_job_whose_terminal_is_gone(
+    tmp_path: Path, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = start(tmp_path, cluster)
+    completed(cluster, 1)
+    monkeypatch.setattr(sys, "stderr", Broken())
+    with pytest.raises(KeyboardInterrupt), run:
+        raise KeyboardInterrupt
+    assert run.status().state is recovery.RunState.STOPPED
+
+
+# --- the end
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_job_is_over_whatever_fails_while_its_end_is_told(
+    tmp_path: Path, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = start(tmp_path, cluster)
+    completed(cluster, 1)
+
+    close = run._driver.events.close
+
+    def fails(*_: object) -> None:
+        close()
+        raise RuntimeError("no more")
+
+    monkeypatch.setattr(run._driver.events, "close", fails)
+    monkeypatch.setattr(run._driver._progress, "end", fails)
+    run._driver.ask(lambda generation: generation.stop(savepoint=False))
+    end = run.wait(PATIENCE)
+    assert end is not None
+    assert end.kind is EndKind.STOPPED
+    assert list(run.batches("out"))
+    run._driver._thread.join(PATIENCE)
+    assert not any(worker.there for worker in cluster.workers)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_processes_are_stopped_also_if_the_job_ends_with_an_error_that_is_raised_again(
+    tmp_path: Path, cluster: ScriptedCluster
+) -> None:
+    run = start(tmp_path, cluster)
+    completed(cluster, 1)
+
+    def listener(_: AnyEvent) -> None:
+        raise ValueError("of the listener")
+
+    run._driver.events.listen(listener)
+    with pytest.raises(ValueError, match="of the listener"):
+        run.wait(PATIENCE)
+    run._driver._thread.join(PATIENCE)
+    assert not any(worker.there for worker in cluster.workers)
+
+
+def test_who_wishes_for_a_savepoint_while_the_job_ends_is_answered_at_once(
+    tmp_path: Path, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = start(tmp_path, cluster, every="1h")
+    cluster.await_heard(AssignSplits, 2)
+    answers: list[BaseException | None] = []
+    stop = cluster.stop
+
+    def ask_and_stop(seconds: float) -> None:
+        answers.append(run._driver.savepoint().exception(PATIENCE))
+        stop(seconds)
+
+    monkeypatch.setattr(cluster, "stop", ask_and_stop)
+    run.cancel()
+    assert [type(answer) for answer in answers] == [Cancelled]
+
+
+def test_a_wish_that_the_driver_does_not_come_to_hear_is_answered_when_the_job_is_over(
+    tmp_path: Path, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = start(tmp_path, cluster, every="1h")
+    wished: list[Future[Epoch]] = []
+    close = run._driver._loop.close
+
+    def ask_and_close() -> None:
+        wished.append(run._driver.savepoint())
+        close()
+        wished.append(run._driver.savepoint())
+
+    monkeypatch.setattr(run._driver._loop, "close", ask_and_close)
+    run.cancel()
+    for wish in (*wished, run._driver.savepoint()):
+        with pytest.raises(recovery.JobFailed, match="the job is over"):
+            wish.result(PATIENCE)
+    assert len(wished) == 2
+
+
+# --- processes
+
+
+def test_a_process_that_cannot_be_started_is_reported_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    popen, failures = subprocess.Popen, [BlockingIOError(errno.EAGAIN, "too many"), MemoryError()]
+    told: list[str] = []
+    started = threading.Event()
+
+    def scarce(_: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        if failures:
+            raise failures.pop(0)
+        started.set()
+        return popen([sys.executable, "-c", "input(); input()"], **options)
+
+    monkeypatch.setattr(subprocess, "Popen", scarce)
+    launcher = recovery.LocalProcesses()
+    launcher.start(Address("127.0.0.1", 1), b"secret", 1, told.append)
+    assert started.wait(PATIENCE)
+    launcher.stop(PATIENCE)
+    assert [line.partition(", which")[0] for line in told] == ["the process in slot 0 cannot be started"] * 2
+    assert "too many" in told[0]
+
+
+def test_a_job_that_waits_for_processes_says_so_again_and_again(tmp_path: Path) -> None:
+    cluster = ScriptedCluster(relaunch=False)
+    run = start(tmp_path, cluster, start_timeout="1500ms")
+    completed(cluster, 1)
+    lost, troubled = (heard(run, lambda event, kind=kind: isinstance(event, kind)) for kind in (WorkerLost, Trouble))  # type: ignore[misc]
+    run._driver.ask(lambda generation: generation.check_processes(0.0))
+    cluster.worker_of(1).die()
+    assert lost.wait(PATIENCE)
+    assert troubled.wait(PATIENCE)
+    run.cancel()
+    trouble = of_kind(run, Trouble)[0]
+    assert trouble.what == "the job's processes"
+    assert trouble.reason.startswith("only 1 of 2 are there since")
+    assert trouble.at - of_kind(run, WorkerLost)[0].at >= 1.4
+
+
+# --- the store, the port
+
+
+def test_what_could_not_be_deleted_is_deleted_later_and_the_journal_is_kept_short(
+    tmp_path: Path, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "_PAUSES", (0.01, 0.02))
+    delete, compact = LocalStore.delete, recovery.driver.tree.Tree.compact
+    fails, compacted = iter(range(3)), threading.Event()
+
+    def delete_at_last(store: LocalStore, path: str) -> None:
+        if path.startswith("epochs/") and next(fails, None) is not None:
+            raise OSError(errno.EIO, f"not {path}")
+        delete(store, path)
+
+    def and_say_so(*given: Any) -> None:
+        compact(*given)
+        compacted.set()
+
+    monkeypatch.setattr(LocalStore, "delete", delete_at_last)
+    monkeypatch.setattr(recovery.driver.tree.Tree, "compact", and_say_so)
+    run = start(tmp_path, cluster, compact_after=1, retain=1)
+    assert compacted.wait(PATIENCE)
+    run.stop()
+    assert [event.what for event in of_kind(run, Trouble)] == ["deleting what nobody needs"] * 3
+    removed = [epoch for event in of_kind(run, EpochsRemoved) for epoch in event.epochs]
+    first = min(removed)
+    assert first.number == 1, "the one whose deletion failed first"
+    assert len(removed) == len(set(removed))
+
+
+def test_strangers_at_the_drivers_port_do_not_fill_the_log(tmp_path: Path, cluster: ScriptedCluster) -> None:
+    run = start(tmp_path, cluster)
+    completed(cluster, 1)
+    assert cluster.driver is not None
+    counted = heard(run, lambda event: isinstance(event, PeerRefused) and not event.peer)
+    for _ in range(60):
+        with socket.create_connection((cluster.driver.host, cluster.driver.port)) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(100))
+    assert counted.wait(PATIENCE)
+    run.cancel()
+    told = of_kind(run, PeerRefused)
+    assert len(told) < 60
+    others = [int(event.reason.split()[0]) for event in told if not event.peer]
+    assert len([event for event in told if event.peer]) + sum(others) == 60
