@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
@@ -31,13 +32,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """A process that runs a part of the tests says how far it went."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
-        output["explored"] = (EXPLORED.steps, EXPLORED.histories, sorted(EXPLORED.seen))
+        # As text: numbers of more than 32 bits do not get through.
+        output["explored"] = json.dumps([EXPLORED.steps, EXPLORED.histories, sorted(EXPLORED.seen)])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: object) -> None:
     """Another process has run its part of the tests."""
-    steps, histories, seen = getattr(node, "workeroutput", {}).get("explored", (0, 0, ()))
+    steps, histories, seen = json.loads(getattr(node, "workeroutput", {}).get("explored", "[0, 0, []]"))
     EXPLORED.steps += steps
     EXPLORED.histories += histories
     EXPLORED.seen.update(seen)
