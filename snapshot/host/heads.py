@@ -16,7 +16,7 @@ from snapshot.frames import EARLIEST
 from snapshot.host.messages import Role
 from snapshot.host.options import HostOptions
 from snapshot.host.tree_files import TreeFiles
-from snapshot.program.operator import Closing, Emit, KeyedOperator, Operator, OperatorContext
+from snapshot.program.operator import Closing, Cutting, Emit, KeyedOperator, Operator, OperatorContext
 from snapshot.program.rows import Rows
 from statebackend.ids import Epoch, Partition, Uid
 from statebackend.keyed_state import FolderInUse, KeyedState, Options
@@ -162,6 +162,8 @@ class KeyedRun:
 
     def cut(self, epoch: Epoch) -> None:
         """The state as it is now is the epoch's."""
+        if isinstance(self.operator, Cutting):
+            self.operator.before_cut()
         self.state.cut(epoch)
 
     def poll(self) -> list[Durable | NotDurable]:

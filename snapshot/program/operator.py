@@ -99,6 +99,23 @@ class Closing(Protocol):
         """The attempt is over, in whichever way; called once, by the event loop's thread. Nothing can be emitted."""
 
 
+@runtime_checkable
+class Cutting(Protocol):
+    """An operator that has something to put into its state before it is cut."""
+
+    def before_cut(self) -> None:
+        """The state is cut right after this call. Nothing can be emitted."""
+
+
+@runtime_checkable
+class Dropping(Protocol):
+    """An operator that drops rows that come too late."""
+
+    @property
+    def dropped(self) -> int:
+        """How many it has dropped in this attempt."""
+
+
 class KeyedOperator(Protocol):
     """An operator as it stands in a program: plain data that can be pickled and printed."""
 

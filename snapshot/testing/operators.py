@@ -29,7 +29,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from snapshot.frames import EARLIEST
-from snapshot.program.operator import Closing, Input, KeyedOperator, Operator, OperatorContext, Transform
+from snapshot.program.operator import Closing, Cutting, Input, KeyedOperator, Operator, OperatorContext, Transform
 from snapshot.program.row_class import Row, RowLike, batch_of, rows_of
 from snapshot.program.rows import Rows, joined, keys_in
 from statebackend.files import FileSet, rescaled
@@ -158,6 +158,9 @@ class OperatorHarness:
         broadcasts = {member.operator.broadcast() for member in self._members}
         if len(broadcasts) > 1:
             raise BroadcastDiffers(f"{self.operator.label}: {len(broadcasts)} different broadcast states")
+        for member in self._members:
+            if isinstance(member.operator, Cutting):
+                member.operator.before_cut()
         parts = tuple(member.state.snapshot(self._epoch) for member in self._members)
         for member in self._members:
             member.state.completed(self._epoch)
