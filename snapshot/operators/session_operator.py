@@ -2,12 +2,13 @@
 
 What always holds: a session gives its results when time has come to its end, once more whenever a later row changes
 it, and is gone when time is past its end by the allowed lateness. For every session there is a timer, at its end or
-earlier, or if it gave its results at the time when it will be gone.
+earlier, or if it gave its results at the time when it will be gone. For whose keys it is how late, after partitions
+that had come to different times were made into one, is in the state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from snapshot.frames import EARLIEST, LATEST
+from snapshot.operators.group_times import GroupTimes
 from snapshot.operators.keyed_function import keys_of
 from snapshot.operators.sequence_codec import SequenceCodec
 from snapshot.operators.session_merge import BatchSessions, Piece, united
@@ -23,17 +25,22 @@ from snapshot.operators.window_kinds import Session
 from snapshot.operators.window_operator import LATE, Lateness
 from snapshot.program.operator import Input, OperatorContext
 from snapshot.program.rows import Rows
+from statebackend.keys.columns import KeyColumn, canonical_column
 from statebackend.states.codec_shapes import TupleCodec
 from statebackend.states.codecs import Codec, IntCodec
 from statebackend.states.declarations import Declaration, Value
 from statebackend.states.namespaces import NO_NAMESPACE, Window
 from statebackend.states.timer_state import Timers, TimerState
 from statebackend.states.value_state import ValueState
+from statebackend.tables.aggregates import Aggregates
+from statebackend.tables.aggregations import Count
+from statebackend.tables.table_spec import Aggregated
 
 C = TypeVar("C")
 
 _SESSIONS: Final = "sessions of keys"
 _TIMERS: Final = "timers of sessions"
+_GROUPS: Final = "times of key groups"
 """Under which names they are kept: no attribute of a class can be called so."""
 
 _NEW: Final = -1
@@ -73,7 +80,8 @@ class SessionContents(Protocol[C]):
 def session_states(kind: Session, content: Codec[C]) -> Mapping[str, Declaration[Any]]:
     """What an operator over sessions declares."""
     sessions: Codec[Any] = TupleCodec([_any(IntCodec()), _any(IntCodec()), _any(content)])
-    return {_SESSIONS: Value(SequenceCodec(sessions), default=()), _TIMERS: Timers(kind.time)}
+    groups = {_GROUPS: Aggregates(ttl=None, keys=Aggregated(Count()))} if kind.time == "event" else {}
+    return {_SESSIONS: Value(SequenceCodec(sessions), default=()), _TIMERS: Timers(kind.time), **groups}
 
 
 def _any(codec: Any) -> Codec[object]:
@@ -86,6 +94,8 @@ class _Change(Generic[C]):
     """What becomes of a key: sessions with a content, or with the number of a group that is still to be merged."""
 
     key: object
+    now: int
+    """The event time for it."""
     sessions: list[tuple[int, int, int, C | None]]
 
 
@@ -105,6 +115,7 @@ class SessionOperator(Generic[C]):
         self._sessions: ValueState[Kept[C]] = context.state[_SESSIONS]
         self._timers: TimerState = context.state[_TIMERS]
         self._now = context.watermark if kind.time == "event" else EARLIEST
+        self._groups = GroupTimes(context.state[_GROUPS], context) if kind.time == "event" else None
         self.dropped = 0
         self._state.advance(watermark=context.watermark)
 
@@ -127,7 +138,7 @@ class SessionOperator(Generic[C]):
         self._sessions.prefetch(keys)
         kept: list[list[C]] = []
         group_of = np.full(len(found), _NEW, dtype=np.int64)
-        changes = list(self._changes(keys, found, group_of, kept))
+        changes = list(self._changes(keys, self._times_of(keys), found, group_of, kept))
         groups = group_of[found.of_row]
         late = groups == _NEW
         if late.any():
@@ -136,14 +147,29 @@ class SessionOperator(Generic[C]):
         if kept:
             self._apply(changes, self._contents.merged(rows, groups, kept))
 
+    def _times_of(self, keys: Sequence[object]) -> list[int]:
+        """The time for each of these keys."""
+        if self._groups is None or not self._groups.ahead(self._now):
+            return [self._now] * len(keys)
+        times: list[int] = self._groups.of(self._column(keys), self._now).tolist()
+        return times
+
+    def _column(self, keys: Iterable[object]) -> KeyColumn:
+        key_type = self._state.key_type
+        return canonical_column([key_type.encode(key) for key in keys], key_type)
+
     def _changes(
-        self, keys: Sequence[object], found: BatchSessions, group_of: NDArray[np.int64], kept: list[list[C]]
+        self,
+        keys: Sequence[object],
+        times: Sequence[int],
+        found: BatchSessions,
+        group_of: NDArray[np.int64],
+        kept: list[list[C]],
     ) -> Iterator[_Change[C]]:
         """What becomes of each key; says in `group_of` for each session of the batch the group that it is of, if it is
         not late, and in `kept` what of the group was there before.
         """
         starts, ends, code = found.starts.tolist(), found.ends.tolist(), found.of_key.tolist()
-        gone = self._now - self._lateness.allowed
         first = 0
         while first < len(keys):
             end = first + 1
@@ -153,7 +179,8 @@ class SessionOperator(Generic[C]):
             before = self._sessions.get()
             pieces = [Piece(one[0], one[1], _NEW - 1 - at) for at, one in enumerate(before)]
             pieces += [Piece(starts[at], ends[at], at) for at in range(first, end)]
-            change = _Change[C](keys[first], [])
+            now = times[first]
+            change = _Change[C](keys[first], now, [])
             changed = False
             for group in united(pieces):
                 span = (min(piece.start for piece in group), max(piece.end for piece in group))
@@ -161,13 +188,13 @@ class SessionOperator(Generic[C]):
                 old = [before[_NEW - 1 - piece.content] for piece in group if piece.content < 0]
                 if not new:
                     change.sessions.append((*span, _NEW, old[0][2]))
-                elif span[1] > gone:
+                elif span[1] + self._lateness.allowed > now:
                     changed = True
                     group_of[new] = len(kept)
                     change.sessions.append((*span, len(kept), None))
                     kept.append([one[2] for one in old])
-                    if not any(one[1] > self._now for one in old):
-                        self._timers.register(self._next_time(span[1], self._now))
+                    if not any(one[1] > now for one in old):
+                        self._timers.register(self._next_time(span[1], now))
             if changed:
                 yield change
             first = end
@@ -179,12 +206,17 @@ class SessionOperator(Generic[C]):
             sessions: list[tuple[int, int, Any]] = []
             for start, end, group, content in change.sessions:
                 sessions.append((start, end, content if group == _NEW else merged[group]))
-                if group != _NEW and end <= self._now:
+                if group != _NEW and end <= change.now:
                     again.append(Given(change.key, Window(start, end), merged[group]))
             self._state.set_key(change.key)
             self._sessions.set(tuple(sessions))
         if again:
-            self._contents.give(again)
+            self._give(again)
+
+    def _give(self, results: Sequence[Given[C]]) -> None:
+        self._contents.give(results)
+        if self._groups is not None and not self._groups.complete:
+            self._groups.gave(self._column(given.key for given in results), self._now)
 
     def _late(self, rows: Rows) -> None:
         if self._lateness.side:
@@ -230,12 +262,17 @@ class SessionOperator(Generic[C]):
             else:
                 self._sessions.clear()
         if results:
-            self._contents.give(results)
+            self._give(results)
         self._now = max(self._now, now)
 
     def _next_time(self, end: int, now: int) -> int:
         """When something becomes of a session that ends then."""
         return end if end > now else end + self._lateness.allowed
+
+    def before_cut(self) -> None:
+        """The times of key groups are kept."""
+        if self._groups is not None:
+            self._groups.before_cut(self._now)
 
     def broadcast(self) -> bytes | None:
         """None."""

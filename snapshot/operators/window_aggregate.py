@@ -18,6 +18,7 @@ from snapshot.operators.aggregated import (
     read_columns,
     result_fields,
 )
+from snapshot.operators.group_times import Already, windows_in
 from snapshot.operators.session_contents import SessionTotals, totals_codec
 from snapshot.operators.session_operator import SessionOperator, session_states
 from snapshot.operators.window_kinds import Session, Window
@@ -25,6 +26,7 @@ from snapshot.operators.window_operator import Lateness, WindowOperator
 from snapshot.operators.windowed import END, SPAN_FIELDS, START, is_timed, late_side, span_arrays, window_problems
 from snapshot.program.operator import Input, Operator, OperatorContext
 from snapshot.program.rows import Rows, keys_in
+from statebackend.keys.columns import KeyColumn
 from statebackend.states.declarations import Declaration
 from statebackend.states.namespaces import Window as Span
 from statebackend.tables.aggregations import Merging
@@ -108,7 +110,7 @@ class WindowAggregate:
         if isinstance(self.window, Session):
             contents = SessionTotals(self.outputs, self.input, self.output, self.timed, context.emit)
             return SessionOperator(self.window, lateness, contents, self.input, context)
-        return WindowOperator(self.window, lateness, _Totals(self, context), context)
+        return WindowOperator(self.window, lateness, _Totals(self, context), self.input, context)
 
 
 class _Totals:
@@ -116,33 +118,38 @@ class _Totals:
 
     def __init__(self, plan: WindowAggregate, context: OperatorContext) -> None:
         self._plan, self._emit, self._state = plan, context.emit, context.state
-        self._table: Table = context.state[_TOTALS]
+        self.table: Final[Table] = context.state[_TOTALS]
         self._schema, self._timed = plan.output, plan.timed
 
     def windows(self) -> Iterator[Span]:
         """Those that the table has."""
-        return map(Span.of, self._table.namespaces())
+        return windows_in(self.table)
 
-    def add(self, window: Span, rows: Rows, again: bool) -> None:
+    def add(self, window: Span, rows: Rows, again: bool) -> KeyColumn:
         """Fold rows in."""
         plan, namespace = self._plan, window.namespace
         keys = self._state.keys(keys_in(rows.batch, plan.input.keys))
-        slots = self._table.update(keys, read_columns(plan.outputs, rows.batch), namespace)
+        slots = self.table.update(keys, read_columns(plan.outputs, rows.batch), namespace)
         if again:
             last = last_rows(slots)
             some = rows.batch.take(pa.array(last))
             columns = [some.column(name) for name in plan.input.keys]
-            self._give(window, columns, self._table.results(slots[last], namespace))
+            self._give(window, columns, self.table.results(slots[last], namespace))
+        return keys
 
-    def fire(self, window: Span) -> None:
+    def fire(self, window: Span, already: Already | None) -> KeyColumn:
         """Emit the results of all keys."""
-        found = self._table.keys_and_results(window.namespace)
-        columns = key_arrays(found.keys, self._state.key_type, self._plan.input)
-        self._give(window, columns, found.results)
+        found = self.table.keys_and_results(window.namespace)
+        columns, results = key_arrays(found.keys, self._state.key_type, self._plan.input), found.results
+        if already is not None:
+            new = pa.array(~already(found.keys))
+            columns, results = [column.filter(new) for column in columns], results.filter(new)
+        self._give(window, columns, results)
+        return found.keys
 
     def drop(self, window: Span) -> None:
         """Forget the window."""
-        self._table.drop(window.namespace)
+        self.table.drop(window.namespace)
 
     def advance(self, watermark: int) -> None:
         """Nothing looks at it."""

@@ -13,9 +13,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from snapshot.operators.aggregated import key_arrays
+from snapshot.operators.group_times import Already, windows_in
 from snapshot.operators.keyed_function import keys_of
 from snapshot.program.operator import Input, OperatorContext
 from snapshot.program.rows import keys_in
+from statebackend.keys.columns import KeyColumn
 from statebackend.states.namespaces import Window
 from statebackend.tables.aggregates import Aggregates
 from statebackend.tables.aggregations import Count
@@ -34,22 +36,27 @@ class WindowKeys:
 
     def __init__(self, input: Input, context: OperatorContext) -> None:
         self._input, self._state = input, context.state
-        self._table: Table = context.state[KEYS]
+        self.table: Final[Table] = context.state[KEYS]
 
     def windows(self) -> Iterator[Window]:
         """Those that have keys."""
-        return map(Window.of, self._table.namespaces())
+        return windows_in(self.table)
 
-    def add(self, window: Window, batch: pa.RecordBatch) -> NDArray[np.int64]:
-        """Take the keys of these rows into a window; for each key its last row."""
-        return last_rows(self._table.update(self._state.keys(keys_in(batch, self._input.keys)), {}, window.namespace))
+    def add(self, window: Window, batch: pa.RecordBatch) -> tuple[KeyColumn, NDArray[np.int64]]:
+        """Take the keys of these rows into a window; says them, and for each key its last row."""
+        keys = self._state.keys(keys_in(batch, self._input.keys))
+        return keys, last_rows(self.table.update(keys, {}, window.namespace))
 
-    def keys(self, window: Window) -> list[object]:
-        """All keys of a window in plain Python."""
-        found = self._table.keys_and_results(window.namespace)
-        columns = key_arrays(found.keys, self._state.key_type, self._input)
-        return keys_of(pa.RecordBatch.from_arrays(columns, names=list(self._input.keys)), self._input.keys)
+    def keys(self, window: Window) -> KeyColumn:
+        """All keys of a window."""
+        return self.table.keys_and_results(window.namespace).keys
+
+    def plain(self, keys: KeyColumn, already: Already | None = None) -> list[object]:
+        """Keys in plain Python, without those that `already` says."""
+        columns = key_arrays(keys, self._state.key_type, self._input)
+        batch = pa.RecordBatch.from_arrays(columns, names=list(self._input.keys))
+        return keys_of(batch if already is None else batch.filter(pa.array(~already(keys))), self._input.keys)
 
     def drop(self, window: Window) -> None:
         """Forget a window."""
-        self._table.drop(window.namespace)
+        self.table.drop(window.namespace)

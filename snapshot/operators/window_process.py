@@ -9,6 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from snapshot.operators.aggregated import key_problems
+from snapshot.operators.group_times import Already
 from snapshot.operators.keyed_function import KeyedFunction, has_timers, keys_of
 from snapshot.operators.row_state import row_codec, row_problems
 from snapshot.operators.session_contents import SessionRows, rows_codec
@@ -21,6 +22,7 @@ from snapshot.operators.windowed import is_timed, late_side, window_problems
 from snapshot.program.operator import Input, Operator, OperatorContext
 from snapshot.program.row_class import Row, rows_of
 from snapshot.program.rows import Rows
+from statebackend.keys.columns import KeyColumn
 from statebackend.states.declarations import Declaration, ListOf
 from statebackend.states.list_state import ListState
 from statebackend.states.namespaces import Window as Span
@@ -102,7 +104,7 @@ class WindowProcess:
         if isinstance(self.window, Session):
             contents = SessionRows(calls, row_codec(self.input.schema))
             return SessionOperator(self.window, lateness, contents, self.input, context)
-        return WindowOperator(self.window, lateness, _Kept(self, calls, context), context)
+        return WindowOperator(self.window, lateness, _Kept(self, calls, context), self.input, context)
 
 
 class _Kept:
@@ -111,6 +113,7 @@ class _Kept:
     def __init__(self, plan: WindowProcess, calls: WindowCalls, context: OperatorContext) -> None:
         self._plan, self._state = plan, context.state
         self._keys = WindowKeys(plan.input, context)
+        self.table = self._keys.table
         self._rows: ListState[Row] = context.state[_ROWS]
         self._calls = calls
         self.advance, self.close = calls.at, calls.close
@@ -119,9 +122,9 @@ class _Kept:
         """Those that have keys."""
         return self._keys.windows()
 
-    def add(self, window: Span, rows: Rows, again: bool) -> None:
+    def add(self, window: Span, rows: Rows, again: bool) -> KeyColumn:
         """Keep rows."""
-        last = self._keys.add(window, rows.batch)
+        column, last = self._keys.add(window, rows.batch)
         keys = keys_of(rows.batch, self._plan.input.keys)
         kept, state = self._rows, self._state
         state.set_namespace(window.namespace)
@@ -130,15 +133,18 @@ class _Kept:
             kept.add(event)
         if again:
             self._call(window, [keys[at] for at in last.tolist()])
+        return column
 
-    def fire(self, window: Span) -> None:
+    def fire(self, window: Span, already: Already | None) -> KeyColumn:
         """Call the function for each key."""
-        self._call(window, self._keys.keys(window))
+        column = self._keys.keys(window)
+        self._call(window, self._keys.plain(column, already))
+        return column
 
     def drop(self, window: Span) -> None:
         """Forget the window."""
         self._state.set_namespace(window.namespace)
-        for key in self._keys.keys(window):
+        for key in self._keys.plain(self._keys.keys(window)):
             self._state.set_key(key)
             self._rows.clear()
         self._keys.drop(window)

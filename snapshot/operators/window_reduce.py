@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from snapshot.operators.aggregated import key_problems
+from snapshot.operators.group_times import Already
 from snapshot.operators.keyed_function import keys_of
 from snapshot.operators.reduce import Fold, ReduceRows
 from snapshot.operators.row_state import row_codec, row_problems
@@ -23,6 +24,7 @@ from snapshot.program.nodes import name_of
 from snapshot.program.operator import Input, Operator, OperatorContext
 from snapshot.program.row_class import Row, batch_of, rows_of
 from snapshot.program.rows import Rows
+from statebackend.keys.columns import KeyColumn
 from statebackend.states.declarations import Declaration, Value
 from statebackend.states.namespaces import Window as Span
 from statebackend.states.value_state import ValueState
@@ -92,7 +94,7 @@ class WindowReduce:
             fold = Fold(self.function, row_codec(self.input.schema), self.label)
             contents = SessionRow(fold, self.input, self.label, self.timed, context.emit)
             return SessionOperator(self.window, lateness, contents, self.input, context)
-        return WindowOperator(self.window, lateness, _Reduced(self, context), context)
+        return WindowOperator(self.window, lateness, _Reduced(self, context), self.input, context)
 
 
 class _Reduced:
@@ -102,15 +104,16 @@ class _Reduced:
         self._plan, self._emit, self._state = plan, context.emit, context.state
         self._keys = WindowKeys(plan.input, context)
         self._row: ValueState[Row | None] = context.state[_ROWS]
+        self.table = self._keys.table
         self._fold = Fold(plan.function, self._row.form.codec, plan.label)
 
     def windows(self) -> Iterator[Span]:
         """Those that have keys."""
         return self._keys.windows()
 
-    def add(self, window: Span, rows: Rows, again: bool) -> None:
+    def add(self, window: Span, rows: Rows, again: bool) -> KeyColumn:
         """Fold rows in."""
-        last = self._keys.add(window, rows.batch)
+        column, last = self._keys.add(window, rows.batch)
         keys = keys_of(rows.batch, self._plan.input.keys)
         row, set_key, fold = self._row, self._state.set_key, self._fold
         self._state.set_namespace(window.namespace)
@@ -120,18 +123,21 @@ class _Reduced:
             row.set(fold(row.get(), event))
         if again:
             self._give(window, [keys[at] for at in last.tolist()])
+        return column
 
-    def fire(self, window: Span) -> None:
+    def fire(self, window: Span, already: Already | None) -> KeyColumn:
         """Emit the row of each key."""
         self._state.set_namespace(window.namespace)
-        keys = self._keys.keys(window)
+        column = self._keys.keys(window)
+        keys = self._keys.plain(column, already)
         self._row.prefetch(keys)
         self._give(window, keys)
+        return column
 
     def drop(self, window: Span) -> None:
         """Forget the window."""
         self._state.set_namespace(window.namespace)
-        for key in self._keys.keys(window):
+        for key in self._keys.plain(self._keys.keys(window)):
             self._state.set_key(key)
             self._row.clear()
         self._keys.drop(window)
