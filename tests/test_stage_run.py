@@ -100,17 +100,17 @@ class Reports:
 class Stood:
     """A stage that hands on what comes in, from two senders to two receivers."""
 
-    def __init__(self, folder: Path, role: Role | None = None, **options: int) -> None:
+    def __init__(self, folder: Path, role: Role | None = None, own: Partition = OWN, **options: int) -> None:
         stage = Stage(Uid("stage"), PassHead(), (IN,), {None: (ToEdge(OUT),)})
         self.store = MemoryStore(token_hex(8))
-        self.files = TreeFiles(self.store, Incarnation(Generation(1), Attempt(1)), OWN)
+        self.files = TreeFiles(self.store, Incarnation(Generation(1), Attempt(1)), own)
         self.options = HostOptions(batch_rows=1, **options)  # type: ignore[arg-type]
-        seat = Seat(stage.uid, OWN, PARALLELISM, 128, role or Role(), self.options, self.store, self.files, folder)
-        self.out = [Wire(OUT.channel(OWN, Partition(to))) for to in range(PARALLELISM)]
+        seat = Seat(stage.uid, own, PARALLELISM, 128, role or Role(), self.options, self.store, self.files, folder)
+        self.out = [Wire(OUT.channel(own, Partition(to))) for to in range(PARALLELISM)]
         self.reports = Reports()
         sending = {wire.id: wire for wire in self.out}
         self.run = StageRun(stage, seat, None, sending, {}, self.reports, None, lambda: None, Attempt(1))
-        self.valves = {A: Valve(), B: Valve()}
+        self.valves = {IN.channel(Partition(sender), own): Valve() for sender in range(PARALLELISM)}
         self.run.connect(self.valves)
         self.run.begin()
 
@@ -224,6 +224,43 @@ def test_of_in_flight_data_a_rescaled_stage_processes_only_what_has_its_own_keys
         assert len(mine) < 40
         taken += mine
     assert sorted(n for n in taken if isinstance(n, int)) == list(range(40))
+
+
+class Telling:
+    """An operator at work that has broadcast state and drops what comes late."""
+
+    dropped = 3
+
+    def rows(self, input: int, rows: Rows) -> None: ...
+
+    def watermark(self, timestamp: int) -> None: ...
+
+    def wakes_at(self) -> int | None:
+        return None
+
+    def wake(self, now: int) -> None: ...
+
+    def broadcast(self) -> bytes | None:
+        return b"the same everywhere"
+
+
+def test_only_the_first_partition_writes_broadcast_state_into_a_cut(tmp_path: Path) -> None:
+    said = []
+    for own in range(PARALLELISM):
+        stood = Stood(tmp_path, own=Partition(own))
+        stood.run._head = Telling()
+        stood.run.triggered(Marker(FIRST, MarkerMode.UNALIGNED), then_pause=False)
+        for channel in stood.run.channels:
+            stood.run.arrived(channel, Marker(FIRST, MarkerMode.UNALIGNED))
+        stood.work()
+        said.append([cut.broadcast for cut in stood.reports.cuts])
+    assert said == [[b"the same everywhere"], [None]]
+
+
+def test_the_figures_of_a_stage_say_how_many_late_rows_it_dropped(stood: Stood) -> None:
+    assert stood.run.figures().late_rows == 0
+    stood.run._head = Telling()
+    assert stood.run.figures().late_rows == 3
 
 
 def test_in_flight_data_is_the_same_in_the_manifest_and_in_a_file(stood: Stood) -> None:

@@ -103,7 +103,7 @@ class EpochTiming:
 class Acknowledgement:
     """A partition's part of an epoch, all of it durable. `overtaken` is what the marker overtook in its own queues.
 
-    `broadcast` is the broadcast state of its operators; the driver takes it from one partition, as all have the same.
+    `broadcast` is the broadcast state of its operators, of which all partitions have the same; the first alone says it.
     """
 
     incarnation: Incarnation
@@ -202,6 +202,8 @@ class StageFigures:
     """Channels that an alignment holds back at the moment."""
     blocked_ms: float
     """For how long it could not work because an output was full."""
+    late_rows: int = 0
+    """Rows that came when all their windows were gone, and that no side output takes."""
 
 
 @dataclass(frozen=True, slots=True)

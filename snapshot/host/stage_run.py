@@ -28,6 +28,7 @@ from snapshot.host.source_run import SourceRun
 from snapshot.host.source_times import SourceTimes
 from snapshot.ids import ChannelId
 from snapshot.manifest import SplitPosition
+from snapshot.program.operator import Dropping
 from snapshot.program.plan import Edge, EventTime, Exchange, KeyedHead, ReadHead, Stage, Step
 from snapshot.program.rows import Rows, keys_in
 from snapshot.watermarks import Watermarks
@@ -53,6 +54,7 @@ class StageCut:
     positions: tuple[SplitPosition, ...]
     watermark: Watermark | None
     broadcast: bytes | None
+    """In the first partition only."""
     overtaken: Frames
     """What its own markers overtook on their way out, encoded."""
 
@@ -411,7 +413,8 @@ class StageRun:
             reached(fail_points.STATE_CUT)
         positions = () if self.source is None else self.source.positions()
         watermark = self._announced if self.source is not None else self._watermarks.current
-        broadcast = self._head.broadcast()
+        # All partitions have the same, and the first one's counts.
+        broadcast = self._head.broadcast() if self._seat.partition == 0 else None
         cut = StageCut(marker.epoch, unaligned, positions, watermark, broadcast, overtaken)
         if unaligned:
             self._unfinished[marker.epoch] = cut
@@ -450,6 +453,7 @@ class StageRun:
             self._aligner.queued_bytes,
             len(self._aligner.held_back),
             blocked * 1000,
+            self._head.dropped if isinstance(self._head, Dropping) else 0,
         )
 
     def close(self) -> None:
