@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,6 +57,9 @@ def trial(uri: str, format: WrittenFormat = "parquet", roll_bytes: int = 64 << 2
         return readable(uri)
 
     def clear() -> None:
+        for thread in threading.enumerate():
+            if thread.name.startswith("files-"):
+                thread.join()  # a sink that was closed may still be writing its last file
         files, root = fsspec.core.url_to_fs(uri)
         if files.exists(root):
             files.rm(root, recursive=True)
