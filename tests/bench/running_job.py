@@ -42,6 +42,7 @@ class Failed(Exception):
 @contextmanager
 def session() -> Iterator[SparkSession]:
     """Spark on this machine, with state in RocksDB for what it runs itself; its JVM is gone afterwards."""
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -70,6 +71,7 @@ def session() -> Iterator[SparkSession]:
         spark.stop()
         jvm.stdin.close()  # at which it ends
         jvm.wait()
+        SparkContext._gateway = SparkContext._jvm = None  # or the next session would look for this JVM
 
 
 @dataclass(frozen=True, slots=True)
