@@ -343,6 +343,23 @@ class KeyedState:
             raise SnapshotFailed(f"{self._context.uid}: epoch {epoch} is not in the store: {answer.reason}")
         return answer.files
 
+    def rewind(self, epoch: Epoch, files: FileSet, names: Callable[[], str]) -> bool:
+        """Be again exactly what was cut at `epoch`, in place: what was written and cut since is gone.
+
+        `epoch` was cut by this object, or is what it was opened with or last rewound to; it counts as completed from
+        then on. `files` is what was acknowledged for it: what this object reported as durable, or was opened with.
+        From then on new files get their names from `names`, and the file set goes on from `files`. Cuts that are on
+        their way are abandoned: nobody waits for their uploads, nothing is said of them, and what they still write
+        nobody refers to. Later cuts have higher numbers than anything that was cut before.
+
+        What time it is, the key and the namespace are as after opening: the operator is opened anew.
+
+        Returns False if that cannot be done exactly, as when keys of a table went to the local disk since, or the
+        epoch is not known any more. Then only `close` may be called.
+        """
+        del epoch, files, names
+        return False
+
     def _relieve(self, persister: Persister) -> None:
         if self._contents.pending_bytes() > self._options.held // 4:
             persister.take_early()
