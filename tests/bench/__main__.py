@@ -21,6 +21,7 @@ from tests.bench import (
     w1,
     w2,
     w3,
+    w4,
 )
 from tests.bench.figures import Figure, progress
 
@@ -71,6 +72,7 @@ def _workloads(*, small: bool = False, write: bool = False) -> Workloads:
         w1.WORKLOAD: lambda: w1.figures(w1.SMALL if small else w1.FULL),
         w2.WORKLOAD: lambda: w2.figures(w2.SMALL if small else w2.FULL),
         w3.WORKLOAD: lambda: w3.figures(w3.SMALL if small else w3.FULL),
+        w4.WORKLOAD: lambda: w4.figures(w4.SMALL if small else w4.FULL),
     }
 
 

@@ -1,4 +1,4 @@
-"""Sinks that only measure: one that drops all rows, one that notes how long after its scheduled time each row came.
+"""Sinks that only measure: one that drops all rows, and one that notes when each row was scheduled, and when it came.
 
 What always holds: both take rows where they are made, in the partition's own process, and neither has transactions.
 """
@@ -79,7 +79,7 @@ class Nothing:
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """Notes when each scheduled row came; all goes to a file in the folder when the job ends."""
+    """Notes when each scheduled row came, in files of the folder; at once, as the process may be killed."""
 
     folder: str
 
@@ -94,7 +94,7 @@ class Stopwatch:
 
     def open(self, context: SinkContext) -> _Noting:
         """Open it in a partition."""
-        return _Noting(Path(self.folder) / f"{context.partition}-{token_hex(4)}.npy")
+        return _Noting(Path(self.folder) / f"{context.partition}-{token_hex(4)}")
 
     def recover(self, job: JobId, uid: Uid, older_than: Incarnation, named: Collection[TransactionId]) -> None:
         """The files of earlier attempts count as well."""
@@ -102,24 +102,21 @@ class Stopwatch:
 
 class _Noting(Dropping):
     def __init__(self, file: Path) -> None:
-        self._file = file
-        self._noted: list[NDArray[np.int64]] = []
+        self._file = file.open("ab", buffering=0)
 
     def write(self, rows: Rows) -> None:
         """Note the time now beside the scheduled one."""
         now = time.time_ns() // 1_000
         scheduled = rows.batch.column(SCHEDULED).to_numpy()
-        self._noted.append(np.stack([scheduled, np.full(len(scheduled), now)]))
+        self._file.write(np.stack([scheduled, np.full(len(scheduled), now)], axis=1).tobytes())
 
     def close(self) -> None:
-        """Write the file."""
-        if self._noted:
-            np.save(self._file, np.concatenate(self._noted, axis=1))
-            self._noted = []
+        """The file has everything."""
+        self._file.close()
 
 
 def noted(folder: Path) -> NDArray[np.int64]:
     """Of all rows that came and were scheduled: when they were scheduled, and when they came; microseconds."""
-    found = [np.load(file) for file in folder.glob("*.npy")]
+    found = [np.fromfile(file, np.int64).reshape(-1, 2).T for file in folder.iterdir()]
     both = np.concatenate(found, axis=1) if found else np.zeros((2, 0), np.int64)
     return both[:, both[0] > 0]

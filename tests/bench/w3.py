@@ -93,10 +93,10 @@ class Named:
         return {"key": _names(self.keys).take(pa.array(columns["key"])), "value": columns["value"]}
 
 
-def program(sizes: Sizes, sink: Sink) -> Program:
-    """Running totals of the keys that are loaded first and of the scheduled records."""
+def program(sizes: Sizes, sink: Sink, count: int | None = None) -> Program:
+    """Running totals of the keys that are loaded first and of the scheduled records, of which there are so many."""
     preloaded = Stream.read(Generate(Preloaded(sizes.keys), SCHEMA, count=sizes.keys), uid="preloaded")
-    paced = Generate(Named(sizes.keys), SCHEMA, rate=sizes.rate, scheduled=SCHEDULED)
+    paced = Generate(Named(sizes.keys), SCHEMA, count, rate=sizes.rate, scheduled=SCHEDULED)
     keyed = preloaded.union(Stream.read(paced, uid="records")).key_by("key")
     totals = keyed.aggregate(
         uid=STAGE,

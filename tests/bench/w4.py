@@ -1,0 +1,314 @@
+"""W4: how long the output of W3's job stops when something is killed, and how long until all is as it was.
+
+What always holds: what is killed gets SIGKILL at a random moment of an epoch, and nothing else is killed until the job
+has been normal again for a while; only rows that nobody had seen before count as output.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, fields
+from pathlib import Path
+from random import Random
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import recovery
+from recovery.driver.events import Marks, Recovered, WorkerJoined
+from recovery.driver.status import RunState
+from snapshot import Program, ToFiles
+from snapshot.program.sink import Sink
+from statebackend.ids import Uid
+from tests.bench import w3
+from tests.bench.figures import Figure, figure, progress
+from tests.bench.measured_sinks import SCHEDULED, Stopwatch, noted
+from tests.bench.outages import Outage, Sightings, outage
+from tests.bench.process_times import cpu_seconds_of_all
+from tests.bench.running_job import EVERY_SECOND, PARALLELISM, STATE_MEMORY, Failed, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WORKLOAD: Final = "W4"
+_LOOK: Final = 0.005
+_PATIENCE: Final = 120.0
+_SEED: Final = 4
+_MICRO: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many keys and records a second, how often each kind is killed, and how many seconds are between two kills."""
+
+    keys: int
+    rate: int
+    kills: int
+    pause: float
+    every: str
+    spark: bool
+
+
+FULL = Sizes(1_000_000, 10_000, 10, 5.0, EVERY_SECOND, spark=True)
+SMALL = Sizes(1_000, 1_000, 1, 2.0, "100ms", spark=False)
+
+
+# --- the job ----------------------------------------------------------------------------------------------------------
+
+
+def program(sizes: Sizes, sink: Sink, count: int | None = None) -> Program:
+    """W3's, with so many records."""
+    return w3.program(w3.Sizes(sizes.keys, sizes.rate, 0.0, 0.0, 0, sizes.every, sizes.spark), sink, count)
+
+
+@contextmanager
+def job(
+    sizes: Sizes, sink: Sink, spark: SparkSession | None, folder: Path, standbys: int = 0, count: int | None = None
+) -> Iterator[recovery.Run]:
+    """The job, with all keys in its state and some epochs behind it; stopped at the end, unless it has ended."""
+    run = recovery.run(
+        program(sizes, sink, count),
+        spark,
+        checkpoints=folder / "checkpoints",
+        every=sizes.every,
+        parallelism=PARALLELISM,
+        scheme=recovery.Passive(standbys=standbys, restarts=recovery.RestartRate(times=1000)),
+        local=folder / "local",
+        state_memory=STATE_MEMORY,
+        progress=False,
+    )
+    try:
+        until(run, lambda: run.status().rows_in.get(Uid(w3.STAGE), 0) >= sizes.keys, "the keys are not there")
+        epochs_more(run, w3.SETTLED)
+        yield run
+    except BaseException:
+        run.cancel()
+        raise
+    if not run.status().state.over:
+        run.stop(timeout=_PATIENCE)
+
+
+def until(run: recovery.Run, done: Callable[[], bool], otherwise: str) -> None:
+    """Wait for something."""
+    deadline = time.monotonic() + _PATIENCE
+    while not done():
+        status = run.status()
+        if status.state is RunState.FAILED:
+            raise Failed(f"the job failed: {status.failure}")
+        if time.monotonic() > deadline:
+            raise Failed(f"{otherwise}, for {_PATIENCE} seconds; the job is {status.state.value}: {status.failure}")
+        time.sleep(_LOOK)
+
+
+def epochs_more(run: recovery.Run, more: int) -> None:
+    """Wait until so many more epochs are complete."""
+
+    def complete() -> int:
+        epoch = run.status().complete
+        return 0 if epoch is None else epoch.number
+
+    last = complete() + more
+    until(run, lambda: complete() >= last, f"there are no {more} more epochs")
+
+
+def pid_of(run: recovery.Run, partition: int) -> int:
+    """The process that has a partition."""
+    placed = run.status().workers
+    worker = next(worker for worker, at in placed.items() if at == partition)
+    return next(event.pid for event in run.events if isinstance(event, WorkerJoined) and event.worker == worker)
+
+
+# --- killing ----------------------------------------------------------------------------------------------------------
+
+
+def kill_worker(run: recovery.Run, random: Random) -> None:
+    """SIGKILL to the process of a partition."""
+    os.kill(pid_of(run, random.randrange(PARALLELISM)), signal.SIGKILL)
+
+
+def kill_executor(run: recovery.Run, random: Random) -> None:
+    """SIGKILL to the JVM that has started the process of a partition; on Spark that is its executor."""
+    os.kill(_parent(_parent(pid_of(run, random.randrange(PARALLELISM)))), signal.SIGKILL)
+
+
+def _parent(pid: int) -> int:
+    return int((Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Kills:
+    """What came of the kills of one job."""
+
+    outages: list[Outage]
+    recovered: list[Recovered]
+
+
+def killed(
+    sizes: Sizes, spark: SparkSession | None, standbys: int, kill: Callable[[recovery.Run, Random], None]
+) -> Kills:
+    """Run the job with a plain sink, and kill again and again."""
+    random, at, recovered = Random(_SEED), [], 0
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        sink = folder / "seen"
+        sink.mkdir()
+        with job(sizes, Stopwatch(str(sink)), spark, folder, standbys) as run:
+            for _ in range(sizes.kills):
+                time.sleep(sizes.pause + random.random())
+                at.append(time.time_ns() // 1_000)
+                kill(run, random)
+                recovered += 1
+                _until_recovered(run, recovered, standbys)
+            time.sleep(sizes.pause)
+            ended = time.time_ns() // 1_000
+        seen = Sightings.of(*noted(sink))
+        events = [event for event in run.events if isinstance(event, Recovered)]
+    return Kills(_outages(seen, at, ended), events)
+
+
+def _outages(seen: Sightings, at: Sequence[int], ended: int) -> list[Outage]:
+    """What each of the faults did until the next one, or the end."""
+    return [outage(seen, began, until) for began, until in zip(at, [*at[1:], ended], strict=True)]
+
+
+def _until_recovered(run: recovery.Run, times: int, standbys: int) -> None:
+    """It runs again, and so does everything that can be killed next."""
+    until(run, lambda: len(run.status().recoveries) >= times, "the job has not recovered")
+    until(run, lambda: len(run.status().workers) == PARALLELISM + standbys, "not all processes are there again")
+    epochs_more(run, 2)
+
+
+# --- the driver -------------------------------------------------------------------------------------------------------
+
+
+def kills_of_the_driver(sizes: Sizes) -> list[Outage]:
+    """Start the job in a process of its own, kill that, and start it again at once, as whoever watches over it does."""
+    random, at = Random(_SEED), []
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        sink = folder / "seen"
+        sink.mkdir()
+        driver = _start_driver(sizes, folder)
+        try:
+            _until_output(driver, sink, folder)
+            for _ in range(sizes.kills):
+                time.sleep(sizes.pause + random.random())
+                at.append(time.time_ns() // 1_000)
+                driver.kill()
+                driver.wait()
+                driver = _start_driver(sizes, folder)
+                _until_output(driver, sink, folder)
+            time.sleep(sizes.pause)
+            ended = time.time_ns() // 1_000
+        finally:
+            driver.send_signal(signal.SIGINT)  # at which the job stops behind an epoch
+            driver.wait(_PATIENCE)
+        seen = Sightings.of(*noted(sink))
+    return _outages(seen, at, ended)
+
+
+def _start_driver(sizes: Sizes, folder: Path) -> subprocess.Popen[bytes]:
+    arguments = [str(getattr(sizes, field.name)) for field in fields(sizes)]
+    output = (folder / "driver.txt").open("ab")
+    with output:
+        return subprocess.Popen([sys.executable, "-m", "tests.bench.w4_driver", str(folder), *arguments], stderr=output)
+
+
+def _until_output(driver: subprocess.Popen[bytes], sink: Path, folder: Path) -> None:
+    """Wait until there are rows that were scheduled in the last second."""
+    deadline = time.monotonic() + _PATIENCE
+    while not _newest(sink) > time.time_ns() // 1_000 - _MICRO:
+        if driver.poll() is not None or time.monotonic() > deadline:
+            raise Failed(f"the driver gives no output: {(folder / 'driver.txt').read_text()[-2000:]}")
+        time.sleep(0.1)
+
+
+def _newest(sink: Path) -> int:
+    """When the last row of any file was scheduled."""
+    newest = 0
+    for file in sink.iterdir():
+        size = file.stat().st_size // 16
+        if size:
+            with file.open("rb") as data:
+                data.seek((size - 1) * 16)
+                newest = max(newest, int.from_bytes(data.read(8), "little"))
+    return newest
+
+
+# --- exactly once -----------------------------------------------------------------------------------------------------
+
+
+def lost_and_twice(sizes: Sizes, spark: SparkSession | None, standbys: int) -> tuple[int, int]:
+    """Run the job to its end with the exactly-once sink for files, kill in it, and count."""
+    random = Random(_SEED)
+    count = int(sizes.rate * sizes.kills * (sizes.pause + 1.0))
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        files = folder / "files"
+        with job(sizes, ToFiles(str(files)), spark, folder, standbys, count) as run:
+            for _ in range(sizes.kills):
+                time.sleep(random.random() * sizes.pause)
+                if run.status().state.over:
+                    break
+                kill_worker(run, random)
+                until(run, lambda: run.status().state is not RunState.RECOVERING, "the job has not recovered")
+            run.wait(_PATIENCE)
+        rows = pa.concat_tables([pq.read_table(file, columns=["key", SCHEDULED]) for file in files.glob("part-*")])
+    scheduled = rows[SCHEDULED].to_numpy()
+    loaded = rows["key"].filter(pa.array(scheduled == 0))
+    distinct = len(np.unique(scheduled[scheduled > 0])) + len(loaded.unique())
+    return sizes.keys + count - distinct, len(rows) - distinct
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def figures(sizes: Sizes = FULL) -> Iterator[Figure]:
+    """All figures of the workload."""
+    with session() if sizes.spark else nullcontext() as spark:
+        for name, standbys in (("worker", 0), ("standby", 1)):
+            progress(f"W4: {sizes.kills} kills of a worker, {standbys} standbys")
+            cpu = cpu_seconds_of_all()
+            kills = killed(sizes, spark, standbys, kill_worker)
+            yield from _figures(name, kills.outages, cpu_seconds_of_all() - cpu)
+            yield from _marks(name, kills.recovered)
+        progress("W4: rows lost and twice with an exactly-once sink")
+        cpu = cpu_seconds_of_all()
+        lost, twice = lost_and_twice(sizes, spark, 1)
+        cpu = cpu_seconds_of_all() - cpu
+        yield figure(WORKLOAD, "rows_lost", "rows", [lost], cpu)
+        yield figure(WORKLOAD, "rows_twice", "rows", [twice], cpu)
+    progress(f"W4: {sizes.kills} kills of the driver")
+    cpu = cpu_seconds_of_all()
+    yield from _figures("driver", kills_of_the_driver(sizes), cpu_seconds_of_all() - cpu)
+
+
+def _figures(name: str, outages: Sequence[Outage], cpu: float) -> Iterator[Figure]:
+    silent = [found.no_output_s for found in outages]
+    normal = [found.to_normal_s for found in outages]
+    yield figure(WORKLOAD, f"{name}_no_output_s", "s", silent, cpu)
+    yield figure(WORKLOAD, f"{name}_no_output_worst_s", "s", [max(silent)], cpu)
+    yield figure(WORKLOAD, f"{name}_peak_latency_ms", "ms", [found.peak_latency_ms for found in outages], cpu)
+    yield figure(WORKLOAD, f"{name}_to_normal_s", "s", normal, cpu)
+    yield figure(WORKLOAD, f"{name}_to_normal_worst_s", "s", [max(normal)], cpu)
+
+
+def _marks(name: str, recovered: Sequence[Recovered]) -> Iterator[Figure]:
+    """When each mark was reached, in milliseconds from the moment in which the driver knew."""
+    for mark in fields(Marks):
+        reached = [at for event in recovered if (at := getattr(event.marks, mark.name)) is not None]
+        if reached:
+            yield figure(WORKLOAD, f"{name}_{mark.name}_ms", "ms", reached, 0.0)
+    ages = [event.epoch_age_ms for event in recovered if event.epoch_age_ms is not None]
+    if ages:
+        yield figure(WORKLOAD, f"{name}_distance_to_epoch_ms", "ms", [median(ages)], 0.0)
