@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from recovery.driver.tree import FencedOff as FencedOff
     from recovery.driver.tree import JournalInDoubt as JournalInDoubt
     from recovery.passive import Passive as Passive
-    from recovery.restarts import FixedRestarts as FixedRestarts
-    from recovery.restarts import NoRestart as NoRestart
-    from recovery.restarts import RestartRate as RestartRate
+    from recovery.restart_strategies import ExponentialDelay as ExponentialDelay
+    from recovery.restart_strategies import FailureRate as FailureRate
+    from recovery.restart_strategies import FixedDelay as FixedDelay
+    from recovery.restart_strategies import NoRestart as NoRestart
     from recovery.running import Run as Run
     from recovery.running import run as run
 
@@ -40,7 +41,7 @@ _HOME = {
     "driver.status": ("RunState", "RunStatus"),
     "driver.tree": ("FencedOff", "JournalInDoubt"),
     "passive": ("Passive",),
-    "restarts": ("FixedRestarts", "NoRestart", "RestartRate"),
+    "restart_strategies": ("ExponentialDelay", "FailureRate", "FixedDelay", "NoRestart"),
     "running": ("Run", "run"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

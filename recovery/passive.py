@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from recovery.restarts import RestartRate, Restarts
+from recovery.restart_strategies import ExponentialDelay, Restarts
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +15,13 @@ class Passive:
     """Roll back to the last complete epoch.
 
     `standbys` processes more than there are partitions wait for a role, so that a lost one is replaced at once.
-    `restarts` says how often, and `poisoned_after` how many failures of the program in a row, without an epoch
-    completed in between, are taken for a record that will always fail.
+    `restarts` says how often a broken attempt is followed by another, and after which pause: by default at once, and
+    then later and later while no epoch is completed, for about twenty minutes. `poisoned_after` says how many failures
+    of the program in a row, without an epoch completed in between, are taken for a record that will always fail.
     """
 
     standbys: int = 0
-    restarts: Restarts = field(default_factory=RestartRate)
+    restarts: Restarts = field(default_factory=lambda: ExponentialDelay(attempts=30))
     poisoned_after: int = 3
 
     def __post_init__(self) -> None:

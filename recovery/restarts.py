@@ -9,46 +9,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
+from math import log
 
+from recovery.restart_strategies import ExponentialDelay, FailureRate, FixedDelay, NoRestart, Restarts
+from snapshot.program.durations import in_words, milliseconds
 from statebackend.ids import Incarnation, Partition, Uid
-
-
-@dataclass(frozen=True, slots=True)
-class NoRestart:
-    """The first failure ends the job."""
-
-
-@dataclass(frozen=True, slots=True)
-class FixedRestarts:
-    """So many restarts in the whole life of the driver, each after `delay` milliseconds."""
-
-    times: int
-    delay: int = 0
-
-    def __post_init__(self) -> None:
-        _check(self.times, self.delay)
-
-
-@dataclass(frozen=True, slots=True)
-class RestartRate:
-    """No more than so many restarts in any `within` milliseconds, each after `delay` milliseconds."""
-
-    times: int = 20
-    within: int = 300_000
-    delay: int = 0
-
-    def __post_init__(self) -> None:
-        _check(self.times, self.delay)
-        if self.within < 1:
-            raise ValueError(f"a rate of restarts needs a window of time, not {self.within} ms")
-
-
-Restarts = NoRestart | FixedRestarts | RestartRate
-
-
-def _check(times: int, delay: int) -> None:
-    if times < 1 or delay < 0:
-        raise ValueError(f"{times} restarts after {delay} ms each: expected at least one, and no negative delay")
 
 
 class Cause(Enum):
@@ -117,14 +82,19 @@ class RestartLimit:
         self._counted_as_program: Incarnation | None = None
         self._times: deque[int] = deque()
         self._program_failures = 0
+        self._in_a_row = 0
+        self._last_began = 0
+        """When the newest attempt was to begin."""
         self.restarts = 0
 
     def completed(self) -> None:
         """An epoch was completed: whatever failed before was not for ever."""
         self._program_failures = 0
+        if isinstance(self._restarts, ExponentialDelay) and self._restarts.at_once:
+            self._in_a_row = 0
 
-    def failed(self, now: int, failure: Failure) -> Verdict:
-        """A report that an attempt is over.
+    def failed(self, now: int, failure: Failure, chance: float = 0.5) -> Verdict:
+        """A report that an attempt is over. `chance` is a random number from 0 to 1, for what is left to chance.
 
         Several come of one attempt, as a partition that fails breaks the channels of the others, and the cause may
         come last: it still counts, but the attempt does not count again.
@@ -140,7 +110,13 @@ class RestartLimit:
             self._program_failures += 1
             if self._program_failures >= self._poisoned_after and not isinstance(self._restarts, NoRestart):
                 return GiveUp(self._poisoned(), failure)
-        return self._restart(now, failure) if first else Known()
+        if not first:
+            return Known()
+        verdict = self._restart(now, failure, chance)
+        if isinstance(verdict, Restart):
+            self.restarts += 1
+            self._last_began = now + verdict.delay
+        return verdict
 
     def _poisoned(self) -> str:
         return (
@@ -148,18 +124,38 @@ class RestartLimit:
             "would fail again"
         )
 
-    def _restart(self, now: int, failure: Failure) -> Verdict:
+    def _restart(self, now: int, failure: Failure, chance: float) -> Restart | GiveUp:
         match self._restarts:
             case NoRestart():
                 return GiveUp("the job is not to be restarted", failure)
-            case FixedRestarts(times, delay):
-                if self.restarts >= times:
-                    return GiveUp(f"it was restarted {times} times, as often as it may be", failure)
-            case RestartRate(times, within, delay):
+            case FixedDelay(attempts, delay):
+                if self.restarts >= attempts:
+                    return GiveUp(f"it was restarted {attempts} times, as often as it may be", failure)
+                return Restart(milliseconds(delay))
+            case FailureRate(failures, interval, delay):
+                within = milliseconds(interval)
                 while self._times and self._times[0] <= now - within:
                     self._times.popleft()
-                if len(self._times) >= times:
-                    return GiveUp(f"it was restarted {times} times in {within} ms, as often as it may be", failure)
-        self._times.append(now)
-        self.restarts += 1
-        return Restart(delay)
+                if len(self._times) >= failures:
+                    often = f"{failures} times in {in_words(within)}"
+                    return GiveUp(f"it was restarted {often}, as often as it may be", failure)
+                self._times.append(now)
+                return Restart(milliseconds(delay))
+            case ExponentialDelay():
+                return self._restart_later(now, failure, self._restarts, chance)
+
+    def _restart_later(self, now: int, failure: Failure, restarts: ExponentialDelay, chance: float) -> Restart | GiveUp:
+        if self._in_a_row and now - self._last_began >= milliseconds(restarts.reset_after):
+            self._in_a_row = 0
+        if restarts.attempts is not None and self._in_a_row >= restarts.attempts:
+            between = ", and no epoch was completed in between" if restarts.at_once else ""
+            return GiveUp(f"it was restarted {self._in_a_row} times in a row{between}", failure)
+        self._in_a_row += 1
+        grown = self._in_a_row - (2 if restarts.at_once else 1)
+        if grown < 0:
+            return Restart(0)
+        delay, most = float(milliseconds(restarts.initial_backoff)), milliseconds(restarts.max_backoff)
+        if restarts.multiplier > 1:
+            until_most = log(most / delay) / log(restarts.multiplier)
+            delay = most if grown >= until_most else delay * restarts.multiplier**grown
+        return Restart(min(most, round(delay * (1 + restarts.jitter * (2 * chance - 1)))))

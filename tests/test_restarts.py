@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from recovery.passive import Passive
-from recovery.restarts import (
-    Cause,
-    Failure,
-    FixedRestarts,
-    GiveUp,
-    Known,
-    NoRestart,
-    Restart,
-    RestartLimit,
-    RestartRate,
-    Restarts,
-)
+from recovery.restart_strategies import ExponentialDelay, FailureRate, FixedDelay, NoRestart, Restarts
+from recovery.restarts import Cause, Failure, GiveUp, Known, Restart, RestartLimit, Verdict
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 
 
@@ -30,7 +22,7 @@ def test_a_job_that_is_not_to_be_restarted_is_given_up_at_its_first_failure() ->
 
 
 def test_a_fixed_number_of_restarts_is_counted_for_good() -> None:
-    limit = RestartLimit(FixedRestarts(2, delay=50))
+    limit = RestartLimit(FixedDelay(2, delay=50))
     assert limit.failed(0, failure(1)) == Restart(50)
     limit.completed()
     assert limit.failed(10**9, failure(2)) == Restart(50)
@@ -40,7 +32,7 @@ def test_a_fixed_number_of_restarts_is_counted_for_good() -> None:
 
 
 def test_a_rate_of_restarts_forgets_those_that_are_long_ago() -> None:
-    limit = RestartLimit(RestartRate(2, within=100, delay=7))
+    limit = RestartLimit(FailureRate(2, interval=100, delay=7))
     assert limit.failed(0, failure(1)) == Restart(7)
     assert limit.failed(60, failure(2)) == Restart(7)
     assert limit.failed(100, failure(3)) == Restart(7), "the first is a hundred milliseconds ago"
@@ -48,7 +40,7 @@ def test_a_rate_of_restarts_forgets_those_that_are_long_ago() -> None:
 
 
 def test_an_attempt_counts_once_however_many_of_its_partitions_report() -> None:
-    limit = RestartLimit(FixedRestarts(2))
+    limit = RestartLimit(FixedDelay(2))
     assert limit.failed(0, failure(1, Cause.CHANNEL)) == Restart(0)
     assert limit.failed(1, failure(1)) == Known()
     assert limit.failed(2, failure(2)) == Restart(0)
@@ -56,7 +48,7 @@ def test_an_attempt_counts_once_however_many_of_its_partitions_report() -> None:
     assert limit.restarts == 2
 
 
-@pytest.mark.parametrize("restarts", [NoRestart(), FixedRestarts(9), RestartRate(9)])
+@pytest.mark.parametrize("restarts", [NoRestart(), FixedDelay(9), FailureRate(9), ExponentialDelay()])
 def test_what_will_happen_again_ends_the_job_at_once(restarts: Restarts) -> None:
     verdict = RestartLimit(restarts).failed(0, failure(1, Cause.UNUSABLE, "the state has another type"))
     assert isinstance(verdict, GiveUp)
@@ -65,13 +57,13 @@ def test_what_will_happen_again_ends_the_job_at_once(restarts: Restarts) -> None
 
 
 def test_what_will_happen_again_ends_the_job_also_if_it_is_reported_behind_a_broken_channel() -> None:
-    limit = RestartLimit(FixedRestarts(9))
+    limit = RestartLimit(FixedDelay(9))
     limit.failed(0, failure(1, Cause.CHANNEL))
     assert isinstance(limit.failed(1, failure(1, Cause.UNUSABLE)), GiveUp)
 
 
 def test_a_record_that_fails_again_and_again_without_an_epoch_in_between_is_not_tried_for_ever() -> None:
-    limit = RestartLimit(FixedRestarts(99), poisoned_after=3)
+    limit = RestartLimit(FixedDelay(99), poisoned_after=3)
     assert limit.failed(0, failure(1, Cause.PROGRAM)) == Restart(0)
     assert limit.failed(1, failure(2, Cause.PROGRAM)) == Restart(0)
     verdict = limit.failed(2, failure(3, Cause.PROGRAM, "ValueError: 7", "Traceback ..."))
@@ -81,14 +73,14 @@ def test_a_record_that_fails_again_and_again_without_an_epoch_in_between_is_not_
 
 
 def test_an_epoch_in_between_shows_that_the_program_can_go_on() -> None:
-    limit = RestartLimit(FixedRestarts(99), poisoned_after=2)
+    limit = RestartLimit(FixedDelay(99), poisoned_after=2)
     for attempt in range(1, 9):
         assert limit.failed(attempt, failure(attempt, Cause.PROGRAM)) == Restart(0)
         limit.completed()
 
 
 def test_the_cause_may_be_reported_after_the_channel_that_it_broke() -> None:
-    limit = RestartLimit(FixedRestarts(99), poisoned_after=2)
+    limit = RestartLimit(FixedDelay(99), poisoned_after=2)
     for attempt in (1, 2):
         assert limit.failed(attempt, failure(attempt, Cause.CHANNEL)) == Restart(0)
         verdict = limit.failed(attempt, failure(attempt, Cause.PROGRAM))
@@ -96,7 +88,7 @@ def test_the_cause_may_be_reported_after_the_channel_that_it_broke() -> None:
 
 
 def test_two_partitions_that_fail_at_the_same_record_are_one_failure() -> None:
-    limit = RestartLimit(FixedRestarts(99), poisoned_after=2)
+    limit = RestartLimit(FixedDelay(99), poisoned_after=2)
     assert limit.failed(0, failure(1, Cause.PROGRAM)) == Restart(0)
     assert limit.failed(0, failure(1, Cause.PROGRAM)) == Known()
 
@@ -104,14 +96,134 @@ def test_two_partitions_that_fail_at_the_same_record_are_one_failure() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: FixedRestarts(0),
-        lambda: FixedRestarts(1, delay=-1),
-        lambda: RestartRate(1, within=0),
+        lambda: FixedDelay(0),
+        lambda: FixedDelay(1, delay=-1),
+        lambda: FailureRate(1, interval=0),
+        lambda: ExponentialDelay(initial_backoff=0),
+        lambda: ExponentialDelay(initial_backoff="2s", max_backoff="1s"),
+        lambda: ExponentialDelay(multiplier=0.9),
+        lambda: ExponentialDelay(jitter=1.0),
+        lambda: ExponentialDelay(reset_after=0),
+        lambda: ExponentialDelay(attempts=0),
         lambda: RestartLimit(NoRestart(), poisoned_after=0),
         lambda: Passive(standbys=-1),
     ],
 )
 def test_limits_that_cannot_be_meant_are_refused(make: object) -> None:
     assert callable(make)
-    with pytest.raises(ValueError, match=r"restart|poisoned_after|standbys"):
+    with pytest.raises(ValueError, match=r"restart|poisoned_after|standbys|duration"):
         make()
+
+
+# --- delays that grow
+
+
+def delays(restarts: ExponentialDelay, count: int, chance: float = 0.5) -> list[int]:
+    """The delays of failures that come one after the other, each at the begin of its attempt."""
+    limit, now, found = RestartLimit(restarts), 0, []
+    for attempt in range(1, count + 1):
+        verdict = limit.failed(now, failure(attempt), chance)
+        assert isinstance(verdict, Restart)
+        found.append(verdict.delay)
+        now += verdict.delay
+    return found
+
+
+def test_the_first_restart_comes_at_once_and_the_others_later_and_later() -> None:
+    assert delays(ExponentialDelay(max_backoff="5s"), 7) == [0, 1000, 1500, 2250, 3375, 5000, 5000]
+    assert delays(ExponentialDelay(multiplier=1.0), 4) == [0, 1000, 1000, 1000]
+    assert delays(ExponentialDelay(multiplier=1e300, initial_backoff=1), 4) == [0, 1, 60_000, 60_000]
+
+
+def test_the_first_restart_may_wait_as_well() -> None:
+    assert delays(ExponentialDelay(initial_backoff=100, multiplier=2, at_once=False), 3) == [100, 200, 400]
+
+
+def test_a_completed_epoch_starts_the_delays_anew_unless_only_time_shall() -> None:
+    for at_once, then in ((True, 0), (False, 1500)):
+        limit = RestartLimit(ExponentialDelay(at_once=at_once))
+        limit.failed(0, failure(1))
+        limit.completed()
+        assert limit.failed(2000, failure(2)) == Restart(then)
+
+
+def test_an_attempt_that_lived_long_starts_the_delays_anew() -> None:
+    limit = RestartLimit(ExponentialDelay(at_once=False, reset_after="10s"))
+    assert limit.failed(0, failure(1)) == Restart(1000)
+    assert limit.failed(10_999, failure(2)) == Restart(1500), "it lived for 9.999 s"
+    assert limit.failed(22_499, failure(3)) == Restart(1000), "it lived for 10 s"
+
+
+def test_so_many_failures_in_a_row_and_no_more() -> None:
+    limit = RestartLimit(ExponentialDelay(attempts=2))
+    limit.failed(0, failure(1))
+    limit.failed(0, failure(2))
+    limit.completed()
+    assert limit.failed(0, failure(3)) == Restart(0)
+    assert limit.failed(0, failure(4)) == Restart(1000)
+    verdict = limit.failed(2000, failure(5))
+    assert verdict == GiveUp("it was restarted 2 times in a row, and no epoch was completed in between", failure(5))
+
+
+STRATEGIES = st.one_of(
+    st.builds(FixedDelay, st.integers(1, 4), st.integers(0, 100)),
+    st.builds(FailureRate, st.integers(1, 4), st.integers(1, 1000), st.integers(0, 100)),
+    st.builds(
+        ExponentialDelay,
+        initial_backoff=st.integers(1, 50),
+        max_backoff=st.integers(50, 1000),
+        multiplier=st.floats(1, 1e308),
+        reset_after=st.integers(1, 1000),
+        jitter=st.floats(0, 0.99),
+        attempts=st.none() | st.integers(1, 4),
+        at_once=st.booleans(),
+    ),
+)
+STEPS = st.lists(st.tuples(st.integers(0, 400), st.floats(0, 1, exclude_max=True), st.booleans()), max_size=30)
+
+
+@given(STRATEGIES, STEPS)
+def test_a_strategy_keeps_its_limits_whatever_happens(restarts: Restarts, steps: list[tuple[int, float, bool]]) -> None:
+    limit, now, in_a_row = RestartLimit(restarts), 0, 0
+    given_up: Verdict | None = None
+    at: list[int] = []
+    for attempt, (passed, chance, completed) in enumerate(steps, start=1):
+        now += passed
+        verdict = limit.failed(now, failure(attempt), chance)
+        assert limit.failed(now, failure(attempt), chance) == Known()
+        if isinstance(verdict, GiveUp):
+            given_up = verdict
+            break
+        assert isinstance(verdict, Restart)
+        at.append(now)
+        in_a_row += 1
+        assert limit.restarts == len(at)
+        match restarts:
+            case FixedDelay(attempts, delay):
+                assert len(at) <= attempts
+                assert verdict.delay == delay
+            case FailureRate(failures, interval, delay):
+                assert isinstance(interval, int)
+                assert len([one for one in at if one > now - interval]) <= failures
+                assert verdict.delay == delay
+            case ExponentialDelay(max_backoff=int(most), attempts=most_in_a_row):
+                assert 0 <= verdict.delay <= most
+                assert attempt > 1 or (verdict.delay == 0) == restarts.at_once or restarts.jitter > 0.5
+                if restarts.at_once:
+                    assert most_in_a_row is None or in_a_row <= most_in_a_row or passed >= 1
+            case _:
+                raise AssertionError(f"{restarts} is not drawn")
+        now += verdict.delay
+        if completed:
+            limit.completed()
+            in_a_row = 0
+    if given_up is not None:
+        match restarts:
+            case FixedDelay(attempts, _):
+                assert len(at) == attempts
+            case FailureRate(failures, interval, _):
+                assert len([one for one in at if one > now - interval]) == failures  # type: ignore[operator]
+            case ExponentialDelay(attempts=int(most_in_a_row)):
+                assert len(at) >= most_in_a_row
+            case _:
+                raise AssertionError(f"{restarts} never gives up")

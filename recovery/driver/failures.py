@@ -6,6 +6,7 @@ also one that the coordinator broke itself.
 
 from __future__ import annotations
 
+import random
 import time
 from typing import Final, Protocol
 
@@ -83,7 +84,7 @@ class Failures:
                 self._consequences.give_up(JobFailed(f"{failure} ({verdict.reason})"))
 
     def _count(self, failure: Failure) -> Restart | GiveUp | Known:
-        verdict = self._limit.failed(int(self._loop.now() * 1000), failure)
+        verdict = self._limit.failed(int(self._loop.now() * 1000), failure, random.random())
         if not isinstance(verdict, Known):
             self._over = failure.incarnation
             self._consequences.note(_event_of(failure, verdict))

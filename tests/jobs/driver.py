@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import recovery
-from recovery import LocalProcesses, Passive, RestartRate
+from recovery import FailureRate, LocalProcesses, Passive
 from snapshot.host.crash_points import VARIABLE, crashing
 from tests.jobs.catalogue import JOBS
 from tests.jobs.job import OUT, Scale, SinkKind, sink_of
@@ -72,7 +72,7 @@ def start(settings: Settings) -> recovery.Run:
         job="kills",
         every=settings.every,
         parallelism=settings.parallelism,
-        scheme=Passive(standbys=settings.standbys, restarts=RestartRate(_MANY, 1000)),
+        scheme=Passive(standbys=settings.standbys, restarts=FailureRate(_MANY, 1000)),
         mode="unaligned" if settings.mode == "unaligned" else "aligned",
         alignment_timeout=10 if settings.mode == "alignment_timeout" else None,
         launcher=LocalProcesses(),
