@@ -34,7 +34,7 @@ from statebackend.keygroups import DEFAULT_MAX_PARALLELISM, KeyGroupRange
 from statebackend.keys.columns import KeyColumn, key_column
 from statebackend.keys.types import KeyType
 from statebackend.snapshots.consolidation import Policy
-from statebackend.snapshots.local_files import LocalFiles, local_disk
+from statebackend.snapshots.local_files import LINKS, LocalFiles, local_disk
 from statebackend.snapshots.persister import Persister, PersisterStatistics
 from statebackend.snapshots.restore import RestoreReport, fetch
 from statebackend.snapshots.state_files import StateFiles
@@ -48,8 +48,8 @@ from statebackend.stores.store import BlobStore
 
 _FORMAT: Final = 1
 _LOCK: Final = "lock"
-_LINKS: Final = "links"
-_WORK: Final = "work-"
+WORK: Final = "work-"
+"""What the names of scratch folders begin with, in the folder of a state."""
 
 _FOR_ANY_STATE: Final = 64 << 20
 _FOR_BACKEND: Final = 4
@@ -166,12 +166,14 @@ class KeyedState:
         groups: KeyGroupRange | None = None,
         wake: Callable[[], None] | None = None,
         on_progress: Callable[[RestoreReport], None] | None = None,
+        beside: Path | None = None,
     ) -> None:
         """Open the state that the files are, or empty state for `groups` (all, unless said) where there are none.
 
         `folder` is local, survives the process if the next one is to be quick, and belongs to this partition alone:
         `FolderInUse` if somebody else works in it. `names` gives paths in the store that nobody has used or will.
-        `wake` is called in background threads when `poll` has something to say.
+        `wake` is called in background threads when `poll` has something to say. Files that lie in the folder of
+        another state `beside` this one, which is a folder of such folders, are linked and not downloaded.
 
         Raises `StateMismatch` for state that was declared otherwise, `DamagedFile`, `MissingFile` and what the store
         and the local disk raise; then nothing has changed but the local folder.
@@ -183,13 +185,13 @@ class KeyedState:
         self._options = options
         self._process = os.getpid()
         self._news: list[Durable | NotDurable] = []
-        self._lock = _locked(folder)
-        self._work = folder / f"{_WORK}{token_hex(8)}"
+        self._lock = lock_folder(folder)
+        self._work = folder / f"{WORK}{token_hex(8)}"
         self._backend: Backend | None = None
         self._persister: Persister | None = None
         try:
-            _remove_remains(folder)
-            self._open(operator, folder, store, names, files, wake, on_progress)
+            remove_remains(folder)
+            self._open(operator, folder, store, names, files, wake, on_progress, beside)
         except BaseException:
             self.close()
             raise
@@ -203,9 +205,12 @@ class KeyedState:
         files: FileSet,
         wake: Callable[[], None] | None,
         on_progress: Callable[[RestoreReport], None] | None,
+        beside: Path | None,
     ) -> None:
         options = self._options
-        local = LocalFiles(folder / _LINKS)
+        local = LocalFiles(folder / LINKS)
+        if beside is not None:
+            local.adopt(files.files, beside)
         fetched = fetch(files, store, local, self._work / "fetched", options.downloads_at_once, on_progress)
         reached(fail_points.RESTORE_FETCHED)
         backend = self._backend = self._new_backend(files)
@@ -420,8 +425,11 @@ class KeyedState:
         self.close()
 
 
-def _locked(folder: Path) -> int:
-    """Make the folder and keep others out of it until the descriptor is closed, or the process dies."""
+def lock_folder(folder: Path) -> int:
+    """Make the folder and keep others out of it until the descriptor is closed, or the process dies.
+
+    `FolderInUse` if somebody is in it.
+    """
     with local_disk(f"use the folder {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -437,9 +445,9 @@ def _locked(folder: Path) -> int:
     return lock
 
 
-def _remove_remains(folder: Path) -> None:
+def remove_remains(folder: Path) -> None:
     """Delete the scratch of processes that were killed."""
-    for entry in folder.glob(f"{_WORK}*"):
+    for entry in folder.glob(f"{WORK}*"):
         rmtree(entry, ignore_errors=True)
 
 

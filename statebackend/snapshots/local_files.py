@@ -20,7 +20,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 from stat import S_ISREG
@@ -28,6 +28,9 @@ from threading import Lock
 
 from statebackend.backends.backend import LocalDiskError, LocalDiskFull
 from statebackend.files import FileRef
+
+LINKS = "links"
+"""What the folder of links is called in the local folder of a state."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NAME = re.compile(r"([0-9a-f]{12})-([0-9a-f]{32})-([0-9]+)")
@@ -112,6 +115,28 @@ class LocalFiles:
                 with _removed_unless_done(target):
                     shutil.copyfile(link, target)
         return True
+
+    def adopt(self, files: Iterable[FileRef], beside: Path) -> None:
+        """Link those of the files that are not here and are in one of the folders of links beside this one.
+
+        These are `links` in the folders in `beside`, whoever works there: they are looked at, and nothing more. What
+        vanishes there meanwhile, or cannot be linked, is just not adopted.
+        """
+        missing = {digest for file in files if (digest := _digest(file)) not in self._names}
+        if not missing:
+            return
+        with local_disk(f"look for links in {beside}"):
+            folders = [folder for folder in sorted(beside.glob(f"*/{LINKS}")) if folder != self.folder]
+        for folder in folders:
+            with suppress(OSError), self._lock:
+                for entry in os.scandir(folder):
+                    match = _NAME.fullmatch(entry.name)
+                    if match is None or match[1] != self._start or match[2] not in missing:
+                        continue
+                    with suppress(OSError):
+                        os.link(entry.path, self.folder / entry.name)
+                        self._names[match[2]] = entry.name
+                        missing.discard(match[2])
 
     def keep(self, files: Iterable[FileRef]) -> None:
         """Remove the links to all other files, those of an earlier start of the machine, and what a crash has left."""
