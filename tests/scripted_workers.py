@@ -149,7 +149,7 @@ class ScriptedWorker:
                 self._positions = dict(message.roles[SOURCE].positions)
                 self._committables = list(message.roles[OUT].committables)
                 if habits.restore:
-                    self._tell(Restored(message.incarnation, message.partition, 0.0, 0.0))
+                    self._tell(Restored(message.incarnation, message.partition, 0.0, 0.0, in_place=False))
                 if habits.commit and message.epoch is not None:
                     self._commit(message.epoch)
             case TriggerEpoch(marker=marker) if habits.acknowledge:

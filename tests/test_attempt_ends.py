@@ -16,6 +16,7 @@ from recovery.driver.workers import Workers
 from snapshot.host.attempt import PartitionAttempt, Surroundings
 from snapshot.host.control import OverLongMessage
 from snapshot.host.event_loop import Background, EventLoop
+from snapshot.host.heads import seat_of
 from snapshot.host.joining import Joined, Joining
 from snapshot.host.messages import (
     Address,
@@ -31,6 +32,7 @@ from snapshot.host.messages import (
 )
 from snapshot.host.options import HostOptions
 from snapshot.host.sink_run import SinkIdentity, SinkRun
+from snapshot.host.states_at_hand import StatesAtHand
 from snapshot.host.tree_files import TreeFiles
 from snapshot.host.worker import Worker
 from snapshot.ids import JobId
@@ -108,12 +110,11 @@ class Begun:
                 raise OverLongMessage("it is too long")
             self.told.append(message)
 
-        joining = Joining(
-            deploy, plan, files, store, token_bytes(32), self.loop, lambda: None, self.ready.append, self.told.append
-        )
+        Joining(deploy, plan, token_bytes(32), self.loop, self.ready.append, self.told.append)
         assert self.loop.run(lambda: bool(self.ready), LIMIT)
-        around = Surroundings(self.loop, self.background, tell)
-        self.attempt = PartitionAttempt(deploy, plan, files, joining.seats, {}, {}, around)
+        around = Surroundings(self.loop, self.background, StatesAtHand(), tell)
+        seats = {SOURCE: seat_of(SOURCE, deploy, plan, files, store)}
+        self.attempt = PartitionAttempt(deploy, plan, files, seats, {}, around)
         self.attempt.begin()
         self.attempt.told(AssignSplits(INCARNATION, SOURCE, ("one", "two"), last=True))
 

@@ -109,7 +109,7 @@ class Stood:
         self.out = [Wire(OUT.channel(own, Partition(to))) for to in range(PARALLELISM)]
         self.reports = Reports()
         sending = {wire.id: wire for wire in self.out}
-        self.run = StageRun(stage, seat, None, sending, {}, self.reports, None, lambda: None, Attempt(1))
+        self.run = StageRun(stage, seat, None, sending, {}, self.reports, lambda: None, Attempt(1))
         self.valves = {IN.channel(Partition(sender), own): Valve() for sender in range(PARALLELISM)}
         self.run.connect(self.valves)
         self.run.begin()
@@ -196,7 +196,7 @@ def test_what_was_in_flight_is_processed_again_before_new_input(tmp_path: Path) 
     seat = Seat(Uid("stage"), OWN, 1, 128, role, after.options, before.store, before.files, tmp_path)
     out = Wire(OUT.channel(OWN, OWN))
     stage = Stage(Uid("stage"), PassHead(), (IN,), {None: (ToEdge(OUT),)})
-    run = StageRun(stage, seat, FIRST, {out.id: out}, {}, Reports(), None, lambda: None, Attempt(2))
+    run = StageRun(stage, seat, FIRST, {out.id: out}, {}, Reports(), lambda: None, Attempt(2))
     run.connect({A: Valve()})
     run.begin()
     run.arrived(A, number(3))
@@ -216,7 +216,7 @@ def test_of_in_flight_data_a_rescaled_stage_processes_only_what_has_its_own_keys
         )
         wires = [Wire(OUT.channel(partition, Partition(to))) for to in range(3)]
         stage = Stage(Uid("stage"), PassHead(), (IN,), {None: (ToEdge(OUT),)})
-        run = StageRun(stage, seat, FIRST, {w.id: w for w in wires}, {}, Reports(), None, lambda: None, Attempt(2))
+        run = StageRun(stage, seat, FIRST, {w.id: w for w in wires}, {}, Reports(), lambda: None, Attempt(2))
         run.begin()
         run.flush()
         mine = [item for wire in wires for item in wire.taken()]

@@ -16,6 +16,7 @@ from snapshot.host.messages import Role
 from snapshot.host.options import HostOptions
 from snapshot.host.source_times import SourceTimes
 from snapshot.host.stage_run import StageRun
+from snapshot.host.states_at_hand import StatesAtHand
 from snapshot.host.tree_files import TreeFiles
 from snapshot.ids import ChannelId
 from snapshot.program.operator import Input, Operator, OperatorContext
@@ -92,11 +93,12 @@ class Rings:
 def test_a_timer_that_is_still_set_when_all_input_has_ended_sends_nothing_behind_the_end(tmp_path: Path) -> None:
     operator = Rings()
     seat = seat_of(Uid("stage"), tmp_path)
-    state = open_state(operator, seat, lambda: None).state
+    state = open_state(operator, seat, None, StatesAtHand(), lambda: None).state
     stage = Stage(Uid("stage"), KeyedHead(operator), (IN,), {None: (ToEdge(OUT),)})
     wire = Wire(OUT.channel(OWN, OWN))
-    run = StageRun(stage, seat, None, {wire.id: wire}, {}, Reports(), state, lambda: None, Attempt(1))
+    run = StageRun(stage, seat, None, {wire.id: wire}, {}, Reports(), lambda: None, Attempt(1))
     run.begin()
+    run.open(state)
     run.work(0)
     run.flush()
     before = wire.taken()
@@ -112,6 +114,7 @@ def test_a_timer_that_is_still_set_when_all_input_has_ended_sends_nothing_behind
     assert wire.taken() == []
     assert run.next_due() == float("inf")
     run.close()
+    state.close()
 
 
 def test_branches_of_one_source_have_their_event_times_from_their_own_columns(tmp_path: Path) -> None:
@@ -122,7 +125,7 @@ def test_branches_of_one_source_have_their_event_times_from_their_own_columns(tm
     wires = {name: Wire(edge.channel(OWN, OWN)) for name, edge in edges.items()}
     sending: dict[ChannelId, Wire] = {wire.id: wire for wire in wires.values()}
     seat = seat_of(stage.uid, tmp_path)
-    run = StageRun(stage, replace(seat, role=Role()), None, sending, {}, Reports(), None, lambda: None, Attempt(1))
+    run = StageRun(stage, replace(seat, role=Role()), None, sending, {}, Reports(), lambda: None, Attempt(1))
     run.begin()
     assert run.source is not None
     run.source.assign(["0"], last=True)

@@ -25,9 +25,8 @@ from snapshot.host.channel_state import Frames, stored
 from snapshot.host.control import OverLongMessage
 from snapshot.host.epochs_here import ChannelParts, EpochsHere
 from snapshot.host.event_loop import Background, EventLoop, Timer
-from snapshot.host.failures import kind_of, text_of, traceback_of
-from snapshot.host.heads import KeyedRun, OpenedState, Seat
-from snapshot.host.joining import NOTHING
+from snapshot.host.failures import is_of_state, kind_of, text_of, traceback_of
+from snapshot.host.heads import NOTHING, KeyedRun, OpenedState, Seat
 from snapshot.host.messages import (
     AllEnded,
     AssignSplits,
@@ -49,6 +48,7 @@ from snapshot.host.messages import (
 from snapshot.host.router import Sending
 from snapshot.host.sink_run import SinkIdentity, SinkRun
 from snapshot.host.stage_run import Gate, StageCut, StageRun
+from snapshot.host.states_at_hand import StatesAtHand
 from snapshot.host.tree_files import TreeFiles
 from snapshot.ids import ChannelId, TransactionId
 from snapshot.manifest import CommitPayload
@@ -69,15 +69,17 @@ class Surroundings:
 
     loop: EventLoop
     background: Background
+    at_hand: StatesAtHand
     tell: Callable[[FromWorker], None]
 
 
 class PartitionAttempt:
     """A partition from its deployment to the end of the attempt.
 
-    The caller owes: `connect`, then `begin`, and `close` at the end. It closes the states, also when making it fails.
+    The caller owes: `connect`, then `begin`, then `opened` for the state of each keyed operator as it comes, and
+    `close` at the end. It does not wait for the states: whoever needs none works, and for the others their input waits.
     Nothing is raised once it has begun: a failure is told to the driver, and nothing more is done until the next
-    deployment.
+    deployment. At the end its states are at hand for that, unless something went wrong in one of them.
     """
 
     def __init__(
@@ -86,7 +88,6 @@ class PartitionAttempt:
         plan: Plan,
         files: TreeFiles,
         seats: Mapping[Uid, Seat],
-        states: Mapping[Uid, OpenedState],
         sending: Mapping[ChannelId, Sending],
         around: Surroundings,
     ) -> None:
@@ -94,7 +95,8 @@ class PartitionAttempt:
         self._around = around
         self._tell = around.tell
         self._files = files
-        self._states = states
+        self._states: dict[Uid, OpenedState] = {}
+        self._sound = True  # nothing went wrong within a state
         subtasks = tuple(uid for stage in plan.stages for uid in stage.operators)
         self._epochs = EpochsHere(deploy.incarnation, deploy.partition, subtasks, deploy.epoch, self._say)
         self._settled: dict[Uid, Epoch | None] = {}
@@ -121,11 +123,15 @@ class PartitionAttempt:
     # --- making it ----------------------------------------------------------------------------------------------------
 
     def _make(self, stage: Stage, seat: Seat, sending: Mapping[ChannelId, Sending]) -> StageRun:
-        sinks = {sink.uid: self._sink(sink) for sink in stage.sinks}
-        opened = self._states.get(stage.uid)
-        state = None if opened is None else opened.state
         attempt = self._deploy.incarnation.attempt
-        return StageRun(stage, seat, self._deploy.epoch, sending, sinks, self, state, self.woken, attempt)
+        with ExitStack() as made:
+            sinks: dict[Uid, SinkRun] = {}
+            for sink in stage.sinks:
+                sinks[sink.uid] = self._sink(sink)
+                made.callback(sinks[sink.uid].close)
+            run = StageRun(stage, seat, self._deploy.epoch, sending, sinks, self, self.woken, attempt)
+            made.pop_all()
+        return run
 
     def _sink(self, target: ToSink) -> SinkRun:
         deploy, uid = self._deploy, target.uid
@@ -164,14 +170,10 @@ class PartitionAttempt:
             run.connect({channel: gates[channel] for channel in run.channels})
 
     def begin(self) -> None:
-        """Report that all is restored; commit what the epoch carries, process what was in flight, then go on."""
+        """Commit what the epoch carries, process what was in flight, then go on; keyed operators when they are open."""
         self._began = True
         deploy = self._deploy
-        opened = self._states.values()
-        downloaded_ms = max((state.downloaded_ms for state in opened), default=0.0)
-        opened_ms = max((state.opened_ms for state in opened), default=0.0)
-        self._say(Restored(deploy.incarnation, deploy.partition, downloaded_ms, opened_ms))
-        reached(fail_points.RESTORED_TOLD)
+        self._tell_if_restored()
         if not self._settled and deploy.epoch is not None:
             self._say(HasCommitted(deploy.incarnation, deploy.partition, deploy.epoch))
 
@@ -185,6 +187,30 @@ class PartitionAttempt:
         self._guarded(start)
         self._report_figures()
         self._poke()
+
+    def opened(self, uid: Uid, opened: OpenedState) -> None:
+        """The state of this keyed operator is there: what was in flight to it comes first, then what waited."""
+        if self._closed:
+            self._around.at_hand.put(opened.state)
+            return
+        self._states[uid] = opened
+        run = next(run for run in self._stages if run.uid == uid)
+        self._at = uid
+        self._guarded(lambda: run.open(opened.state))
+        self._tell_if_restored()
+        self._poke()
+
+    def _tell_if_restored(self) -> None:
+        if any(run.pending for run in self._stages):
+            return
+        opened = self._states.values()
+        downloaded_ms = max((state.downloaded_ms for state in opened), default=0.0)
+        opened_ms = max((state.opened_ms for state in opened), default=0.0)
+        in_place = bool(opened) and all(state.in_place for state in opened)
+        self._say(
+            Restored(self._deploy.incarnation, self._deploy.partition, downloaded_ms, opened_ms, in_place=in_place)
+        )
+        reached(fail_points.RESTORED_TOLD)
 
     # --- what the driver says -----------------------------------------------------------------------------------------
 
@@ -398,7 +424,11 @@ class PartitionAttempt:
 
     def fail(self, kind: FailureKind, reason: str, traceback: str = "") -> None:
         """The attempt is over here: tell the driver, and do nothing more."""
-        self._say(Failed(self._deploy.incarnation, self._deploy.partition, kind, reason, self._at, traceback))
+        self.give_up(Failed(self._deploy.incarnation, self._deploy.partition, kind, reason, self._at, traceback))
+
+    def give_up(self, failed: Failed) -> None:
+        """The attempt is over here, and the driver is told this."""
+        self._say(failed)
         self.close()
 
     def _guarded(self, step: Callable[[], None]) -> None:
@@ -407,6 +437,7 @@ class PartitionAttempt:
         try:
             step()
         except Exception as error:
+            self._sound = self._sound and not is_of_state(error)
             self.fail(kind_of(error), text_of(error), traceback_of(error))
 
     def _say(self, message: FromWorker) -> None:
@@ -432,7 +463,8 @@ class PartitionAttempt:
     def close(self) -> None:
         """Give everything up; what is in the store and prepared in targets stays.
 
-        What a function of the user raises when it is closed is printed, and hinders nobody.
+        What a function of the user raises when it is closed is printed, and hinders nobody. States are kept at hand: a
+        roll-back takes back what the attempt did to them, but not what went wrong in the middle of that.
         """
         if self._closed:
             return
@@ -442,12 +474,19 @@ class PartitionAttempt:
                 timer.cancel()
         try:
             with ExitStack() as closing:
-                for opened in self._states.values():
-                    closing.callback(opened.state.close)
+                closing.callback(self._part_from_states)
                 for run in self._stages:
                     closing.callback(run.close)
         except Exception as error:
             print_exception(error)
+
+    def _part_from_states(self) -> None:
+        states = [opened.state for opened in self._states.values()]
+        if not self._sound:
+            self._around.at_hand.discard(states)
+            return
+        for state in states:
+            self._around.at_hand.put(state)
 
 
 def _memory() -> int:

@@ -22,6 +22,8 @@ _UNUSABLE: Final = (StateMismatch, BrokenSchema, DamagedFile, MissingFile, Unkno
 _CHANNEL: Final = (WireError, FrameAfterEnd, MalformedBatch)
 _RESOURCE: Final = (BackendError, StoreError, SourceError, SinkError, OSError)
 
+_STATE: Final = "statebackend."
+
 
 def kind_of(error: BaseException) -> FailureKind:
     """Whose fault it is."""
@@ -32,6 +34,22 @@ def kind_of(error: BaseException) -> FailureKind:
     if isinstance(error, _RESOURCE):
         return FailureKind.RESOURCE
     return FailureKind.PROGRAM
+
+
+def is_of_state(error: BaseException) -> bool:
+    """Whether it came up while keyed state was at work, which may have been left halfway; also as the cause of it."""
+    links: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while links:
+        link = links.pop()
+        if link is None or id(link) in seen:
+            continue
+        seen.add(id(link))
+        for frame, _ in traceback.walk_tb(link.__traceback__):
+            if str(frame.f_globals.get("__name__", "")).startswith(_STATE):
+                return True
+        links += [link.__cause__, link.__context__]
+    return False
 
 
 def text_of(error: BaseException) -> str:

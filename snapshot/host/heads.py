@@ -9,25 +9,30 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 from urllib.parse import quote
 
 from snapshot.frames import EARLIEST
-from snapshot.host.messages import Role
+from snapshot.host.messages import Deploy, Role
 from snapshot.host.options import HostOptions
+from snapshot.host.states_at_hand import StatesAtHand
 from snapshot.host.tree_files import TreeFiles
 from snapshot.program.operator import Closing, Cutting, Emit, KeyedOperator, Operator, OperatorContext
+from snapshot.program.plan import Plan
 from snapshot.program.rows import Rows
 from statebackend.ids import Epoch, Partition, Uid
 from statebackend.keyed_state import FolderInUse, KeyedState, Options
 from statebackend.keyed_state import Operator as StateOperator
-from statebackend.keygroups import range_of
+from statebackend.keygroups import KeyGroupRange, range_of
 from statebackend.keys.types import KeyType
 from statebackend.snapshots.restore import RestoreReport
 from statebackend.snapshots.uploads import Durable, NotDurable
 from statebackend.stores.store import BlobStore
 
-_FOLDERS = 16
+NOTHING: Final = Role()
+"""What an operator starts from that the epoch knows nothing of."""
+
+_FOLDERS: Final = 16
 
 
 class Head(Protocol):
@@ -74,6 +79,29 @@ class Passage:
         return None
 
 
+class Awaited:
+    """Stands for an operator whose state is not there yet: nothing may come to it but the question when to wake it."""
+
+    def rows(self, _input: int, _rows: Rows) -> None:
+        """Not before there is state."""
+        raise AssertionError("rows came to an operator that has no state yet")
+
+    def watermark(self, _timestamp: int) -> None:
+        """Not before there is state."""
+        raise AssertionError("event time came to an operator that has no state yet")
+
+    def wakes_at(self) -> int | None:
+        """Never."""
+        return None
+
+    def wake(self, _now: int) -> None:
+        """It does not wait for time."""
+
+    def broadcast(self) -> bytes | None:
+        """Not before there is state."""
+        raise AssertionError("an operator that has no state yet was cut")
+
+
 @dataclass(frozen=True, slots=True)
 class Seat:
     """Where an operator's state is kept: which partition it is, and which folder and store it has."""
@@ -89,21 +117,52 @@ class Seat:
     local: Path
 
 
+def seat_of(uid: Uid, deploy: Deploy, plan: Plan, files: TreeFiles, store: BlobStore) -> Seat:
+    """The seat of a stage's operator in a deployment."""
+    return Seat(
+        uid,
+        deploy.partition,
+        deploy.parallelism,
+        plan.max_parallelism,
+        deploy.roles.get(uid, NOTHING),
+        deploy.options,
+        store,
+        files,
+        Path(deploy.local),
+    )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenedState:
-    """An operator's state as the epoch has it, and how long its files and its opening took, in milliseconds."""
+    """An operator's state as the epoch has it, and how long its files and its opening took, in milliseconds.
+
+    `in_place` if it was open in the process already.
+    """
 
     state: KeyedState
     downloaded_ms: float
     opened_ms: float
+    in_place: bool
 
 
-def open_state(operator: KeyedOperator, seat: Seat, wake: Callable[[], None]) -> OpenedState:
-    """Bring the state back, which takes as long as reading its files does; any thread may do it, and then hand it over.
+def open_state(
+    operator: KeyedOperator, seat: Seat, epoch: Epoch | None, at_hand: StatesAtHand, wake: Callable[[], None]
+) -> OpenedState:
+    """Bring the state back as the epoch has it: the one at hand, or else from files, which takes as long as reading
+    them does. Any thread may do it, and then hand it over.
 
     It is kept in the partition's own folder; if a process that does not react any more still holds that, in another
-    one. `wake` is called in any thread when the state's `poll` has something.
+    one. `wake` is called in any thread when the `poll` of a state that was not at hand has something.
     """
+    began = monotonic()
+    groups = range_of(seat.partition, seat.parallelism, seat.max_parallelism)
+    state = at_hand.take(seat.uid, groups, epoch, seat.role.state, seat.files.state_name)
+    if state is not None:
+        return OpenedState(state, 0.0, (monotonic() - began) * 1000, in_place=True)
+    return _from_files(operator, seat, groups, wake)
+
+
+def _from_files(operator: KeyedOperator, seat: Seat, groups: KeyGroupRange, wake: Callable[[], None]) -> OpenedState:
     declared = StateOperator(seat.uid, operator.inputs[0].key_declared, operator.states, seat.max_parallelism)
     began = fetched = monotonic()
 
@@ -111,14 +170,17 @@ def open_state(operator: KeyedOperator, seat: Seat, wake: Callable[[], None]) ->
         nonlocal fetched
         fetched = monotonic()
 
-    state = _opened(declared, seat, wake, progress)
-    return OpenedState(state, (fetched - began) * 1000, (monotonic() - fetched) * 1000)
+    state = _opened(declared, seat, groups, wake, progress)
+    return OpenedState(state, (fetched - began) * 1000, (monotonic() - fetched) * 1000, in_place=False)
 
 
 def _opened(
-    declared: StateOperator, seat: Seat, wake: Callable[[], None], progress: Callable[[RestoreReport], None]
+    declared: StateOperator,
+    seat: Seat,
+    groups: KeyGroupRange,
+    wake: Callable[[], None],
+    progress: Callable[[RestoreReport], None],
 ) -> KeyedState:
-    groups = range_of(seat.partition, seat.parallelism, seat.max_parallelism)
     backend: Literal["heap", "rocksdb"] = "heap" if seat.options.state_backend == "heap" else "rocksdb"
     options = Options(backend=backend, memory=seat.options.state_memory)
     place = seat.local / quote(seat.uid, safe="")
@@ -144,7 +206,7 @@ def _opened(
 
 
 class KeyedRun:
-    """A keyed operator at work on its state, in one attempt; both are closed with it."""
+    """A keyed operator at work on its state, in one attempt; the state stays whoever's it is."""
 
     def __init__(self, operator: KeyedOperator, seat: Seat, state: KeyedState, emit: Emit) -> None:
         self.state = state
@@ -175,9 +237,6 @@ class KeyedRun:
         self.state.completed(epoch)
 
     def close(self) -> None:
-        """Give the state up; what is in the store stays."""
-        try:
-            if isinstance(self.operator, Closing):
-                self.operator.close()
-        finally:
-            self.state.close(leave_uploads=True)
+        """Close the operator; the state is as it left it."""
+        if isinstance(self.operator, Closing):
+            self.operator.close()

@@ -56,6 +56,8 @@ class Restored:
     """From the deployment until all files were there."""
     opened_ms: float
     """From then until the state could be read."""
+    in_place: bool
+    """It has keyed state, and all of that was open in the process already: nothing was read from files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from time import time
 from typing import Final
 
@@ -55,11 +55,16 @@ class SourceRun:
         self._last = False
         self._drained = False
         self._asked = False
-        for split, position in restored.items():
-            if position == NULL:
-                self._finished.add(split)
-            else:
-                self._open(split, _read_to(position))
+        try:
+            for split, position in restored.items():
+                if position == NULL:
+                    self._finished.add(split)
+                else:
+                    self._open(split, _read_to(position))
+        except BaseException:
+            with suppress(Exception):  # why it could not be opened says more
+                self.close()
+            raise
 
     # --- splits come and go -------------------------------------------------------------------------------------------
 

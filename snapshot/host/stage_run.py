@@ -18,7 +18,7 @@ from snapshot.fail_points import reached
 from snapshot.frames import EARLIEST, LATEST, Data, End, Frame, Marker, MarkerMode, Watermark
 from snapshot.host.chain import Ends, chained
 from snapshot.host.channel_state import Frames, recalled
-from snapshot.host.heads import Head, KeyedRun, Passage, Seat
+from snapshot.host.heads import Awaited, Head, KeyedRun, Passage, Seat
 from snapshot.host.messages import Role, StageFigures
 from snapshot.host.options import HostOptions
 from snapshot.host.router import Router, Sending
@@ -94,8 +94,9 @@ class Gate(Protocol):
 class StageRun:
     """A stage from its restore to the end of the attempt.
 
-    `sending` are the channels that begin here, `state` is that of a keyed operator. The caller owes: `connect` with the
-    receiving ends of the channels that end here, then `begin`.
+    `sending` are the channels that begin here. The caller owes: `connect` with the receiving ends of the channels that
+    end here, then `begin`, and for a keyed operator `open` with its state. Until then the stage is `pending`: what
+    comes waits, so much of it as may be queued, and no epoch is triggered.
     """
 
     def __init__(
@@ -106,7 +107,6 @@ class StageRun:
         sending: Mapping[ChannelId, Sending],
         sinks: Mapping[Uid, SinkRun],
         reports: StageReports,
-        state: KeyedState | None,
         wake: Callable[[], None],
         attempt: Attempt,
     ) -> None:
@@ -132,7 +132,7 @@ class StageRun:
         self._ends = self._outputs()
         self.source: SourceRun | None = None
         self.keyed: KeyedRun | None = None
-        self._head: Head = self._make_head(state, wake, attempt)
+        self._head = self._make_head(wake, attempt)
         self._unfinished: dict[Epoch, StageCut] = {}  # unaligned cuts whose last marker is awaited
         self._watermark_due = 0.0
         self._announced: Watermark | None = None
@@ -153,7 +153,7 @@ class StageRun:
         )
         return {side: chained(targets, ends) for side, targets in self.stage.outputs.items() if targets}
 
-    def _make_head(self, state: KeyedState | None, wake: Callable[[], None], attempt: Attempt) -> Head:
+    def _make_head(self, wake: Callable[[], None], attempt: Attempt) -> Head:
         seat = self._seat
         match self.stage.head:
             case ReadHead(source):
@@ -161,10 +161,8 @@ class StageRun:
                 most = self._options.batch_rows
                 self.source = SourceRun(self.uid, source, seat.partition, attempt, positions, most, wake)
                 return Passage(self._emit)
-            case KeyedHead(operator):
-                assert state is not None
-                self.keyed = KeyedRun(operator, seat, state, self._emit)
-                return self.keyed.operator
+            case KeyedHead():
+                return Awaited()
             case _:
                 return Passage(self._emit)
 
@@ -189,11 +187,28 @@ class StageRun:
         """The channels that end here."""
         return tuple(self._inputs)
 
+    @property
+    def pending(self) -> bool:
+        """Whether its state is awaited."""
+        return isinstance(self._head, Awaited)
+
     def begin(self) -> None:
-        """Announce the restored watermark, then process what was in flight, before any new input."""
+        """Announce the restored watermark, and go on unless the state is awaited."""
         restored = self._seat.role.watermark
         if restored is not None:
             self._send_watermark(restored)
+        if not self.pending:
+            self._take_back()
+
+    def open(self, state: KeyedState) -> None:
+        """The state is there, as the epoch has it: go on. It stays the caller's, and is used here until `close`."""
+        assert isinstance(self.stage.head, KeyedHead)
+        self.keyed = KeyedRun(self.stage.head.operator, self._seat, state, self._emit)
+        self._head = self.keyed.operator
+        self._take_back()
+
+    def _take_back(self) -> None:
+        """Process what was in flight, before any new input."""
         for state in self._seat.role.channels:
             place = self._place_of(state.channel)
             for frame in recalled(state, self._seat.files):
@@ -241,7 +256,13 @@ class StageRun:
     # --- working ------------------------------------------------------------------------------------------------------
 
     def work(self, until: float) -> bool:
-        """Read or process for a while, until there is nothing to do or an output is full; whether anything was done."""
+        """Read or process for a while, until there is nothing to do or an output is full; whether anything was done.
+
+        While it is pending nothing is, but that its channels are not read when too much waits.
+        """
+        if self.pending:
+            self._govern_inputs()
+            return False
         done = self._wake_if_due()
         while not self._is_blocked():
             if self.source is not None:
@@ -457,7 +478,7 @@ class StageRun:
         )
 
     def close(self) -> None:
-        """Give up readers, state and sinks; what is in the store and prepared in targets stays.
+        """Give up readers, the operator and sinks; what is in the store and prepared in targets stays.
 
         All of them are closed, whatever one of them raises; that comes out in the end.
         """

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from os import environ, getpid
 from secrets import token_hex
@@ -30,6 +30,7 @@ from snapshot.host.control import ControlConnection
 from snapshot.host.crash_points import crashing
 from snapshot.host.event_loop import Background, EventLoop
 from snapshot.host.failures import kind_of, text_of, traceback_of
+from snapshot.host.heads import OpenedState, Seat, seat_of
 from snapshot.host.heartbeat import Heartbeat
 from snapshot.host.joining import Joined, Joining
 from snapshot.host.listener import Listener
@@ -49,14 +50,17 @@ from snapshot.host.messages import (
     ToWorker,
     TriggerEpoch,
 )
+from snapshot.host.opening import Opening
 from snapshot.host.purposes import ChannelOf, ControlOf, Purpose
 from snapshot.host.refusals import Refusals
+from snapshot.host.states_at_hand import StatesAtHand
 from snapshot.host.tree_files import TreeFiles
 from snapshot.ids import ChannelId
 from snapshot.program.pickling import loads, prepare
 from snapshot.program.plan import Plan
-from statebackend.ids import Attempt, Generation, Incarnation
+from statebackend.ids import Attempt, Generation, Incarnation, Uid
 from statebackend.stores.fsspec_store import open_store
+from statebackend.stores.store import BlobStore
 
 _NEVER: Final = Incarnation(Generation(0), Attempt(0))
 _REACH_DRIVER: Final = 10.0
@@ -84,11 +88,15 @@ class Worker:
         self._name = token_hex(8)
         self._loop = EventLoop()
         self._background = Background(self._loop, _THREADS, "partition")
-        self._around = Surroundings(self._loop, self._background, self._tell)
+        self._at_hand = StatesAtHand()
+        self._around = Surroundings(self._loop, self._background, self._at_hand, self._tell)
         self._control: ControlConnection[FromWorker, ToWorker] | None = None
         self._listener: Listener | None = None
         self._heartbeat: Heartbeat | None = None
         self._incarnation = _NEVER
+        self._store: tuple[str, BlobStore] | None = None
+        self._opening: Opening | None = None
+        self._opened: dict[Uid, OpenedState] = {}  # while we are joining
         self._joining: Joining | None = None
         self._attempt: PartitionAttempt | None = None
         self._channels: list[SendingChannel | ReceivingChannel | LocalChannel] = []
@@ -110,6 +118,7 @@ class Worker:
             self._let_go()
         finally:
             self._stand_down()
+            self._at_hand.close()
             if self._heartbeat is not None:
                 self._heartbeat.stop()
             self._background.close()
@@ -191,6 +200,7 @@ class Worker:
             case StandDown(incarnation):
                 if incarnation >= self._incarnation:
                     self._stand_down()
+                    self._at_hand.discard_all()
             case Leave():
                 self._stand_down()
                 self._done = True
@@ -206,25 +216,46 @@ class Worker:
             self._fail(deploy, error, FailureKind.UNUSABLE)
             return
         try:
-            store = open_store(deploy.store)
+            store = self._store_at(deploy.store)
         except Exception as error:
             self._fail(deploy, error, kind_of(error))
             return
         files = TreeFiles(store, deploy.incarnation, deploy.partition)
-        self._joining = Joining(
+        seats = {stage.uid: seat_of(stage.uid, deploy, plan, files, store) for stage in plan.stages}
+        self._opening = Opening(
             deploy,
             plan,
-            files,
-            store,
-            self._secret,
+            seats,
+            self._at_hand,
             self._loop,
             self._state_has_news,
-            partial(self._begin, deploy, plan, files),
-            self._tell,
+            self._state_opened,
+            self._state_failed,
         )
+        begin = partial(self._begin, deploy, plan, files, seats)
+        self._joining = Joining(deploy, plan, self._secret, self._loop, begin, self._tell)
         early, self._early = self._early, []
         for purpose, sock in early:
             self._on_connection(sock, purpose, "")
+
+    def _store_at(self, uri: str) -> BlobStore:
+        """It is the same for the whole job, and its connections are kept."""
+        if self._store is None or self._store[0] != uri:
+            self._store = uri, open_store(uri)
+        return self._store[1]
+
+    def _state_opened(self, uid: Uid, opened: OpenedState) -> None:
+        if self._attempt is None:
+            self._opened[uid] = opened
+        else:
+            self._attempt.opened(uid, opened)
+
+    def _state_failed(self, failed: Failed) -> None:
+        if self._attempt is None:
+            self._stand_down()
+            self._tell(failed)
+        else:
+            self._attempt.give_up(failed)
 
     def _state_has_news(self) -> None:
         """From any thread."""
@@ -238,13 +269,11 @@ class Worker:
 
     # --- an attempt ---------------------------------------------------------------------------------------------------
 
-    def _begin(self, deploy: Deploy, plan: Plan, files: TreeFiles, joined: Joined) -> None:
-        assert self._joining is not None
-        seats = self._joining.seats
+    def _begin(self, deploy: Deploy, plan: Plan, files: TreeFiles, seats: Mapping[Uid, Seat], joined: Joined) -> None:
         self._joining = None
         sending = self._sending(deploy, plan, joined)
         try:
-            attempt = PartitionAttempt(deploy, plan, files, seats, joined.states, sending, self._around)
+            attempt = PartitionAttempt(deploy, plan, files, seats, sending, self._around)
         except Exception as error:
             self._close_channels()
             for sock in joined.incoming.values():
@@ -254,6 +283,9 @@ class Worker:
         self._attempt = attempt
         attempt.connect(self._receiving(deploy, joined, attempt, sending))
         attempt.begin()
+        opened, self._opened = self._opened, {}
+        for uid, state in opened.items():
+            attempt.opened(uid, state)
         said, self._said_early = self._said_early, []
         for message in said:
             attempt.told(message)
@@ -326,10 +358,16 @@ class Worker:
             self._attempt.channel_broken(channel, reason)
 
     def _stand_down(self) -> None:
-        """Give up the attempt, or the way into one."""
+        """Give up the attempt, or the way into one; what state is open is at hand then."""
         if self._joining is not None:
             self._joining.close()
             self._joining = None
+        if self._opening is not None:
+            self._opening.close()
+            self._opening = None
+        for opened in self._opened.values():
+            self._at_hand.put(opened.state)
+        self._opened = {}
         self._said_early = []
         if self._attempt is not None:
             self._attempt.close()
