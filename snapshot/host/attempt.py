@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from resource import RUSAGE_SELF, getpagesize, getrusage
 from time import monotonic
 from traceback import print_exception
 from typing import Final
@@ -27,6 +25,7 @@ from snapshot.host.epochs_here import ChannelParts, EpochsHere
 from snapshot.host.event_loop import Background, EventLoop, Timer
 from snapshot.host.failures import is_of_state, kind_of, text_of, traceback_of
 from snapshot.host.heads import NOTHING, KeyedRun, OpenedState, Seat
+from snapshot.host.memory import memory_of_process
 from snapshot.host.messages import (
     AllEnded,
     AssignSplits,
@@ -454,7 +453,7 @@ class PartitionAttempt:
         deploy = self._deploy
         stages = {run.uid: run.figures() for run in self._stages}
         lag = max((run.source.lag for run in self._stages if run.source is not None), default=0.0)
-        memory = _memory()
+        memory = memory_of_process()
         gap = self._around.loop.take_longest_gap_ms()
         self._say(Figures(deploy.incarnation, deploy.partition, stages, memory, lag * 1000, gap))
         when = monotonic() + deploy.options.status_interval / 1000
@@ -487,11 +486,3 @@ class PartitionAttempt:
             return
         for state in states:
             self._around.at_hand.put(state)
-
-
-def _memory() -> int:
-    """What the process holds; where the kernel does not say so, the most that it ever held."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * getpagesize()
-    except OSError:
-        return getrusage(RUSAGE_SELF).ru_maxrss * 1024

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Final, Literal, Protocol
-from urllib.parse import quote
 
 from snapshot.frames import EARLIEST
+from snapshot.host.folders import open_in_folder
 from snapshot.host.messages import Deploy, Role
 from snapshot.host.options import HostOptions
 from snapshot.host.states_at_hand import StatesAtHand
@@ -21,7 +21,7 @@ from snapshot.program.operator import Closing, Cutting, Emit, KeyedOperator, Ope
 from snapshot.program.plan import Plan
 from snapshot.program.rows import Rows
 from statebackend.ids import Epoch, Partition, Uid
-from statebackend.keyed_state import FolderInUse, KeyedState, Options
+from statebackend.keyed_state import KeyedState, Options
 from statebackend.keyed_state import Operator as StateOperator
 from statebackend.keygroups import KeyGroupRange, range_of
 from statebackend.keys.types import KeyType
@@ -183,26 +183,22 @@ def _opened(
 ) -> KeyedState:
     backend: Literal["heap", "rocksdb"] = "heap" if seat.options.state_backend == "heap" else "rocksdb"
     options = Options(backend=backend, memory=seat.options.state_memory)
-    place = seat.local / quote(seat.uid, safe="")
-    other = 0
-    while True:
-        folder = place / (f"{seat.partition}" if other == 0 else f"{seat.partition}.{other}")
-        try:
-            return KeyedState(
-                declared,
-                folder,
-                seat.store,
-                seat.files.state_name,
-                seat.role.state,
-                options,
-                groups=groups,
-                wake=wake,
-                on_progress=progress,
-            )
-        except FolderInUse:
-            other += 1
-            if other == _FOLDERS:
-                raise
+
+    def opened(folder: Path, beside: Path) -> KeyedState:
+        return KeyedState(
+            declared,
+            folder,
+            seat.store,
+            seat.files.state_name,
+            seat.role.state,
+            options,
+            groups=groups,
+            wake=wake,
+            on_progress=progress,
+            beside=beside,
+        )
+
+    return open_in_folder(seat.local, seat.uid, seat.partition, opened)
 
 
 class KeyedRun:
