@@ -48,6 +48,7 @@ from snapshot.host.messages import (
     FromWorker,
     HasCommitted,
     Hello,
+    Injected,
     Leave,
     Refusal,
     Restored,
@@ -277,8 +278,8 @@ class GenerationRun:
             case Delivery():
                 if self._is_current(message.incarnation):
                     self._means.deliveries.add(message)
-            case Hello():
-                raise TypeError("a process says hello once")
+            case Hello() | Injected():
+                raise TypeError(f"{type(message).__name__} is not for the job")
             case Restored() | FirstOutput() | WantsSplit() | AllEnded() | Figures():
                 if self._is_current(message.incarnation) and self._attempt is not None:
                     self._of_attempt(self._attempt, message)

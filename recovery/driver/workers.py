@@ -16,7 +16,7 @@ from snapshot.host.event_loop import EventLoop, Timer
 from snapshot.host.heartbeat import Beats
 from snapshot.host.listener import Listener
 from snapshot.host.messages import Address, FromWorker, Hello, ToWorker
-from snapshot.host.purposes import ControlOf, HeartbeatOf, Purpose
+from snapshot.host.purposes import ChannelOf, CommandOf, ControlOf, HeartbeatOf, Purpose
 from snapshot.host.refusals import Refusals
 
 
@@ -121,7 +121,7 @@ class Workers:
                 return "there is a process of that name"
             case ControlOf() | HeartbeatOf():
                 return ""
-            case _:
+            case ChannelOf() | CommandOf():
                 return "the driver has no channels"
 
     def _connected(self, sock: socket.socket, purpose: Purpose, _peer: str) -> None:

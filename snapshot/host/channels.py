@@ -123,6 +123,11 @@ class SendingChannel:
                 self._loop.call_soon(self._flush)
         return overtaken
 
+    def reroute(self, through: Callable[[socket.socket], socket.socket]) -> None:
+        """From now on talk through the socket that this gives for ours; nothing if the connection is closed."""
+        if self._open:
+            self._sock = self._watch.reroute(through)
+
     def close(self) -> None:
         """Close the connection; what waits is dropped. May be said twice."""
         self._waiting.closed = True
@@ -250,6 +255,11 @@ class ReceivingChannel:
                 self._loop.call_soon(self._go_on)
         elif self._open:
             self._watch.reading(True)
+
+    def reroute(self, through: Callable[[socket.socket], socket.socket]) -> None:
+        """From now on talk through the socket that this gives for ours; nothing if the connection is closed."""
+        if self._open:
+            self._sock = self._watch.reroute(through)
 
     def close(self) -> None:
         """Close the connection. May be said twice."""

@@ -79,6 +79,11 @@ class ControlConnection(Generic[Sent, Received]):
         if idle:
             self._write()
 
+    def reroute(self, through: Callable[[socket.socket], socket.socket]) -> None:
+        """From now on talk through the socket that this gives for ours; nothing if the connection is closed."""
+        if not self._closed:
+            self._sock = self._watch.reroute(through)
+
     def close(self) -> None:
         """Close the connection; what was not sent is dropped, and nothing more is told."""
         if not self._closed:

@@ -77,6 +77,14 @@ class Watch:
         """Whether `on_writable` is to be called, again and again, while the kernel would take bytes."""
         self._want(self._events | selectors.EVENT_WRITE if wanted else self._events & ~selectors.EVENT_WRITE)
 
+    def reroute(self, through: Callable[[socket.socket], socket.socket]) -> socket.socket:
+        """Leave our socket to `through`, and serve the one that it gives for it in the same way; gives it on."""
+        events = self._events
+        self._want(0)
+        self._sock = through(self._sock)
+        self._want(events)
+        return self._sock
+
     def close(self) -> None:
         """Neither is called any more, not even for what has been noticed already. May be said twice."""
         self._want(0)

@@ -29,12 +29,17 @@ class Heartbeat:
         self._sock: socket.socket | None = None
         self._connecting: Connecting | None = None
         self._stopped = False
+        self._hushed_until = 0.0
         self._thread = threading.Thread(target=self._run, name=f"heartbeat-{worker}", daemon=True)
         self._thread.start()
 
     def beat_every(self, seconds: float) -> None:
         """From the next beat on."""
         self._seconds = seconds
+
+    def hush(self, seconds: float) -> None:
+        """Beat no more for so long; for faults that a person asks for."""
+        self._hushed_until = self._loop.now() + seconds
 
     def stop(self) -> None:
         """Beat no more; returns when the connection is closed."""
@@ -52,6 +57,11 @@ class Heartbeat:
         self._loop.close()
 
     def _beat(self) -> None:
+        if self._loop.now() >= self._hushed_until:
+            self._send()
+        self._loop.call_at(self._loop.now() + self._seconds, self._beat)
+
+    def _send(self) -> None:
         if self._sock is not None:
             try:
                 self._sock.send(_BEAT)
@@ -70,7 +80,6 @@ class Heartbeat:
                 lambda _: self._failed(),
                 seconds=max(1.0, self._seconds),
             )
-        self._loop.call_at(self._loop.now() + self._seconds, self._beat)
 
     def _connected(self, sock: socket.socket) -> None:
         self._connecting, self._sock = None, sock

@@ -221,6 +221,33 @@ class Figures:
     """The longest that the event loop took for one turn since the last figures."""
 
 
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """What became of an `Inject`: `problem` is empty if the process does it now, or for a kill is about to."""
+
+    number: int
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A process that stands by has done what it could with a `Follow` of epoch `heard`; it would take the next one."""
+
+    heard: Epoch
+    has: Epoch | None
+    """What it has now: that epoch if all went well. Older ones are followed no longer when their files are gone."""
+    problem: str = ""
+    """What hinders it; not that an epoch's files were removed meanwhile."""
+    took_ms: float = 0.0
+    linked_bytes: int = 0
+    """Of files that were on the machine already; as all that follows, since it stands by."""
+    downloaded_bytes: int = 0
+    cpu_ms: float = 0.0
+    """Of the whole process."""
+    memory_bytes: int = 0
+    """Of the whole process, now."""
+
+
 FromWorker = (
     Hello
     | Restored
@@ -235,6 +262,7 @@ FromWorker = (
     | Delivery
     | Refusal
     | Figures
+    | Injected
 )
 
 
@@ -332,4 +360,4 @@ class Leave:
     reason: str
 
 
-ToWorker = Deploy | TriggerEpoch | EpochIsOver | AssignSplits | Drain | StandDown | Leave
+ToWorker = Deploy | TriggerEpoch | EpochIsOver | AssignSplits | Drain | StandDown | Leave | Inject

@@ -52,7 +52,18 @@ class ChannelOf:
         return f"channel {self.channel} of {self.incarnation}"
 
 
-Purpose = ControlOf | HeartbeatOf | ChannelOf
+@dataclass(frozen=True, slots=True)
+class CommandOf:
+    """What a person, or a program in a person's place, asks the driver of a running job."""
+
+    name: str
+    """Who asks, for the log."""
+
+    def __str__(self) -> str:
+        return f"commands of {self.name}"
+
+
+Purpose = ControlOf | HeartbeatOf | ChannelOf | CommandOf
 
 
 def purpose_bytes(purpose: Purpose) -> bytes:
@@ -62,6 +73,8 @@ def purpose_bytes(purpose: Purpose) -> bytes:
             fields: list[object] = ["control", worker]
         case HeartbeatOf(worker):
             fields = ["heartbeat", worker]
+        case CommandOf(name):
+            fields = ["command", name]
         case ChannelOf(ChannelId(source, target, sender, receiver, port), Incarnation(generation, attempt)):
             fields = ["channel", source, target, sender, receiver, port, generation, attempt]
     result = json.dumps(fields).encode()
@@ -81,6 +94,8 @@ def parse_purpose(sent: bytes) -> Purpose:
             return ControlOf(worker)
         case ["heartbeat", str(worker)]:
             return HeartbeatOf(worker)
+        case ["command", str(name)]:
+            return CommandOf(name)
         case ["channel", str(source), str(target), *numbers] if len(numbers) == 5:
             sender, receiver, port, generation, attempt = (_number(number) for number in numbers)
             channel = ChannelId(Uid(source), Uid(target), Partition(sender), Partition(receiver), port)

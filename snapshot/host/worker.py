@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from os import environ, getpid
 from secrets import token_hex
@@ -30,6 +30,7 @@ from snapshot.host.control import ControlConnection
 from snapshot.host.crash_points import crashing
 from snapshot.host.event_loop import Background, EventLoop
 from snapshot.host.failures import kind_of, text_of, traceback_of
+from snapshot.host.faults import Faults, Line
 from snapshot.host.heads import OpenedState, Seat, seat_of
 from snapshot.host.heartbeat import Heartbeat
 from snapshot.host.joining import Joined, Joining
@@ -44,6 +45,7 @@ from snapshot.host.messages import (
     FailureKind,
     FromWorker,
     Hello,
+    Inject,
     Leave,
     Refusal,
     StandDown,
@@ -93,7 +95,9 @@ class Worker:
         self._control: ControlConnection[FromWorker, ToWorker] | None = None
         self._listener: Listener | None = None
         self._heartbeat: Heartbeat | None = None
+        self._faults = Faults(self._loop, self._lines, self._hush, self._take_early)
         self._incarnation = _NEVER
+        self._peers: tuple[Address, ...] = ()
         self._store: tuple[str, BlobStore] | None = None
         self._opening: Opening | None = None
         self._opened: dict[Uid, OpenedState] = {}  # while we are joining
@@ -134,6 +138,7 @@ class Worker:
             sock.close()
         if self._control is not None:
             self._control.close()
+        self._faults.close()
         self._loop.close()
 
     def _let_go(self) -> None:
@@ -174,12 +179,37 @@ class Worker:
 
     def _on_connection(self, sock: socket.socket, purpose: Purpose, _peer: str) -> None:
         assert isinstance(purpose, ChannelOf)
-        if purpose.incarnation > self._incarnation:
+        current = purpose.incarnation == self._incarnation
+        if purpose.incarnation > self._incarnation or (
+            current and self._faults.is_cut(self._peers[purpose.channel.sender])
+        ):
             self._early.append((purpose, sock))
-        elif purpose.incarnation == self._incarnation and self._joining is not None:
+        elif current and self._joining is not None:
             self._joining.accept(purpose.channel, sock)
         else:
             sock.close()
+
+    def _take_early(self) -> None:
+        early, self._early = self._early, []
+        for purpose, sock in early:
+            self._on_connection(sock, purpose, "")
+
+    def _lines(self) -> Iterator[Line]:
+        """What connects this process with others, for faults that a person asks for."""
+        if self._control is not None:
+            yield Line(None, self._control)
+        for channel in self._channels:
+            match channel:
+                case SendingChannel():
+                    yield Line(self._peers[channel.id.receiver], channel)
+                case ReceivingChannel():
+                    yield Line(self._peers[channel.id.sender], channel)
+                case LocalChannel():
+                    pass
+
+    def _hush(self, seconds: float) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.hush(seconds)
 
     def _tell(self, message: FromWorker) -> None:
         if self._control is not None:
@@ -204,10 +234,12 @@ class Worker:
             case Leave():
                 self._stand_down()
                 self._done = True
+            case Inject():
+                self._faults.inject(message, self._tell)
 
     def _deploy(self, deploy: Deploy) -> None:
         self._stand_down()
-        self._incarnation = deploy.incarnation
+        self._incarnation, self._peers = deploy.incarnation, deploy.peers
         reached(fail_points.DEPLOYED)
         try:
             plan = loads(deploy.plan)
@@ -234,9 +266,7 @@ class Worker:
         )
         begin = partial(self._begin, deploy, plan, files, seats)
         self._joining = Joining(deploy, plan, self._secret, self._loop, begin, self._tell)
-        early, self._early = self._early, []
-        for purpose, sock in early:
-            self._on_connection(sock, purpose, "")
+        self._take_early()
 
     def _store_at(self, uri: str) -> BlobStore:
         """It is the same for the whole job, and its connections are kept."""
@@ -282,6 +312,7 @@ class Worker:
             return
         self._attempt = attempt
         attempt.connect(self._receiving(deploy, joined, attempt, sending))
+        self._faults.connected(self._lines())
         attempt.begin()
         opened, self._opened = self._opened, {}
         for uid, state in opened.items():
