@@ -360,4 +360,66 @@ class Leave:
     reason: str
 
 
+# --- faults that a person asks for -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Some of a process's connections: those with the partitions that listen at `peers`, and with the driver."""
+
+    peers: frozenset[Address] | None = frozenset()
+    """None: with every other partition."""
+    driver: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Die at once, by SIGKILL; with `executor` the whole Spark executor does."""
+
+    executor: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Hang for so many milliseconds, by SIGSTOP; with `executor` the Spark executor hangs, and this process with it."""
+
+    milliseconds: int
+    executor: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """For so many milliseconds these connections carry nothing, and new ones carry nothing either; none is closed."""
+
+    links: Links
+    milliseconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class BreakInside:
+    """These connections are closed inside the next message or frame."""
+
+    links: Links
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """For so many milliseconds, what these connections carry comes later by so many milliseconds, in order."""
+
+    links: Links
+    milliseconds: int
+    by: int
+
+
+Fault = Kill | Stop | Cut | BreakInside | Delay
+
+
+@dataclass(frozen=True, slots=True)
+class Inject:
+    """Let this happen to yourself, and answer `Injected` with the same number first."""
+
+    number: int
+    fault: Fault
+
+
 ToWorker = Deploy | TriggerEpoch | EpochIsOver | AssignSplits | Drain | StandDown | Leave | Inject
