@@ -10,6 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from recovery.attached import Attached as Attached
+    from recovery.attached import CommandDeclined as CommandDeclined
+    from recovery.attached import ConnectionLost as ConnectionLost
+    from recovery.attached import attach as attach
     from recovery.driver.birth import WrongJob as WrongJob
     from recovery.driver.claim import StartRefused as StartRefused
     from recovery.driver.failures import JobFailed as JobFailed
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
     from recovery.driver.launch import LocalProcesses as LocalProcesses
     from recovery.driver.options import UnknownOption as UnknownOption
     from recovery.driver.program_fit import ProgramDoesNotFit as ProgramDoesNotFit
+    from recovery.driver.reach import JobNotRunning as JobNotRunning
+    from recovery.driver.reach import NotAllowed as NotAllowed
     from recovery.driver.spark_tasks import SparkTasks as SparkTasks
     from recovery.driver.status import RunState as RunState
     from recovery.driver.status import RunStatus as RunStatus
@@ -31,12 +37,14 @@ if TYPE_CHECKING:
     from recovery.running import run as run
 
 _HOME = {
+    "attached": ("Attached", "CommandDeclined", "ConnectionLost", "attach"),
     "driver.birth": ("WrongJob",),
     "driver.claim": ("StartRefused",),
     "driver.failures": ("JobFailed",),
     "driver.launch": ("CannotLaunch", "LocalProcesses"),
     "driver.options": ("UnknownOption",),
     "driver.program_fit": ("ProgramDoesNotFit",),
+    "driver.reach": ("JobNotRunning", "NotAllowed"),
     "driver.spark_tasks": ("SparkTasks",),
     "driver.status": ("RunState", "RunStatus"),
     "driver.tree": ("FencedOff", "JournalInDoubt"),

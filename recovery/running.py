@@ -7,8 +7,7 @@ ended the run before; everything that can be found wrong before anything starts 
 from __future__ import annotations
 
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +24,7 @@ from recovery.driver.job import JobSettings
 from recovery.driver.launch import Launcher, LocalProcesses
 from recovery.driver.options import RunOptions, check_names, coordinator_options, host_options, seconds
 from recovery.driver.progress import ProgressLine
+from recovery.driver.reach import home_of
 from recovery.driver.spark_tasks import SparkTasks
 from recovery.driver.status import RunStatus
 from recovery.passive import Passive
@@ -65,6 +65,14 @@ class Run:
     def events(self) -> tuple[AnyEvent, ...]:
         """What has happened, oldest first: the newest ten thousand; all are in `events_file`."""
         return self._driver.events.events
+
+    def listen(self, listener: Callable[[AnyEvent], object]) -> Callable[[], None]:
+        """Call it with each event from now on, until what is returned is called, which says that this is enough.
+
+        It is called in the driver's thread, and must return at once; a listener that raises is not called again, and
+        harms the job no more than that.
+        """
+        return self._driver.events.listen(listener)
 
     def batches(self, uid: str) -> Iterator[pa.RecordBatch]:
         """The rows of a `ToDriver` sink that nobody has taken yet, as they come; ends when the job does.
@@ -192,7 +200,7 @@ def run(
     birth = birth_of(store, job, options.get("max_parallelism"))
     check_parallelism(parallelism, birth.max_parallelism)
     plan = program.plan(birth.max_parallelism)
-    local = Path(options.get("local") or Path(tempfile.gettempdir()) / "epochcut" / birth.job)
+    local = Path(options.get("local") or home_of(birth.job))
     events_file = Path(options.get("events") or local / "events.jsonl")
     settings = JobSettings(
         job=birth.job,
@@ -222,6 +230,7 @@ def run(
             tuple(options.get("ports", (0,))),
             seconds(options, "start_timeout", 120.0),
             seconds(options, "stop_timeout", 10.0),
+            local.absolute(),
         ),
         Path(options["trace"]) if "trace" in options else None,
     )

@@ -17,6 +17,7 @@ ALLOWED = {
 """Which of our packages a package may import: statebackend <- snapshot <- recovery."""
 
 EDGES = {
+    "recovery/attached.py",
     "recovery/running.py",
     "snapshot/journal_store.py",
     "statebackend/backends/heap_backend.py",
@@ -78,6 +79,7 @@ WORLD = {
 """What a core must not import: Spark, storage, sockets, threads, clocks, randomness."""
 
 WORLDLY_FOLDERS = (
+    "recovery/command/",
     "recovery/driver/",
     "snapshot/host/",
     "snapshot/operators/",

@@ -213,6 +213,9 @@ class Letting:
     def reported(self, worker: str, message: FromWorker) -> None:
         pass
 
+    def commanded(self, sock: socket.socket, name: str) -> None:
+        pass
+
     def refused(self, peer: str, reason: str) -> None:
         pass
 

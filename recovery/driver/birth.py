@@ -60,6 +60,14 @@ def birth_of(store: BlobStore, name: str | None, max_parallelism: int | None) ->
     return birth
 
 
+def find_birth(store: BlobStore, uri: str) -> Birth:
+    """The job whose tree is there; `WrongJob` if there is none."""
+    try:
+        return _birth_from(store.read(JOB))
+    except BlobNotFound:
+        raise WrongJob(f"there is no job at {uri}: it has no {JOB}") from None
+
+
 def _bytes_of(birth: Birth) -> bytes:
     return json.dumps(
         {

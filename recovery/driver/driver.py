@@ -7,29 +7,35 @@ went wrong on the way there.
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
+from os import getpid
 from pathlib import Path
 from secrets import token_bytes
 from typing import Final, TextIO
 
 from recovery.driver import events as log
+from recovery.driver import reach
+from recovery.driver.command_messages import InjectFault, ShowStatus, ToCarryOut
+from recovery.driver.commands import Commands, Reply
 from recovery.driver.deliveries import Deliveries
 from recovery.driver.endings import End, EndKind
 from recovery.driver.event_log import EventLog
 from recovery.driver.failures import JobFailed
 from recovery.driver.generation import GenerationRun, Means
+from recovery.driver.injection import Injection
 from recovery.driver.job import JobSettings
 from recovery.driver.launch import Launcher
 from recovery.driver.progress import ProgressLine
 from recovery.driver.status import StatusBoard
 from recovery.driver.workers import Workers
 from snapshot.host.event_loop import Background, EventLoop
-from snapshot.host.messages import Figures, FromWorker, Hello
+from snapshot.host.messages import Figures, FromWorker, Hello, Injected
 from snapshot.trace import TraceWriter
 from statebackend.ids import Epoch
 from statebackend.stores.store import BlobStore
@@ -37,6 +43,7 @@ from statebackend.stores.store import BlobStore
 _FAREWELL: Final = 2.0
 """Seconds in which the processes hear that the job is over."""
 _PROGRESS: Final = 0.5
+_ANSWERING: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,8 @@ class DriverOptions:
     """So long the job waits for enough processes at its start; if they are too few later, it says so this often."""
     stop_timeout: float = 10.0
     """So long its processes have to end by themselves."""
+    folder: Path | None = None
+    """Where to leave how the driver is reached from other processes of its host; see `reach`."""
 
 
 class Driver:
@@ -72,6 +81,9 @@ class Driver:
         self._trace_file: TextIO | None = None
         self._loop = EventLoop()
         self._generation: GenerationRun | None = None
+        self._commands = Commands(self._loop, self.command)
+        self._injection: Injection | None = None
+        self._reach: reach.Reach | None = None
         self._outcome: End | Exception | None = None
         self._ready = threading.Event()
         self._savepoints: set[Future[Epoch]] | None = set()  # not answered yet; None when nobody would answer any more
@@ -137,6 +149,9 @@ class Driver:
         """See `generation.Observer`."""
         self.status.event(event)
         self.events.add(event)
+        if self._injection is not None:
+            self._injection.event(event)
+        self._commands.event(event)
 
     def figures(self, figures: Figures) -> None:
         """See `generation.Observer`."""
@@ -172,11 +187,35 @@ class Driver:
 
     def reported(self, worker: str, message: FromWorker) -> None:
         """See `workers.WorkerEvents`."""
-        self._the_generation.reported(worker, message)
+        if not isinstance(message, Injected):
+            self._the_generation.reported(worker, message)
+        elif self._injection is not None:
+            self._injection.said(worker, message)
+
+    def commanded(self, sock: socket.socket, name: str) -> None:
+        """See `workers.WorkerEvents`."""
+        self._commands.take(sock, name)
 
     def refused(self, peer: str, reason: str) -> None:
         """See `workers.WorkerEvents`."""
         self._the_generation.refused(peer, reason)
+
+    # --- what others ask for ------------------------------------------------------------------------------------------
+
+    def command(self, command: ToCarryOut, by: str, reply: Reply) -> None:
+        """Do what somebody asks for from another process, now or later, and answer."""
+        match command:
+            case ShowStatus():
+                reply(self.status.show())
+            case InjectFault(order):
+                assert self._injection is not None
+                self._injection.inject(order, by, reply)
+
+    def _when_answered(self, act: Callable[[], object]) -> None:
+        if self._commands.queued_bytes:
+            self._loop.call_at(self._loop.now() + _ANSWERING, lambda: self._when_answered(act))
+        else:
+            act()
 
     @property
     def _the_generation(self) -> GenerationRun:
@@ -195,8 +234,10 @@ class Driver:
                 loop, self._launcher.host, secret, self._settings.lost_after / 1000, self, self._options.ports
             )
             means = Means(loop, self._store, in_order, aside, workers, self.deliveries, self, self._open_trace())
+            self._injection = Injection(workers, self.status.show, self.event, self._when_answered)
             self._generation = GenerationRun(self._settings, means)
             self._generation.begin()
+            self._leave_reach(workers, secret)
             self._ready.set()
             processes = self._settings.parallelism + self._settings.scheme.standbys
             self._launcher.start(workers.address, secret, processes, self._trouble)
@@ -207,6 +248,20 @@ class Driver:
             self._fail(error)
         finally:
             self._wind_up(workers, in_order, aside)
+
+    def _leave_reach(self, workers: Workers, secret: bytes) -> None:
+        if self._options.folder is None:
+            return
+        try:
+            self._reach = reach.Reach(self._settings.job, workers.address, getpid(), secret)
+            reach.leave(self._options.folder, self._reach)
+        except OSError as error:
+            what = "leaving the driver's address for other processes"
+            self.event(log.Trouble(at=time.time(), what=what, reason=f"{error}; nobody can attach to the job"))
+
+    def _take_reach_away(self) -> None:
+        if self._options.folder is not None and self._reach is not None:
+            reach.take_away(self._options.folder, self._reach)
 
     def _open_trace(self) -> TraceWriter | None:
         if self._trace is None:
@@ -235,6 +290,7 @@ class Driver:
             steps.callback(self.events.close)
             steps.callback(lambda: self._progress.end(self.status.show()))
             steps.callback(loop.close)
+            steps.callback(self._commands.close)
             steps.callback(aside.close)
             steps.callback(in_order.close)
             if workers is not None:
@@ -242,7 +298,10 @@ class Driver:
             if workers is not None and self._generation is not None:
                 steps.callback(self._finish_journal, in_order)
                 steps.callback(self._stop_processes)
-                steps.callback(loop.run, lambda: workers.queued_bytes == 0, _FAREWELL)
+                steps.callback(
+                    loop.run, lambda: workers.queued_bytes == 0 and self._commands.queued_bytes == 0, _FAREWELL
+                )
+            steps.callback(self._take_reach_away)
 
     def _stop_processes(self) -> None:
         stopping = threading.Thread(target=self._stop_launcher, name="stop", daemon=True)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from io import TextIOWrapper
@@ -41,17 +43,35 @@ class EventLog:
         with self._lock:
             return tuple(self._events)
 
-    def listen(self, listener: Callable[[AnyEvent], object]) -> None:
-        """Call it with each event from now on, in the driver's thread; it must return at once."""
-        self._listeners.append(listener)
+    def listen(self, listener: Callable[[AnyEvent], object]) -> Callable[[], None]:
+        """Call it with each event from now on, in the driver's thread, until what is returned is called.
+
+        It must return at once; one that raises is not called again, and the error is printed.
+        """
+
+        def enough() -> None:
+            with self._lock:
+                if listener in self._listeners:
+                    self._listeners.remove(listener)
+
+        with self._lock:
+            self._listeners.append(listener)
+        return enough
 
     def add(self, event: AnyEvent) -> None:
         """One more thing has happened."""
         with self._lock:
             self._events.append(event)
             self._write(event)
-        for listener in self._listeners:
-            listener(event)
+            listeners = tuple(self._listeners)
+        for listener in listeners:
+            try:
+                listener(event)
+            except Exception:
+                with self._lock:
+                    self._listeners.remove(listener)
+                with suppress(OSError, ValueError):  # a terminal that is gone takes no word
+                    traceback.print_exc()
 
     def close(self) -> None:
         """Nothing follows."""

@@ -228,6 +228,17 @@ class Trouble(Event):
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultInjected(Event):
+    """Somebody asked for a fault, and the process that it is about was told so."""
+
+    order: str
+    worker: str | None
+    """The process; None if it is the driver."""
+    partition: Partition | None
+    by: str
+
+
 AnyEvent = (
     Claimed
     | Finished
@@ -247,4 +258,5 @@ AnyEvent = (
     | EpochCommitted
     | EpochsRemoved
     | Trouble
+    | FaultInjected
 )

@@ -32,6 +32,9 @@ class WorkerEvents(Protocol):
     def reported(self, worker: str, message: FromWorker) -> None:
         """A process has something to say."""
 
+    def commanded(self, sock: socket.socket, name: str) -> None:
+        """Somebody of this name has proved the secret, and wants to say what the job is to do."""
+
     def refused(self, peer: str, reason: str) -> None:
         """Somebody was turned away at the driver's port, or several were (see `Refusals`)."""
 
@@ -119,9 +122,9 @@ class Workers:
         match purpose:
             case ControlOf(worker) if worker in self._workers:
                 return "there is a process of that name"
-            case ControlOf() | HeartbeatOf():
+            case ControlOf() | HeartbeatOf() | CommandOf():
                 return ""
-            case ChannelOf() | CommandOf():
+            case ChannelOf():
                 return "the driver has no channels"
 
     def _connected(self, sock: socket.socket, purpose: Purpose, _peer: str) -> None:
@@ -141,7 +144,9 @@ class Workers:
                 self._workers[name] = worker
             case HeartbeatOf(name):
                 self._take_beats(name, Beats(self._loop, sock, lambda: self._beat(name), lambda: self._silent(name)))
-            case _:
+            case CommandOf(name):
+                self._events.commanded(sock, name)
+            case ChannelOf():
                 sock.close()
 
     def _take_beats(self, name: str, beats: Beats) -> None:

@@ -1,0 +1,224 @@
+"""Talking to a job that runs in another process of this host: how it stands, what happens in it, and what it is to do.
+
+What always holds: only who may read the driver's file gets in; everything that is asked is answered, or an exception
+says why it was not. A job that ends, or whose driver dies, ends the connection and nothing else.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, TypeVar, cast
+
+from recovery.driver.birth import find_birth
+from recovery.driver.command_messages import (
+    Answered,
+    AnyCommand,
+    Asked,
+    Command,
+    Declined,
+    FollowEvents,
+    FromDriver,
+    InjectFault,
+    ShowStatus,
+    Told,
+)
+from recovery.driver.events import AnyEvent, Finished, GaveUp, Stopped
+from recovery.driver.reach import FILE, JobNotRunning, NotAllowed, Reach, home_of, read
+from recovery.driver.status import RunStatus
+from recovery.inject.orders import Order
+from recovery.inject.report import Injected
+from snapshot.host.connector import Connecting
+from snapshot.host.control import ControlConnection
+from snapshot.host.event_loop import EventLoop
+from snapshot.host.purposes import CommandOf
+from statebackend.stores.fsspec_store import open_store
+
+_PATIENCE: Final = 10.0
+
+Answer = TypeVar("Answer")
+
+
+class CommandDeclined(Exception):
+    """The job cannot do what was asked; the message is its reason."""
+
+
+class ConnectionLost(Exception):
+    """The job's driver has ended, or is gone, or does not answer; the message says what is known."""
+
+
+class Attached:
+    """A job that runs elsewhere. One thread uses it; as a context manager it is closed at the end of the block."""
+
+    def __init__(self, folder: Path, reach: Reach, timeout: float) -> None:
+        self.folder = folder
+        self.job = reach.job
+        self.pid = reach.pid
+        self._timeout = timeout
+        self._loop = EventLoop()
+        self._sock: socket.socket | None = None
+        self._lost = ""
+        self._last = 0
+        self._answers: dict[int, Answered | Declined] = {}
+        self._events: deque[AnyEvent] = deque()
+        self._following = False
+        self._over: AnyEvent | None = None
+        self._connection: ControlConnection[Asked, FromDriver] | None = None
+        try:
+            self._connect(reach)
+        except BaseException:
+            self._loop.close()
+            raise
+
+    def status(self) -> RunStatus:
+        """How it stands now."""
+        return self.ask(ShowStatus())
+
+    def inject(self, order: Order) -> Injected:
+        """Let a fault happen now, and say to whom it did, and when. `CommandDeclined` if it cannot."""
+        return self.ask(InjectFault(order))
+
+    def follow(self) -> None:
+        """Begin to take events in, for `next_event`; nothing if it was said before."""
+        if not self._following:
+            self._following = True
+            self.ask(FollowEvents())
+
+    def next_event(self, timeout: float | None = None) -> AnyEvent | None:
+        """The next event since `follow`; None if there is none in so many seconds, `ConnectionLost` behind the last."""
+        self.follow()
+        self._loop.run(lambda: bool(self._events or self._lost), timeout)
+        if self._events:
+            return self._events.popleft()
+        if self._lost:
+            raise ConnectionLost(self._lost)
+        return None
+
+    def events(self) -> Iterator[AnyEvent]:
+        """What happens from now on, as it does; ends when the job does, or with `ConnectionLost` if its driver died."""
+        self.follow()
+        while True:
+            try:
+                event = self.next_event()
+            except ConnectionLost:
+                if self._over is None:
+                    raise
+                return
+            if event is not None:
+                yield event
+
+    def ask(self, command: Command[Answer]) -> Answer:
+        """Ask for something, and wait for the answer. `CommandDeclined` or `ConnectionLost` if there is none."""
+        if self._connection is None or self._lost:
+            raise ConnectionLost(self._lost or "it is closed")
+        self._last += 1
+        number = self._last
+        self._connection.send(Asked(number, cast("AnyCommand", command)))
+        if not self._loop.run(lambda: number in self._answers or bool(self._lost), self._timeout):
+            raise ConnectionLost(f"the driver of {self.job} (process {self.pid}) gave no answer in {self._timeout:g} s")
+        match self._answers.pop(number, None):
+            case Answered(_, answer):
+                return cast("Answer", answer)
+            case Declined(_, reason):
+                raise CommandDeclined(reason)
+            case None:
+                raise ConnectionLost(self._lost)
+
+    def close(self) -> None:
+        """Let the job alone. May be said twice."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+            self._loop.close()
+
+    def __enter__(self) -> Attached:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _connect(self, reach: Reach) -> None:
+        def connected(sock: socket.socket) -> None:
+            self._sock = sock
+
+        def failed(reason: str) -> None:
+            self._lost = reason
+
+        purpose = CommandOf(f"{_user()} (process {os.getpid()})")
+        if not _is_alive(reach.pid):
+            raise JobNotRunning(_gone(self.folder, reach, "there is no such process any more"))
+        connecting = Connecting(
+            self._loop, reach.address, reach.secret, purpose, connected, failed, seconds=self._timeout
+        )
+        try:
+            self._loop.run(lambda: self._sock is not None or bool(self._lost))
+        finally:
+            connecting.cancel()
+        if self._sock is None:
+            if "secret" in self._lost:
+                raise NotAllowed(f"{self._lost}: whoever listens there is not the driver that wrote {FILE}")
+            raise JobNotRunning(_gone(self.folder, reach, self._lost))
+        self._connection = ControlConnection(self._loop, self._sock, self._heard, self._closed)
+
+    def _heard(self, message: FromDriver) -> None:
+        match message:
+            case Told(event):
+                self._events.append(event)
+                if isinstance(event, Finished | Stopped | GaveUp):
+                    self._over = event
+            case Answered() | Declined():
+                self._answers[message.number] = message
+
+    def _closed(self, reason: str) -> None:
+        over = "" if self._over is None else ": the job is over"
+        self._lost = f"the driver of {self.job} (process {self.pid}) has ended{over}; {reason}"
+
+
+def attach(
+    checkpoints: str | Path | None = None, *, job_folder: str | Path | None = None, timeout: float = _PATIENCE
+) -> Attached:
+    """Reach the job that runs on this host with this folder or URI of checkpoints, or with this folder for its files.
+
+    The latter is the option `local` of `recovery.run`; it is needed only if that was given. `timeout` is how many
+    seconds anything may take. `JobNotRunning` if there is no such job, or none that runs; `NotAllowed` if this user
+    may not speak to it; `WrongJob` if there is no job at all at the checkpoints.
+    """
+    if job_folder is not None:
+        folder = Path(job_folder)
+    elif checkpoints is not None:
+        uri = str(checkpoints)
+        folder = home_of(find_birth(open_store(uri), uri).job)
+    else:
+        raise ValueError("which job? give its checkpoints, or the folder for its files")
+    return Attached(folder, read(folder), timeout)
+
+
+def _gone(folder: Path, reach: Reach, why: str) -> str:
+    return (
+        f"job {reach.job} does not run on this host: the driver (process {reach.pid}) that left {folder / FILE} is "
+        f"gone; {why}"
+    )
+
+
+def _is_alive(pid: int) -> bool:
+    with suppress(PermissionError):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+    return True
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return "somebody"

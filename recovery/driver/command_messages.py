@@ -1,0 +1,82 @@
+"""What is asked of the driver of a running job, and what it answers, over a connection that has proved the secret.
+
+What always holds: everything that is asked is answered once, with a value of the type that its command names, or with
+the reason why not; answers may come in another order than what was asked.
+
+A new command is a class here, a case in `driver.Driver.command`, and a method of `attached.Attached`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from recovery.driver.events import AnyEvent
+from recovery.driver.status import RunStatus
+from recovery.inject.orders import Order
+from recovery.inject.report import Injected
+
+Answer = TypeVar("Answer")
+
+
+class Command(Generic[Answer]):
+    """Something that is asked; `Answer` is what is answered."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShowStatus(Command[RunStatus]):
+    """How does the job stand?"""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowEvents(Command[None]):
+    """Tell of everything that happens from now on, as `Told`."""
+
+
+@dataclass(frozen=True, slots=True)
+class InjectFault(Command[Injected]):
+    """Bring a fault about at once. A driver that is to be killed answers first."""
+
+    order: Order
+
+
+ToCarryOut = ShowStatus | InjectFault
+"""What the driver does with the job."""
+
+AnyCommand = ToCarryOut | FollowEvents
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A command on its way to the driver."""
+
+    number: int
+    command: AnyCommand
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What was asked with this number is done."""
+
+    number: int
+    answer: object
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """What was asked with this number is not done, and why."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Something has happened in the job."""
+
+    event: AnyEvent
+
+
+FromDriver = Answered | Declined | Told

@@ -1,0 +1,111 @@
+"""How a running job is reached from another process of its driver's host: a file with its address and its secret.
+
+What always holds: the file is in the job's folder on the driver's host, never in its tree, and nobody but its owner can
+read it; it is there whole or not at all. A driver that ends takes its own file away; one that is killed leaves it, and
+whoever tries it finds nobody there. What a file of somebody else says is not believed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from secrets import token_hex
+from typing import Final
+
+from snapshot.host.messages import Address
+from snapshot.ids import JobId
+
+FILE: Final = "driver.json"
+_FORMAT: Final = "epochcut.driver"
+_VERSION: Final = 1
+_MOST: Final = 64 << 10
+
+
+class JobNotRunning(Exception):
+    """No driver of the job runs on this host; the message says where it was looked for, and what was found."""
+
+
+class NotAllowed(Exception):
+    """The job runs, or has run, and this user may not speak to it; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Where the driver of a job listens, and what proves that one may speak to it."""
+
+    job: JobId
+    address: Address
+    pid: int
+    secret: bytes = field(repr=False)
+
+
+def home_of(job: JobId) -> Path:
+    """The folder of a job's files on a host, unless it was started with another one."""
+    return Path(tempfile.gettempdir()) / "epochcut" / job
+
+
+def leave(folder: Path, reach: Reach) -> None:
+    """Write the file, in place of one that there may be. `OSError` if the folder does not take it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {"format": _FORMAT, "version": _VERSION, **asdict(reach), "secret": reach.secret.hex()}
+    fresh = folder / f".{FILE}-{token_hex(8)}"
+    try:
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(content, file)
+        fresh.replace(folder / FILE)
+    except OSError:
+        with suppress(OSError):
+            fresh.unlink()
+        raise
+
+
+def read(folder: Path) -> Reach:
+    """What the last driver left there; `JobNotRunning` if there is nothing, `NotAllowed` if it is not for us."""
+    path = folder / FILE
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        raise JobNotRunning(
+            f"no driver runs with the folder {folder}: there is no {FILE} in it; run this on the driver's host, and "
+            "say --job-folder if the job was started with another folder (its option `local`)"
+        ) from None
+    except OSError as error:
+        raise NotAllowed(f"{path} cannot be read: {error.strerror}") from error
+    with os.fdopen(descriptor, encoding="utf-8") as file:
+        found = os.fstat(descriptor)
+        if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise NotAllowed(f"{path} is not ours alone: it must belong to this user, and be closed to all others")
+        return _parsed(path, file.read(_MOST))
+
+
+def take_away(folder: Path, reach: Reach) -> None:
+    """Remove the file, if it is still the one of this driver."""
+    with suppress(OSError, JobNotRunning, NotAllowed):
+        if read(folder).secret == reach.secret:
+            (folder / FILE).unlink()
+
+
+def _parsed(path: Path, text: str) -> Reach:
+    try:
+        found: object = json.loads(text)
+        match found:
+            case {
+                "format": "epochcut.driver",
+                "version": 1,
+                "job": str(job),
+                "address": {"host": str(host), "port": int(port)},
+                "pid": int(pid),
+                "secret": str(secret),
+            }:
+                return Reach(JobId(job), Address(host, port), pid, bytes.fromhex(secret))
+            case {"format": "epochcut.driver", "version": int(version)}:
+                raise JobNotRunning(f"{path} is of version {version}; the job runs with another version of epochcut")
+            case _:
+                pass
+    except ValueError:
+        pass
+    raise JobNotRunning(f"{path} is damaged, so the job's driver cannot be reached; is the disk full?")

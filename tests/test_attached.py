@@ -1,0 +1,251 @@
+"""A running job is spoken to from outside: it tells how it stands and what happens, and has faults brought about."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import recovery
+from recovery.driver import reach
+from recovery.driver.events import (
+    EpochCommitted,
+    EpochCompleted,
+    FaultInjected,
+    Recovered,
+    Running,
+    Stopped,
+    WorkerJoined,
+    WorkerLost,
+)
+from recovery.inject.orders import Kind, Order
+from recovery.inject.targets import ExecutorOf, LinkBetween, StandbyAt, WorkerOf
+from snapshot.host.messages import Address
+from snapshot.ids import JobId
+from statebackend.ids import Partition
+from tests.endless_job import PATIENCE, start, wait_for, wait_until_all_run
+
+ONE = WorkerOf(Partition(1))
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[recovery.Run]:
+    run = start(tmp_path)
+    try:
+        yield run
+    finally:
+        run.cancel()
+
+
+@pytest.fixture
+def attached(job: recovery.Run, tmp_path: Path) -> Iterator[recovery.Attached]:
+    with recovery.attach(job_folder=tmp_path / "local") as attached:
+        wait_until_all_run(attached)
+        yield attached
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.mark.timeout(180)
+def test_each_kind_of_fault_happens_and_the_job_goes_on(attached: recovery.Attached) -> None:
+    killed = attached.inject(Order(Kind.KILL, ONE))
+    assert killed.partition == 1
+    assert killed.complete is not None
+    assert killed.since_complete_ms is not None
+    lost = wait_for(attached, WorkerLost)
+    assert isinstance(lost, WorkerLost)
+    assert lost.worker == killed.worker
+    wait_for(attached, Recovered)
+
+    while None not in attached.status().workers.values():
+        wait_for(attached, WorkerJoined)
+    assert attached.inject(Order(Kind.KILL, StandbyAt(0))).partition is None
+
+    stopped = attached.inject(Order(Kind.STOP, ONE, lasting=300))
+    while state_of(stopped.pid) != "T":
+        attached.next_event(0.01)
+    while state_of(stopped.pid) == "T":
+        attached.next_event(0.01)
+    wait_for(attached, EpochCompleted)
+
+    attached.inject(Order(Kind.DELAY, LinkBetween(Partition(0), Partition(1)), lasting=500, by=40))
+    wait_for(attached, EpochCompleted)
+
+    attached.inject(Order(Kind.CUT, LinkBetween(Partition(0), Partition(1)), lasting=400))
+    wait_for(attached, EpochCommitted)
+
+    attached.inject(Order(Kind.BREAK, LinkBetween(Partition(0), Partition(1))))
+    recovered = wait_for(attached, Recovered)
+    assert isinstance(recovered, Recovered)
+    assert recovered.marks.first_output is not None
+    wait_for(attached, EpochCompleted)
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_that_is_cut_off_is_lost_and_what_it_says_afterwards_is_not_heard(tmp_path: Path) -> None:
+    run = start(tmp_path, lost_after="1s")
+    try:
+        with recovery.attach(tmp_path / "tree", job_folder=tmp_path / "local") as attached:
+            wait_until_all_run(attached)
+            cut = attached.inject(Order(Kind.CUT, ONE, lasting=2500))
+            lost = wait_for(attached, WorkerLost)
+            assert isinstance(lost, WorkerLost)
+            assert lost.worker == cut.worker
+            assert "no sign of life" in lost.reason
+            wait_for(attached, Running)
+            os.kill(cut.pid, 0)  # it does not know yet
+            while True:  # now it does, and has made room for another
+                joined = wait_for(attached, WorkerJoined)
+                assert isinstance(joined, WorkerJoined)
+                if joined.pid != cut.pid:
+                    break
+            wait_for(attached, EpochCommitted)
+    finally:
+        run.cancel()
+
+
+@pytest.mark.timeout(120)
+def test_what_cannot_happen_is_declined_with_the_reason(attached: recovery.Attached) -> None:
+    for order, reason in (
+        (Order(Kind.KILL, WorkerOf(Partition(7))), "there is no partition 7; the job has partitions 0 to 1"),
+        (Order(Kind.KILL, StandbyAt(3)), "there is no standby 3: 1 stand by"),
+        (Order(Kind.KILL, ExecutorOf(Partition(0))), "not in a Spark executor of its own"),
+        (Order(Kind.CUT, LinkBetween(Partition(0), Partition(5)), lasting=5), "there is no partition 5"),
+    ):
+        with pytest.raises(recovery.CommandDeclined, match=reason):
+            attached.inject(order)
+    assert attached.status().restarts == 0
+
+
+@pytest.mark.timeout(120)
+def test_a_run_tells_its_listeners_until_they_have_enough(
+    job: recovery.Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heard: list[str] = []
+    broken: list[str] = []
+
+    def break_at_once(event: object) -> None:
+        broken.append(type(event).__name__)
+        raise ValueError("a listener's own mistake")
+
+    job.listen(break_at_once)
+    enough = job.listen(lambda event: heard.append(type(event).__name__))
+    with recovery.attach(job_folder=Path(job.events_file).parent) as attached:
+        wait_for(attached, EpochCompleted)
+        enough()
+        count = len(heard)
+        wait_for(attached, EpochCompleted)
+    assert "EpochTriggered" in heard
+    assert len(heard) in (count, count + 1)
+    assert len(broken) == 1
+    assert "a listener's own mistake" in capsys.readouterr().err
+
+
+@pytest.mark.timeout(120)
+def test_events_end_when_the_job_does_and_its_file_is_gone(tmp_path: Path) -> None:
+    run = start(tmp_path, standbys=0)
+    file = tmp_path / "local" / reach.FILE
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    with recovery.attach(job_folder=tmp_path / "local") as attached:
+        wait_for(attached, EpochCompleted)
+        attached.inject(Order(Kind.STOP, ONE, lasting=50))
+        run.cancel()
+        events = list(attached.events())
+    assert isinstance(events[-1], Stopped)
+    assert any(isinstance(event, FaultInjected) for event in events)
+    assert not file.exists()
+    with pytest.raises(recovery.JobNotRunning, match="no driver runs with the folder"):
+        recovery.attach(job_folder=tmp_path / "local")
+
+
+# --- without a job
+
+
+NOWHERE = Address("127.0.0.1", 1)
+
+
+def left(folder: Path, address: Address = NOWHERE, pid: int = 0) -> Path:
+    reach.leave(folder, reach.Reach(JobId("job-1"), address, pid or os.getpid(), b"s" * 32))
+    return folder / reach.FILE
+
+
+def test_what_was_left_is_read_and_only_its_own_driver_takes_it_away(tmp_path: Path) -> None:
+    left(tmp_path)
+    mine = reach.read(tmp_path)
+    assert mine == reach.Reach(JobId("job-1"), NOWHERE, os.getpid(), b"s" * 32)
+    assert "sss" not in repr(mine)
+    reach.take_away(tmp_path, reach.Reach(mine.job, mine.address, mine.pid, b"t" * 32))
+    assert reach.read(tmp_path) == mine
+    reach.take_away(tmp_path, mine)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_others_could_have_written_or_read_is_not_believed(tmp_path: Path) -> None:
+    file = left(tmp_path)
+    file.chmod(0o640)
+    with pytest.raises(recovery.NotAllowed, match="not ours alone"):
+        reach.read(tmp_path)
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(recovery.NotAllowed, match="cannot be read"):
+        reach.read(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "epochcut.driver", "version": 1}', "\x00"])
+def test_a_damaged_file_is_no_running_job(tmp_path: Path, text: str) -> None:
+    left(tmp_path).write_text(text)
+    with pytest.raises(recovery.JobNotRunning, match="damaged"):
+        reach.read(tmp_path)
+
+
+def test_a_file_of_another_version_says_so(tmp_path: Path) -> None:
+    file = left(tmp_path)
+    file.write_text(json.dumps({**json.loads(file.read_text()), "version": 2}))
+    with pytest.raises(recovery.JobNotRunning, match="of version 2"):
+        reach.read(tmp_path)
+
+
+def test_a_driver_that_was_killed_is_found_to_be_gone(tmp_path: Path) -> None:
+    dead = os.fork()
+    if not dead:
+        os._exit(0)
+    os.waitpid(dead, 0)
+    left(tmp_path, pid=dead)
+    with pytest.raises(recovery.JobNotRunning, match="there is no such process any more"):
+        recovery.attach(job_folder=tmp_path)
+
+
+def test_a_process_that_has_the_pid_of_a_dead_driver_is_not_taken_for_it(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()
+    left(tmp_path, Address(host, port))
+    with pytest.raises(recovery.JobNotRunning, match="Connection refused"):
+        recovery.attach(job_folder=tmp_path, timeout=0.3)
+
+
+@pytest.mark.timeout(120)
+def test_a_wrong_secret_does_not_get_in(job: recovery.Run) -> None:
+    folder = Path(job.events_file).parent
+    right = reach.read(folder)
+    try:
+        left(folder, right.address)
+        with pytest.raises(recovery.NotAllowed, match="secret"):
+            recovery.attach(job_folder=folder)
+    finally:
+        reach.leave(folder, right)
+    with recovery.attach(job_folder=folder, timeout=PATIENCE) as attached:
+        assert attached.status().job == right.job
+
+
+def test_without_checkpoints_there_is_no_job(tmp_path: Path) -> None:
+    with pytest.raises(recovery.WrongJob, match="there is no job at"):
+        recovery.attach(tmp_path)
+    with pytest.raises(ValueError, match="which job"):
+        recovery.attach()
