@@ -97,8 +97,22 @@ class Deployed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRestored(Event):
+    """A partition has its state; those that need none, or have theirs, give rows before the last one has."""
+
+    incarnation: Incarnation
+    partition: Partition
+    in_place: bool
+    """It has keyed state, and all of that was open in its process already and was rewound."""
+    downloaded_ms: float
+    """From the deployment until all files were there, in the process's own time; nothing if it was in place."""
+    opened_ms: float
+    """From then until the state could be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Running(Event):
-    """All partitions are restored, and rows flow."""
+    """All partitions are restored, and epochs are triggered again."""
 
     incarnation: Incarnation
 
@@ -248,6 +262,7 @@ AnyEvent = (
     | WorkerLost
     | PeerRefused
     | Deployed
+    | PartitionRestored
     | Running
     | AttemptFailed
     | Recovered

@@ -290,6 +290,7 @@ class GenerationRun:
         match message:
             case Restored(_, partition, downloaded_ms):
                 self._clock.restored(self._now_ms(), downloaded_ms)
+                self._note_restored(message)
                 if attempt.restored(partition):
                     self._all_restored(attempt)
             case FirstOutput():
@@ -304,6 +305,18 @@ class GenerationRun:
                 self._clock.lag(self._now_ms(), partition, lag)
                 self._note_recovery()
                 self._means.observer.figures(message)
+
+    def _note_restored(self, restored: Restored) -> None:
+        self._note(
+            log.PartitionRestored(
+                at=time.time(),
+                incarnation=restored.incarnation,
+                partition=restored.partition,
+                in_place=restored.in_place,
+                downloaded_ms=restored.downloaded_ms,
+                opened_ms=restored.opened_ms,
+            )
+        )
 
     def _all_restored(self, attempt: AttemptRun) -> None:
         attempt.started()
