@@ -28,6 +28,7 @@ import recovery
 from recovery.driver.events import Marks, Recovered, WorkerJoined
 from recovery.driver.status import RunState
 from snapshot import Program, ToFiles
+from snapshot.host.options import Following
 from snapshot.program.sink import Sink
 from statebackend.ids import Uid
 from tests.bench import w3
@@ -45,6 +46,8 @@ _LOOK: Final = 0.005
 _PATIENCE: Final = 120.0
 _SEED: Final = 4
 _MICRO: Final = 1_000_000
+_START: Final = 10.0
+"""Seconds until a job certainly has been through its first epochs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,13 @@ def program(sizes: Sizes, sink: Sink, count: int | None = None) -> Program:
 
 @contextmanager
 def job(
-    sizes: Sizes, sink: Sink, spark: SparkSession | None, folder: Path, standbys: int = 0, count: int | None = None
+    sizes: Sizes,
+    sink: Sink,
+    spark: SparkSession | None,
+    folder: Path,
+    standbys: int = 0,
+    count: int | None = None,
+    following: Following = Following.OPEN,
 ) -> Iterator[recovery.Run]:
     """The job, with all keys in its state and some epochs behind it; stopped at the end, unless it has ended."""
     run = recovery.run(
@@ -82,7 +91,7 @@ def job(
         checkpoints=folder / "checkpoints",
         every=sizes.every,
         parallelism=PARALLELISM,
-        scheme=recovery.Passive(standbys=standbys, restarts=recovery.RestartRate(times=1000)),
+        scheme=recovery.Passive(standbys=standbys, following=following, restarts=recovery.FailureRate(failures=1000)),
         local=folder / "local",
         state_memory=STATE_MEMORY,
         progress=False,
@@ -251,7 +260,7 @@ def _newest(sink: Path) -> int:
 def lost_and_twice(sizes: Sizes, spark: SparkSession | None, standbys: int) -> tuple[int, int]:
     """Run the job to its end with the exactly-once sink for files, kill in it, and count."""
     random = Random(_SEED)
-    count = int(sizes.rate * sizes.kills * (sizes.pause + 1.0))
+    count = int(sizes.rate * (sizes.kills * (sizes.pause + 1.0) + _START))
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
         files = folder / "files"
