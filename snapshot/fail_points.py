@@ -11,6 +11,8 @@ from statebackend import fail_points
 from statebackend.fail_points import reached as reached
 
 DEPLOYED: Final = "deployed"
+BEFORE_REWIND: Final = "before state is rewound"
+REWOUND: Final = "state rewound"
 JOINED: Final = "joined"
 RESTORED_TOLD: Final = "restored told"
 IN_FLIGHT_TAKEN_BACK: Final = "in-flight data taken back"
@@ -32,6 +34,8 @@ OUTPUT_ENDED: Final = "output ended"
 
 PARTITION_POINTS: Final = (
     DEPLOYED,
+    BEFORE_REWIND,
+    REWOUND,
     JOINED,
     RESTORED_TOLD,
     IN_FLIGHT_TAKEN_BACK,

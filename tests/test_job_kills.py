@@ -72,6 +72,9 @@ def test_in_flight_data_of_a_slow_partition_is_processed_once_by_a_job_of_anothe
 ELSEWHERE = (of_state.RUN_BEGUN, of_state.SNAPSHOT_COMPLETED, of_state.SNAPSHOTS_REMOVED, of_state.GARBAGE_DELETED)
 """Points of state that is used without a job: `test_state_kills` crashes there."""
 
+IN_PLACE = (fail_points.BEFORE_REWIND, fail_points.REWOUND)
+"""Points that those come to whom a failure of another one leaves alive: `test_rollback_in_place` crashes there."""
+
 REWRITING = (of_state.BASE_LINKED, of_state.BASE_WRITTEN, of_state.BASE_UPLOADED)
 """Points that come when much of a large state has changed."""
 
@@ -92,7 +95,7 @@ ENDING = (fail_points.OUTPUT_ENDED,)
 CUTTING = tuple(
     point
     for point in (*of_state.POINTS, *fail_points.PARTITION_POINTS)
-    if point not in (*ELSEWHERE, *REWRITING, *RETURNING, *ENDING)
+    if point not in (*ELSEWHERE, *IN_PLACE, *REWRITING, *RETURNING, *ENDING)
 )
 """Points that come with every epoch, or with every few."""
 
@@ -228,6 +231,6 @@ def test_a_crash_that_has_been_does_not_come_again(tmp_path: Path) -> None:
 
 
 def test_every_point_of_a_job_is_crashed_at_in_one_of_these_tests() -> None:
-    covered = (*ELSEWHERE, *REWRITING, *RETURNING, *ENDING, *CUTTING, *fail_points.DRIVER_POINTS)
+    covered = (*ELSEWHERE, *IN_PLACE, *REWRITING, *RETURNING, *ENDING, *CUTTING, *fail_points.DRIVER_POINTS)
     assert sorted(covered) == sorted(fail_points.POINTS)
     assert len(set(fail_points.POINTS)) == len(fail_points.POINTS)

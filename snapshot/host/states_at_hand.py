@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Iterable
 from traceback import print_exception
 
+from snapshot import fail_points
+from snapshot.fail_points import reached
 from statebackend.files import FileSet
 from statebackend.ids import Epoch, Uid
 from statebackend.keyed_state import KeyedState
@@ -44,7 +46,9 @@ class StatesAtHand:
         if state is None:
             return None
         try:
+            reached(fail_points.BEFORE_REWIND)
             if epoch is not None and files is not None and state.rewind(epoch, files, names):
+                reached(fail_points.REWOUND)
                 return state
         except Exception as error:  # it is opened from its files then, which tells whether those are at fault
             print_exception(error)

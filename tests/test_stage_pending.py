@@ -1,0 +1,177 @@
+"""A stage whose keyed state is still being opened: what comes waits, within bounds, and is processed in its order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from snapshot.frames import LATEST, End, Marker, MarkerMode, Watermark
+from snapshot.host.channel_state import stored
+from snapshot.host.heads import Seat, open_state
+from snapshot.host.messages import Role
+from snapshot.host.options import HostOptions
+from snapshot.host.stage_run import StageRun
+from snapshot.host.states_at_hand import StatesAtHand
+from snapshot.host.tree_files import TreeFiles
+from snapshot.program.operator import Input, Operator, OperatorContext
+from snapshot.program.plan import KeyedHead, Stage, ToEdge
+from snapshot.program.rows import Rows
+from statebackend.files import FileSet
+from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Uid
+from statebackend.keyed_state import KeyedState
+from statebackend.keygroups import range_of
+from statebackend.states.declarations import Declaration
+from statebackend.stores.memory_store import MemoryStore
+from tests.test_stage_run import (
+    FAR,
+    FIRST,
+    IN,
+    OUT,
+    OWN,
+    SCHEMA,
+    A,
+    Reports,
+    Valve,
+    Wire,
+    number,
+)
+
+
+class Echo:
+    """An operator that gives what it takes."""
+
+    def __init__(self, context: OperatorContext) -> None:
+        self._emit = context.emit
+
+    def rows(self, input: int, rows: Rows) -> None:
+        self._emit(rows)
+
+    def watermark(self, timestamp: int) -> None:
+        pass
+
+    def wakes_at(self) -> int | None:
+        return None
+
+    def wake(self, now: int) -> None:
+        pass
+
+    def broadcast(self) -> bytes | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Echoes:
+    """The operator as it stands in a plan."""
+
+    label: str = "echo"
+    inputs: tuple[Input, ...] = (Input(SCHEMA, ("n",), timed=False),)
+    output: pa.Schema = SCHEMA
+    timed: bool = False
+
+    @property
+    def states(self) -> Mapping[str, Declaration[Any]]:
+        return {}
+
+    @property
+    def sides(self) -> Mapping[str, pa.Schema]:
+        return {}
+
+    def check(self) -> Sequence[str]:
+        return ()
+
+    def open(self, context: OperatorContext) -> Operator:
+        return Echo(context)
+
+
+class Held:
+    """A keyed stage with one sender and one receiver, before its state is there; two rows were in flight to it."""
+
+    def __init__(self, folder: Path, **options: int) -> None:
+        store = MemoryStore(token_hex(8))
+        files = TreeFiles(store, Incarnation(Generation(1), Attempt(1)), OWN)
+        in_flight = stored({A: [number(1), number(2)]}, files, inline=1 << 20)
+        groups = range_of(OWN, 1, 128)
+        role = Role(FileSet(groups), watermark=Watermark(5), channels=in_flight)
+        chosen = HostOptions(batch_rows=1, state_backend="heap", **options)
+        seat = Seat(Uid("stage"), OWN, 1, 128, role, chosen, store, files, folder)
+        self.state: KeyedState = open_state(Echoes(), seat, None, StatesAtHand(), lambda: None).state
+        stage = Stage(Uid("stage"), KeyedHead(Echoes()), (IN,), {None: (ToEdge(OUT),)})
+        self.out = Wire(OUT.channel(OWN, OWN))
+        self.reports = Reports()
+        self.run = StageRun(stage, seat, FIRST, {self.out.id: self.out}, {}, self.reports, lambda: None, Attempt(2))
+        self.valve = Valve()
+        self.run.connect({A: self.valve})
+        self.run.begin()
+
+    def open(self) -> None:
+        self.run.open(self.state)
+
+    def work(self) -> None:
+        while self.run.work(FAR):
+            pass
+        self.run.flush()
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Held]:
+    held = Held(tmp_path, input_buffer=4 * number(0).size)
+    yield held
+    held.run.close()
+    held.state.close()
+
+
+def test_what_comes_before_the_state_waits_and_comes_behind_what_was_in_flight(held: Held) -> None:
+    held.run.arrived(A, number(3))
+    held.work()
+    before = held.run.pending, held.out.taken()
+    held.open()
+    held.run.arrived(A, number(4))
+    held.work()
+    assert before == (True, [Watermark(5)]), "only the event time of the epoch goes on"
+    assert (held.run.pending, held.out.taken()) == (False, [1, 2, 3, 4])
+
+
+def test_no_more_waits_for_the_state_than_may_be_queued(held: Held) -> None:
+    for n in range(10, 14):
+        held.run.arrived(A, number(n))
+        held.work()
+        full = not held.valve.open
+        assert full == (n == 13)
+    held.open()
+    held.work()
+    assert held.valve.open
+
+
+def test_input_that_ends_before_the_state_is_there_ends_the_stage_afterwards(held: Held) -> None:
+    held.run.arrived(A, number(10))
+    held.run.arrived(A, End())
+    held.work()
+    ended = held.reports.ended
+    held.open()
+    held.work()
+    assert (ended, held.reports.ended, held.run.ended) == (False, True, True)
+    assert held.out.taken()[-3:] == [10, Watermark(LATEST), End()]
+
+
+def test_a_stage_that_waits_for_its_state_has_nothing_to_do_by_the_clock(held: Held) -> None:
+    held.run.arrived(A, number(10))
+    assert not held.run.work(FAR)
+    assert held.run.next_due() == float("inf")
+    assert held.run.figures().queued_bytes == number(10).size
+
+
+def test_an_epoch_is_cut_with_all_that_waited_for_the_state(held: Held) -> None:
+    second = Marker(Epoch(Generation(1), 2), MarkerMode.ALIGNED)
+    held.run.arrived(A, number(10))
+    held.open()
+    held.run.arrived(A, second)
+    held.run.arrived(A, number(11))
+    held.work()
+    assert [cut.epoch for cut in held.reports.cuts] == [second.epoch]
+    assert held.out.taken()[-3:] == [10, second, 11]
