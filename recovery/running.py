@@ -37,6 +37,7 @@ from snapshot.program.program import Program
 from statebackend.ids import Epoch, Uid
 from statebackend.keygroups import check_parallelism
 from statebackend.stores.fsspec_store import open_store
+from statebackend.stores.limited_store import LimitedStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -196,7 +197,7 @@ def run(
     for warning in launcher.check(parallelism + scheme.standbys):
         print(f"epochcut: {warning}", file=sys.stderr)
     uri = str(checkpoints)
-    store = open_store(uri)
+    store = LimitedStore(open_store(uri), host.store_timeout / 1000)
     birth = birth_of(store, job, options.get("max_parallelism"))
     check_parallelism(parallelism, birth.max_parallelism)
     plan = program.plan(birth.max_parallelism)
@@ -217,6 +218,7 @@ def run(
         lost_after=int(seconds(options, "lost_after", 2.0) * 1000),
         allow_non_restored_state=options.get("allow_non_restored_state", False),
         accept_duplicates=options.get("accept_duplicates", False),
+        store_patience=int(seconds(options, "store_patience", 300.0) * 1000),
         compact_after=options.get("compact_after", 256),
         inline_broadcast=options.get("inline_broadcast", 64 << 10),
     )

@@ -6,10 +6,7 @@ whose answer was lost is told to the machine as such, never as a success or a fa
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
 from secrets import token_hex
-from typing import Final, TypeVar
 
 from snapshot.journal_compaction import Compacted, JournalCompactor
 from snapshot.journal_entries import Body, Nonce
@@ -36,12 +33,8 @@ from snapshot.journal_requests import (
 from snapshot.journal_state import JournalState
 from snapshot.journal_writer import Fenced, Forgotten, JournalWriter, Outcome, Refused, Won
 from snapshot.layout import JOURNAL, JournalEntry, JournalSummary, parse, path_of
-from statebackend.stores.store import BlobNotFound, BlobStore, Creation, StoreUnavailable, UnknownOutcome
-
-PAUSES: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
-"""Seconds before each repetition of what the store did not do; after the last, its error is raised."""
-
-_Answer = TypeVar("_Answer")
+from statebackend.stores.patience import Patience, Trial
+from statebackend.stores.store import BlobNotFound, BlobStore, Creation, UnknownOutcome
 
 
 def fresh_nonce() -> Nonce:
@@ -52,14 +45,14 @@ def fresh_nonce() -> Nonce:
 class StoredJournal:
     """The journal of the job whose tree is at the root of the store.
 
-    Every call returns when its machine is done, and repeats what the store failed to do, with growing pauses. It
+    Every call returns when its machine is done, and repeats what the store failed to do as long as `patience` says. It
     raises `StoreUnavailable` or `UnknownOutcome` when the store goes on failing, and what the machines raise
     (`DamagedJournal`, `NewerJournal`). It keeps nothing between calls, so threads may share it as they may the store.
     """
 
-    def __init__(self, store: BlobStore, sleep: Callable[[float], object] = time.sleep) -> None:
+    def __init__(self, store: BlobStore, patience: Patience | None = None) -> None:
         self._store = store
-        self._sleep = sleep
+        self._patience = patience or Patience()
 
     def read(self) -> JournalState:
         """What the journal said at some moment of this call. Writes nothing; a crash leaves no trace."""
@@ -75,7 +68,7 @@ class StoredJournal:
         After a crash or an error of the store, the proposal may be in the journal or not, or may yet get there. The
         writer cannot be used any more then: the driver stops, and whoever starts next reads what counts.
         """
-        doubts = iter(PAUSES)
+        doubts = self._patience.begin()
         step = writer.propose(nonce, body)
         while True:
             match step:
@@ -84,6 +77,7 @@ class StoredJournal:
                 case ReadEntry() | ReadFloor() | ReadSummary():
                     step = writer.handle(self._read(step))
                 case Won() | Fenced() | Refused() | Forgotten():
+                    doubts.over()
                     return step
 
     def compact(self, state: JournalState, carried_out: int) -> None:
@@ -91,7 +85,7 @@ class StoredJournal:
 
         A crash or an error at any point leaves a journal that says the same; the next compaction goes on.
         """
-        doubts = iter(PAUSES)
+        doubts = self._patience.begin()
         compactor = JournalCompactor(state, carried_out)
         step = compactor.start()
         while True:
@@ -107,16 +101,14 @@ class StoredJournal:
                 case Compacted():
                     return
 
-    def _create(self, path: str, data: bytes, doubts: Iterator[float]) -> CreateAnswer:
+    def _create(self, path: str, data: bytes, doubts: Trial) -> CreateAnswer:
         """`doubts` bounds the lost answers of one call: a store that never answers would be asked for ever."""
         try:
-            creation = self._patiently(lambda: self._store.create(path, data))
-        except UnknownOutcome:
-            pause = next(doubts, None)
-            if pause is None:
-                raise
-            self._sleep(pause)
+            creation = self._patience.ask(lambda: self._store.create(path, data))
+        except UnknownOutcome as error:
+            doubts.wait(error)
             return OutcomeUnknown()
+        doubts.over()
         return Created() if creation is Creation.CREATED else AlreadyThere()
 
     def _read(self, request: ReadEntry | ReadFloor | ReadSummary) -> EntryRead | FloorRead | SummaryRead:
@@ -130,26 +122,17 @@ class StoredJournal:
 
     def _content(self, path: str) -> bytes | None:
         try:
-            return self._patiently(lambda: self._store.read(path))
+            return self._patience.ask(lambda: self._store.read(path))
         except BlobNotFound:
             return None
 
     def _list(self) -> JournalListed:
-        places = [parse(info.path) for info in self._patiently(lambda: self._store.list(JOURNAL))]
+        places = [parse(info.path) for info in self._patience.ask(lambda: self._store.list(JOURNAL))]
         return JournalListed(
             frozenset(place.number for place in places if isinstance(place, JournalEntry)),
             frozenset(place.number for place in places if isinstance(place, JournalSummary)),
         )
 
     def _delete(self, path: str) -> Deleted:
-        self._patiently(lambda: self._store.delete(path))
+        self._patience.ask(lambda: self._store.delete(path))
         return Deleted()
-
-    def _patiently(self, call: Callable[[], _Answer]) -> _Answer:
-        """Whoever gets `StoreUnavailable` has changed nothing that doing it again would not."""
-        for pause in PAUSES:
-            try:
-                return call()
-            except StoreUnavailable:
-                self._sleep(pause)
-        return call()

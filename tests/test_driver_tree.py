@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import recovery.driver.tree as tree_module
 from recovery.driver.manifests import DriversPart
 from recovery.driver.tree import (
     DamagedBroadcast,
@@ -28,6 +27,7 @@ from snapshot.journal_writer import JournalWriter, Won
 from snapshot.manifest import Inline, StoredFile
 from statebackend.ids import Epoch, Generation, Uid
 from statebackend.stores.local_store import LocalStore
+from statebackend.stores.patience import Patience
 from statebackend.stores.store import BlobStore, Creation, StoreUnavailable, UnknownOutcome
 from tests.test_driver_manifests import COUNT, EPOCH, PART, acknowledged, publish
 
@@ -60,11 +60,10 @@ def store(tmp_path: Path) -> Failing:
 
 
 @pytest.fixture
-def tree(store: Failing, monkeypatch: pytest.MonkeyPatch) -> Tree:
+def tree(store: Failing) -> Tree:
     """Of generation 2, as generation 1 was before; its journal does not wait between two tries."""
-    monkeypatch.setattr(tree_module, "StoredJournal", lambda store: StoredJournal(store, sleep=lambda _: None))
     writer = claimed(store, 1)
-    return Tree(store, claimed(store, 2, writer), Generation(2), {}, {})
+    return Tree(store, claimed(store, 2, writer), Generation(2), {}, {}, Patience(sleep=lambda _: None))
 
 
 def claimed(store: BlobStore, generation: int, writer: JournalWriter | None = None) -> JournalWriter:

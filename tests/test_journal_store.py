@@ -12,11 +12,12 @@ import pytest
 
 from snapshot.journal_entries import Claimed, Completed
 from snapshot.journal_state import EMPTY, JournalState
-from snapshot.journal_store import PAUSES, StoredJournal, fresh_nonce
+from snapshot.journal_store import StoredJournal, fresh_nonce
 from snapshot.journal_writer import JournalWriter, Won
 from snapshot.layout import JournalEntry, JournalSummary
 from statebackend.ids import Epoch, Generation
 from statebackend.stores.fsspec_store import open_store
+from statebackend.stores.patience import BRIEF, PAUSES, Patience
 from statebackend.stores.store import BlobInfo, BlobStore, Creation, StoreUnavailable, UnknownOutcome
 from statebackend.testing.blob_store import OpenStore
 
@@ -48,6 +49,14 @@ def no_sleep(seconds: float) -> None:
     raise AssertionError(f"nothing failed, but it would have slept for {seconds} s")
 
 
+def brief(sleep: Callable[[float], object]) -> Patience:
+    return Patience(BRIEF, sleep)
+
+
+def impatient() -> Patience:
+    return brief(no_sleep)
+
+
 def complete(journal: StoredJournal, writer: JournalWriter) -> None:
     epoch = Epoch(G1, writer.state.newest_complete.number + 1)
     body = Completed(epoch, f"epochs/{epoch}-x/manifest.json", "sha256:00", has_committables=False)
@@ -56,7 +65,7 @@ def complete(journal: StoredJournal, writer: JournalWriter) -> None:
 
 def started(store: BlobStore, epochs: int) -> tuple[StoredJournal, JournalWriter]:
     """A journal with a claim and some epochs."""
-    journal, writer = StoredJournal(store, no_sleep), JournalWriter(EMPTY)
+    journal, writer = StoredJournal(store, impatient()), JournalWriter(EMPTY)
     assert isinstance(journal.propose(writer, fresh_nonce(), Claimed(G1, "driver-1")), Won)
     for _ in range(epochs):
         complete(journal, writer)
@@ -127,7 +136,7 @@ def _read_while_compacting(store: BlobStore, at: int) -> tuple[JournalState, boo
     journal, writer = started(store, 4)
     complete_and_compact = _Meanwhile(store, at, lambda: _complete_and_compact(journal, writer))
     before = writer.state
-    read = StoredJournal(complete_and_compact, no_sleep).read()
+    read = StoredJournal(complete_and_compact, impatient()).read()
     assert read in (before, writer.state)
     return read, complete_and_compact.done
 
@@ -162,7 +171,7 @@ def test_a_reader_never_goes_back_while_a_writer_completes_and_compacts(store: B
         while not done:
             done = writing.done()
             known = writer.state.number
-            read = StoredJournal(store, no_sleep).read()
+            read = StoredJournal(store, impatient()).read()
             assert known <= read.number <= writer.state.number + 1, "the newest may count before its writer knows"
             assert read.newest_complete.number == read.number - 1
     writing.result()
@@ -193,7 +202,7 @@ class _Forgetful(PassedOn):
 def test_a_proposal_whose_answers_are_lost_is_won_once(store: BlobStore, does_it: bool, creates: int) -> None:
     forgetful, slept, writer = _Forgetful(store, 3, does_it=does_it), list[float](), JournalWriter(EMPTY)
     nonce = fresh_nonce()
-    outcome = StoredJournal(forgetful, slept.append).propose(writer, nonce, Claimed(G1, "driver-1"))
+    outcome = StoredJournal(forgetful, brief(slept.append)).propose(writer, nonce, Claimed(G1, "driver-1"))
     assert isinstance(outcome, Won)
     assert (outcome.entry.number, outcome.entry.nonce) == (1, nonce)
     assert forgetful.creates == creates
@@ -205,17 +214,17 @@ def test_a_proposal_whose_answers_are_lost_is_won_once(store: BlobStore, does_it
 @pytest.mark.parametrize("does_it", [True, False])
 def test_a_compaction_whose_answers_are_lost_is_done_once(store: BlobStore, does_it: bool) -> None:
     _, writer = started(store, 3)
-    StoredJournal(_Forgetful(store, 3, does_it=does_it), lambda _: None).compact(writer.state, 0)
+    StoredJournal(_Forgetful(store, 3, does_it=does_it), brief(lambda _: None)).compact(writer.state, 0)
     assert journal_places(store) == {JournalSummary(4)}
     assert StoredJournal(store).read() == writer.state
 
 
 def test_a_store_that_never_answers_a_create_is_not_asked_for_ever(store: BlobStore) -> None:
     slept = list[float]()
-    journal = StoredJournal(_Forgetful(store, 1000, does_it=False), slept.append)
+    journal = StoredJournal(_Forgetful(store, 1000, does_it=False), brief(slept.append))
     with pytest.raises(UnknownOutcome, match="journal/0000000001"):
         journal.propose(JournalWriter(EMPTY), fresh_nonce(), Claimed(G1, "driver-1"))
-    assert slept == list(PAUSES)
+    assert slept == pytest.approx(PAUSES)
     assert StoredJournal(store).read() == EMPTY
 
 
@@ -253,9 +262,9 @@ def test_what_is_unavailable_for_a_while_is_asked_for_again(store: BlobStore) ->
     slept = list[float]()
     _, writer = started(store, 3)
     for _ in range(2):
-        StoredJournal(_Unavailable(store, len(PAUSES)), slept.append).compact(writer.state, 0)
-        assert StoredJournal(_Unavailable(store, len(PAUSES)), slept.append).read() == writer.state
-        complete(StoredJournal(_Unavailable(store, len(PAUSES)), slept.append), writer)
+        StoredJournal(_Unavailable(store, len(PAUSES)), brief(slept.append)).compact(writer.state, 0)
+        assert StoredJournal(_Unavailable(store, len(PAUSES)), brief(slept.append)).read() == writer.state
+        complete(StoredJournal(_Unavailable(store, len(PAUSES)), brief(slept.append)), writer)
     assert len(slept) >= 2 * 7 * len(PAUSES), "list, create and delete; list and read; create and list"
     assert StoredJournal(store).read() == writer.state
 
@@ -265,7 +274,7 @@ def test_what_stays_unavailable_is_raised_and_the_journal_says_the_same(store: B
     slept = list[float]()
     _, writer = started(store, 3)
     said = writer.state
-    journal = StoredJournal(_Unavailable(store, len(PAUSES) + 1), slept.append)
+    journal = StoredJournal(_Unavailable(store, len(PAUSES) + 1), brief(slept.append))
     asks: dict[str, Callable[[], object]] = {
         "read": journal.read,
         "propose": partial(complete, journal, writer),
@@ -273,7 +282,7 @@ def test_what_stays_unavailable_is_raised_and_the_journal_says_the_same(store: B
     }
     with pytest.raises(StoreUnavailable, match="no create" if ask == "propose" else "no list"):
         asks[ask]()
-    assert slept == list(PAUSES)
+    assert slept == pytest.approx(PAUSES)
     assert StoredJournal(store).read() == said
 
 

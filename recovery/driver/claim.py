@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from recovery.decision import (
@@ -31,6 +32,7 @@ from snapshot.layout import SHARED
 from snapshot.manifest import DamagedManifest, Manifest, NewerManifest, check_job
 from snapshot.manifest_json import decode, digest
 from statebackend.ids import Epoch, Generation, Uid
+from statebackend.stores.patience import Patience
 from statebackend.stores.store import BlobNotFound, BlobStore
 
 _CLAIMS: Final = 20
@@ -59,16 +61,18 @@ class _Manifests:
     found: list[FoundManifest] = field(default_factory=list)
 
 
-def claim(store: BlobStore, settings: JobSettings, driver: str) -> Start:
+def claim(store: BlobStore, settings: JobSettings, driver: str, patience: Patience | None = None) -> Start:
     """Take the job, as its next generation. It blocks; a crash in it leaves a claim that the next start supersedes.
 
-    `StartRefused`, `ProgramDoesNotFit` or what a source raises if the job cannot start.
+    `StartRefused`, `ProgramDoesNotFit` or what a source raises if the job cannot start. A store that does not do what
+    it is asked is asked again as long as `patience` says.
     """
-    journal = StoredJournal(store)
+    patience = patience or Patience()
+    journal = StoredJournal(store, patience)
     writer = JournalWriter(journal.read())
     generation = _claim(journal, writer, driver)
-    manifests = _look(store, writer.state)
-    present = frozenset(info.path for info in store.list(SHARED))
+    manifests = _look(store, writer.state, patience)
+    present = frozenset(info.path for info in patience.ask(lambda: store.list(SHARED)))
     observed = Observed(
         writer.state, generation, tuple(manifests.found), present, accept_duplicates=settings.accept_duplicates
     )
@@ -92,8 +96,11 @@ def claim(store: BlobStore, settings: JobSettings, driver: str) -> Start:
         check_job(manifest, settings.job, settings.store)
         fit = compare(settings.plan, manifest, unsettled=bool(replay))
         fit.check(allow_non_restored_state=settings.allow_non_restored_state)
-    broadcasts = {} if manifest is None else {manifest.epoch: read_broadcast(store, manifest)}
-    tree = Tree(store, writer, generation, manifests.sound, broadcasts)
+    broadcasts = {}
+    if manifest is not None:
+        found = manifest
+        broadcasts[found.epoch] = patience.ask(lambda: read_broadcast(store, found))
+    tree = Tree(store, writer, generation, manifests.sound, broadcasts, patience)
     return Start(generation, tree, epoch, replay, skipped, _discover(settings, manifest))
 
 
@@ -110,11 +117,11 @@ def _claim(journal: StoredJournal, writer: JournalWriter, driver: str) -> Genera
     raise JournalInDoubt(f"{_CLAIMS} other starts of the job were quicker; start one driver only")
 
 
-def _look(store: BlobStore, state: JournalState) -> _Manifests:
+def _look(store: BlobStore, state: JournalState, patience: Patience) -> _Manifests:
     manifests = _Manifests()
     for record in state.retained:
         try:
-            data = store.read(record.manifest)
+            data = patience.ask(partial(store.read, record.manifest))
             manifest = decode(data, record.manifest)
         except BlobNotFound:
             found = FoundManifest(record.epoch, Condition.MISSING, record.manifest)

@@ -26,6 +26,7 @@ from recovery.driver.job import JobSettings
 from recovery.driver.manifests import DriversPart, all_transactions_in
 from recovery.driver.recovery_clock import RecoveryClock
 from recovery.driver.savepoints import Answer, SavepointWishes
+from recovery.driver.store_watch import watched_patience
 from recovery.driver.tree import FencedOff, PublicationDone, PublicationFailed, RemovalDone, Tree
 from recovery.driver.workers import Workers
 from recovery.restarts import Cause, Failure, RestartLimit
@@ -107,6 +108,7 @@ class GenerationRun:
         self._deployment: Deployment | None = None
         limit = RestartLimit(settings.scheme.restarts, settings.scheme.poisoned_after)
         self._failures = Failures(limit, means.loop, self)
+        self._patience = watched_patience(settings.store_patience / 1000, means.loop, self._note)
         self._feeder: Feeder | None = None
         self._endings = Endings()
         self._savepoints = SavepointWishes()
@@ -122,7 +124,8 @@ class GenerationRun:
     def begin(self) -> None:
         """Claim the job; all else follows from that."""
         settings, store, driver = self._settings, self._means.store, str(self._means.workers.address)
-        self._means.in_order.submit(lambda: claim(store, settings, driver), self._claimed)
+        patience = self._patience
+        self._means.in_order.submit(lambda: claim(store, settings, driver, patience), self._claimed)
 
     def _claimed(self, outcome: Start | BaseException) -> None:
         if self._ended:
@@ -504,6 +507,7 @@ class GenerationRun:
         if self._ended:
             return
         self._ended = True
+        self._patience.give_up()
         if self._feeder is not None:
             self._feeder.close()
         if self._deployment is not None:

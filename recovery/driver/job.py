@@ -35,6 +35,8 @@ class JobSettings:
     """Drop what the epoch has of operators that the program no longer has."""
     accept_duplicates: bool = False
     """Go back behind an epoch that cannot be used, though its output may be committed."""
+    store_patience: int = 300_000
+    """For so many milliseconds the driver asks a store again that does not do what it is asked."""
     compact_after: int = 256
     """The journal is compacted when it has so many more entries."""
     inline_broadcast: int = 64 << 10

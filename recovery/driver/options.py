@@ -64,6 +64,16 @@ class RunOptions(TypedDict, total=False):
     """So long its processes have to end by themselves when it is over (10s)."""
     connect_timeout: Duration
     """So long a partition tries to reach another (10s)."""
+    channel_timeout: Duration
+    """A connection that does not react for so long is broken, be it in use or not; whole seconds count. What it leads
+    to may be as slow as it likes: its machine answers in its place (3s)."""
+
+    # --- the store
+
+    store_patience: Duration
+    """So long the driver asks a store again that does not do what it is asked, before it gives up the job (5m)."""
+    store_timeout: Duration
+    """A call of the store that is not answered for so long has failed; an upload gets 1 s more for each MiB (1m)."""
 
     # --- partitions
 

@@ -26,13 +26,17 @@ from snapshot.layout import Content, ManifestFile, SharedFile, path_of
 from snapshot.manifest import Inline, Manifest, StoredFile
 from snapshot.manifest_json import digest, encode
 from statebackend.ids import Epoch, Generation, Partition, Uid
+from statebackend.stores.patience import Patience
 from statebackend.stores.store import BlobNotFound, BlobStore, StoreError
 
 _BROADCASTS_KEPT: Final = 2
 
 
 class JournalInDoubt(Exception):
-    """It is not known what became of an entry; the driver ends, and whoever starts next reads what counts."""
+    """It is not known what became of an entry, however long the store was asked.
+
+    The driver ends, and whoever starts next reads what counts.
+    """
 
 
 class FencedOff(Exception):
@@ -86,9 +90,12 @@ class Tree:
         generation: Generation,
         manifests: Mapping[Epoch, Manifest],
         broadcasts: Mapping[Epoch, Mapping[Uid, bytes]],
+        patience: Patience | None = None,
     ) -> None:
+        """`patience` is for what must not be left in doubt; what others repeat is given up sooner."""
         self._store = store
-        self._journal = StoredJournal(store)
+        self._journal = StoredJournal(store, patience)
+        self._brief_journal = StoredJournal(store)
         self._writer = writer
         self.generation = generation
         self._manifests = dict(manifests)
@@ -207,8 +214,8 @@ class Tree:
     # --- free: from any thread ----------------------------------------------------------------------------------------
 
     def newest_claim(self) -> Generation:
-        """Which generation has the job now."""
-        return self._journal.read().generation
+        """Which generation has the job now. What the store does not do is raised at once."""
+        return StoredJournal(self._store, Patience(0)).read().generation
 
     def delete(self, paths: tuple[str, ...]) -> None:
         """Delete what a removal names, in this order."""
@@ -218,7 +225,7 @@ class Tree:
 
     def compact(self, state: JournalState, carried_out: int) -> None:
         """Let the journal begin at this state; removals up to `carried_out` are done."""
-        self._journal.compact(state, carried_out)
+        self._brief_journal.compact(state, carried_out)
 
 
 def propose(journal: StoredJournal, writer: JournalWriter, body: Body) -> Outcome:
@@ -227,8 +234,8 @@ def propose(journal: StoredJournal, writer: JournalWriter, body: Body) -> Outcom
         return journal.propose(writer, fresh_nonce(), body)
     except StoreError as error:
         raise JournalInDoubt(
-            f"the store did not say whether {body} is in the journal now; start the job again when the store works: "
-            f"{error}"
+            f"the store did not say whether {body} is in the journal now, as often as it was asked (option "
+            f"store_patience); start the job again when the store works: {error}"
         ) from error
 
 

@@ -35,13 +35,18 @@ class HostOptions:
     """How often a partition tells the driver its figures."""
     connect_timeout: int = 10_000
     """For so long a partition tries to reach another, before its attempt fails."""
+    channel_timeout: int = 3_000
+    """A channel whose other end does not react for so long is broken; see `snapshot.host.liveness`."""
+    store_timeout: int = 60_000
+    """A call of the store that is not answered for so long has failed; see `LimitedStore`."""
     state_memory: int = 256 << 20
     """What the keyed state of one operator in one partition may take."""
     state_backend: str = "rocksdb"
 
     def __post_init__(self) -> None:
         least = (("batch_rows", 1), ("linger", 0), ("channel_buffer", 1), ("input_buffer", 1), ("socket_buffer", 4096))
-        for name, smallest in (*least, ("watermark_interval", 1), ("heartbeat", 10), ("status_interval", 10)):
+        coarse = (("channel_timeout", 1000), ("store_timeout", 1))
+        for name, smallest in (*least, ("watermark_interval", 1), ("heartbeat", 10), ("status_interval", 10), *coarse):
             if getattr(self, name) < smallest:
                 raise ContradictingOptions(f"{name} is {getattr(self, name)}; it must be at least {smallest}")
         if self.state_backend not in ("rocksdb", "heap"):

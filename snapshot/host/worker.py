@@ -62,6 +62,7 @@ from snapshot.program.pickling import loads, prepare
 from snapshot.program.plan import Plan
 from statebackend.ids import Attempt, Generation, Incarnation, Uid
 from statebackend.stores.fsspec_store import open_store
+from statebackend.stores.limited_store import LimitedStore
 from statebackend.stores.store import BlobStore
 
 _NEVER: Final = Incarnation(Generation(0), Attempt(0))
@@ -248,7 +249,7 @@ class Worker:
             self._fail(deploy, error, FailureKind.UNUSABLE)
             return
         try:
-            store = self._store_at(deploy.store)
+            store = self._store_at(deploy.store, deploy.options.store_timeout / 1000)
         except Exception as error:
             self._fail(deploy, error, kind_of(error))
             return
@@ -268,10 +269,10 @@ class Worker:
         self._joining = Joining(deploy, plan, self._secret, self._loop, begin, self._tell)
         self._take_early()
 
-    def _store_at(self, uri: str) -> BlobStore:
+    def _store_at(self, uri: str, seconds: float) -> BlobStore:
         """It is the same for the whole job, and its connections are kept."""
         if self._store is None or self._store[0] != uri:
-            self._store = uri, open_store(uri)
+            self._store = uri, LimitedStore(open_store(uri), seconds)
         return self._store[1]
 
     def _state_opened(self, uid: Uid, opened: OpenedState) -> None:

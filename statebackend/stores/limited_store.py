@@ -1,0 +1,208 @@
+"""A store whose calls come back: one that hangs is given up after a time, as if the store could not be reached.
+
+What always holds: nobody waits longer than the limit says; what a call that was given up still does is no harm, as no
+blob has two contents and no two attempts use one name: a create is then of unknown outcome, and a download that comes
+late leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from secrets import token_hex
+from typing import Final, Generic, TypeVar
+
+from statebackend.stores.store import BlobInfo, BlobStore, Creation, StoreError, StoreUnavailable, UnknownOutcome
+
+_SLOWEST: Final = 1 << 20
+"""Bytes in a second that an upload gets in addition to the limit of a call."""
+_MOST_HANGING: Final = 64
+"""So many calls that were given up may still hang; while they do, others are refused at once."""
+
+_UNFINISHED: Final = ".unfinished-"
+
+_Answer = TypeVar("_Answer")
+
+
+class LimitedStore:
+    """A `BlobStore` in front of another one. `seconds` is the limit for one call; larger data get more time.
+
+    A download is given up when nothing more has come in that time. Each call is made in a thread of its own kind,
+    which does not keep the process alive.
+    """
+
+    def __init__(self, store: BlobStore, seconds: float) -> None:
+        self._store = store
+        self._seconds = seconds
+
+    def __repr__(self) -> str:
+        return repr(self._store)
+
+    def create(self, path: str, data: bytes) -> Creation:
+        """See `BlobStore.create`. If it is given up, it may be made yet."""
+        return self._limited(f"create {path}", lambda: self._store.create(path, data), lost=UnknownOutcome)
+
+    def write(self, path: str, data: bytes) -> None:
+        """See `BlobStore.write`."""
+        self._limited(f"write {path}", lambda: self._store.write(path, data), len(data))
+
+    def read(self, path: str) -> bytes:
+        """See `BlobStore.read`."""
+        return self._limited(f"read {path}", lambda: self._store.read(path))
+
+    def stat(self, path: str) -> BlobInfo:
+        """See `BlobStore.stat`."""
+        return self._limited(f"stat {path}", lambda: self._store.stat(path))
+
+    def list(self, folder: str = "") -> tuple[BlobInfo, ...]:
+        """See `BlobStore.list`."""
+        return self._limited(f"list {folder or 'everything'}", lambda: self._store.list(folder))
+
+    def delete(self, path: str) -> None:
+        """See `BlobStore.delete`."""
+        self._limited(f"delete {path}", lambda: self._store.delete(path))
+
+    def remove_leftovers(self) -> int:
+        """See `BlobStore.remove_leftovers`. It may take as long as it likes."""
+        return self._store.remove_leftovers()
+
+    def upload(self, source: Path, path: str) -> None:
+        """See `BlobStore.upload`."""
+        size = source.stat().st_size if source.exists() else 0
+        self._limited(f"upload {path}", lambda: self._store.upload(source, path), size)
+
+    def download(self, path: str, target: Path) -> None:
+        """See `BlobStore.download`. The file gets its name by who waits for it, so that it cannot come late."""
+        new = target.with_name(f"{_UNFINISHED}{token_hex(8)}")
+
+        def clear() -> None:
+            new.unlink(missing_ok=True)
+
+        try:
+            self._limited(
+                f"download {path} to {target}",
+                lambda: self._store.download(path, new),
+                progress=lambda: _bytes_coming(target.parent),
+                if_late=clear,
+            )
+            new.replace(target)
+        except OSError as error:
+            raise StoreUnavailable(f"could not download {path} to {target} from {self}: {error}") from error
+        finally:
+            clear()
+
+    def _limited(
+        self,
+        action: str,
+        call: Callable[[], _Answer],
+        size: int = 0,
+        *,
+        lost: type[StoreError] = StoreUnavailable,
+        progress: Callable[[], int] = lambda: 0,
+        if_late: Callable[[], object] = lambda: None,
+    ) -> _Answer:
+        if _CALLERS.hanging >= _MOST_HANGING:
+            raise StoreUnavailable(
+                f"could not {action} in {self}: {_MOST_HANGING} calls that were made before hang still; it is not asked"
+            )
+        limit = self._seconds + size / _SLOWEST
+        made = _Call(call, if_late, _CALLERS)
+        _CALLERS.make(made)
+        known = 0
+        while not made.done.wait(limit):
+            came = progress()
+            if came == known and made.give_up():
+                raise lost(f"could not {action} in {self}: there was no answer in {limit:g} s; it may be done yet")
+            known = came
+        return made.answer()
+
+
+class _Call(Generic[_Answer]):
+    """A call in another thread, for which one waits until it is done or given up: one of the two."""
+
+    def __init__(self, call: Callable[[], _Answer], if_late: Callable[[], object], callers: _Callers) -> None:
+        self._call = call
+        self._callers = callers
+        self._if_late = if_late
+        self._answer: _Answer | None = None
+        self._error: BaseException | None = None
+        self._given_up = False
+        self._lock = threading.Lock()
+        self.done = threading.Event()
+
+    def make(self) -> None:
+        """For the other thread."""
+        try:
+            self._answer = self._call()
+        except BaseException as error:  # whatever it is, it is raised where one waits for the answer
+            self._error = error
+        with self._lock:
+            self.done.set()
+        if self._given_up:
+            self._callers.came_back()
+            self._if_late()
+
+    def give_up(self) -> bool:
+        """Nobody waits any more; False if it is done."""
+        with self._lock:
+            if self.done.is_set():
+                return False
+            self._given_up = True
+            self._callers.left_hanging()
+        return True
+
+    def answer(self) -> _Answer:
+        """What came of it, once it is done."""
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None  # else the error would hold on to itself by its own traceback
+        return self._answer  # type: ignore[return-value]  # None only where that is the answer
+
+
+class _Callers:
+    """The threads that make calls, of all stores in the process: as many as there are calls at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[SimpleQueue[_Call[object]]] = []
+        self.hanging = 0
+
+    def make(self, call: _Call[_Answer]) -> None:
+        """Have it made at once."""
+        with self._lock:
+            caller = self._idle.pop() if self._idle else None
+        if caller is None:
+            caller = SimpleQueue()
+            threading.Thread(target=self._run, args=(caller,), name="store", daemon=True).start()
+        caller.put(call)  # type: ignore[arg-type]
+
+    def left_hanging(self) -> None:
+        """One more call that nobody waits for."""
+        with self._lock:
+            self.hanging += 1
+
+    def came_back(self) -> None:
+        """One less."""
+        with self._lock:
+            self.hanging -= 1
+
+    def _run(self, calls: SimpleQueue[_Call[object]]) -> None:
+        while True:
+            calls.get().make()
+            with self._lock:
+                self._idle.append(calls)
+
+
+_CALLERS: Final = _Callers()
+
+
+def _bytes_coming(folder: Path) -> int:
+    """Changes as long as anything comes into the folder, be it in another download: then the store does not hang."""
+    try:
+        return sum(file.stat().st_size for file in folder.glob(f"{_UNFINISHED}*"))
+    except OSError:  # one has just got its name
+        return -1

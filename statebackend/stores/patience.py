@@ -1,0 +1,104 @@
+"""How long a store that does not do what it is asked is asked again, with pauses that grow.
+
+What always holds: only what may be done twice is asked again; when the time is over, the store's last error is raised,
+and never taken for an answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Event
+from typing import Final, TypeVar
+
+from statebackend.stores.store import StoreError, StoreUnavailable
+
+PAUSES: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
+"""Seconds before each repetition; the last one counts for all that follow."""
+BRIEF: Final = sum(PAUSES)
+"""Seconds of a patience in which each pause comes once."""
+
+_MOMENT: Final = 0.001
+
+_Answer = TypeVar("_Answer")
+
+
+class Patience:
+    """For so many seconds; may be shared by threads. `waiting(seconds, error)` is told before each pause how long the
+    store has been failing already, and `answered(seconds)` for how long it had failed once it does it again.
+
+    `sleep` is for tests; what is slept counts as time that has passed, whatever the clock says.
+    """
+
+    def __init__(
+        self,
+        seconds: float = BRIEF,
+        sleep: Callable[[float], object] | None = None,
+        waiting: Callable[[float, StoreError], object] = lambda *_: None,
+        answered: Callable[[float], object] = lambda _: None,
+    ) -> None:
+        self.seconds = seconds
+        self._given_up = Event()
+        self._sleep = sleep or self._given_up.wait
+        self.waiting = waiting
+        self.answered = answered
+
+    def ask(self, call: Callable[[], _Answer]) -> _Answer:
+        """Call, and again while the store is unavailable: whoever gets `StoreUnavailable` has changed nothing that
+        doing it again would not. Raises the last one when the time is over.
+        """
+        trial = self.begin()
+        while True:
+            try:
+                answer = call()
+            except StoreUnavailable as error:
+                trial.wait(error)
+            else:
+                trial.over()
+                return answer
+
+    def begin(self) -> Trial:
+        """For what is asked again in another form: the caller says each time that it failed."""
+        return Trial(self)
+
+    def give_up(self) -> None:
+        """Nobody waits for an answer any more: who waits for the store now, or later, waits no longer."""
+        self._given_up.set()
+
+    def pause(self, seconds: float, error: StoreError) -> None:
+        """Let so much time pass; raises the error if everything was given up."""
+        if not self._given_up.is_set():
+            self._sleep(seconds)
+        if self._given_up.is_set():
+            raise error
+
+
+class Trial:
+    """One thing that is asked again and again."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._failed_at: float | None = None
+        self._slept = 0.0
+        self._failures = 0
+
+    def wait(self, error: StoreError) -> None:
+        """It failed: returns when it is time to ask again, or raises the error if there is no time left."""
+        now = time.monotonic()
+        if self._failed_at is None:
+            self._failed_at = now
+        passed = max(now - self._failed_at, self._slept)
+        left = self._patience.seconds - passed
+        if left < _MOMENT:
+            raise error
+        pause = min(PAUSES[min(self._failures, len(PAUSES) - 1)], left)
+        self._failures += 1
+        self._slept += pause
+        self._patience.waiting(passed, error)
+        self._patience.pause(pause, error)
+
+    def over(self) -> None:
+        """It has been done; what fails from now on has all the time again."""
+        if self._failed_at is not None:
+            self._patience.answered(max(time.monotonic() - self._failed_at, self._slept))
+            self._failed_at, self._slept, self._failures = None, 0.0, 0

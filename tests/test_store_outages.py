@@ -1,0 +1,215 @@
+"""A store that fails, hangs or is slow for a while: calls come back, and are made again as long as patience lasts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from statebackend.stores import limited_store
+from statebackend.stores.fsspec_store import open_store
+from statebackend.stores.limited_store import LimitedStore
+from statebackend.stores.local_store import LocalStore
+from statebackend.stores.patience import PAUSES, Patience
+from statebackend.stores.store import BlobStore, Creation, StoreError, StoreUnavailable, UnknownOutcome
+from statebackend.testing.blob_store import CHECKS, OpenStore
+from tests.wrapped_store import WrappedStore
+
+PATIENCE = 20.0
+
+
+class Hanging(WrappedStore):
+    """Hangs at the gate while that is closed, before or behind what it does."""
+
+    def __init__(self, store: BlobStore) -> None:
+        super().__init__(store)
+        self.gate = threading.Event()
+        self.came_back = threading.Semaphore(0)
+        self.behind = False
+
+    def _hang(self, call: Callable[[], object]) -> None:
+        if self.behind:
+            call()
+        self.gate.wait(PATIENCE)
+        if not self.behind:
+            call()
+        self.came_back.release()
+
+    def create(self, path: str, data: bytes) -> Creation:
+        made: list[Creation] = []
+        self._hang(lambda: made.append(super(Hanging, self).create(path, data)))
+        return made[0]
+
+    def read(self, path: str) -> bytes:
+        self._hang(lambda: None)
+        return super().read(path)
+
+    def download(self, path: str, target: Path) -> None:
+        self._hang(lambda: super(Hanging, self).download(path, target))
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hanging]:
+    monkeypatch.setattr(limited_store, "_CALLERS", limited_store._Callers())  # what hung in other tests is not counted
+    store = Hanging(LocalStore(tmp_path / "store"))
+    yield store
+    store.gate.set()
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_a_store_with_a_limit_keeps_the_promise(check: Callable[[OpenStore], None], tmp_path: Path) -> None:
+    check(lambda: LimitedStore(open_store(str(tmp_path)), PATIENCE))
+
+
+def test_a_call_that_hangs_is_given_up(hanging: Hanging) -> None:
+    with pytest.raises(StoreUnavailable, match=r"could not read a in .*no answer in 0.05 s"):
+        LimitedStore(hanging, 0.05).read("a")
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_create_that_hangs_is_of_unknown_outcome_and_may_be_done_late(hanging: Hanging, behind: bool) -> None:
+    hanging.behind = behind
+    limited = LimitedStore(hanging, 0.05)
+    with pytest.raises(UnknownOutcome, match="may be done yet"):
+        limited.create("a", b"first")
+    assert bool(hanging.store.list()) is behind
+    hanging.gate.set()
+    assert hanging.came_back.acquire(timeout=PATIENCE)
+    assert hanging.store.read("a") == b"first"
+    assert LimitedStore(hanging, PATIENCE).create("a", b"second") is Creation.EXISTED
+
+
+def test_a_download_that_comes_late_leaves_nothing(
+    hanging: Hanging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back = threading.Event()
+    unlink = Path.unlink
+
+    def unlink_and_say_so(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok)
+        back.set()
+
+    monkeypatch.setattr(Path, "unlink", unlink_and_say_so)
+    hanging.store.write("a", b"content")
+    with pytest.raises(StoreUnavailable, match="could not download a"):
+        LimitedStore(hanging, 0.05).download("a", tmp_path / "here")
+    back.clear()
+    hanging.gate.set()
+    assert hanging.came_back.acquire(timeout=PATIENCE)
+    assert back.wait(PATIENCE)
+    assert [file.name for file in tmp_path.iterdir()] == ["store"]
+
+
+class Dripping(WrappedStore):
+    """A download of which a little comes whenever one looks, three times."""
+
+    def __init__(self, store: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(store)
+        self.looked = threading.Semaphore(0)
+        coming = limited_store._bytes_coming
+
+        def look(folder: Path) -> int:
+            size = coming(folder)
+            self.looked.release()
+            return size
+
+        monkeypatch.setattr(limited_store, "_bytes_coming", look)
+
+    def download(self, path: str, target: Path) -> None:
+        with target.open("wb") as file:
+            for part in range(3):
+                file.write(bytes([part]))
+                file.flush()
+                assert self.looked.acquire(timeout=PATIENCE)
+
+
+def test_a_download_that_goes_on_is_not_given_up_however_long_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Dripping(LocalStore(tmp_path / "store"), monkeypatch)
+    LimitedStore(store, 0.1).download("a", tmp_path / "here")
+    assert (tmp_path / "here").read_bytes() == b"\0\1\2"
+
+
+def test_a_store_in_which_many_calls_hang_is_not_asked_until_they_come_back(
+    hanging: Hanging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limited_store, "_MOST_HANGING", 2)
+    limited = LimitedStore(hanging, 0.02)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="no answer"):
+            limited.read("a")
+    with pytest.raises(StoreUnavailable, match="2 calls that were made before hang still"):
+        limited.read("a")
+    assert hanging.calls["read"] == 0
+    hanging.store.write("a", b"content")
+    hanging.gate.set()
+    for _ in range(2):
+        assert hanging.came_back.acquire(timeout=PATIENCE)
+    Patience(PATIENCE).ask(partial(limited.read, "a"))
+
+
+# --- patience
+
+
+def test_what_is_unavailable_is_asked_again_with_pauses_that_grow_until_the_time_is_over() -> None:
+    slept: list[float] = []
+    waited: list[float] = []
+    asked: list[None] = []
+
+    def ask() -> None:
+        asked.append(None)
+        raise StoreUnavailable(f"the {len(asked)}th time")
+
+    patience = Patience(20, slept.append, waiting=lambda seconds, _: waited.append(seconds))
+    with pytest.raises(StoreUnavailable, match=f"the {len(PAUSES) + 5}th time"):
+        patience.ask(ask)
+    assert slept == pytest.approx([*PAUSES, 4, 4, 4, 20 - sum(PAUSES) - 12])
+    assert waited == pytest.approx([sum(slept[:n]) for n in range(len(slept))], abs=0.1)
+
+
+def test_who_is_told_that_a_store_answers_again_is_told_after_how_long() -> None:
+    fails = iter(range(3))
+    answered: list[float] = []
+    patience = Patience(20, lambda _: None, answered=answered.append)
+
+    def ask() -> str:
+        if next(fails, None) is not None:
+            raise StoreUnavailable("not now")
+        return "done"
+
+    assert patience.ask(ask) == patience.ask(ask) == "done"
+    assert answered == [pytest.approx(sum(PAUSES[:3]), abs=0.1)]
+
+
+def test_an_answer_is_no_failure_whatever_it_is() -> None:
+    def ask() -> None:
+        raise UnknownOutcome("who knows")
+
+    with pytest.raises(UnknownOutcome):
+        Patience(20, lambda _: pytest.fail("it slept")).ask(ask)
+
+
+def test_who_waits_for_a_store_stops_when_nobody_wants_the_answer_any_more() -> None:
+    told = threading.Event()
+    patience = Patience(PATIENCE * 10, waiting=lambda *_: told.set())
+    ended: list[StoreError] = []
+
+    def ask() -> None:
+        raise StoreUnavailable("not now")
+
+    def wait() -> None:
+        try:
+            patience.ask(ask)
+        except StoreError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert told.wait(PATIENCE)
+    patience.give_up()
+    thread.join(PATIENCE)
+    assert [str(error) for error in ended] == ["not now"]
