@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from recovery.restart_strategies import NoRestart as NoRestart
     from recovery.running import Run as Run
     from recovery.running import run as run
+    from snapshot.host.options import Following as Following
 
 _HOME = {
     "attached": ("Attached", "CommandDeclined", "ConnectionLost", "attach"),
@@ -48,7 +49,7 @@ _HOME = {
     "driver.spark_tasks": ("SparkTasks",),
     "driver.status": ("RunState", "RunStatus"),
     "driver.tree": ("FencedOff", "JournalInDoubt"),
-    "passive": ("Passive",),
+    "passive": ("Following", "Passive"),
     "restart_strategies": ("ExponentialDelay", "FailureRate", "FixedDelay", "NoRestart"),
     "running": ("Run", "run"),
 }

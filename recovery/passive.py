@@ -8,22 +8,35 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from recovery.restart_strategies import ExponentialDelay, Restarts
+from snapshot.host.options import Following
 
 
 @dataclass(frozen=True, slots=True)
 class Passive:
     """Roll back to the last complete epoch.
 
-    `standbys` processes more than there are partitions wait for a role, so that a lost one is replaced at once.
+    `standbys` processes more than there are partitions wait for a role, so that a lost one is replaced at once. What
+    they have ready says `following`: "warm", a process alone; "files", the files of every complete epoch; or "open",
+    the state as it is in every complete epoch, which takes as much memory as all partitions do together.
     `restarts` says how often a broken attempt is followed by another, and after which pause: by default at once, and
     then later and later while no epoch is completed, for about twenty minutes. `poisoned_after` says how many failures
     of the program in a row, without an epoch completed in between, are taken for a record that will always fail.
     """
 
     standbys: int = 0
+    following: Following | str = Following.FILES
     restarts: Restarts = field(default_factory=lambda: ExponentialDelay(attempts=30))
     poisoned_after: int = 3
 
     def __post_init__(self) -> None:
         if self.standbys < 0:
             raise ValueError(f"standbys is {self.standbys}; it cannot be negative")
+        known = {kind.value: kind for kind in Following}
+        if not isinstance(self.following, Following) and self.following not in known:
+            listed = ", ".join(repr(kind) for kind in known)
+            raise ValueError(f"following is {self.following!r}; standbys can follow in these ways: {listed}")
+
+    @property
+    def ready(self) -> Following:
+        """What standbys have ready."""
+        return Following(self.following)

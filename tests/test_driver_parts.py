@@ -24,10 +24,11 @@ from recovery.driver.progress import line_of as progress_of
 from recovery.driver.recovery_clock import RecoveryClock
 from recovery.driver.savepoints import SavepointWishes
 from recovery.driver.status import RunState, RunStatus
+from recovery.passive import Passive
 from snapshot import coordinator_events as events
 from snapshot.coordinator_options import ContradictingOptions
 from snapshot.host.messages import Address, Delivery, Hello
-from snapshot.host.options import HostOptions
+from snapshot.host.options import Following, HostOptions
 from snapshot.ids import TransactionId
 from snapshot.journal_state import EpochRecord, EpochState, JournalState
 from snapshot.program.durations import NotADuration
@@ -51,22 +52,40 @@ def there(*slots: int) -> dict[str, Hello]:
 
 
 def test_nobody_is_placed_while_there_are_too_few() -> None:
-    assert place(there(0, 1), {}, {}, 3) is None
+    assert place(there(0, 1), {}, {}, 3, {}) is None
 
 
 def test_at_first_everybody_gets_the_partition_of_its_slot() -> None:
-    assert place(there(2, 0, 1), {}, {}, 3) == ["w0", "w1", "w2"]
+    assert place(there(2, 0, 1), {}, {}, 3, {}) == ["w0", "w1", "w2"]
 
 
 def test_survivors_keep_their_partitions_and_the_task_in_the_same_slot_gets_the_lost_one() -> None:
     new = there(0, 5) | {"new": Hello("new", Address("h", 9), 9, 1)}
     before = {"w0": Partition(2), "gone": Partition(0)}
     slots = {Partition(0): 1, Partition(1): 4, Partition(2): 0}
-    assert place(new, before, slots, 3) == ["new", "w5", "w0"]
+    assert place(new, before, slots, 3, {}) == ["new", "w5", "w0"]
 
 
 def test_at_a_lower_parallelism_nobody_keeps_a_partition_that_is_gone() -> None:
-    assert place(there(0, 1), {"w1": Partition(4), "w0": Partition(0)}, {}, 2) == ["w0", "w1"]
+    assert place(there(0, 1), {"w1": Partition(4), "w0": Partition(0)}, {}, 2, {}) == ["w0", "w1"]
+
+
+def test_a_lost_partition_goes_to_whoever_has_followed_furthest_whatever_its_slot() -> None:
+    before, slots = {"w0": Partition(0)}, {Partition(0): 0, Partition(1): 1}
+    ready = {"w2": epoch(4), "w3": epoch(5)}
+    assert place(there(0, 1, 2, 3), before, slots, 2, ready) == ["w0", "w3"]
+    assert place(there(0, 1, 2), before, slots, 2, {"w1": epoch(4), "w2": epoch(4)}) == ["w0", "w1"]
+
+
+@pytest.mark.parametrize("kind", ["warm", "files", "open"])
+def test_what_standbys_have_ready_may_be_said_as_a_word(kind: str) -> None:
+    assert Passive(following=kind).ready is Following(kind)
+    assert Passive(following=Following(kind)).ready is Following(kind)
+
+
+def test_a_word_that_says_nothing_about_standbys_is_refused() -> None:
+    with pytest.raises(ValueError, match="'hot'; standbys can follow in these ways: 'warm', 'files', 'open'"):
+        Passive(following="hot")
 
 
 # --- how a job ends

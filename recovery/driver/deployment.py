@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 from recovery.driver.attempt import AttemptRun, Trouble
+from recovery.driver.following import Standbys
 from recovery.driver.job import JobSettings
 from recovery.driver.placement import place
 from recovery.driver.tree import Tree
@@ -44,6 +45,7 @@ class Deployment:
         found: Mapping[Uid, tuple[str, ...]],
         hears: Deploying,
         trouble: Trouble,
+        standbys: Standbys,
     ) -> None:
         self._settings = settings
         self._workers = workers
@@ -53,6 +55,7 @@ class Deployment:
         self._found = found
         self._hears = hears
         self._trouble = trouble
+        self._standbys = standbys
         self._wanted: Incarnation | None = None
         self._to_deploy: RollBack | None = None
         self._not_before = 0.0
@@ -91,7 +94,7 @@ class Deployment:
         if roll_back is None or self._closed or self._loop.now() < self._not_before:
             return
         there = self._workers.there
-        chosen = place(there, self._before, self._slots, self._settings.parallelism)
+        chosen = place(there, self._before, self._slots, self._settings.parallelism, self._standbys.ready)
         if chosen is None:
             self.short_since = self._loop.now() if self.short_since is None else self.short_since
             return
@@ -100,6 +103,7 @@ class Deployment:
         attempt = AttemptRun(self._settings, self._workers, self._aside, self._loop, self._tree, self._trouble)
         self.attempt = attempt
         attempt.deploy(roll_back, tuple(there[worker] for worker in chosen), self._found)
+        self._standbys.look(attempt.deployed)
         self._hears.deployed(attempt, roll_back)
 
     def close(self) -> None:

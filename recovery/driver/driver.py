@@ -35,7 +35,7 @@ from recovery.driver.progress import ProgressLine
 from recovery.driver.status import StatusBoard
 from recovery.driver.workers import Workers
 from snapshot.host.event_loop import Background, EventLoop
-from snapshot.host.messages import Figures, FromWorker, Hello, Injected
+from snapshot.host.messages import Figures, Followed, FromWorker, Hello, Injected
 from snapshot.trace import TraceWriter
 from statebackend.ids import Epoch
 from statebackend.stores.store import BlobStore
@@ -156,6 +156,10 @@ class Driver:
     def figures(self, figures: Figures) -> None:
         """See `generation.Observer`."""
         self.status.figures(figures)
+
+    def followed(self, worker: str, followed: Followed) -> None:
+        """See `generation.Observer`."""
+        self.status.followed(worker, followed)
 
     def ended(self, end: End | Exception) -> None:
         """See `generation.Observer`."""

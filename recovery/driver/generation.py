@@ -21,6 +21,7 @@ from recovery.driver.endings import End, Endings
 from recovery.driver.epoch_times import EpochTimes
 from recovery.driver.failures import Failures, JobFailed, failure_of
 from recovery.driver.feeding import Event, Feeder, Instruction
+from recovery.driver.following import Standbys
 from recovery.driver.housekeeping import Housekeeping
 from recovery.driver.job import JobSettings
 from recovery.driver.manifests import DriversPart, all_transactions_in
@@ -46,6 +47,7 @@ from snapshot.host.messages import (
     Failed,
     Figures,
     FirstOutput,
+    Followed,
     FromWorker,
     HasCommitted,
     Hello,
@@ -74,6 +76,9 @@ class Observer(Protocol):
 
     def figures(self, figures: Figures) -> None:
         """A partition's figures have come."""
+
+    def followed(self, worker: str, followed: Followed) -> None:
+        """A process that stands by has answered."""
 
     def ended(self, end: End | Exception) -> None:
         """The generation is over; nothing follows."""
@@ -106,6 +111,7 @@ class GenerationRun:
         self._removing = False
         self._housekeeping: Housekeeping | None = None
         self._deployment: Deployment | None = None
+        self._standbys: Standbys | None = None
         limit = RestartLimit(settings.scheme.restarts, settings.scheme.poisoned_after)
         self._failures = Failures(limit, means.loop, self)
         self._patience = watched_patience(settings.store_patience / 1000, means.loop, self._note)
@@ -135,8 +141,19 @@ class GenerationRun:
             return
         self._tree = outcome.tree
         means = self._means
+        self._standbys = Standbys(self._settings, means.workers, outcome.tree, self._trouble)
+        if outcome.epoch is not None:
+            self._standbys.completed(outcome.epoch)
         self._deployment = Deployment(
-            self._settings, means.workers, means.loop, means.aside, outcome.tree, outcome.found, self, self._trouble
+            self._settings,
+            means.workers,
+            means.loop,
+            means.aside,
+            outcome.tree,
+            outcome.found,
+            self,
+            self._trouble,
+            self._standbys,
         )
         self._housekeeping = Housekeeping(self._settings, means.loop, means.aside, outcome.tree, self._note)
         self._journal = state = outcome.tree.state
@@ -243,11 +260,15 @@ class GenerationRun:
         )
         if self._deployment is not None:
             self._deployment.deploy_if_possible()
+        if self._standbys is not None and self._attempt is not None:
+            self._standbys.look(self._attempt.deployed)
 
     def lost(self, worker: str, reason: str) -> None:
         """A process is not there any more."""
         if self._ended:  # it was told to leave
             return
+        if self._standbys is not None:
+            self._standbys.lost(worker)
         partition = None if self._deployment is None else self._deployment.partition_of(worker)
         self._note(log.WorkerLost(at=time.time(), worker=worker, partition=partition, reason=reason))
         if partition is not None and self._attempt is not None:
@@ -278,6 +299,10 @@ class GenerationRun:
                 self._fail(failure_of(message))
             case Refusal(peer, reason):
                 self._note(log.PeerRefused(at=time.time(), worker=worker, peer=peer, reason=reason))
+            case Followed():
+                if self._standbys is not None:
+                    self._standbys.followed(worker, message)
+                self._means.observer.followed(worker, message)
             case Delivery():
                 if self._is_current(message.incarnation):
                     self._means.deliveries.add(message)
@@ -451,6 +476,8 @@ class GenerationRun:
                 self._failures.completed()
                 self._means.deliveries.completed(all_transactions_in(self._the_tree.manifest(epoch)))
                 self._note(self._times.completed(epoch, self._now_ms(), time.time()))
+                if self._standbys is not None:
+                    self._standbys.completed(epoch)
                 self._tell(events.Published(epoch))
                 if pinned:
                     self._savepoints.taken(epoch)

@@ -118,6 +118,19 @@ def roles_from(
     return tuple({uid: role(uid, Partition(index)) for uid in plan.uids} for index in range(parallelism))
 
 
+def states_in(manifest: Manifest | None, plan: Plan, parallelism: int) -> Mapping[Uid, tuple[FileSet, ...]]:
+    """The keyed state of all partitions, of each operator that has some in the epoch."""
+    keyed = {stage.uid for stage in plan.stages if isinstance(stage.head, KeyedHead)}
+    found: dict[Uid, tuple[FileSet, ...]] = {}
+    for operator in () if manifest is None else manifest.operators:
+        if operator.uid in keyed:
+            parts = plan_restore(operator, parallelism, plan.max_parallelism)
+            states = tuple(part.state for part in parts if part.state is not None)
+            if len(states) == parallelism:
+                found[operator.uid] = states
+    return found
+
+
 def _role(restore: SubtaskRestore, broadcast: bytes | None) -> Role:
     return Role(
         restore.state,

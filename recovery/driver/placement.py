@@ -1,4 +1,4 @@
-"""Which process gets which partition: whoever had it keeps it, and a lost one goes to whoever is nearest to its files.
+"""Which process gets which partition: whoever had it keeps it, and a lost one goes to whoever is nearest to its state.
 
 What always holds: every partition has one process and no process two; the same processes and the same history give
 the same placement.
@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from snapshot.host.messages import Hello
-from statebackend.ids import Partition
+from statebackend.ids import Epoch, Partition
 
 
 def place(
-    there: Mapping[str, Hello], before: Mapping[str, Partition], slots: Mapping[Partition, int], parallelism: int
+    there: Mapping[str, Hello],
+    before: Mapping[str, Partition],
+    slots: Mapping[Partition, int],
+    parallelism: int,
+    ready: Mapping[str, Epoch],
 ) -> Sequence[str] | None:
     """The process of each partition; None while there are too few.
 
@@ -27,7 +31,9 @@ def place(
     for partition in (Partition(index) for index in range(parallelism)):
         if partition not in placed:
             slot = slots.get(partition, partition)
-            chosen = next((worker for worker in free if there[worker].slot == slot), free[0])
+            newest = max((ready[worker] for worker in free if worker in ready), default=None)
+            nearest = free if newest is None else [worker for worker in free if ready.get(worker) == newest]
+            chosen = next((worker for worker in nearest if there[worker].slot == slot), nearest[0])
             free.remove(chosen)
             placed[partition] = chosen
     return [placed[Partition(index)] for index in range(parallelism)]

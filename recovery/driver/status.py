@@ -6,12 +6,12 @@ What always holds: a status is consistent in itself, and as of the last event th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from recovery.driver import events as log
-from snapshot.host.messages import Figures, StageFigures
+from snapshot.host.messages import Figures, Followed, StageFigures
 from statebackend.ids import Epoch, Generation, Incarnation, Partition, Uid
 
 _KEPT = 100
@@ -62,6 +62,8 @@ class RunStatus:
     """What failed last."""
     figures: Mapping[Partition, Figures] = field(default_factory=dict)
     """The newest of each partition of the current attempt."""
+    standbys: Mapping[str, Followed] = field(default_factory=dict)
+    """What each process that follows epochs said last: which one it has, and what that has cost."""
 
     @property
     def rows_in(self) -> Mapping[Uid, int]:
@@ -103,6 +105,12 @@ class StatusBoard:
         with self._lock:
             known = self._status.figures
             self._status = replace(self._status, figures={**known, figures.partition: figures})
+
+    def followed(self, worker: str, followed: Followed) -> None:
+        """A process that stands by has got an epoch ready, or could not."""
+        with self._lock:
+            if self._status.workers.get(worker, Partition(0)) is None:
+                self._status = replace(self._status, standbys={**self._status.standbys, worker: followed})
 
     def event(self, event: log.AnyEvent) -> None:
         """Something has happened."""
@@ -147,15 +155,21 @@ def _after_attempt(
         case log.WorkerJoined(worker=worker):
             return replace(status, workers={**status.workers, worker: None})
         case log.WorkerLost(worker=lost):
-            return replace(status, workers={worker: at for worker, at in status.workers.items() if worker != lost})
+            workers = {worker: at for worker, at in status.workers.items() if worker != lost}
+            return replace(status, workers=workers, standbys=_known(status.standbys, workers))
         case log.Deployed(incarnation=incarnation, workers=workers):
             roles = {worker: Partition(index) for index, worker in enumerate(workers)}
             placed = {worker: roles.get(worker) for worker in status.workers}
-            return replace(status, incarnation=incarnation, workers=placed, figures={})
+            standbys = _known(status.standbys, [worker for worker, at in placed.items() if at is None])
+            return replace(status, incarnation=incarnation, workers=placed, figures={}, standbys=standbys)
         case log.Running():
             return replace(status, state=RunState.RUNNING)
         case log.AttemptFailed(reason=reason):
             return replace(status, state=RunState.RECOVERING, restarts=status.restarts + 1, failure=reason)
+
+
+def _known(standbys: Mapping[str, Followed], free: Container[str]) -> Mapping[str, Followed]:
+    return {worker: said for worker, said in standbys.items() if worker in free}
 
 
 def _without(epochs: tuple[Epoch, ...], gone: Epoch) -> tuple[Epoch, ...]:

@@ -13,7 +13,7 @@ from enum import Enum
 
 from snapshot.frames import Marker, Watermark
 from snapshot.frozen_json import Json
-from snapshot.host.options import HostOptions
+from snapshot.host.options import Following, HostOptions
 from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import ChannelState, CommitPayload, SubtaskSnapshot
 from snapshot.transaction_events import Committable
@@ -250,6 +250,7 @@ class Followed:
 
 FromWorker = (
     Hello
+    | Followed
     | Restored
     | FirstOutput
     | WantsSplit
@@ -360,6 +361,36 @@ class Leave:
     reason: str
 
 
+# --- to a process that stands by -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StandBy:
+    """Nobody needs you now: get ready for any role of this job. What is to be ready of each epoch, `Follow` says.
+
+    It counts until the next deployment. `plan`, `store` and `local` are as in `Deploy`.
+    """
+
+    job: JobId
+    how: Following
+    plan: bytes
+    parallelism: int
+    options: HostOptions
+    store: str
+    local: str
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """This epoch is complete. `states` has the file sets of all partitions of each keyed operator; answer `Followed`.
+
+    Its files may be removed once a later epoch is complete; then there will be a `Follow` of that one.
+    """
+
+    epoch: Epoch
+    states: Mapping[Uid, tuple[FileSet, ...]]
+
+
 # --- faults that a person asks for -----------------------------------------------------------------------------------
 
 
@@ -422,4 +453,4 @@ class Inject:
     fault: Fault
 
 
-ToWorker = Deploy | TriggerEpoch | EpochIsOver | AssignSplits | Drain | StandDown | Leave | Inject
+ToWorker = Deploy | TriggerEpoch | EpochIsOver | AssignSplits | Drain | StandDown | StandBy | Follow | Leave | Inject

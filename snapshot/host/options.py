@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from snapshot.coordinator_options import ContradictingOptions
+
+
+class Following(Enum):
+    """What a process that stands by has ready of every complete epoch."""
+
+    WARM = "warm"
+    """Nothing: it is a process that has imported everything."""
+    FILES = "files"
+    """The files of all keyed state are on its machine: links where they are there anyway, else downloads."""
+    OPEN = "open"
+    """The state itself is open and in memory, as far as there is room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

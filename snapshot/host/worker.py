@@ -31,6 +31,7 @@ from snapshot.host.crash_points import crashing
 from snapshot.host.event_loop import Background, EventLoop
 from snapshot.host.failures import kind_of, text_of, traceback_of
 from snapshot.host.faults import Faults, Line
+from snapshot.host.following import Follower
 from snapshot.host.heads import OpenedState, Seat, seat_of
 from snapshot.host.heartbeat import Heartbeat
 from snapshot.host.joining import Joined, Joining
@@ -43,11 +44,13 @@ from snapshot.host.messages import (
     EpochIsOver,
     Failed,
     FailureKind,
+    Follow,
     FromWorker,
     Hello,
     Inject,
     Leave,
     Refusal,
+    StandBy,
     StandDown,
     ToWorker,
     TriggerEpoch,
@@ -100,6 +103,7 @@ class Worker:
         self._incarnation = _NEVER
         self._peers: tuple[Address, ...] = ()
         self._store: tuple[str, BlobStore] | None = None
+        self._follower: Follower | None = None
         self._opening: Opening | None = None
         self._opened: dict[Uid, OpenedState] = {}  # while we are joining
         self._joining: Joining | None = None
@@ -123,6 +127,9 @@ class Worker:
             self._let_go()
         finally:
             self._stand_down()
+            if self._follower is not None:
+                self._follower.close()
+                self._follower.wait()
             self._at_hand.close()
             if self._heartbeat is not None:
                 self._heartbeat.stop()
@@ -232,6 +239,12 @@ class Worker:
                 if incarnation >= self._incarnation:
                     self._stand_down()
                     self._at_hand.discard_all()
+            case StandBy():
+                self._stop_following()
+                self._follower = Follower(message, lambda said: self._loop.wake(lambda: self._tell(said)))
+            case Follow():
+                if self._follower is not None:
+                    self._follower.follow(message)
             case Leave():
                 self._stand_down()
                 self._done = True
@@ -240,6 +253,8 @@ class Worker:
 
     def _deploy(self, deploy: Deploy) -> None:
         self._stand_down()
+        if self._follower is not None:
+            self._follower.close()
         self._incarnation, self._peers = deploy.incarnation, deploy.peers
         reached(fail_points.DEPLOYED)
         try:
@@ -269,6 +284,13 @@ class Worker:
         self._joining = Joining(deploy, plan, self._secret, self._loop, begin, self._tell)
         self._take_early()
 
+    def _stop_following(self) -> None:
+        """Nothing of what was followed is needed any more."""
+        if self._follower is not None:
+            self._follower.close()
+            self._follower.release()
+            self._follower = None
+
     def _store_at(self, uri: str, seconds: float) -> BlobStore:
         """It is the same for the whole job, and its connections are kept."""
         if self._store is None or self._store[0] != uri:
@@ -276,6 +298,8 @@ class Worker:
         return self._store[1]
 
     def _state_opened(self, uid: Uid, opened: OpenedState) -> None:
+        if self._opening is not None and self._opening.done:
+            self._stop_following()
         if self._attempt is None:
             self._opened[uid] = opened
         else:

@@ -1,0 +1,109 @@
+"""What the processes that stand by are told: each complete epoch, so that the next role finds them ready.
+
+What always holds: a process is told to stand by once, and then of one epoch at a time: when it has answered, of the
+newest. So whoever is slow hears of fewer epochs, and nobody waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from recovery.driver.job import JobSettings
+from recovery.driver.manifests import states_in
+from recovery.driver.tree import Tree
+from recovery.driver.workers import Workers
+from snapshot.host.messages import Follow, Followed, StandBy
+from snapshot.host.options import Following
+from statebackend.ids import Epoch
+
+Trouble = Callable[[str, BaseException], object]
+
+
+class CannotFollow(Exception):
+    """A process that stands by could not get an epoch ready; it tries the next one, and the job goes on as before."""
+
+
+@dataclass(slots=True)
+class _Standby:
+    busy: bool = False
+    heard: Epoch | None = None
+    has: Epoch | None = None
+    hindered: bool = False
+
+
+class Standbys:
+    """The processes without a role. All calls come in the loop's thread; `trouble` hears what hinders one, once."""
+
+    def __init__(self, settings: JobSettings, workers: Workers, tree: Tree, trouble: Trouble) -> None:
+        self._settings = settings
+        self._workers = workers
+        self._tree = tree
+        self._trouble = trouble
+        self._standbys: dict[str, _Standby] = {}
+        self._newest: Epoch | None = None
+        self._follow: Follow | None = None
+
+    @property
+    def ready(self) -> Mapping[str, Epoch]:
+        """Which epoch the processes have ready that have one."""
+        return {worker: standby.has for worker, standby in self._standbys.items() if standby.has is not None}
+
+    def look(self, deployed: Collection[str]) -> None:
+        """See who is there and has no role: a process has come, or all roles were dealt out."""
+        if self._settings.scheme.ready is Following.WARM:
+            return
+        there = self._workers.there
+        for worker in [known for known in self._standbys if known in deployed or known not in there]:
+            del self._standbys[worker]
+        for worker in there:
+            if worker not in deployed and worker not in self._standbys:
+                self._standbys[worker] = _Standby()
+                self._workers.send(worker, self._stand_by())
+        self._tell_all()
+
+    def lost(self, worker: str) -> None:
+        """A process is gone."""
+        self._standbys.pop(worker, None)
+
+    def completed(self, epoch: Epoch) -> None:
+        """An epoch is complete, or is the one that the job goes on from."""
+        self._newest, self._follow = epoch, None
+        self._tell_all()
+
+    def followed(self, worker: str, message: Followed) -> None:
+        """A process has answered."""
+        standby = self._standbys.get(worker)
+        if standby is None:
+            return
+        standby.busy, standby.has = False, message.has
+        if message.problem and not standby.hindered:
+            self._trouble(
+                f"{worker}, which stands by, getting epoch {message.heard} ready", CannotFollow(message.problem)
+            )
+        standby.hindered = bool(message.problem)
+        self._tell_all()
+
+    def _tell_all(self) -> None:
+        for worker, standby in self._standbys.items():
+            if self._newest is not None and not standby.busy and standby.heard != self._newest:
+                standby.busy, standby.heard = True, self._newest
+                self._workers.send(worker, self._news(self._newest))
+
+    def _news(self, epoch: Epoch) -> Follow:
+        if self._follow is None:
+            settings = self._settings
+            self._follow = Follow(epoch, states_in(self._tree.manifest(epoch), settings.plan, settings.parallelism))
+        return self._follow
+
+    def _stand_by(self) -> StandBy:
+        settings = self._settings
+        return StandBy(
+            settings.job,
+            settings.scheme.ready,
+            settings.pickled_plan,
+            settings.parallelism,
+            settings.host,
+            settings.store,
+            settings.local,
+        )
