@@ -17,6 +17,7 @@ from typing import Final
 
 from snapshot.frames import Data, End, Frame
 from snapshot.host.event_loop import EventLoop
+from snapshot.host.liveness import break_if_silent
 from snapshot.host.options import HostOptions
 from snapshot.ids import ChannelId
 from snapshot.outbox import Outbox
@@ -211,7 +212,8 @@ class ReceivingChannel:
     """The receiving end; `sock` has passed the handshake, and is this object's from now on.
 
     `on_frame` gets each frame, while the channel is not paused; `on_broken(reason)` is called once, if the connection
-    ends before `End`, or if its bytes are refused. Behind `End` nothing is expected but the end of the connection.
+    ends before `End`, if its bytes are refused, or if the sender's machine has not reacted for
+    `options.channel_timeout`, while it is not paused. Behind `End` only the end of the connection is expected.
     """
 
     def __init__(
@@ -238,6 +240,7 @@ class ReceivingChannel:
         self._open = True
         self._closed = False
         _prepare(sock, socket.SO_RCVBUF, options)
+        break_if_silent(sock, options.channel_timeout)
         self._watch = loop.watch(sock, self._read)
         self._watch.reading(True)
 
