@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from recovery.driver.claim import StartRefused as StartRefused
     from recovery.driver.failures import JobFailed as JobFailed
     from recovery.driver.launch import CannotLaunch as CannotLaunch
-    from recovery.driver.launch import LocalProcesses as LocalProcesses
+    from recovery.driver.local_processes import LocalProcesses as LocalProcesses
     from recovery.driver.options import UnknownOption as UnknownOption
     from recovery.driver.program_fit import ProgramDoesNotFit as ProgramDoesNotFit
     from recovery.driver.reach import JobNotRunning as JobNotRunning
     from recovery.driver.reach import NotAllowed as NotAllowed
+    from recovery.driver.spark_settings import spark_settings as spark_settings
     from recovery.driver.spark_tasks import SparkTasks as SparkTasks
     from recovery.driver.status import RunState as RunState
     from recovery.driver.status import RunStatus as RunStatus
@@ -42,10 +43,12 @@ _HOME = {
     "driver.birth": ("WrongJob",),
     "driver.claim": ("StartRefused",),
     "driver.failures": ("JobFailed",),
-    "driver.launch": ("CannotLaunch", "LocalProcesses"),
+    "driver.launch": ("CannotLaunch",),
+    "driver.local_processes": ("LocalProcesses",),
     "driver.options": ("UnknownOption",),
     "driver.program_fit": ("ProgramDoesNotFit",),
     "driver.reach": ("JobNotRunning", "NotAllowed"),
+    "driver.spark_settings": ("spark_settings",),
     "driver.spark_tasks": ("SparkTasks",),
     "driver.status": ("RunState", "RunStatus"),
     "driver.tree": ("FencedOff", "JournalInDoubt"),

@@ -21,7 +21,8 @@ from recovery.driver.endings import End
 from recovery.driver.event_log import EventLog
 from recovery.driver.events import AnyEvent
 from recovery.driver.job import JobSettings
-from recovery.driver.launch import Launcher, LocalProcesses
+from recovery.driver.launch import Launcher
+from recovery.driver.local_processes import LocalProcesses
 from recovery.driver.options import RunOptions, check_names, coordinator_options, host_options, seconds
 from recovery.driver.progress import ProgressLine
 from recovery.driver.reach import home_of

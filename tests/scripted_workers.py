@@ -233,6 +233,12 @@ class ScriptedCluster:
         for slot in range(processes):
             self._launch(slot)
 
+    def appeared(self, launch: int, worker: str) -> bool:
+        return True
+
+    def lost(self, worker: str, *, silent: bool) -> None:
+        pass
+
     def release(self) -> None:
         self._stopping = True
 

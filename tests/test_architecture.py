@@ -96,6 +96,7 @@ CORES_IN_THEM = {
     "recovery/driver/placement.py",
     "recovery/driver/program_fit.py",
     "recovery/driver/recovery_clock.py",
+    "recovery/driver/slots.py",
     "recovery/driver/savepoints.py",
     "recovery/driver/splits.py",
     "snapshot/host/handshake.py",

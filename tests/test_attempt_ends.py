@@ -202,12 +202,13 @@ class Letting:
         self.workers: Workers | None = None
         self.hello: Hello | None = None
 
-    def appeared(self, hello: Hello) -> None:
+    def appeared(self, hello: Hello) -> bool:
         self.hello = hello
         assert self.workers is not None
         self.workers.send(hello.worker, Leave("there is nothing to do"))
+        return True
 
-    def lost(self, worker: str, reason: str) -> None:
+    def lost(self, worker: str, reason: str, *, silent: bool) -> None:
         pass
 
     def reported(self, worker: str, message: FromWorker) -> None:
@@ -223,7 +224,7 @@ class Letting:
 def test_a_process_that_is_let_go_listens_no_more_though_it_may_live_on() -> None:
     loop, driver, secret = EventLoop(), Letting(), token_bytes(32)
     driver.workers = Workers(loop, "127.0.0.1", secret, LIMIT, driver)
-    worker = Worker(driver.workers.address, secret, 0)
+    worker = Worker(driver.workers.address, secret, 0, 1)
     thread = threading.Thread(target=worker.run, daemon=True)
     thread.start()
     assert loop.run(lambda: not thread.is_alive(), LIMIT)

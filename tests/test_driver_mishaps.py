@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import io
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from recovery.driver import housekeeping
 from recovery.driver.driver import Cancelled
 from recovery.driver.endings import EndKind
 from recovery.driver.events import AnyEvent, EpochsRemoved, PeerRefused, Trouble, WorkerLost
-from snapshot.host.messages import Address, AssignSplits
+from snapshot.host.messages import AssignSplits
 from statebackend.ids import Epoch
 from statebackend.stores.local_store import LocalStore
 from tests.scripted_workers import PATIENCE, ScriptedCluster
@@ -151,26 +150,6 @@ def test_a_wish_that_the_driver_does_not_come_to_hear_is_answered_when_the_job_i
 
 
 # --- processes
-
-
-def test_a_process_that_cannot_be_started_is_reported_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    popen, failures = subprocess.Popen, [BlockingIOError(errno.EAGAIN, "too many"), MemoryError()]
-    told: list[str] = []
-    started = threading.Event()
-
-    def scarce(_: list[str], **options: Any) -> subprocess.Popen[bytes]:
-        if failures:
-            raise failures.pop(0)
-        started.set()
-        return popen([sys.executable, "-c", "input(); input()"], **options)
-
-    monkeypatch.setattr(subprocess, "Popen", scarce)
-    launcher = recovery.LocalProcesses()
-    launcher.start(Address("127.0.0.1", 1), b"secret", 1, told.append)
-    assert started.wait(PATIENCE)
-    launcher.stop(PATIENCE)
-    assert [line.partition(", which")[0] for line in told] == ["the process in slot 0 cannot be started"] * 2
-    assert "too many" in told[0]
 
 
 def test_a_job_that_waits_for_processes_says_so_again_and_again(tmp_path: Path) -> None:

@@ -181,12 +181,16 @@ class Driver:
 
     # --- what the processes tell --------------------------------------------------------------------------------------
 
-    def appeared(self, hello: Hello) -> None:
+    def appeared(self, hello: Hello) -> bool:
         """See `workers.WorkerEvents`."""
+        if not self._launcher.appeared(hello.launch, hello.worker):
+            return False
         self._the_generation.appeared(hello)
+        return True
 
-    def lost(self, worker: str, reason: str) -> None:
+    def lost(self, worker: str, reason: str, *, silent: bool) -> None:
         """See `workers.WorkerEvents`."""
+        self._launcher.lost(worker, silent=silent)
         self._the_generation.lost(worker, reason)
 
     def reported(self, worker: str, message: FromWorker) -> None:

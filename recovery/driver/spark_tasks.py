@@ -11,10 +11,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from secrets import token_hex
 from typing import TYPE_CHECKING, Final
 
+from recovery.driver.keeper import Keeper
 from recovery.driver.launch import CannotLaunch
+from recovery.driver.slots import Launch
+from recovery.driver.spark_settings import DAEMON, daemon_of
 from snapshot.host.messages import Address
 
 if TYPE_CHECKING:
@@ -24,8 +28,10 @@ if TYPE_CHECKING:
 _LOCAL: Final = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 _LOCAL_CLUSTER: Final = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
 _WAIT_FOR_EXECUTORS: Final = 30.0
-_PAUSES: Final = (0.05, 0.2, 0.5, 1.0, 2.0, 5.0)
-_QUICK: Final = 1.0
+_LOOK: Final = 0.2
+_AGAIN: Final = 0.1
+_AGAIN_SLOWLY: Final = 0.5
+"""Seconds in which Spark itself starts a task again whose process was killed; the longer one without our daemon."""
 
 
 class SparkTasks:
@@ -40,8 +46,9 @@ class SparkTasks:
         self._spark = spark
         self._host = host
         self._tag = f"epochcut-{token_hex(4)}"
-        self._stopping = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._where: tuple[Address, bytes] | None = None
+        self._keeper: Keeper | None = None
+        self._threads: dict[int, threading.Thread] = {}
 
     @property
     def host(self) -> str:
@@ -68,7 +75,15 @@ class SparkTasks:
                 f"the job needs {processes} task slots (its parallelism and standbys), and Spark's {self._master} has "
                 f"{slots}; {self._how_to_get(processes)}"
             )
-        return [
+        slowly = (
+            []
+            if self._forks_quickly
+            else [
+                f"processes start half a second faster, after a failure too, with {DAEMON[0]}={DAEMON[1]}; see "
+                f"recovery.spark_settings()"
+            ]
+        )
+        return slowly + [
             f"{name} is on: {why}; turn it off"
             for name, why in (
                 ("spark.speculation", "Spark may start a second copy of a task, which stands by and takes a slot"),
@@ -80,58 +95,75 @@ class SparkTasks:
 
     def start(self, driver: Address, secret: bytes, processes: int, trouble: Callable[[str], object]) -> None:
         """See `Launcher.start`."""
-        for slot in range(processes):
-            thread = threading.Thread(
-                target=self._keep_running,
-                args=(_task(driver, secret, slot), slot, trouble),
-                name=f"slot-{slot}",
-                daemon=True,
-            )
-            self._threads.append(thread)
-            thread.start()
+        self._where = driver, secret
+        again = _AGAIN if self._forks_quickly else _AGAIN_SLOWLY
+        self._keeper = Keeper(self, processes, again, trouble, "Spark task")
+        self._keeper.begin()
+
+    def appeared(self, launch: int, worker: str) -> bool:
+        """See `Launcher.appeared`."""
+        return self._keeper is not None and self._keeper.appeared(launch, worker)
+
+    def lost(self, worker: str, *, silent: bool) -> None:
+        """See `Launcher.lost`."""
+        if self._keeper is not None:
+            self._keeper.lost(worker, silent=silent)
 
     def release(self) -> None:
         """See `Launcher.release`."""
-        self._stopping.set()
+        if self._keeper is not None:
+            self._keeper.release()
 
     def stop(self, seconds: float) -> None:
         """See `Launcher.stop`."""
         self.release()
-        deadline = time.monotonic() + seconds
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        if any(thread.is_alive() for thread in self._threads):
+        if self._keeper is not None:
+            self._keeper.join()
+        threads = list(self._threads.values())
+        _join(threads, seconds)
+        if any(thread.is_alive() for thread in threads):
             self._spark.interruptTag(self._tag)
-            for thread in self._threads:
-                thread.join(seconds)
+            _join(threads, seconds)
 
-    def _keep_running(
-        self,
-        task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
-        slot: int,
-        trouble: Callable[[str], object],
-    ) -> None:
-        quick_deaths = 0
-        while not self._stopping.is_set():
-            began = time.monotonic()
-            reason = "it returned"
-            try:
-                self._spark.addTag(self._tag)  # of this thread
-                self._spark.range(0, 1, 1, 1).mapInArrow(task, "slot long").collect()
-            except Exception as error:
-                reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            if self._stopping.is_set():
-                return
-            quick_deaths = quick_deaths + 1 if time.monotonic() - began < _QUICK else 0
-            trouble(f"the Spark task in slot {slot} ended and is launched again: {reason}")
-            if quick_deaths:
-                self._stopping.wait(_PAUSES[min(quick_deaths, len(_PAUSES)) - 1])
+    # --- what the keeper asks for -------------------------------------------------------------------------------------
+
+    def launch(self, launch: Launch) -> None:
+        """See `keeper.Launching`."""
+        thread = threading.Thread(target=self._run, args=(launch,), name=f"slot-{launch.slot}", daemon=True)
+        self._threads[launch.number] = thread
+        thread.start()
+
+    def cancel(self, number: int) -> None:
+        """See `keeper.Launching`."""
+        with suppress(Exception):  # the session may be gone, and the job with it
+            self._spark.interruptTag(self._tag_of(number))
+
+    def _run(self, launch: Launch) -> None:
+        assert self._where is not None
+        assert self._keeper is not None
+        reason = "it returned"
+        try:
+            self._spark.addTag(self._tag)  # of this thread
+            self._spark.addTag(self._tag_of(launch.number))
+            task = _task(*self._where, launch)
+            self._spark.range(0, 1, 1, 1).mapInArrow(task, "slot long").collect()
+        except Exception as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        self._threads.pop(launch.number, None)
+        self._keeper.ended(launch, f"ended and is launched again: {reason}")
+
+    def _tag_of(self, number: int) -> str:
+        return f"{self._tag}-{number}"
 
     # --- what Spark says ----------------------------------------------------------------------------------------------
 
     @property
     def _master(self) -> str:
         return self._setting("spark.master", "")
+
+    @property
+    def _forks_quickly(self) -> bool:
+        return daemon_of(self._setting) == DAEMON[1]
 
     def _setting(self, name: str, default: str) -> str:
         value = self._spark.conf.get(name, default)
@@ -159,7 +191,7 @@ class SparkTasks:
             return None
         deadline = time.monotonic() + (0.0 if match is not None else _WAIT_FOR_EXECUTORS)
         while (cores := int(context.defaultParallelism)) < wanted and time.monotonic() < deadline:
-            self._stopping.wait(0.2)
+            time.sleep(_LOOK)  # Spark tells nobody
         return cores
 
     def _how_to_get(self, processes: int) -> str:
@@ -171,12 +203,21 @@ class SparkTasks:
         )
 
 
-def _task(driver: Address, secret: bytes, slot: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _join(threads: Sequence[threading.Thread], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _task(
+    driver: Address, secret: bytes, launch: Launch
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What Spark runs in the task; it travels inside Spark's own pickled function.
 
     On a standalone cluster an executor that is started again on the same host has another working directory, and the
     same `SPARK_EXECUTOR_DIRS`: files below these are still there.
     """
+    slot, number = launch.slot, launch.number
 
     def task(_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import os
@@ -186,7 +227,7 @@ def _task(driver: Address, secret: bytes, slot: int) -> Callable[[Iterator[pa.Re
 
         lasting = os.environ.get("SPARK_EXECUTOR_DIRS", "").split(os.pathsep)[0]
         with chdir(lasting) if lasting else nullcontext():
-            run_worker(driver, secret, slot)
+            run_worker(driver, secret, slot, number)
         yield from ()
 
     return task

@@ -15,7 +15,7 @@ from snapshot.host.control import ControlConnection, OverLongMessage
 from snapshot.host.event_loop import EventLoop, Timer
 from snapshot.host.heartbeat import Beats
 from snapshot.host.listener import Listener
-from snapshot.host.messages import Address, FromWorker, Hello, ToWorker
+from snapshot.host.messages import Address, FromWorker, Hello, Leave, ToWorker
 from snapshot.host.purposes import ChannelOf, CommandOf, ControlOf, HeartbeatOf, Purpose
 from snapshot.host.refusals import Refusals
 
@@ -23,11 +23,11 @@ from snapshot.host.refusals import Refusals
 class WorkerEvents(Protocol):
     """Who hears of the processes, in the loop's thread."""
 
-    def appeared(self, hello: Hello) -> None:
-        """A process is there, and free."""
+    def appeared(self, hello: Hello) -> bool:
+        """A process is there, and free. False if it is one too many: it is let go, and not reported lost."""
 
-    def lost(self, worker: str, reason: str) -> None:
-        """A process is not there any more."""
+    def lost(self, worker: str, reason: str, *, silent: bool) -> None:
+        """A process is not there any more; `silent` if it only has not shown a sign of life for too long."""
 
     def reported(self, worker: str, message: FromWorker) -> None:
         """A process has something to say."""
@@ -45,6 +45,7 @@ class _Worker:
     control: ControlConnection[ToWorker, FromWorker]
     heard_at: float
     hello: Hello | None = None
+    turned_away: bool = False
     beats: Beats | None = None
 
 
@@ -175,7 +176,9 @@ class Workers:
         worker.heard_at = self._loop.now()
         if isinstance(message, Hello):
             worker.hello = message
-            self._events.appeared(message)
+            if not self._events.appeared(message):
+                worker.hello, worker.turned_away = None, True
+                self.send(worker.name, Leave("there is another process in its slot"))
         else:
             self._events.reported(worker.name, message)
 
@@ -184,15 +187,16 @@ class Workers:
         for worker in list(self._workers.values()):
             silence = now - worker.heard_at
             if silence > self._lost_after:
-                self._lose(worker, f"it has shown no sign of life for {silence:.1f} s")
+                self._lose(worker, f"it has shown no sign of life for {silence:.1f} s", silent=True)
         self._timer = self._loop.call_at(now + self._lost_after / 4, self._look_for_signs_of_life)
 
-    def _lose(self, worker: _Worker, reason: str) -> None:
+    def _lose(self, worker: _Worker, reason: str, *, silent: bool = False) -> None:
         if self._workers.get(worker.name) is not worker:
             return
         del self._workers[worker.name]
         self._close(worker)
-        self._events.lost(worker.name, reason)
+        if not worker.turned_away:
+            self._events.lost(worker.name, reason, silent=silent)
 
     def _close(self, worker: _Worker) -> None:
         worker.control.close()

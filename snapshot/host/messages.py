@@ -44,6 +44,8 @@ class Hello:
     pid: int
     slot: int
     """Which of the tasks that were launched it is; the driver gives roles whatever the slot."""
+    launch: int = 0
+    """Which of the launches of that slot has brought it."""
 
 
 @dataclass(frozen=True, slots=True)

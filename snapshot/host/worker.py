@@ -3,7 +3,7 @@
 What always holds: it follows the newest incarnation that it has heard of; a new deployment replaces whatever it did
 before; what older incarnations say to it is refused, and what it says is about its own.
 
-    python -m snapshot.host.worker HOST PORT SLOT      with the run's secret, in hexadecimal, on the standard input
+    python -m snapshot.host.worker HOST PORT SLOT LAUNCH    with the secret, in hexadecimal, on the standard input
 """
 
 from __future__ import annotations
@@ -87,10 +87,11 @@ class DriverLost(Exception):
 class Worker:
     """One process. `run` returns when the driver lets it go."""
 
-    def __init__(self, driver: Address, secret: bytes, slot: int) -> None:
+    def __init__(self, driver: Address, secret: bytes, slot: int, launch: int) -> None:
         self._driver = driver
         self._secret = secret
         self._slot = slot
+        self._launch = launch
         self._name = token_hex(8)
         self._loop = EventLoop()
         self._background = Background(self._loop, _THREADS, "partition")
@@ -169,7 +170,7 @@ class Worker:
             on_refused=Refusals(self._loop, lambda peer, reason: self._tell(Refusal(peer, reason))).add,
         )
         self._control = ControlConnection(self._loop, sock, self._told, self._lose)
-        self._tell(Hello(self._name, self._listener.address, getpid(), self._slot))
+        self._tell(Hello(self._name, self._listener.address, getpid(), self._slot, self._launch))
 
     def _lose(self, reason: str) -> None:
         self._lost = f"the driver at {self._driver}: {reason}"
@@ -436,7 +437,7 @@ class Worker:
         self._channels = []
 
 
-def run_worker(driver: Address, secret: bytes, slot: int) -> None:
+def run_worker(driver: Address, secret: bytes, slot: int, launch: int) -> None:
     """Run a process of a job until the driver lets it go; `DriverLost` if it is not there any more."""
     before, collected = sys.getswitchinterval(), gc.get_threshold()
     sys.setswitchinterval(_SWITCH)
@@ -445,7 +446,7 @@ def run_worker(driver: Address, secret: bytes, slot: int) -> None:
     prepare()
     try:
         with crashing(environ):
-            Worker(driver, secret, slot).run()
+            Worker(driver, secret, slot, launch).run()
     finally:
         sys.setswitchinterval(before)
         gc.set_threshold(*collected)
@@ -453,9 +454,9 @@ def run_worker(driver: Address, secret: bytes, slot: int) -> None:
 
 def main(arguments: list[str], read_secret: Callable[[], str]) -> int:
     """The command."""
-    host, port, slot = arguments
+    host, port, slot, launch = arguments
     try:
-        run_worker(Address(host, int(port)), bytes.fromhex(read_secret().strip()), int(slot))
+        run_worker(Address(host, int(port)), bytes.fromhex(read_secret().strip()), int(slot), int(launch))
     except DriverLost as lost:
         print(f"the job's process ends: {lost}", file=sys.stderr)
         return 1

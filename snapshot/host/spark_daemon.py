@@ -1,0 +1,26 @@
+"""Spark's own daemon for Python workers, with all loaded that a partition's process needs before it forks one.
+
+What always holds: it does for every Python task of an application what `pyspark.daemon` does; its processes only begin
+with more modules loaded.
+
+    spark.python.daemon.module=snapshot.host.spark_daemon
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from pyspark import daemon
+
+from snapshot.host.preload import all_modules, preload
+
+
+def main() -> None:
+    """The command that Spark runs on each executor; its argument is the module that workers run, as for its own."""
+    preload(all_modules())
+    import_module("pyspark.worker")
+    daemon.manager()
+
+
+if __name__ == "__main__":
+    main()

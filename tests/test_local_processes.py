@@ -1,0 +1,174 @@
+"""Processes that are forked from one that is ready: quick, independent of it, and of each other."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import recovery
+from recovery.driver.events import WorkerJoined, WorkerLost
+from snapshot.host.fork_server import Advice, Ended, Lines, Message, Ready, Started, Wanted
+from snapshot.host.messages import Address
+from tests.test_running_locally import check_exact, program, start, when_complete
+
+PATIENCE = 60.0
+NOBODY = ("127.0.0.1", 1)
+TOO_SHORT = "ab"
+"""A process refuses this secret, and ends at once, with exit code 1."""
+
+
+class Server:
+    def __init__(self, lines: Lines) -> None:
+        self.lines = lines
+        self._heard: list[Message] = []
+
+    def next(self, kind: type[Message]) -> Message:
+        """What it says of this kind, with which nothing that came before it is lost."""
+        while True:
+            for message in self._heard:
+                if isinstance(message, kind):
+                    self._heard.remove(message)
+                    return message
+            self._heard += self.lines.receive()
+
+
+@contextmanager
+def fork_server(advice: tuple[str, ...] = (), **environment: str) -> Iterator[Server]:
+    ours, its = socket.socketpair()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "snapshot.host.fork_server"], stdin=its.fileno(), env={**os.environ, **environment}
+    )
+    its.close()
+    ours.settimeout(PATIENCE)
+    try:
+        server = Server(Lines(ours))
+        server.lines.send(Advice(advice))
+        yield server
+        ours.close()
+        assert process.wait(PATIENCE) == 0, "it ends when nobody needs it"
+    finally:
+        ours.close()
+        process.kill()
+        process.wait()
+
+
+def test_a_process_is_forked_by_one_that_has_a_single_thread_and_its_end_is_told() -> None:
+    with fork_server() as server:
+        assert server.next(Ready) == Ready(1)
+        for launch in (1, 2):
+            server.lines.send(Wanted(launch, 0, *NOBODY, TOO_SHORT))
+        pids = {message.pid for message in (server.next(Started), server.next(Started)) if isinstance(message, Started)}
+        assert len(pids) == 2
+        assert {server.next(Ended), server.next(Ended)} == {Ended(1, 1), Ended(2, 1)}
+
+
+def test_a_process_whose_forerunner_has_threads_is_started_anew(tmp_path: Path) -> None:
+    module = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    (tmp_path / "with_a_thread.py").write_text(module)
+    with fork_server(("with_a_thread",), PYTHONPATH=f"{tmp_path}{os.pathsep}{Path(__file__).parent.parent}") as server:
+        assert server.next(Ready) == Ready(2)
+        server.lines.send(Wanted(1, 0, *NOBODY, TOO_SHORT))
+        assert server.next(Ended) == Ended(1, 1)
+
+
+def test_a_process_keeps_no_descriptor_and_no_session_of_its_forerunner() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as driver, fork_server() as server:
+        driver.settimeout(PATIENCE)
+        server.lines.send(Wanted(1, 0, "127.0.0.1", driver.getsockname()[1], "ab" * 32))
+        connection, _ = driver.accept()
+        started = server.next(Started)
+        assert isinstance(started, Started)
+        links = {link.name: str(link.readlink()) for link in Path(f"/proc/{started.pid}/fd").iterdir()}
+        with connection:
+            assert os.getsid(started.pid) == started.pid
+            sockets = [link for link in links.values() if link.startswith("socket:")]
+            assert len(sockets) == 3, "its own two of the event loop, and the one to the driver"
+            assert links["0"] == os.devnull
+        assert server.next(Ended) == Ended(1, 1)
+
+
+def test_each_process_draws_random_numbers_of_its_own() -> None:
+    code = """
+import os, sys
+from snapshot.host.preload import preload
+preload(["numpy.random"])
+import numpy
+drawn = set()
+for _ in range(3):
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.write(writing, str(numpy.random.random()).encode())
+        os._exit(0)
+    drawn.add(os.read(reading, 100))
+print(len(drawn))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE)
+    assert done.stdout.split() == ["3"]
+
+
+def test_a_job_goes_on_though_what_forks_its_processes_is_killed_and_one_of_them_too(tmp_path: Path) -> None:
+    launcher = recovery.LocalProcesses()
+    run = start(tmp_path, launcher, program())
+    killed: list[int] = []
+
+    def kill() -> None:
+        assert launcher.server_pid is not None
+        killed.append(launcher.server_pid)
+        os.kill(launcher.server_pid, signal.SIGKILL)
+        os.kill(launcher.pids[1], signal.SIGKILL)
+
+    when_complete(run, 3, kill)
+    run.wait(PATIENCE)
+    check_exact(run)
+    assert launcher.server_pid not in killed
+    lost = [event for event in run.events if isinstance(event, WorkerLost)]
+    assert len(lost) == 1, "the other process has lived on"
+
+
+def test_a_process_that_hangs_is_killed_and_another_one_takes_its_place(tmp_path: Path) -> None:
+    launcher = recovery.LocalProcesses()
+    run = start(tmp_path, launcher, program(), lost_after="500ms")
+    hanging: list[int] = []
+
+    def stop() -> None:
+        hanging.append(launcher.pids[0])
+        os.kill(hanging[0], signal.SIGSTOP)
+
+    when_complete(run, 3, stop)
+    run.wait(PATIENCE)
+    check_exact(run)
+    joined = [event.pid for event in run.events if isinstance(event, WorkerJoined)]
+    assert len(joined) == 3
+    with pytest.raises(ProcessLookupError):
+        os.kill(hanging[0], 0)
+
+
+def test_a_process_that_cannot_be_started_is_reported_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    popen, failures = subprocess.Popen, [BlockingIOError(errno.EAGAIN, "too many"), MemoryError()]
+    told: list[str] = []
+    started = threading.Event()
+
+    def scarce(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        if failures:
+            raise failures.pop(0)
+        started.set()
+        return popen(command, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", scarce)
+    launcher = recovery.LocalProcesses()
+    launcher.start(Address(*NOBODY), b"s" * 32, 1, told.append)
+    assert started.wait(PATIENCE)
+    launcher.stop(0.0)
+    assert [line.partition(", which")[0] for line in told[:2]] == ["the process in slot 0 cannot be started"] * 2
+    assert "too many" in told[0]
