@@ -438,7 +438,7 @@ class Session:
 
 
 def tasks(cores: int = 0, **settings: str) -> recovery.SparkTasks:
-    session: Any = Session(cores, **settings)
+    session: Any = Session(cores, **{"spark_python_daemon_module": "snapshot.host.spark_daemon", **settings})
     return recovery.SparkTasks(session)
 
 
@@ -473,6 +473,16 @@ def test_a_setting_that_kills_long_tasks_is_refused() -> None:
 def test_what_is_unwise_is_said() -> None:
     (said,) = tasks(spark_master="local[2]", spark_speculation="true").check(1)
     assert said.startswith("spark.speculation is on")
+
+
+def test_a_session_that_starts_processes_slowly_is_told_which_setting_is_missing() -> None:
+    (said,) = tasks(spark_master="local[2]", spark_python_daemon_module="pyspark.daemon").check(1)
+    assert "spark.python.daemon.module=snapshot.host.spark_daemon; see recovery.spark_settings()" in said
+
+
+def test_a_session_with_the_settings_that_are_recommended_is_told_nothing() -> None:
+    settings = {name.replace(".", "_"): value for name, value in recovery.spark_settings().items()}
+    assert list(tasks(spark_master="local[2]", **settings).check(2)) == []
 
 
 def test_the_address_of_the_driver_is_the_one_that_executors_see() -> None:
