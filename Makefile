@@ -20,8 +20,8 @@ coverage: .venv/test  ## which lines and branches the tests reach
 	$(BIN)/coverage report --skip-covered
 
 test-kills: KILLS ?= 200
-test-kills: .venv/test  ## jobs whose processes are killed at random; KILLS=200 times, SEED=1
-	$(BIN)/python -m tests.job_kills --kills $(KILLS) --seed $(or $(SEED),1)
+test-kills: .venv/test  ## jobs that have faults at random; KILLS=200 times, SEED=1, KINDS=worker,driver,hung,link,...
+	$(BIN)/python -m tests.job_kills --kills $(KILLS) --seed $(or $(SEED),1) $(if $(KINDS),--kinds $(KINDS))
 
 test-servers: .venv/servers .servers/versitygw  ## the tests against real servers, which they start themselves
 	$(BIN)/python -m pytest -m servers $(ARGS)

@@ -54,6 +54,6 @@ def wait_until_all_run(attached: recovery.Attached) -> None:
     attached.follow()
     while True:
         status = attached.status()
-        if status.state is recovery.RunState.RUNNING and None in status.workers.values() and status.complete:
+        if status.state is recovery.RunState.RUNNING and None in status.workers.values() and status.committed:
             return
         assert attached.next_event(PATIENCE) is not None

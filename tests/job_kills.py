@@ -1,9 +1,12 @@
-"""Jobs whose processes are killed at random moments, again and again, and their output compared with the truth.
+"""Jobs that have faults at random moments, again and again, and their output compared with the truth.
+
+A process is killed, or the driver, or one that stands by; one hangs, or is cut off, or its links are; a connection
+breaks inside a frame: all of it as people bring it about themselves, through `recovery.attach`.
 
 What always holds: what is drawn follows from the seed alone, though what a moment meets does not; every row of every
 job's output is compared.
 
-    python -m tests.job_kills --kills 200 --seed 1
+    python -m tests.job_kills --kills 200 --seed 1 --kinds worker,hung
 """
 
 from __future__ import annotations
@@ -20,6 +23,12 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+import recovery
+from recovery.inject.orders import Kind as What
+from recovery.inject.orders import Order
+from recovery.inject.targets import LinkBetween, StandbyAt, Target, WorkerOf
+from statebackend.ids import Partition
+from tests.fault_report import HEADING, Fault, Kind, Tally, attribute
 from tests.jobs.catalogue import JOBS
 from tests.jobs.comparison import Comparison
 from tests.jobs.driver import Mode, Settings
@@ -45,6 +54,7 @@ class Trial:
     driver_too: bool
     """Rows that the driver itself was given die with it, so it is killed only where output is in files. The next one
     may have another parallelism."""
+    kinds: tuple[Kind, ...] = (Kind.WORKER, Kind.DRIVER)
 
 
 @dataclass(slots=True)
@@ -55,6 +65,10 @@ class Report:
     """By what the job was at."""
     drivers: int = 0
     """Kills of the driver, among the others."""
+    faults: list[Fault] = field(default_factory=list)
+    tallies: dict[Kind, Tally] = field(default_factory=dict)
+    declined: int = 0
+    """Faults that could not be, as whom they were for had just gone."""
     restarts: int = 0
     trials: int = 0
     seconds: float = 0.0
@@ -64,7 +78,33 @@ class Report:
     def killed(self) -> int:
         return self.kills.total()
 
+    def note(self, kind: Kind, job: RunningJob, count: int = 1) -> None:
+        """So many faults of a kind happen now."""
+        course = job.course
+        since = None if course.completed_at is None else (time.monotonic() - course.completed_at) * 1000
+        self.kills[course.phase] += count
+        self.faults += [Fault(kind, course.phase, since, len(job.events)) for _ in range(count)]
+
+    def close(self, job: RunningJob, compared: Comparison) -> None:
+        """The job is over."""
+        self.compared, self.restarts = compared, job.restarts
+        attribute(self.faults, job.events)
+        for kind in Kind:
+            some = [fault for fault in self.faults if fault.kind is kind]
+            if some:
+                self.tallies[kind] = Tally(some, 1, compared)
+
+    def table(self) -> str:
+        """Kind by kind."""
+        return "\n".join([HEADING, *(self.tallies[kind].line(kind) for kind in Kind if kind in self.tallies)])
+
     def add(self, other: Report) -> None:
+        for kind, tally in other.tallies.items():
+            mine = self.tallies.setdefault(kind, Tally())
+            mine.faults += tally.faults
+            mine.jobs += tally.jobs
+            mine.compared += tally.compared
+        self.declined += other.declined
         self.kills += other.kills
         self.drivers += other.drivers
         self.restarts += other.restarts
@@ -76,14 +116,14 @@ class Report:
         phases = ", ".join(f"{self.kills[phase]} {phase.value}" for phase in Phase)
         found = self.compared
         return (
-            f"{self.killed} kills ({phases}; {self.drivers} of them of the driver) in {self.trials} jobs, "
+            f"{self.killed} faults ({phases}; {self.drivers} of them of the driver) in {self.trials} jobs, "
             f"{self.restarts} rollbacks; {found.rows} rows compared: {found.lost} lost, {found.twice} twice, "
             f"{found.wrong} wrong; {self.seconds:.0f} s"
         )
 
 
-def draw(random: Random, folder: Path, kills: int, jobs: Sequence[str]) -> Trial:
-    """A job with random parameters, and at most so many kills."""
+def draw(random: Random, folder: Path, kills: int, jobs: Sequence[str], kinds: tuple[Kind, ...]) -> Trial:
+    """A job with random parameters, and at most so many faults."""
     sink = random.choice(SINKS)
     kills = min(kills, random.randint(4, 10))
     settings = Settings(
@@ -96,42 +136,73 @@ def draw(random: Random, folder: Path, kills: int, jobs: Sequence[str]) -> Trial
         standbys=random.choice((0, 0, 1)),
         mode=random.choice(MODES),
         every=random.randint(100, 400),
+        lost_after="2s" if set(kinds) & {Kind.HUNG, Kind.CUT_OFF, Kind.LINK} else "30s",
     )
     if settings.job == SKEWED.name:
         settings = replace(settings, rate=_UNBOUNDED, batch_rows=64, channel_buffer=1 << 20, input_buffer=4 << 20)
-    return Trial(settings, kills, random.getrandbits(32), driver_too=sink != "driver")
+    return Trial(settings, kills, random.getrandbits(32), sink != "driver", kinds)
 
 
 def carry_out(trial: Trial) -> Report:
-    """Run the job, kill, let it come to its end, and compare. What goes wrong is raised, with the job's story."""
+    """Run the job, let it have its faults, let it come to its end, and compare. What goes wrong is raised, with the
+    job's story.
+    """
     report, random, began = Report(trials=1), Random(trial.seed), time.monotonic()
     with RunningJob(trial.settings) as job:
         job.start()
         job.wait_for_kind("Running")
         while report.killed < trial.kills:
-            _kill_something(job, random, report, trial)
-        report.compared = job.finish()
-        report.restarts = job.restarts
+            _do_something(job, random, report, trial)
+        report.close(job, job.finish())
     report.seconds = time.monotonic() - began
     return report
 
 
-def _kill_something(job: RunningJob, random: Random, report: Report, trial: Trial) -> None:
-    """Wait for a random moment, kill, perhaps once more while the job comes back, and let it come back."""
+def _do_something(job: RunningJob, random: Random, report: Report, trial: Trial) -> None:
+    """Wait for a random moment, let something happen, and let the job come back."""
     if random.random() < 0.3:
         job.wait_for_kind("EpochCompleted")
         job.listen(random.uniform(0.0, 0.03))
     else:
         job.listen(random.uniform(0.05, 1.0))
-    if trial.driver_too and random.random() < 0.15:
-        report.kills[job.course.phase] += 1
-        report.drivers += 1
-        job.kill_driver()
-        if random.random() < 0.5:
-            job.settings = replace(job.settings, parallelism=random.randint(1, 3))
-        job.start()
-        job.wait_for_kind("Running")
-        return
+    possible = [kind for kind in trial.kinds if _is_possible(kind, job, trial)]
+    had = Counter(fault.kind for fault in report.faults)
+    match random.choices(possible, [_WEIGHTS.get(kind, 1) / (1 + had[kind]) ** 2 for kind in possible])[0]:
+        case Kind.DRIVER:
+            _kill_driver(job, random, report)
+        case Kind.WORKER:
+            _kill_processes(job, random, report, trial)
+        case kind:
+            _inject(job, random, report, kind)
+
+
+_WEIGHTS: Final = {Kind.WORKER: 3}
+
+
+def _is_possible(kind: Kind, job: RunningJob, trial: Trial) -> bool:
+    match kind:
+        case Kind.DRIVER:
+            return trial.driver_too or trial.kinds == (kind,)
+        case Kind.STANDBY:
+            return bool(job.course.standbys)
+        case _:
+            return True
+
+
+def _kill_driver(job: RunningJob, random: Random, report: Report) -> None:
+    report.note(Kind.DRIVER, job)
+    report.drivers += 1
+    job.kill_driver()
+    if random.random() < 0.5:
+        job.settings = replace(job.settings, parallelism=random.randint(1, 3))
+    began = time.monotonic()
+    job.start()
+    job.wait_for_kind("Running")
+    report.faults[-1].output = (time.monotonic() - began) * 1000
+
+
+def _kill_processes(job: RunningJob, random: Random, report: Report, trial: Trial) -> None:
+    """Perhaps once more while the job comes back."""
     if not _kill_workers(job, random, report, min(2 if random.random() < 0.25 else 1, trial.kills - report.killed)):
         return
     if report.killed < trial.kills and random.random() < 0.4:
@@ -142,13 +213,45 @@ def _kill_something(job: RunningJob, random: Random, report: Report, trial: Tria
         job.wait_for_kind("Running")
 
 
+def _inject(job: RunningJob, random: Random, report: Report, kind: Kind) -> None:
+    """Let something happen that need not break the job, and go on before it is over, or long after it."""
+    lasting = int(200 * 30 ** random.random())  # 0.2 to 6 s, short ones as often as long ones
+    order = _order(kind, Partition(random.randrange(job.settings.parallelism)), lasting, random, job)
+    try:
+        with recovery.attach(job_folder=job.settings.local) as attached:
+            attached.inject(order)
+    except (recovery.CommandDeclined, recovery.ConnectionLost):
+        report.declined += 1
+        return
+    report.note(kind, job)
+    job.listen(random.uniform(0.0, 1.5) * lasting / 1000 if order.lasting else random.uniform(0.0, 0.5))
+    if not job.course.running:
+        job.wait_for_kind("Running")
+
+
+def _order(kind: Kind, partition: Partition, lasting: int, random: Random, job: RunningJob) -> Order:
+    others: list[Partition | None] = [Partition(i) for i in range(job.settings.parallelism) if i != partition]
+    match kind:
+        case Kind.STANDBY:
+            return Order(What.KILL, StandbyAt(0))
+        case Kind.HUNG:
+            return Order(What.STOP, WorkerOf(partition), lasting)
+        case Kind.CUT_OFF:
+            return Order(What.CUT, WorkerOf(partition), lasting)
+        case Kind.LINK:
+            return Order(What.CUT, LinkBetween(partition, random.choice([*others, None])), lasting)
+        case _:
+            broken: Target = LinkBetween(partition, random.choice([*others, *others, None]))
+            return Order(What.BREAK, broken)
+
+
 def _kill_workers(job: RunningJob, random: Random, report: Report, most: int) -> bool:
     """Kill some at once, and wait until it is known; whether the job has to come back from it."""
     workers = sorted(job.course.workers)
     victims = random.sample(workers, min(most, len(workers)))
-    phase, rollbacks = job.course.phase, job.course.restarts
+    rollbacks = job.course.restarts
     killed = [victim for victim in victims if job.kill_worker(victim)]
-    report.kills[phase] += len(killed)
+    report.note(Kind.WORKER, job, len(killed))
     missing = {victim for victim in killed if victim in job.course.workers}
     had_role = job.course.deployed and bool(missing & job.course.placed)
     while missing & job.course.workers.keys():
@@ -158,16 +261,21 @@ def _kill_workers(job: RunningJob, random: Random, report: Report, most: int) ->
     return had_role
 
 
+def _kinds(text: str) -> tuple[Kind, ...]:
+    return tuple(Kind(name) for name in text.split(","))
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Kill processes of jobs at random moments and compare their output.")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", nargs="+", choices=sorted(JOBS), default=sorted(JOBS))
+    parser.add_argument("--kinds", type=_kinds, default=tuple(Kind), help=", ".join(kind.value for kind in Kind))
     given = parser.parse_args(arguments)
     random, report = Random(given.seed), Report()
     folder = Path(tempfile.mkdtemp(prefix="epochcut-kills-"))
     while report.killed < given.kills:
-        trial = draw(random, folder / str(report.trials), given.kills - report.killed, given.jobs)
+        trial = draw(random, folder / str(report.trials), given.kills - report.killed, given.jobs, given.kinds)
         said = trial.settings
         print(
             f"{report.trials}: {said.job} to {said.sink}, {said.mode} every {said.every} ms, {said.parallelism} "
@@ -182,7 +290,7 @@ def main(arguments: Sequence[str]) -> int:
             print("\n".join(one.compared.examples), f"see {said.folder}", sep="\n")
             break
         shutil.rmtree(said.folder)
-    print(report)
+    print(report, report.table(), sep="\n")
     if report.compared.exact:
         shutil.rmtree(folder)
     return 0 if report.compared.exact else 1

@@ -17,6 +17,7 @@ ALLOWED = {
 """Which of our packages a package may import: statebackend <- snapshot <- recovery."""
 
 EDGES = {
+    "recovery/__main__.py",
     "recovery/attached.py",
     "recovery/running.py",
     "snapshot/journal_store.py",

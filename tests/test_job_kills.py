@@ -13,6 +13,7 @@ import pytest
 from snapshot import fail_points
 from snapshot.host.crash_points import VARIABLE, UnknownCrash, crashing
 from statebackend import fail_points as of_state
+from tests.fault_report import Kind
 from tests.job_kills import Trial, carry_out
 from tests.jobs.driver import Mode, Settings
 from tests.jobs.job import SinkKind
@@ -38,6 +39,18 @@ def test_a_job_whose_processes_are_killed_at_random_moments_gives_every_row_once
     )
     report = carry_out(Trial(settings, kills=3, seed=7, driver_too=sink != "driver"))
     assert report.killed >= 3
+    assert report.compared.rows > 1000
+    assert report.compared.exact, report.compared.examples
+
+
+@pytest.mark.timeout(600)
+def test_a_job_that_has_faults_of_all_kinds_at_random_moments_gives_every_row_once(tmp_path: Path) -> None:
+    settings = Settings(
+        folder=str(tmp_path / "job"), job="merges", mode="unaligned", every=150, standbys=1, lost_after="2s"
+    )
+    report = carry_out(Trial(settings, kills=5, seed=5, driver_too=True, kinds=tuple(Kind)))
+    assert report.killed >= 5
+    assert len(report.tallies) >= 4
     assert report.compared.rows > 1000
     assert report.compared.exact, report.compared.examples
 

@@ -84,6 +84,11 @@ class Report:
         return [_totals(kind, [entry for entry in self.entries if entry.order.kind is kind]) for kind in kinds]
 
     @property
+    def all_recovered(self) -> bool:
+        """Whether no fault was done since the last recovery."""
+        return not self._open
+
+    @property
     def done(self) -> int:
         """How many were brought about."""
         return sum(entry.done is not None for entry in self.entries)

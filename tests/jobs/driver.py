@@ -41,6 +41,7 @@ class Settings:
     mode: Mode = "aligned"
     every: int = 200
     """Milliseconds from epoch to epoch."""
+    lost_after: str = "30s"
     batch_rows: int = 16_384
     channel_buffer: int = 2 << 20
     input_buffer: int = 16 << 20
@@ -55,6 +56,11 @@ class Settings:
     @property
     def output(self) -> Path:
         return Path(self.folder) / "output"
+
+    @property
+    def local(self) -> Path:
+        """Where the processes keep their files, and the driver its address."""
+        return Path(self.folder) / "local"
 
     @property
     def delivered(self) -> Path:
@@ -76,9 +82,9 @@ def start(settings: Settings) -> recovery.Run:
         mode="unaligned" if settings.mode == "unaligned" else "aligned",
         alignment_timeout=10 if settings.mode == "alignment_timeout" else None,
         launcher=LocalProcesses(),
-        local=folder / "local",
+        local=settings.local,
         events="/dev/stdout",
-        lost_after="30s",
+        lost_after=settings.lost_after,
         compact_after=20,
         retain=2,
         linger=1,

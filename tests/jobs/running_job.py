@@ -64,6 +64,13 @@ class Course:
     complete: str = ""
     committed: str = ""
     restarts: int = 0
+    completed_at: float | None = None
+    """When it was heard that the last epoch is complete, of the clock of `time.monotonic`."""
+
+    @property
+    def standbys(self) -> list[str]:
+        """Processes that are there and have no partition."""
+        return [worker for worker in self.workers if worker not in self.placed] if self.deployed else []
 
     @property
     def phase(self) -> Phase:
@@ -93,6 +100,7 @@ class Course:
                 self.running = True
             case "EpochCompleted":
                 self.complete = str(event["epoch"])
+                self.completed_at = time.monotonic()
             case "EpochCommitted":
                 self.committed = str(event["epoch"])
             case _:

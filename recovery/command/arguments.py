@@ -1,0 +1,61 @@
+"""What the verbs have in common: which job is meant, and how results are printed.
+
+What always holds: with --json a result is JSON on the standard output and nothing else is; without, it is for people.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from typing import TypeAlias
+
+from recovery.attached import Attached, attach
+from recovery.command.exits import WrongUsage
+from recovery.driver.event_log import plain
+
+Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+Verb = Callable[[argparse.Namespace], None]
+
+
+def add_verb(verbs: Verbs, name: str, summary: str, example: str, run: Verb) -> argparse.ArgumentParser:
+    """A verb, which is run with its arguments; `example` is shown in its help."""
+    parser = verbs.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=example,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    return parser
+
+
+def add_running_job(parser: argparse.ArgumentParser) -> None:
+    """Which running job is meant."""
+    which = parser.add_argument_group("the running job, on the host of its driver")
+    which.add_argument("--checkpoints", metavar="URI", help="the folder or URI of its checkpoints")
+    which.add_argument(
+        "--job-folder", metavar="FOLDER", help="the folder for its files, if it was started with another (`local`)"
+    )
+
+
+def attached_to(arguments: argparse.Namespace) -> Attached:
+    """The job that is meant."""
+    if arguments.checkpoints is None and arguments.job_folder is None:
+        raise WrongUsage("which job? give --checkpoints, or --job-folder if it was started with a folder of its own")
+    return attach(arguments.checkpoints, job_folder=arguments.job_folder)
+
+
+def show(result: object, text: str, *, as_json: bool) -> None:
+    """Print a result."""
+    print(json.dumps(plain(result)) if as_json else text, flush=True)
+
+
+def complain(sentence: str) -> None:
+    """Tell people what is wrong."""
+    print(f"recovery: {sentence}", file=sys.stderr, flush=True)

@@ -1,0 +1,61 @@
+"""The exit codes of the `recovery` command, and which error leads to which.
+
+What always holds: a code means the same for every verb, and never means anything else in a later version.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+from recovery.attached import CommandDeclined, ConnectionLost
+from recovery.driver.birth import WrongJob
+from recovery.driver.reach import JobNotRunning, NotAllowed
+from recovery.inject.moments import MomentPassed
+from statebackend.stores.store import StoreError
+
+
+class Exit(IntEnum):
+    """How a command ends."""
+
+    DONE = 0
+    DECLINED = 1
+    USAGE = 2
+    NOT_RUNNING = 3
+    NOT_ALLOWED = 4
+    ENDED = 5
+    INTERRUPTED = 130
+
+
+MEANINGS: Final = {
+    Exit.DONE: "done",
+    Exit.DECLINED: "the job, or the store, cannot do it; nothing was done",
+    Exit.USAGE: "the command makes no sense as it was given",
+    Exit.NOT_RUNNING: "there is no such job, or it does not run on this host",
+    Exit.NOT_ALLOWED: "this user may not speak to the job",
+    Exit.ENDED: "the job ended, or its driver died, before it was done",
+    Exit.INTERRUPTED: "Ctrl-C",
+}
+
+
+class WrongUsage(Exception):
+    """The arguments make no sense together; the message says why."""
+
+
+ERRORS: Final[tuple[tuple[type[Exception], Exit], ...]] = (
+    (WrongUsage, Exit.USAGE),
+    (JobNotRunning, Exit.NOT_RUNNING),
+    (WrongJob, Exit.NOT_RUNNING),
+    (NotAllowed, Exit.NOT_ALLOWED),
+    (ConnectionLost, Exit.ENDED),
+    (CommandDeclined, Exit.DECLINED),
+    (MomentPassed, Exit.DECLINED),
+    (StoreError, Exit.DECLINED),
+    (OSError, Exit.DECLINED),
+)
+"""The first that fits counts; any other error is a mistake of ours, and is shown in full."""
+
+
+def exit_of(error: Exception) -> Exit | None:
+    """The code for an error that people can do something about; None for any other."""
+    return next((code for kind, code in ERRORS if isinstance(error, kind)), None)

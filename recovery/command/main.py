@@ -1,0 +1,50 @@
+"""The command itself: its verbs, and how each of them may end.
+
+What always holds: it ends with a code of `exits`; Ctrl-C ends it at once, and leaves the job as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from recovery.command import inject, status
+from recovery.command.arguments import complain
+from recovery.command.exits import MEANINGS, Exit, exit_of
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command, and say how it ended."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    try:
+        given.run(given)
+        return Exit.DONE
+    except KeyboardInterrupt:
+        complain("interrupted")
+        return Exit.INTERRUPTED
+    except BrokenPipeError:  # who read what we print has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.DONE
+    except Exception as error:
+        code = exit_of(error)
+        if code is None:
+            raise
+        complain(str(error))
+        return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="recovery",
+        description="What is done with the jobs of epochcut from a terminal.",
+        epilog="exit codes:\n" + "\n".join(f"  {code.value:3}  {meaning}" for code, meaning in MEANINGS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    status.add_to(verbs)
+    inject.add_to(verbs)
+    return parser
