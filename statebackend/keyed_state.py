@@ -16,7 +16,7 @@ from pathlib import Path
 from secrets import token_hex
 from shutil import rmtree
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, cast
 
 import pyarrow as pa
 
@@ -39,7 +39,7 @@ from statebackend.snapshots.persister import Persister, PersisterStatistics
 from statebackend.snapshots.restore import RestoreReport, fetch
 from statebackend.snapshots.state_files import StateFiles
 from statebackend.snapshots.uploads import Durable, NotDurable
-from statebackend.states.contents import Contents
+from statebackend.states.contents import Contents, FrozenContents
 from statebackend.states.declarations import Declaration
 from statebackend.states.key_context import KeyContext
 from statebackend.states.schema import BrokenSchema, Schema, StateMismatch
@@ -327,6 +327,7 @@ class KeyedState:
         The caller owes this call, or memory fills with what might still have to be taken back.
         """
         self._running().completed(epoch)
+        self._contents.completed(epoch.number)
 
     def snapshot(self, epoch: Epoch) -> FileSet:
         """Cut, and wait until the cut is in the store. `SnapshotFailed` says why it is not; work can go on then.
@@ -362,8 +363,17 @@ class KeyedState:
         Returns False if that cannot be done exactly, as when keys of a table went to the local disk since, or the
         epoch is not known any more. Then only `close` may be called.
         """
-        del epoch, files, names
-        return False
+        persister = self._running()
+        since = persister.cut_since(epoch, files)
+        if since is None:
+            return False
+        given_up = self._contents.rewind(epoch.number, cast("list[FrozenContents]", since))
+        if given_up is None:
+            return False
+        persister.rewind(epoch, files, names, given_up)
+        self._news = []
+        self._restored = RestoreReport()
+        return True
 
     def _relieve(self, persister: Persister) -> None:
         if self._contents.pending_bytes() > self._options.held // 4:

@@ -139,6 +139,20 @@ class RowStore:
         self._frozen.popleft()
         frozen.forget_on_disk()
 
+    def rewind(self, since: Sequence[FrozenRows]) -> FrozenRows:
+        """Drop what was frozen since a cut, the oldest first, and what was not frozen yet, which is returned.
+
+        None of it may have been released. Whoever goes through rows may not go on.
+        """
+        active = self.freeze()
+        for frozen in reversed((*since, active)):
+            if self._frozen[-1] is not frozen:
+                raise LayerOrderError(f"{len(since)} layers cannot be dropped: they are not the youngest")
+            self._frozen.pop()
+            frozen.forget_on_disk()
+        self._active = self._new_layer()
+        return active
+
 
 def merged(
     above: Mapping[bytes, bytes | None], order: Iterable[bytes], below: Iterator[tuple[bytes, bytes]]

@@ -9,8 +9,15 @@ from collections.abc import Iterator
 from typing import Protocol
 
 
-class Frozen(Protocol):
-    """What changed between two cuts, in memory."""
+class Clearable(Protocol):
+    """What is in memory until it is given up."""
+
+    def clear(self) -> None:
+        """Give back the memory, when nobody reads it any more. In the background: a huge dict takes a while to go."""
+
+
+class Frozen(Clearable, Protocol):
+    """What changed between two cuts, in memory. It is cleared after its release."""
 
     @property
     def size(self) -> int:
@@ -22,9 +29,6 @@ class Frozen(Protocol):
 
     def entries(self) -> Iterator[tuple[bytes, bytes | None]]:
         """All of it, sorted by name, None for what is gone. Called in the background; again after a failure."""
-
-    def clear(self) -> None:
-        """Give back the memory, after the release. Called in the background: a huge dict takes a while to go."""
 
 
 class Cuttable(Protocol):

@@ -25,7 +25,7 @@ from statebackend.files import FileKind, FileRef, FileSet
 from statebackend.ids import NO_EPOCH, Epoch
 from statebackend.keygroups import KeyGroupRange, without
 from statebackend.snapshots.consolidation import Consolidate, Merge, Planner, Policy
-from statebackend.snapshots.cuttable import Cuttable, Frozen
+from statebackend.snapshots.cuttable import Clearable, Cuttable, Frozen
 from statebackend.snapshots.local_files import LocalFiles
 from statebackend.snapshots.state_files import NotLinked, StateFiles
 from statebackend.snapshots.transfer import Upload, upload_all
@@ -91,6 +91,21 @@ class _Rewritten:
 _Result = _Written | _Stored | _Failed | _Taken | _NotTaken | _Rewritten
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Attempt:
+    """What ends with a rewind: from then on nothing of it is begun, and what it still says is not heard."""
+
+    planner: Planner
+    uploaders: ThreadPoolExecutor
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    result: _Result
+    attempt: _Attempt | None
+    """By which it was begun; None for what counts in any other, too."""
+
+
 @dataclass(frozen=True, slots=True)
 class PersisterStatistics:
     """What the background has done and has before it."""
@@ -104,7 +119,7 @@ class PersisterStatistics:
 
 
 class Persister:
-    """The background of one partition's keyed state, in one attempt.
+    """The background of one partition's keyed state, until it is closed.
 
     One thread owns it and calls all methods. `wake`, if given, is called from background threads whenever there is
     something for `poll` to find. A crash at any point leaves in the store files that no complete epoch names.
@@ -133,8 +148,8 @@ class Persister:
         self._at_once = uploads_at_once
         self._wake = wake
         self._unused = unused
+        self._policy = policy
         self._uploads = Uploads(restored)
-        self._planner = Planner(policy)
         self._deltas: dict[Epoch, _Delta] = {}
         self._groups = restored.range
         self._linked = {file.path: file for file in restored.files}
@@ -151,9 +166,12 @@ class Persister:
         self._uploaded_bytes = self._bases = self._merges = 0
         self._trouble: str | None = None
         self._counting = Lock()
-        self._results: SimpleQueue[_Result] = SimpleQueue()
+        self._results: SimpleQueue[_Said] = SimpleQueue()
         self._disk = ThreadPoolExecutor(1, "epochcut-disk")
-        self._uploaders = ThreadPoolExecutor(uploads_at_once, "epochcut-upload")
+        self._attempt = self._new_attempt()
+
+    def _new_attempt(self) -> _Attempt:
+        return _Attempt(Planner(self._policy), ThreadPoolExecutor(self._at_once, "epochcut-upload"))
 
     @property
     def files(self) -> FileSet:
@@ -180,18 +198,21 @@ class Persister:
         for due in self._uploads.freeze(epoch):
             delta = self._deltas[due.epoch]
             if delta.written:
-                self._uploaders.submit(self._upload, due.epoch, delta.files)
+                self._begin_upload(self._attempt, due.epoch, delta.files)
             else:
-                self._disk.submit(self._write, due.epoch, delta.frozen)
+                self._disk.submit(self._write, self._attempt, due.epoch, delta.frozen)
 
     def poll(self, timeout: float = 0) -> list[Durable | NotDurable]:
         """What became of epochs since the last call; waits up to `timeout` seconds for the first news of any kind."""
         answers: list[Durable | NotDurable] = []
         with suppress(Empty):
-            answers += self._handle(self._results.get(block=timeout > 0, timeout=timeout or None))
+            answers += self._hear(self._results.get(block=timeout > 0, timeout=timeout or None))
             while True:
-                answers += self._handle(self._results.get_nowait())
+                answers += self._hear(self._results.get_nowait())
         return answers
+
+    def _hear(self, said: _Said) -> Sequence[Durable | NotDurable]:
+        return self._handle(said.result) if said.attempt in (None, self._attempt) else ()
 
     def completed(self, epoch: Epoch) -> None:
         """The epoch is complete: no rollback goes behind it. Its changes go into the backend."""
@@ -207,13 +228,44 @@ class Persister:
         if self._deltas:
             self._take(max(self._deltas))
 
+    def cut_since(self, epoch: Epoch, files: FileSet) -> list[Frozen] | None:
+        """What was cut after this epoch, whose file set is this one, the oldest first.
+
+        None if there is no way back to it: it was not reported as durable, an epoch after it was completed, the files
+        are others than were reported, or the backend takes what was cut after it.
+        """
+        since = [delta for known, delta in self._deltas.items() if known > epoch]
+        if self._uploads.reported(epoch) != files or any(delta.taken for delta in since):
+            return None
+        return [delta.frozen for delta in since]
+
+    def rewind(self, epoch: Epoch, files: FileSet, names: Callable[[], str], given_up: Clearable) -> None:
+        """Go on from this epoch, which is complete; `cut_since` has said that there is a way back to it.
+
+        The caller owes that the state is what it was then. What was cut since is cleared in the background, and so is
+        what is given up. Uploads under way are left to themselves.
+        """
+        ended, self._attempt = self._attempt, self._new_attempt()
+        ended.uploaders.shutdown(wait=False, cancel_futures=True)
+        for later in [known for known in self._deltas if known > epoch]:
+            self._disk.submit(self._deltas.pop(later).frozen.clear)
+        self._disk.submit(given_up.clear)
+        self._uploads = Uploads(files)
+        self._last_cut = max(epoch, self._last_cut or epoch)
+        self._rewritten, self._rewritten_size, self._rewrite_due = None, 0, None
+        self._take(epoch)
+        waiting = [file for delta in self._deltas.values() for file in delta.files]
+        linked = {file.path: file for file in (*files.files, *waiting)}
+        self._heard_of = set(linked)
+        self._disk.submit(self._begin_anew, linked, names)
+
     def close(self, *, leave_uploads: bool = False) -> None:
         """Stop the background: what is being written or uploaded is finished, what waits is given up.
 
         With `leave_uploads` those under way are not waited for; they come to an end unheard.
         """
         self._disk.shutdown(wait=True, cancel_futures=True)
-        self._uploaders.shutdown(wait=not leave_uploads, cancel_futures=True)
+        self._attempt.uploaders.shutdown(wait=not leave_uploads, cancel_futures=True)
         self._files.close()
 
     def _take(self, up_to: Epoch) -> None:
@@ -287,28 +339,34 @@ class Persister:
         answered = None
         if self._rewrite_due is not None and self._rewrite_due <= epoch:
             answered, self._rewrite_due = self._rewritten_size, None
-        self._disk.submit(self._plan, self._uploads.files, changed, answered)
+        self._disk.submit(self._plan, self._attempt, self._uploads.files, changed, answered)
 
     # --- in the background: one thread for the disk -------------------------------------------------------------------
     # Whatever goes wrong is told, or an epoch would wait for ever; a panic in RocksDB's library is no `Exception`.
 
-    def _tell(self, result: _Result) -> None:
-        self._results.put(result)
+    def _tell(self, result: _Result, attempt: _Attempt | None = None) -> None:
+        self._results.put(_Said(result, attempt))
         if self._wake is not None:
             with suppress(Exception):  # `poll` finds it all the same, and what comes next must be done
                 self._wake()
 
-    def _write(self, epoch: Epoch, frozen: Frozen) -> None:
+    def _write(self, attempt: _Attempt, epoch: Epoch, frozen: Frozen) -> None:
+        if attempt is not self._attempt:
+            return
         try:
             kind = FileKind.BASE if frozen.is_all else FileKind.DELTA
             files = self._files.write_all(frozen.entries(), self._groups, epoch, kind, frozen.size)
             self._linked.update({file.path: file for file in files})
             reached(fail_points.DELTA_WRITTEN)
         except BaseException as error:
-            self._tell(_Failed(epoch, _text(error)))
+            self._tell(_Failed(epoch, _text(error)), attempt)
             return
-        self._tell(_Written(epoch, files))
-        self._uploaders.submit(self._upload, epoch, files)
+        self._tell(_Written(epoch, files), attempt)
+        self._begin_upload(attempt, epoch, files)
+
+    def _begin_upload(self, attempt: _Attempt, epoch: Epoch, files: tuple[FileRef, ...]) -> None:
+        with suppress(RuntimeError):  # the attempt has ended meanwhile
+            attempt.uploaders.submit(self._upload, attempt, epoch, files)
 
     def _ingest(self, due: Sequence[tuple[Epoch, tuple[FileRef, ...]]]) -> None:
         """Bring cuts into the backend. None gets in before an older one that did not: that is tried first."""
@@ -357,18 +415,21 @@ class Persister:
             self._backend.rebase(*self._waiting[0])
             self._waiting.popleft()
 
-    def _plan(self, files: FileSet, changed: int, answered: int | None) -> None:
+    def _plan(self, attempt: _Attempt, files: FileSet, changed: int, answered: int | None) -> None:
+        if attempt is not self._attempt:
+            return
         try:
             if answered is not None:
-                self._planner.answered(answered)
-            steps = self._planner.changed(files, changed)
+                attempt.planner.answered(answered)
+            steps = attempt.planner.changed(files, changed)
         except Exception as error:
-            self._tell(_Rewritten(Persisted(), NO_EPOCH, (), f"what to rewrite could not be planned: {_text(error)}"))
+            reason = f"what to rewrite could not be planned: {_text(error)}"
+            self._tell(_Rewritten(Persisted(), NO_EPOCH, (), reason), attempt)
             return
         if steps:
-            self._rewrite(steps)
+            self._rewrite(attempt, steps)
 
-    def _rewrite(self, steps: Sequence[Consolidate | Merge]) -> None:
+    def _rewrite(self, attempt: _Attempt, steps: Sequence[Consolidate | Merge]) -> None:
         bases: list[FileRef] = []
         emptied: list[Emptied] = []
         merges: list[Merged] = []
@@ -393,7 +454,8 @@ class Persister:
         changes = Persisted(tuple(bases), tuple(emptied), tuple(merges))
         made = (*bases, *(merge.file for merge in merges))
         self._linked.update({file.path: file for file in made})
-        self._uploaders.submit(self._upload_rewritten, changes, epoch, made, reason)
+        with suppress(RuntimeError):  # the attempt has ended meanwhile
+            attempt.uploaders.submit(self._upload_rewritten, attempt, changes, epoch, made, reason)
 
     def _write_base(self, groups: KeyGroupRange, epoch: Epoch) -> FileRef | None:
         """All there is of these groups in the backend as one file, which takes its place there too."""
@@ -411,26 +473,32 @@ class Persister:
             self._local.keep(self._linked.values())
             reached(fail_points.LINKS_PRUNED)
 
+    def _begin_anew(self, linked: dict[str, FileRef], names: Callable[[], str]) -> None:
+        """From here on all is of the next attempt: links to other files go, whoever has made them."""
+        self._files.call_by(names)
+        self._linked = linked
+        self._forget(set())
+
     # --- in the background: threads for the store ---------------------------------------------------------------------
 
-    def _upload(self, epoch: Epoch, files: Sequence[FileRef]) -> None:
+    def _upload(self, attempt: _Attempt, epoch: Epoch, files: Sequence[FileRef]) -> None:
         try:
             self._put(files)
             reached(fail_points.DELTA_UPLOADED)
         except BaseException as error:
-            self._tell(_Failed(epoch, _text(error)))
+            self._tell(_Failed(epoch, _text(error)), attempt)
             return
-        self._tell(_Stored(epoch))
+        self._tell(_Stored(epoch), attempt)
 
     def _upload_rewritten(
-        self, changes: Persisted, epoch: Epoch, made: tuple[FileRef, ...], reason: str | None
+        self, attempt: _Attempt, changes: Persisted, epoch: Epoch, made: tuple[FileRef, ...], reason: str | None
     ) -> None:
         try:
             self._put(made)
             reached(fail_points.BASE_UPLOADED)
         except BaseException as error:
             changes, reason = Persisted(), f"rewritten files of epoch {epoch} could not be uploaded: {_text(error)}"
-        self._tell(_Rewritten(changes, epoch, made, reason))
+        self._tell(_Rewritten(changes, epoch, made, reason), attempt)
 
     def _put(self, files: Sequence[FileRef]) -> None:
         upload_all(self._store, [Upload(self._local_copy(file), file.path) for file in files], self._at_once)

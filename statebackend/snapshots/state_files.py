@@ -49,6 +49,10 @@ class StateFiles:
         """Give up the process that large files are written by. Only when no file is being written."""
         self._process.close()
 
+    def call_by(self, name: Callable[[], str]) -> None:
+        """From now on files get their names from there."""
+        self._name = name
+
     def write(self, entries: Iterable[Entry], epoch: Epoch, kind: FileKind, size: int) -> FileRef | None:
         """Make a file of sorted entries, of about this size; None if there are none."""
         path = self._scratch()

@@ -87,6 +87,8 @@ class Uploads:
     def __init__(self, restored: FileSet) -> None:
         self._files = restored
         self._reached = max((file.epoch for file in restored.files), default=NO_EPOCH)
+        self._began = self._reached
+        self._first: Epoch | None = None
         self._frozen: dict[Epoch, _Frozen] = {}
         self._restorable: dict[Epoch, FileSet] = {self._reached: restored}
         self._replaced: list[Emptied] = []
@@ -116,6 +118,8 @@ class Uploads:
         for earlier in failed:
             self._frozen[earlier].failed = False
         self._frozen[epoch] = _Frozen()
+        if self._first is None:
+            self._first = epoch
         return [Persist(due) for due in [*failed, epoch]]
 
     def persisted(self, epoch: Epoch, changes: Persisted) -> list[Durable]:
@@ -142,8 +146,18 @@ class Uploads:
 
     def completed(self, epoch: Epoch) -> None:
         """No rollback goes further back than to this epoch, so what only earlier ones need is not pinned."""
-        for earlier in [known for known in self._restorable if known < epoch]:
+        kept = max((known for known in self._restorable if known <= epoch), default=epoch)
+        for earlier in [known for known in self._restorable if known < kept]:
             del self._restorable[earlier]
+
+    def reported(self, epoch: Epoch) -> FileSet | None:
+        """The set that was reported for an epoch, or that it began with for one before all that were frozen.
+
+        None if that was never known, or no rollback goes back so far.
+        """
+        if self._first is not None and epoch >= self._first:
+            return self._restorable.get(epoch)
+        return self._restorable.get(self._began) if epoch >= self._began else None
 
     def failed(self, epoch: Epoch, reason: str) -> list[NotDurable]:
         """What was frozen for this epoch is not durable: neither it nor a later epoch can be acknowledged now."""

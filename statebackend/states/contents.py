@@ -6,7 +6,7 @@ state it is in, and costs the same whatever the size of the state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from typing import Final
@@ -20,6 +20,7 @@ from statebackend.snapshots.cuttable import Frozen
 from statebackend.states.declarations import Declaration, Place
 from statebackend.states.key_context import NO_WATERMARK, KeyContext
 from statebackend.states.schema import Schema, StateKind
+from statebackend.states.timer_state import TimerState
 from statebackend.states.value_state import CachedState
 from statebackend.states.write_back import FrozenValues
 from statebackend.tables.frozen_table import FrozenTable
@@ -69,6 +70,18 @@ class FrozenContents:
             values.clear()
 
 
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """What was written and is not wanted any more."""
+
+    parts: Sequence[FrozenRows | FrozenValues]
+
+    def clear(self) -> None:
+        """Give back the memory. For a thread in the background."""
+        for part in self.parts:
+            part.clear()
+
+
 class Contents:
     """The states of one operator in one partition, by name. For one thread, but for `settled`."""
 
@@ -99,6 +112,7 @@ class Contents:
             for spec in schema.states
         }
         self._cached = [state for state in self.states.values() if isinstance(state, CachedState)]
+        self._timers = [state for state in self.states.values() if isinstance(state, TimerState)]
         self._tables = [state for state in self.states.values() if isinstance(state, Table)]
         self._only_tables = len(self._tables) == len(schema.states) > 0 and not schema.dropped
         self._table_names = {spec.id: spec.name for spec in schema.states if spec.kind is StateKind.TABLE}
@@ -121,6 +135,28 @@ class Contents:
         # No base will be of an earlier epoch than what the backend has.
         for earlier in [known for known in self._times if known < frozen.epoch_number]:
             del self._times[earlier]
+
+    def completed(self, epoch_number: int) -> None:
+        """Nobody goes back to a cut before that of this epoch."""
+        for table in self._tables:
+            table.completed(epoch_number)
+
+    def rewind(self, epoch_number: int, since: Sequence[FrozenContents]) -> GivenUp | None:
+        """Be again what was cut for this epoch, or opened; `since` are all later cuts, of which none was released.
+
+        What is returned is to be cleared. None if it cannot be done: then nothing of it may be used any more.
+        """
+        if not all(table.rewind(epoch_number) for table in self._tables):
+            return None
+        given_up: list[FrozenRows | FrozenValues] = [self.rows.rewind([frozen.rows for frozen in since])]
+        for place, state in enumerate(self._cached):
+            given_up.append(state.rewind([frozen.values[place] for frozen in since]))
+        for timers in self._timers:
+            timers.forget()
+        for later in [known for known in self._times if known > epoch_number]:
+            del self._times[later]
+        self._context.begin()
+        return GivenUp(given_up)
 
     def settled(self, live: Iterator[tuple[bytes, bytes]], epoch_number: int) -> Iterator[tuple[bytes, bytes]]:
         """What a base of this epoch says. See `Cuttable.settled`."""

@@ -67,18 +67,22 @@ class KeyContext:
         self.max_parallelism = max_parallelism
         self.groups = groups
         self.restored_epoch = restored_epoch
-        self.watermark = NO_WATERMARK
-        self.processing_time = 0
-        self.namespace = NO_NAMESPACE
-        self.key: object = _UNSET
-        self.address: Address = _UNSET
-        self._key: Hashable = _UNSET
+        self.begin()
         self._quick = arrow_ready(key_type)
         self._low, self._high = _bounds(key_type)
         self._places: dict[Address, tuple[KeyGroup, bytes]] = {}
         self._located: Address = object()
         self._group = KeyGroup(0)
         self._tail = b""
+
+    def begin(self) -> None:
+        """No key is set, there is no namespace, and it is before all times."""
+        self.watermark = NO_WATERMARK
+        self.processing_time = 0
+        self.namespace = NO_NAMESPACE
+        self.key: object = _UNSET
+        self.address: Address = _UNSET
+        self._key: Hashable = _UNSET
 
     def set_key(self, key: object) -> None:
         """From now on it is about this key; `WrongKeyType` if the declared type does not hold it exactly."""

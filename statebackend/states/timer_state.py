@@ -57,6 +57,10 @@ class TimerState:
         """Take back the current key's timer at this time; there need not be one."""
         self._service.delete(time)
 
+    def forget(self) -> None:
+        """The rows have changed under it: begin anew with the timers that are there now."""
+        self._service.forget()
+
     def next_time(self) -> int | None:
         """The time of the next timer of any key; None if there is none."""
         return self._service.next_time()

@@ -68,8 +68,13 @@ class TimerService:
         self._rows = rows
         self._state = state
         self._room = max(_FEWEST, min(_REMEMBERED // len(context.groups), _MOST))
-        self._windows = {group: _Window(entries.head(group, state, entries.TIMER)) for group in context.groups}
-        self._short: set[KeyGroup] = set(context.groups)
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew with the timers that are in the rows now."""
+        groups = self._context.groups
+        self._windows = {group: _Window(entries.head(group, self._state, entries.TIMER)) for group in groups}
+        self._short: set[KeyGroup] = set(groups)
         """Groups whose next timer may be in the rows alone."""
         self._heads: list[tuple[bytes, KeyGroup]] = []
         """A heap of the first timer of every other group; some entries are of timers that are not first any more."""

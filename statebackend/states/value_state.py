@@ -48,6 +48,10 @@ class CachedState(Generic[T, K]):
         """Forget a cut's values, now that the rows have them; the oldest cut first."""
         self._values.release(frozen)
 
+    def rewind(self, since: Sequence[FrozenValues]) -> FrozenValues:
+        """Forget what was frozen since a cut and what was not frozen yet; what is returned is to be cleared."""
+        return self._values.rewind(since)
+
     def above_rows(self) -> dict[bytes, bytes | None]:
         """All that the rows do not have yet, by the names of the rows; None is a deletion."""
         return self._values.above_rows()

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar, cast
 
 from statebackend.entries import StateId
@@ -50,6 +50,9 @@ _ENOUGH: Final = 16 * _STEP
 """Entries are weighed again when so many have come."""
 
 _SMALLEST: Final = 2 * _STEP
+
+_FEW: Final = 8
+"""If more than that part of what is kept must be given up, all of it is."""
 
 
 class Rows(Protocol):
@@ -90,7 +93,7 @@ class FrozenValues:
         payloads: Callable[[Sequence[object]], list[bytes]],
     ) -> None:
         self._layers, self._names, self._payloads = layers, names, payloads
-        self._outdated: set[Address] = set()
+        self._outdated: dict[Address, int] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._layers))
@@ -124,9 +127,19 @@ class FrozenValues:
                 return layer[address]
         return NOTHING
 
-    def outdate(self, addresses: Iterable[Address]) -> None:
-        """Younger values of these went into the rows: do not find them here any more."""
-        self._outdated.update(address for address in addresses if any(address in layer for layer in self._layers))
+    def outdate(self, addresses: Iterable[Address], cuts: int) -> None:
+        """Younger values of these went into the rows, after so many cuts: do not find them here any more."""
+        for address in addresses:
+            if any(address in layer for layer in self._layers):
+                self._outdated.setdefault(address, cuts)
+
+    def rewind(self, cuts: int) -> None:
+        """What went into the rows after so many cuts, or more, is not there any more."""
+        self._outdated = {address: when for address, when in self._outdated.items() if when < cuts}
+
+    def addresses(self) -> Iterator[Address]:
+        """All that were written; some may come twice."""
+        return chain.from_iterable(self._layers)
 
     def _encoded(self, layer: dict[Address, object]) -> Iterator[tuple[bytes, bytes | None]]:
         kept = [value for value in layer.values() if value is not ABSENT]
@@ -165,8 +178,8 @@ class WriteBack(Generic[S]):
     """
 
     __slots__ = (
-        "_absent", "_budget", "_came", "_context", "_frozen", "_limit", "_old", "_parse", "_payloads", "_retired",
-        "_rows", "_spilling", "_state", "_unweighed", "_weight", "dirty", "young",
+        "_absent", "_budget", "_came", "_context", "_cuts", "_frozen", "_limit", "_old", "_parse", "_payloads",
+        "_retired", "_rows", "_spilled", "_spilling", "_state", "_unweighed", "_weight", "dirty", "young",
     )  # fmt: skip
 
     def __init__(
@@ -190,6 +203,9 @@ class WriteBack(Generic[S]):
         self._retired: dict[Address, S] = {}
         self._spilling: dict[Address, Kept[S]] = {}
         self._frozen: deque[FrozenValues] = deque()
+        self._cuts = 0
+        self._spilled = -1
+        """After how many cuts a value went into the rows last."""
 
     def write(self, address: Address, kept: S) -> None:
         """Keep this value at an address."""
@@ -230,14 +246,9 @@ class WriteBack(Generic[S]):
 
     def freeze(self) -> FrozenValues:
         """Cut: what was written since the last cut. Costs the same whatever its size."""
-        layers = (self.dirty, self._spilling) if self._spilling else (self.dirty,)
-        context, state = self._context, self._state
-        frozen = FrozenValues(
-            cast("tuple[dict[Address, object], ...]", layers),
-            lambda addresses: context.rows(state, addresses),
-            cast("Callable[[Sequence[object]], list[bytes]]", self._payloads),
-        )
+        frozen = self._of(self.dirty, self._spilling) if self._spilling else self._of(self.dirty)
         self._frozen.append(frozen)
+        self._cuts += 1
         self.dirty, self._spilling = {}, {}
         return frozen
 
@@ -249,6 +260,29 @@ class WriteBack(Generic[S]):
                 f"{len(self._frozen)} cuts"
             )
         self._frozen.popleft()
+
+    def rewind(self, since: Sequence[FrozenValues]) -> FrozenValues:
+        """Forget what was frozen since a cut, the oldest first, and what was not frozen yet; none was released.
+
+        The rows have to be those of that cut before anybody reads. What is returned is to be cleared.
+        """
+        written = [*since, self.freeze()]
+        for frozen in reversed(written):
+            if self._frozen[-1] is not frozen:
+                raise LayerOrder(f"{self._context.uid}: {len(since)} cuts cannot be dropped: they are not the youngest")
+            self._frozen.pop()
+        self._cuts -= len(written)
+        for frozen in self._frozen:
+            frozen.rewind(self._cuts)
+        if self._spilled < self._cuts and _FEW * sum(map(len, written)) <= len(self.young) + len(self._old):
+            for address in chain.from_iterable(frozen.addresses() for frozen in written):
+                self.young.pop(address, None)
+                self._old.pop(address, None)
+            return written[-1]
+        given_up = self._of(self.young, self._old, self._retired)
+        self.young, self._old, self._retired = _Generation(self._find), {}, {}
+        self._spilled = min(self._spilled, self._cuts - 1)
+        return given_up
 
     def spill(self) -> None:
         """Write all that no cut has seen yet into the rows, which then have it in the next cut."""
@@ -265,14 +299,16 @@ class WriteBack(Generic[S]):
         found: dict[bytes, bytes | None] = {}
         for frozen in self._frozen:
             found.update(frozen.current())
+        found.update(self._of(self.dirty, self._spilling).entries())
+        return found
+
+    def _of(self, *layers: Mapping[Address, Kept[S]]) -> FrozenValues:
         context, state = self._context, self._state
-        unfrozen = FrozenValues(
-            cast("tuple[dict[Address, object], ...]", (self.dirty, self._spilling)),
+        return FrozenValues(
+            cast("tuple[dict[Address, object], ...]", layers),
             lambda addresses: context.rows(state, addresses),
             cast("Callable[[Sequence[object]], list[bytes]]", self._payloads),
         )
-        found.update(unfrozen.entries())
-        return found
 
     def memory_bytes(self) -> int:
         """How much memory the values and what is around them take, about."""
@@ -345,8 +381,9 @@ class WriteBack(Generic[S]):
                 self._rows.delete(name)
             else:
                 self._rows.put(name, next(left))
+        self._spilled = self._cuts
         for frozen in self._frozen:
-            frozen.outdate(addresses)
+            frozen.outdate(addresses, self._cuts)
 
     def _weigh(self) -> None:
         """Learn how large the latest entries are, and the latest written, as those that were read may be absent."""

@@ -75,6 +75,11 @@ class FrozenSpace:
         self._sorting = Lock()
 
     @property
+    def by_slot(self) -> Mapping[str, Column] | None:
+        """All accumulators at the cut, by slot; None if not all were copied."""
+        return self._changed.columns if self._changed.by_slot else None
+
+    @property
     def keys(self) -> int:
         """How many keys it speaks of."""
         changed = sum(map(len, self._changed.slots))

@@ -26,7 +26,7 @@ from statebackend.keys.types import KeyType
 from statebackend.tables.aggregations import Slots
 from statebackend.tables.blocks import Block, Column, arrow_keys, hashed, joined
 from statebackend.tables.cold_keys import ColdKeys
-from statebackend.tables.frozen_table import FrozenTable
+from statebackend.tables.frozen_table import FrozenSpace, FrozenTable
 from statebackend.tables.stored_blocks import Entries, StoredBlocks, in_one, misplaced
 from statebackend.tables.table_space import TableSpace, TouchClock
 from statebackend.tables.table_spec import EXPIRES, Layout, TableError, TableSpec, column_of
@@ -97,10 +97,15 @@ class Table:
         self._store = store
         self._max_slots = max_slots
         self._memory = memory
+        self._bytes_per_slot = None if memory is None else memory / max_slots
         self._weigh_at = _ENOUGH_TO_WEIGH
         self._least_hash = np.uint64(-(-(groups.first << 64) // max_parallelism))
         self._greatest_hash = np.uint64(-(-(groups.end << 64) // max_parallelism) - 1)
         self._clock = TouchClock()
+        self._begun = [restored_epoch]
+        """The epochs of the cuts to which one may go back: those with which the intervals from `kept` on began."""
+        self._dropped: list[tuple[int, bytes, TableSpace]] = []
+        """What may come back with them: namespaces, and in which interval each was dropped."""
         self._spaces: dict[bytes, TableSpace] = {}
         self._cleared: dict[bytes, NDArray[np.bool_]] = {}
         self._stored = StoredBlocks(self._layout, store)
@@ -117,7 +122,8 @@ class Table:
 
     def memory_bytes(self) -> int:
         """The memory that the table occupies, about; what is frozen is not counted."""
-        return sum(space.memory_bytes() for space in self._spaces.values()) + self._cold.memory_bytes()
+        spaces = [*self._spaces.values(), *(space for _, _, space in self._dropped)]
+        return sum(space.memory_bytes() + space.noted_bytes() for space in spaces) + self._cold.memory_bytes()
 
     # --- by keys ------------------------------------------------------------------------------------------------------
 
@@ -259,11 +265,16 @@ class Table:
         """Forget all keys of a namespace."""
         self._load_everything()
         stored = self._cold.groups_of(namespace)
+        if self._cold.has(namespace):
+            self._forget_images()
         self._cold.drop(namespace)
         space = self._spaces.pop(namespace, None)
         if space is not None:
             self._size -= len(space)
             stored = stored | space.stored_groups
+            if self._clock.notes:
+                self._dropped.append((self._clock.interval, namespace, space))
+                self._clock.noted_bytes += space.memory_bytes()
         if stored.any():
             self._cleared[namespace] = stored | self._cleared.get(namespace, self._layout.no_groups())
 
@@ -279,22 +290,81 @@ class Table:
 
     def freeze(self, epoch_number: int) -> FrozenTable:
         """Cut: hand out what changed since the last cut. Costs what changed, at most a copy of the accumulators."""
-        parts = []
-        for namespace, space in list(self._spaces.items()):
+        changed: list[tuple[TableSpace, FrozenSpace]] = []
+        for namespace, space in self._spaces.items():
             cleared = self._cleared.pop(namespace, None)
-            if cleared is None and not space.has_changes:
-                continue
-            parts.append(space.freeze(namespace, cleared, all_here=not self._cold.has(namespace)))
-            if not len(space):
-                del self._spaces[namespace]
+            if cleared is not None or space.has_changes:
+                changed.append((space, space.freeze(namespace, cleared, all_here=not self._cold.has(namespace))))
         for namespace, cleared in self._cleared.items():
-            parts.append(TableSpace(self._layout, self._clock).freeze(namespace, cleared, all_here=True))
+            space = TableSpace(self._layout, self._clock)
+            changed.append((space, space.freeze(namespace, cleared, all_here=True)))
         self._cleared = {}
         self._clock.cut = self._clock.now
         self._last_epoch, self._early_blocks = epoch_number, 0
+        self._clock.interval += 1
+        self._begun.append(epoch_number)
+        self._remove_empty_spaces()
+        if not self._some_unloaded:
+            for space, part in changed:
+                space.begins_with(part)
+        parts = [part for _, part in changed]
         complete = not self._some_unloaded and not self._cold.some
-        complete = complete and sum(part.whole for part in parts) == len(self._spaces)
+        complete = complete and sum(part.whole for part in parts) == sum(len(one) > 0 for one in self._spaces.values())
         return FrozenTable(self._layout, epoch_number, parts, (self._layout.groups,) if complete else ())
+
+    def completed(self, epoch_number: int) -> None:
+        """Nobody goes back to a cut before that of this epoch."""
+        clock, kept = self._clock, self._clock.kept
+        while len(self._begun) > 1 and self._begun[1] <= epoch_number:
+            del self._begun[0]
+            clock.kept += 1
+        if clock.kept > kept:
+            self._let_go()
+
+    def rewind(self, epoch_number: int) -> bool:
+        """Be what was cut for this epoch, or opened, again; False if that is not known, and then the table is useless.
+
+        The store has to be what it was then as well. It is as if the epoch had been completed.
+        """
+        clock = self._clock
+        later = sum(begun > epoch_number for begun in self._begun)
+        if later == len(self._begun):
+            return False
+        interval = clock.interval - later
+        for when, namespace, space in reversed(self._dropped):
+            if when >= interval:
+                self._spaces[namespace] = space
+        for space in self._spaces.values():
+            space.rewind(interval)
+        self._size = sum(map(len, self._spaces.values()))
+        self._dropped, self._cleared = [], {}
+        self._last_epoch, self._early_blocks = epoch_number, 0
+        clock.now += 1
+        clock.cut, clock.interval, clock.noted_bytes = clock.now, clock.interval + 1, 0
+        clock.kept, self._begun = clock.interval, [epoch_number]
+        self._remove_empty_spaces()
+        return True
+
+    def _forget_images(self) -> None:
+        """Nobody can go back to a cut that was made by now."""
+        if self._clock.notes:
+            self._clock.kept = self._clock.interval + 1
+            self._begun.clear()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Give up what is only there to go back to cuts to which nobody goes back any more."""
+        for space in (*self._spaces.values(), *(space for _, _, space in self._dropped)):
+            space.forget_images()
+        for when, _, space in self._dropped:
+            if when < self._clock.kept:
+                self._clock.noted_bytes -= space.memory_bytes()
+        self._dropped = [dropped for dropped in self._dropped if dropped[0] >= self._clock.kept]
+
+    def _remove_empty_spaces(self) -> None:
+        """But for those whose keys may come back."""
+        for namespace in [name for name, space in self._spaces.items() if space.is_useless]:
+            del self._spaces[namespace]
 
     def _load_groups_of(self, keys: KeyColumn) -> None:
         if self._some_unloaded:
@@ -368,13 +438,18 @@ class Table:
         if self.spec.ttl is not None:
             time = self._time(now)  # asked for before anything changes, as it may be missing
             if self._size > self._max_slots:
+                self._forget_images()
                 self.remove_expired(time)
         self._evict_excess()
 
     def _evict_excess(self) -> None:
         self._weigh()
-        excess = self._size - self._max_slots
+        room = self._max_slots - self._size
+        if self._bytes_per_slot is not None and self._clock.noted_bytes > max(0, room) * self._bytes_per_slot:
+            self._forget_images()  # rather that than that keys leave memory
+        excess = -room
         if excess > 0:
+            self._forget_images()  # `ColdKeys` does not go back
             self._evict(min(self._size, excess + self._max_slots // _EVICTED_AT_ONCE))
 
     def _weigh(self) -> None:
@@ -385,7 +460,7 @@ class Table:
         taken = sum(space.memory_bytes() for space in self._spaces.values())
         # What is in memory of the keys on the disk does not become less when more of them are there.
         memory = max(self._memory - self._cold.memory_bytes(), self._memory // 2)
-        self._max_slots = max(1, memory * slots // taken)
+        self._max_slots, self._bytes_per_slot = max(1, memory * slots // taken), taken / slots
         self._weigh_at = min(self._size * 5 // 4, self._max_slots)
 
     def _evict(self, count: int) -> None:
@@ -450,6 +525,7 @@ class Table:
     def _forget(self, namespace: bytes, space: TableSpace, slots: Slots) -> None:
         if len(slots):
             if self._cold.has(namespace):
+                self._forget_images()
                 self._cold.forget(namespace, space.keys_at(slots))
             space.remove(slots)
             self._size -= len(slots)

@@ -1,12 +1,14 @@
 """The keys of one namespace of a table: their slots, their accumulators, and which of them changed since the last cut.
 
-What always holds: as long as a frozen part has not read its keys, every slot that it refers to keeps its key. A key
-that is removed meanwhile is only marked as dead, and leaves the index later.
+What always holds: as long as a frozen part has not read its keys, every slot that it refers to keeps its key; and so
+does every slot as long as one may go back to a cut at which it had that key. A key that is removed meanwhile is only
+marked as dead, and leaves the index later.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 
 from statebackend.keys.columns import KeyColumn
 from statebackend.tables.aggregations import Slots
+from statebackend.tables.before_images import BeforeImages
 from statebackend.tables.blocks import Block, Column, arrow_keys
 from statebackend.tables.frozen_table import Changed, Deleted, FrozenSpace
 from statebackend.tables.slot_index import ABSENT, SlotIndex
@@ -28,6 +31,9 @@ _MANY = 1 << 16
 """Arrays of so many items grow in great steps: room that nothing was written to takes no memory, copies take time."""
 
 _LONG_AGO = -1
+_BORN = -2
+"""When a key was touched that was not, and that is new since then or since the last cut."""
+
 _NONE: Slots = np.empty(0, dtype=np.int64)
 
 Mask = NDArray[np.bool_]
@@ -36,10 +42,22 @@ _Item = TypeVar("_Item", bound=np.generic)
 
 @dataclass(slots=True)
 class TouchClock:
-    """Numbers what is touched, over all namespaces; what was touched since the last cut has a number from `cut` on."""
+    """Numbers what is touched, over all namespaces; what was touched since the last cut has a number from `cut` on.
+
+    The times between cuts are numbered, too. Of those from `kept` on it is noted what was there before; of none if
+    `kept` is yet to come. What is noted in all namespaces takes about so many bytes.
+    """
 
     now: int = 0
     cut: int = 0
+    interval: int = 0
+    kept: int = 0
+    noted_bytes: int = 0
+
+    @property
+    def notes(self) -> bool:
+        """Whether it is noted what is there before it changes."""
+        return self.kept <= self.interval
 
 
 class TableSpace:
@@ -60,7 +78,10 @@ class TableSpace:
         self._alive: Mask = np.zeros(_FEW, dtype=np.bool_)
         self._same: Mask = np.zeros(_FEW, dtype=np.bool_)
         self._dead: list[Slots] = []
+        self._may_come_back: deque[tuple[int, Slots]] = deque()
+        """Dead keys to which one may go back, with the interval in which they died."""
         self._dead_count = 0
+        self._images: list[BeforeImages] = []
         self._new_groups = layout.no_groups()
         self._readers: list[weakref.ref[FrozenSpace]] = []
         self.stored_groups = layout.no_groups()
@@ -88,6 +109,10 @@ class TableSpace:
         dirty = sum(slots.nbytes for slots in self._dirty)
         return self._index.memory_bytes() + self._index.slot_limit * per_slot + dirty
 
+    def noted_bytes(self) -> int:
+        """What it occupies besides to go back to former cuts, about."""
+        return sum(images.nbytes for images in self._images)
+
     # --- finding and adding -------------------------------------------------------------------------------------------
 
     def find(self, keys: KeyColumn) -> Slots:
@@ -99,6 +124,17 @@ class TableSpace:
 
     def find_or_add(self, keys: KeyColumn) -> tuple[Slots, Slots]:
         """The slot of each key, and those slots that are new; these have the initial accumulators."""
+        slots, added, new = self._find_or_add(keys)
+        if len(new):
+            if self._clock.notes:
+                if len(new) > len(added):
+                    self._changing(np.setdiff1d(new, added))
+                self._clock.noted_bytes += self._now().born(new)
+            self._begin(new)
+        return slots, new
+
+    def _find_or_add(self, keys: KeyColumn) -> tuple[Slots, Slots, Slots]:
+        """The slot of each key, those that are new in the index, and those that have to begin."""
         self._let_go()
         slots, added = self._index.find_or_add(keys)
         if len(added):
@@ -107,9 +143,7 @@ class TableSpace:
         if self._dead_count:
             new = np.unique(slots[~self._alive[slots]])
             self._dead_count -= len(new) - len(added)
-        if len(new):
-            self._begin(new)
-        return slots, new
+        return slots, added, new
 
     def _grow(self) -> None:
         limit = self._index.slot_limit
@@ -121,7 +155,7 @@ class TableSpace:
     def _begin(self, slots: Slots) -> None:
         self._alive[slots] = True
         self._same[slots] = False
-        self._touched[slots] = _LONG_AGO
+        self._touched[slots] = _BORN
         self._added[slots] = self._clock.now
         self._new_groups[self._layout.places(self._index.hashes[slots])] = True
         self.reset(slots)
@@ -137,15 +171,16 @@ class TableSpace:
         They are not changed by that, and removing them is news. So many keys are still to come, about, these included.
         """
         self._index.reserve(coming)
-        slots, _ = self.find_or_add(keys)
-        self._added[slots] = _LONG_AGO
+        slots, _, new = self._find_or_add(keys)  # they were there at every cut to which one may go back
+        self._begin(new)
+        self._added[slots] = self._touched[slots] = _LONG_AGO
         for name, column in block.columns.items():
             self.columns[name][slots] = column
         self.stored_groups[self._layout.places(keys.hashes)] = True
         if block.deleted is not None:
             last = np.empty(self._index.slot_limit, dtype=np.bool_)
             last[slots] = block.deleted  # numpy keeps the last of several
-            self._bury(np.unique(slots[last[slots]]))
+            self._bury(np.unique(slots[last[slots]]), for_good=True)
 
     def bring_back(self, slots: Slots, columns: Mapping[str, Column]) -> None:
         """Give keys that are new here the accumulators that they have in `ColdKeys`: to remove them is news."""
@@ -156,17 +191,24 @@ class TableSpace:
     def same(self, slots: Slots) -> None:
         """These keys, which were brought back, were not changed: they are in `ColdKeys` as they are here."""
         self._same[slots] = True
+        self._touched[slots] = _LONG_AGO
 
     def touch(self, slots: Slots) -> None:
         """These keys were changed. The same slot may come repeatedly."""
         clock = self._clock
-        fresh = slots[self._touched[slots] < clock.cut]
+        before = self._touched[slots]
+        which = before < clock.cut
+        fresh = slots[which]
         if not len(fresh):
             return
         numbers = np.arange(clock.now, clock.now + len(fresh))
         self._touched[fresh] = numbers
-        fresh = fresh[self._touched[fresh] == numbers]  # of a slot that came repeatedly, one
+        first = self._touched[fresh] == numbers  # of a slot that came repeatedly, one
+        fresh = fresh[first]
         clock.now += len(numbers)
+        if clock.notes:
+            old = before[which][first] != _BORN
+            self._changing(fresh if old.all() else fresh[old])
         self._same[fresh] = False
         self._dirty.append(fresh)
         self._dirty_count += len(fresh)
@@ -203,10 +245,14 @@ class TableSpace:
             self._deleted.append(Deleted(arrow_keys(keys), self._layout.places(keys.hashes)))
         self._bury(slots)
 
-    def _bury(self, slots: Slots) -> None:
+    def _bury(self, slots: Slots, *, for_good: bool = False) -> None:
         self._removed_some = True
         self._alive[slots] = False
-        self._dead.append(slots)
+        if for_good or not self._clock.notes:
+            self._dead.append(slots)
+        else:
+            self._clock.noted_bytes += self._now().died(slots, self.columns)
+            self._may_come_back.append((self._clock.interval, slots))
         self._dead_count += len(slots)
         self._let_go()
 
@@ -228,7 +274,10 @@ class TableSpace:
         return FrozenSpace(self._layout, namespace, self._index, changed, deleted, cleared, False)
 
     def evict(self, slots: Slots) -> None:
-        """These keys, each given once, are in `ColdKeys` from now on; no block has to say anything of that."""
+        """These keys, each given once, are in `ColdKeys` from now on; no block has to say anything of that.
+
+        The caller owes that nobody goes back to a cut before.
+        """
         self._bury(slots)
         if self._dead:
             # Here and now what frozen parts need of them is read, or new keys would need as much memory once more.
@@ -238,16 +287,70 @@ class TableSpace:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Free the slots of dead keys, unless a frozen part has still to read its keys."""
+        """Free the slots of dead keys, unless a frozen part has still to read its keys, or they may come back."""
+        waiting = self._may_come_back
+        while waiting and waiting[0][0] < self._clock.kept:
+            self._dead.append(waiting.popleft()[1])
         if not self._dead or any(not reader.has_read for ref in self._readers if (reader := ref()) is not None):
             return
         dead = np.unique(np.concatenate(self._dead))
-        self._index.remove(dead[~self._alive[dead]])
+        dead = dead[~self._alive[dead]]
+        if waiting:  # some may have lived and died again
+            dead = np.setdiff1d(dead, np.concatenate([slots for _, slots in waiting]))
+        self._index.remove(dead)
         self._readers.clear()
         self._dead.clear()
-        self._dead_count = 0
+        self._dead_count -= len(dead)
+
+    # --- going back ---------------------------------------------------------------------------------------------------
+
+    def _now(self) -> BeforeImages:
+        if not self._images or self._images[-1].interval != self._clock.interval:
+            self._images.append(BeforeImages(self._clock.interval))
+        return self._images[-1]
+
+    def _changing(self, slots: Slots) -> None:
+        if len(slots):
+            self._clock.noted_bytes += self._now().changing(slots, self.columns)
+
+    def begins_with(self, part: FrozenSpace) -> None:
+        """This was just frozen: maybe all was copied for it, which then need not be noted once more.
+
+        The caller owes that no key will be loaded any more.
+        """
+        if part.by_slot is not None:
+            self._images.append(BeforeImages(self._clock.interval, part.by_slot))
+            self._clock.noted_bytes += self._images[-1].nbytes
+
+    def forget_images(self) -> None:
+        """Nobody goes back to a cut before the clock's `kept`."""
+        while self._images and self._images[0].interval < self._clock.kept:
+            gone = self._images.pop(0)
+            self._clock.noted_bytes -= gone.nbytes + gone.kept_bytes
+
+    def rewind(self, interval: int) -> None:
+        """Have the keys and accumulators that it had when this interval began. All else is as after that cut.
+
+        The table moves the clock on when all namespaces are rewound, beyond this interval and all that were begun.
+        """
+        images, self._images = [some for some in self._images if some.interval >= interval], []
+        if not images:
+            return
+        for some in reversed(images):
+            some.put_back(self.columns, self._alive)
+        self._begin_epoch()
+        self._new_groups[:] = False
+        in_use = self._index.occupied()
+        self._dead = [in_use[~self._alive[in_use]]]
+        self._dead_count = len(self._dead[0])
+        self._may_come_back.clear()
 
     # --- cutting ------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_useless(self) -> bool:
+        """Whether there is no key, nothing to be said of any, and none that may come back."""
+        return not len(self) and not self.has_changes and not self._images
 
     @property
     def has_changes(self) -> bool:

@@ -1,4 +1,4 @@
-"""A job that is nothing but its keyed state: partitions that are opened, cut, completed and restored together.
+"""A job that is nothing but its keyed state: partitions that are opened, cut, completed, rewound and restored together.
 
 What always holds: an epoch is complete when all partitions have reported it as durable, and only then.
 """
@@ -15,7 +15,7 @@ from typing import Final
 from statebackend.files import FileSet, rescaled
 from statebackend.ids import NO_EPOCH, Epoch, Generation, Partition
 from statebackend.keyed_state import KeyedState, Operator, Options
-from statebackend.keygroups import owner_of, range_of
+from statebackend.keygroups import KeyGroupRange, owner_of, range_of
 from statebackend.snapshots.uploads import Durable
 from statebackend.testing.faulty_store import Fault, FaultyStore
 from statebackend.testing.keyed_model import Key
@@ -23,6 +23,7 @@ from statebackend.testing.keyed_subjects import group_of
 
 _PATIENCE: Final = 60.0
 _LONGEST_CUT: Final = 5.0
+_LONGEST_REWIND: Final = 5.0
 
 
 class BrokenPromise(AssertionError):
@@ -32,6 +33,7 @@ class BrokenPromise(AssertionError):
 @dataclass(slots=True)
 class _Member:
     state: KeyedState
+    options: Options
     waiting: list[Epoch] = field(default_factory=list)
     """Epochs that were cut and of which nothing was heard."""
 
@@ -51,6 +53,7 @@ class KeyedJob:
         self._members: list[_Member] = []
         self._durable: dict[Epoch, dict[int, FileSet]] = {}
         self._epoch = NO_EPOCH
+        self._way_back = {NO_EPOCH}
 
     @property
     def states(self) -> list[KeyedState]:
@@ -65,16 +68,37 @@ class KeyedJob:
         # Numbers count on from the restored epoch: those of lost epochs are used again, by a later generation.
         self._epoch = Epoch(Generation(self._epoch.generation + 1), epoch.number)
         self._durable = {}
+        self._way_back = {epoch}
         for partition in range(parallelism):
             groups = range_of(Partition(partition), parallelism, self._operator.max_parallelism)
-            folder = self._folder / f"machine-{self._machine}" / str(partition)
-            files = rescaled(self.snapshots[epoch], groups)
-            chosen = options[partition % len(options)]
-            state = KeyedState(self._operator, folder, self.store, self._name, files, chosen)
-            self._members.append(_Member(state))
+            self._members.append(self._opened(partition, groups, epoch, options[partition % len(options)]))
+
+    def _opened(self, partition: int, groups: KeyGroupRange, epoch: Epoch, options: Options) -> _Member:
+        folder = self._folder / f"machine-{self._machine}" / str(partition)
+        files = rescaled(self.snapshots[epoch], groups)
+        return _Member(KeyedState(self._operator, folder, self.store, self._name, files, options), options)
 
     def _name(self) -> str:
         return f"shared/{next(self._paths)}.sst"
+
+    def rewind(self, epoch: Epoch) -> int:
+        """Go back to an epoch in place, and open anew what cannot; how many could. It must not wait for the store."""
+        rewound = 0
+        for partition, member in enumerate(self._members):
+            groups = member.state.groups
+            begun = time.monotonic()
+            if member.state.rewind(epoch, rescaled(self.snapshots[epoch], groups), self._name):
+                rewound += 1
+                member.waiting.clear()
+            else:
+                self.store.go_on()
+                member.state.close()
+                self._members[partition] = self._opened(partition, groups, epoch, member.options)
+            if time.monotonic() - begun > _LONGEST_REWIND:
+                raise BrokenPromise(f"going back to epoch {epoch} has waited for the store")
+        self._durable = {}
+        self._way_back = {epoch}
+        return rewound
 
     def stop(self) -> None:
         """Give up what is on its way, as when a job is stopped."""
@@ -107,6 +131,10 @@ class KeyedJob:
             member.waiting.append(self._epoch)
         return self._epoch
 
+    def may_rewind(self, epoch: Epoch) -> bool:
+        """Whether partitions can go back to this epoch, as far as it is known when they are not short of memory."""
+        return epoch in self._way_back
+
     def hear(self, fault: Fault = Fault.NONE) -> list[Epoch]:
         """Wait until it is known what became of all epochs; those that are complete now."""
         self.store.fault = fault
@@ -119,10 +147,12 @@ class KeyedJob:
         for epoch in complete:
             parts = self._durable.pop(epoch)
             self.snapshots[epoch] = tuple(parts[partition] for partition in sorted(parts))
+        self._way_back.update(complete)
         return complete
 
     def completed(self, epoch: Epoch) -> None:
         """Tell all partitions."""
+        self._way_back = {known for known in self._way_back if known >= epoch}
         for member in self._members:
             member.state.completed(epoch)
 

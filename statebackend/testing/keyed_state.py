@@ -3,8 +3,10 @@
 `check_keyed_state(Options(...))` is all that a test needs; a backend of one's own goes into `Options(backend=...)`.
 With several options the job changes between them when it is restored. What is done to it: states of all kinds are
 changed in several namespaces, time passes, epochs are cut (several at once), uploads wait and fail, epochs complete,
-and the job starts again from any complete epoch, with another parallelism, on this machine or on one without links.
-What is read must always be what the dictionaries say; after a restore, what they said when the epoch was cut.
+the partitions go back in place to an epoch that they know, and the job starts again from any complete epoch, with
+another parallelism, on this machine or on one without links.
+What is read must always be what the dictionaries say; after a rewind or a restore, what they said when the epoch was
+cut.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from hypothesis import settings as HowFar  # noqa: N812
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from statebackend.ids import NO_EPOCH
+from statebackend.ids import NO_EPOCH, Epoch
 from statebackend.keyed_state import Operator, Options
 from statebackend.snapshots.consolidation import Policy
 from statebackend.states.namespaces import NO_NAMESPACE, Window
@@ -98,6 +100,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         self._newest = NO_EPOCH
         self._in_flight = 0
         self._has_job = False
+        self._is_short = False
 
     @initialize(
         keys=st.sampled_from(KEYS),
@@ -120,6 +123,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         operator = Operator("kit", key_type, states, MAX_PARALLELISM)
         for changed in change:
             self._options = [changed(options) for options in self._options]
+        self._is_short = spilling in change
         self._job = KeyedJob(operator, Path(self._scratch.name), self._store)
         self._has_job = True
         self._job.start(NO_EPOCH, parallelism, self._options, elsewhere=True)
@@ -200,6 +204,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         number=st.integers(1, 60),
         fault=st.sampled_from([Fault.NONE, *Fault]),
         parallelism=st.integers(1, 4),
+        steady=st.sampled_from([100, 2, 5]),
     )
     def go_on_for_epochs(
         self,
@@ -211,8 +216,9 @@ class KeyedStateMachine(RuleBasedStateMachine):
         number: int,
         fault: Fault,
         parallelism: int,
+        steady: int,
     ) -> None:
-        """Epochs one after the other, of which so many are on their way at once; then a restore."""
+        """Epochs one after the other, of which so many are on their way at once, and rewinds; then a restore."""
         for step in range(epochs):
             keys = self._keys[(number + step) * width % (MANY - width) :][:width]
             for subject in map(self._chosen, which):
@@ -223,7 +229,19 @@ class KeyedStateMachine(RuleBasedStateMachine):
             if self._newest != NO_EPOCH and step % (2 * lag) == 0:
                 self.complete()
             self._compare(self._chosen(which[0]), namespaces[0])
+            if step % steady == steady - 1:
+                self.rewind(which=0)
         self.restore(which=number % 2, parallelism=parallelism, options=range(4), elsewhere=number % 4 == 0)
+
+    @rule(which=st.integers(0, 3))
+    def rewind(self, which: int) -> None:
+        """Go back in place to the newest complete epoch that all know, or to an older one."""
+        epochs = sorted(filter(self._job.may_rewind, self._job.snapshots))
+        epoch = epochs[max(0, len(epochs) - 1 - which)]
+        rewound = self._job.rewind(epoch)
+        if rewound < len(self._job.states) and not self._is_short:
+            raise BrokenPromise(f"only {rewound} of {len(self._job.states)} partitions went back to epoch {epoch}")
+        self._go_back_to(epoch)
 
     @rule(
         which=st.integers(0, 3),
@@ -237,6 +255,9 @@ class KeyedStateMachine(RuleBasedStateMachine):
         epoch = epochs[max(0, len(epochs) - 1 - which)]
         chosen = [self._options[number % len(self._options)] for number in options]
         self._job.start(epoch, parallelism, chosen, elsewhere=elsewhere)
+        self._go_back_to(epoch)
+
+    def _go_back_to(self, epoch: Epoch) -> None:
         clock = self._model.clock
         self._model = self._models[epoch].copy()
         self._model.clock = clock
