@@ -36,7 +36,7 @@ from tests.jobs.job import SinkKind
 from tests.jobs.running_job import Phase, RunningJob
 from tests.jobs.skewed import SKEWED
 
-SINKS: Final[tuple[SinkKind, ...]] = ("jsonl", "parquet", "driver")
+SINKS: Final[tuple[SinkKind, ...]] = ("jsonl", "parquet", "jsonl", "parquet", "driver")
 MODES: Final[tuple[Mode, ...]] = ("aligned", "unaligned", "alignment_timeout")
 
 _RATE: Final = 4_000
@@ -133,7 +133,7 @@ def draw(random: Random, folder: Path, kills: int, jobs: Sequence[str], kinds: t
         rate=_RATE,
         sink=sink,
         parallelism=random.randint(1, 3),
-        standbys=random.choice((0, 0, 1)),
+        standbys=random.choice((0, 1)),
         mode=random.choice(MODES),
         every=random.randint(100, 400),
         lost_after="2s" if set(kinds) & {Kind.HUNG, Kind.CUT_OFF, Kind.LINK} else "30s",
