@@ -19,6 +19,7 @@ from snapshot.host.event_loop import EventLoop, Timer, Watch
 from snapshot.host.handshake import NONCE_SIZE, CallerHandshake, HandshakeRefused
 from snapshot.host.messages import Address
 from snapshot.host.purposes import Purpose
+from snapshot.host.tls import TlsSide
 
 _PAUSE: Final = 0.05
 _NOT_THERE_YET = frozenset(
@@ -31,8 +32,8 @@ class Connecting:
 
     Whoever refuses us, or cannot prove the secret, is not. The socket that `on_connected` takes over is non-blocking,
     sends what is written without delay, and whatever the host has sent since is still in it. `on_failed` gets a text
-    that names the address. The name of a host is looked up in the loop's thread: give a numeric address where that may
-    take long.
+    that names the address. With `tls` all is encrypted. The name of a host is looked up in the loop's thread: give a
+    numeric address where that may take long.
     """
 
     def __init__(
@@ -45,10 +46,12 @@ class Connecting:
         on_failed: Callable[[str], object],
         *,
         seconds: float,
+        tls: TlsSide | None = None,
     ) -> None:
         self._loop = loop
         self._address = address
         self._secret = secret
+        self._tls = tls
         self._purpose = purpose
         self._on_connected = on_connected
         self._on_failed = on_failed
@@ -100,6 +103,8 @@ class Connecting:
             self._missed(code)
             return
         self._watch.close()
+        if self._tls is not None:
+            self._sock = self._tls.call(self._sock)
         left = max(0.0, self._deadline - time.monotonic())
         self._handshake = CallerHandshake(self._secret, secrets.token_bytes(NONCE_SIZE), self._purpose)
         self._conversation = Conversation(self._loop, self._sock, self._handshake, left, self._step, self._refused)

@@ -62,7 +62,7 @@ class ControlConnection(Generic[Sent, Received]):
     @property
     def queued_bytes(self) -> int:
         """What has been sent and the kernel has not taken yet; before a process ends, wait until this is nothing."""
-        return self._queued
+        return self._queued + self._watch.unsent
 
     def send(self, message: Sent) -> None:
         """Queue a message; `OverLongMessage` if it is too long. Nothing happens if the connection is closed."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.handshake import CallerHandshake, HandshakeRefused, HostHandshake
+from snapshot.host.tls import TlsSocket
 
 
 class HungUp(HandshakeRefused):
@@ -81,12 +82,17 @@ class Conversation:
             data = self._sock.recv(self._handshake.wanted)
         except BlockingIOError:
             return
+        except HandshakeRefused as error:  # TLS does not come about
+            self.refuse(error)
+            return
         except OSError as error:
             self.refuse(HungUp(f"the connection broke: {error}"))
             return
         if not data:
             self.refuse(HungUp("it closed the connection"))
             return
+        if isinstance(self._sock, TlsSocket):
+            self._handshake.bind(self._sock.session)
         try:
             answer = self._handshake.receive(data)
         except HandshakeRefused as error:

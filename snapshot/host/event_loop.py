@@ -52,22 +52,53 @@ class Timer:
             call()
 
 
+class KeepingSocket(socket.socket):
+    """A socket that may keep bytes of its own, which no selector sees: the loop looks after them.
+
+    `on_kept` is called whenever bytes are kept that the kernel did not take.
+    """
+
+    on_kept: Call | None = None
+
+    @property
+    def holds_arrived(self) -> bool:
+        """Whether reading may give bytes though the kernel has none. Reading until `BlockingIOError` ends it."""
+        raise NotImplementedError
+
+    @property
+    def unsent(self) -> int:
+        """How many bytes it has taken that the kernel has not."""
+        raise NotImplementedError
+
+    def push(self) -> None:
+        """Offer them to the kernel. What goes wrong is raised by whoever reads or sends next."""
+        raise NotImplementedError
+
+
 class Watch:
     """What the loop does when a socket can be read or written. Nothing at first: say `reading(True)`.
 
     To say the same twice costs nothing. `close` it before the socket is closed.
     """
 
-    __slots__ = ("_events", "_on_readable", "_on_writable", "_selector", "_sock")
+    __slots__ = ("_events", "_keeper", "_kept", "_on_readable", "_on_writable", "_registered", "_selector", "_sock")
 
     def __init__(
-        self, selector: selectors.BaseSelector, sock: socket.socket, on_readable: Call, on_writable: Call
+        self,
+        selector: selectors.BaseSelector,
+        kept: dict[Watch, None],
+        sock: socket.socket,
+        on_readable: Call,
+        on_writable: Call,
     ) -> None:
         self._selector = selector
+        self._kept = kept
         self._sock = sock
+        self._keeper = sock if isinstance(sock, KeepingSocket) else None
         self._on_readable = on_readable
         self._on_writable = on_writable
         self._events = 0
+        self._registered = 0
 
     def reading(self, wanted: bool) -> None:
         """Whether `on_readable` is to be called, again and again, while there are bytes to read or the peer is gone."""
@@ -80,32 +111,67 @@ class Watch:
     def reroute(self, through: Callable[[socket.socket], socket.socket]) -> socket.socket:
         """Leave our socket to `through`, and serve the one that it gives for it in the same way; gives it on."""
         events = self._events
-        self._want(0)
+        self.close()
         self._sock = through(self._sock)
+        self._keeper = self._sock if isinstance(self._sock, KeepingSocket) else None
         self._want(events)
         return self._sock
 
+    @property
+    def unsent(self) -> int:
+        """How many bytes the socket has taken that the kernel has not; they are lost if it is closed."""
+        return 0 if self._keeper is None else self._keeper.unsent
+
     def close(self) -> None:
         """Neither is called any more, not even for what has been noticed already. May be said twice."""
-        self._want(0)
+        if self._events or self._registered:
+            self._events = 0
+            self._register(0)
+            if self._keeper is not None:
+                self._keeper.on_kept = None
 
     def serve(self, events: int) -> None:
         """For the loop: make the calls that are still wanted."""
+        if self._keeper is not None and events & selectors.EVENT_WRITE:
+            self._keeper.push()
+            if self._keeper.unsent:
+                events &= ~selectors.EVENT_WRITE
         if events & self._events & selectors.EVENT_READ:
             self._on_readable()
         if events & self._events & selectors.EVENT_WRITE:
             self._on_writable()
+        if self._keeper is not None and self._registered:
+            self._look_after()
 
     def _want(self, events: int) -> None:
         if events == self._events:
             return
+        self._events = events
+        if self._keeper is None:
+            self._register(events)
+        else:
+            self._look_after()
+
+    def _look_after(self) -> None:
+        """See to what the socket keeps: it is offered to the kernel, and read if that is wanted, though none calls."""
+        keeper = self._keeper
+        if keeper is None:
+            return
+        keeper.on_kept = self._look_after
+        self._register(self._events | (selectors.EVENT_WRITE if keeper.unsent else 0))
+        if self._events & selectors.EVENT_READ and keeper.holds_arrived:
+            self._kept[self] = None
+
+    def _register(self, events: int) -> None:
+        if events == self._registered:
+            return
         if not events:
             self._selector.unregister(self._sock)
-        elif not self._events:
+        elif not self._registered:
             self._selector.register(self._sock, events, self)
         else:
             self._selector.modify(self._sock, events, self)
-        self._events = events
+        self._registered = events
 
 
 class EventLoop:
@@ -116,6 +182,8 @@ class EventLoop:
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
+        self._kept: dict[Watch, None] = {}
+        """Watches of sockets that have something to read that the selector does not see."""
         self._timers: list[tuple[float, int, Timer]] = []
         self._most_timers = _TIMERS
         self._order = itertools.count()
@@ -131,7 +199,7 @@ class EventLoop:
 
     def watch(self, sock: socket.socket, on_readable: Call, on_writable: Call = lambda: None) -> Watch:
         """Serve a non-blocking socket, which stays the caller's; only one watch of a socket may want something."""
-        return Watch(self._selector, sock, on_readable, on_writable)
+        return Watch(self._selector, self._kept, sock, on_readable, on_writable)
 
     def now(self) -> float:
         """The time that `call_at` goes by: that of `time.monotonic`, in seconds."""
@@ -167,6 +235,8 @@ class EventLoop:
         try:
             for key, events in ready:
                 key.data.serve(events)
+            if self._kept:
+                self._serve_kept()
             self._fire_timers()
             for _ in range(len(self._soon)):
                 self._soon.popleft()()
@@ -197,12 +267,17 @@ class EventLoop:
         self._button.close()
 
     def _patience(self, timeout: float | None) -> float | None:
-        if self._soon:
+        if self._soon or self._kept:
             return 0.0
         if not self._timers:
             return timeout
         next_timer = max(0.0, self._timers[0][0] - time.monotonic())
         return next_timer if timeout is None else min(timeout, next_timer)
+
+    def _serve_kept(self) -> None:
+        for watch in list(self._kept):
+            del self._kept[watch]
+            watch.serve(selectors.EVENT_READ)
 
     def _forget_cancelled(self) -> None:
         """Else what is put off again and again to a time far away would fill the memory until then."""

@@ -9,9 +9,10 @@ knows the secret, and each side reads exactly the bytes of the handshake, so tha
     host -> caller   proof 32, accepted or not 1, length of the reason 2, reason
 
 A proof is the HMAC-SHA-256, with the secret as its key, of who proves it, the version, both nonces, the purpose and,
-for the host, its answer. As every nonce is fresh, recorded bytes prove nothing; as a proof names who proves it, neither
-does a proof that is sent back. The host proves nothing to who has not. What the connection carries afterwards is
-neither encrypted nor signed: who can change packets on the network can take over a connection that others have opened.
+for the host, its answer; with TLS the key comes from the secret and both certificates. As every nonce is fresh,
+recorded bytes prove nothing; as a proof names who proves it, neither does a proof that is sent back. The host proves
+nothing to who has not. Without TLS what the connection carries afterwards is neither encrypted nor signed: who can
+change packets on the network can take over a connection that others have opened.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ MAX_REASON: Final = 4096
 _MAGIC = b"epochcut"
 _CALLER, _HOST = b"c", b"h"
 _PROOF = 32
+_TLS = (b"\x15\x03", b"\x16\x03")
+"""How an alert and a handshake of TLS begin."""
 _GREETING = struct.Struct(f">{len(_MAGIC)}sBc{NONCE_SIZE}s")
 _CLAIM = struct.Struct(f">{_PROOF}sH")
 _ANSWER = struct.Struct(f">{_PROOF}sBH")
@@ -82,6 +85,7 @@ class _Side:
             raise ValueError(f"a nonce has {NONCE_SIZE} bytes, not {len(nonce)}")
         self._secret = secret
         self._nonce = nonce
+        self._session = b""
         self._step = _Step.GREETING
         self._needed = _GREETING.size
         self._arrived = bytearray()
@@ -94,11 +98,18 @@ class _Side:
         """How many bytes to read from the peer, at most; zero if it is our turn, or all is said."""
         return self._needed - len(self._arrived)
 
+    def bind(self, session: bytes) -> None:
+        """Let the proofs hold for this session of TLS alone, before any is made; see `TlsSocket.session`."""
+        self._session = session
+
     def _whole(self, arrived: bytes) -> bytes | None:
         """The bytes of this step, once all have arrived."""
         if self._step in (_Step.JUDGEMENT, _Step.OVER) or len(arrived) > self.wanted:
             raise StrangeBytes("it sent more than was its turn to say")
         self._arrived += arrived
+        if self._step is _Step.GREETING and not _MAGIC.startswith(self._arrived[: len(_MAGIC)]):
+            tls = "; that is TLS, which is off in this run" if self._arrived.startswith(_TLS) else ""
+            raise StrangeBytes(f"it does not speak our protocol; it began with {bytes(self._arrived[:16])!r}{tls}")
         if self.wanted:
             return None
         whole = bytes(self._arrived)
@@ -109,9 +120,7 @@ class _Side:
         self._step, self._needed = step, needed
 
     def _peer_nonce(self, greeting: bytes, role: bytes) -> bytes:
-        magic, version, said, nonce = _GREETING.unpack(greeting)
-        if magic != _MAGIC:
-            raise StrangeBytes(f"it does not speak our protocol; it began with {greeting[:16]!r}")
+        _, version, said, nonce = _GREETING.unpack(greeting)
         if version != VERSION:
             raise OtherVersion(f"it speaks version {version} of the handshake; this program speaks version {VERSION}")
         if said != role or nonce == self._nonce:
@@ -123,7 +132,8 @@ class _Side:
 
     def _proof(self, role: bytes, said: bytes) -> bytes:
         """Nonces are of fixed length, so two different things that are said are never the same bytes."""
-        return hmac.digest(self._secret, role + bytes([VERSION]) + self._nonces + said, "sha256")
+        key = hmac.digest(self._secret, self._session, "sha256") if self._session else self._secret
+        return hmac.digest(key, role + bytes([VERSION]) + self._nonces + said, "sha256")
 
     def _over(self) -> None:
         self._expect(_Step.OVER, 0)

@@ -13,6 +13,7 @@ from snapshot.host.connector import Connecting
 from snapshot.host.event_loop import EventLoop, Watch
 from snapshot.host.messages import Address
 from snapshot.host.purposes import HeartbeatOf
+from snapshot.host.tls import TlsSide
 
 _BEAT = b"."
 
@@ -20,9 +21,12 @@ _BEAT = b"."
 class Heartbeat:
     """Beats every `seconds` from now on until `stop`; a connection that breaks is made again with the next beat."""
 
-    def __init__(self, address: Address, secret: bytes, worker: str, seconds: float) -> None:
+    def __init__(
+        self, address: Address, secret: bytes, worker: str, seconds: float, tls: TlsSide | None = None
+    ) -> None:
         self._address = address
         self._secret = secret
+        self._tls = tls
         self._purpose = HeartbeatOf(worker)
         self._seconds = seconds
         self._loop = EventLoop()
@@ -79,6 +83,7 @@ class Heartbeat:
                 self._connected,
                 lambda _: self._failed(),
                 seconds=max(1.0, self._seconds),
+                tls=self._tls,
             )
 
     def _connected(self, sock: socket.socket) -> None:

@@ -17,6 +17,7 @@ from snapshot.host.connector import Connecting
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.messages import Deploy, Failed, FailureKind
 from snapshot.host.purposes import ChannelOf
+from snapshot.host.tls import TlsSide
 from snapshot.ids import ChannelId
 from snapshot.program.plan import Plan
 
@@ -40,6 +41,7 @@ class Joining:
         loop: EventLoop,
         on_ready: Callable[[Joined], object],
         on_failed: Callable[[Failed], object],
+        tls: TlsSide | None = None,
     ) -> None:
         self._deploy = deploy
         self._on_ready = on_ready
@@ -56,6 +58,7 @@ class Joining:
                 partial(self._connected, channel),
                 self._not_connected,
                 seconds=deploy.options.connect_timeout / 1000,
+                tls=tls,
             )
             for channel in self._expected_out
         }

@@ -20,6 +20,7 @@ from snapshot.host.event_loop import EventLoop, Timer
 from snapshot.host.handshake import NONCE_SIZE, HandshakeRefused, HostHandshake, TurnedAway
 from snapshot.host.messages import Address
 from snapshot.host.purposes import Purpose
+from snapshot.host.tls import TlsSide
 
 _BACKLOG: Final = 1024
 _AFTER_AN_ERROR: Final = 0.1
@@ -58,7 +59,7 @@ class Listener:
 
     `judge` is asked what is wrong with a connection whose peer has proved the secret, and answers "" for nothing; then
     `on_connection(socket, purpose, peer)` takes over the socket, which is non-blocking, with all that its peer has sent
-    since still in it. `on_refused(peer, reason)` hears of every other one.
+    since still in it. `on_refused(peer, reason)` hears of every other one. With `tls` all connections are encrypted.
     """
 
     def __init__(
@@ -72,9 +73,11 @@ class Listener:
         on_refused: Callable[[str, str], object],
         ports: Sequence[int] = (0,),
         limits: StrangerLimits | None = None,
+        tls: TlsSide | None = None,
     ) -> None:
         self._loop = loop
         self._secret = secret
+        self._tls = tls
         self._judge = judge
         self._on_connection = on_connection
         self._on_refused = on_refused
@@ -116,7 +119,7 @@ class Listener:
             self._wait_until(time.monotonic() + _AFTER_AN_ERROR, lambda: None)
             return
         sock.setblocking(False)
-        self._welcome(sock, f"{name[0]}:{name[1]}")
+        self._welcome(sock if self._tls is None else self._tls.accept(sock), f"{name[0]}:{name[1]}")
 
     def _welcome(self, sock: socket.socket, peer: str) -> None:
         handshake = HostHandshake(self._secret, secrets.token_bytes(NONCE_SIZE))
