@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,10 @@ def standby(status: RunStatus) -> str:
     return next(worker for worker, partition in status.workers.items() if partition is None)
 
 
+def back_after(restarts: int, status: RunStatus) -> bool:
+    return running(status) and status.restarts == restarts
+
+
 def running(status: RunStatus) -> bool:
     return status.state is RunState.RUNNING
 
@@ -110,7 +115,7 @@ def test_the_process_that_stands_by_takes_over_and_the_one_that_is_started_again
             status = job.run.status() if following == "warm" else job.until_followed()
             ready, lost = standby(status), victim(status)
             job.kill(lost)
-            status = job.until(lambda status, times=times: running(status) and status.restarts == times)
+            status = job.until(partial(back_after, times))
             assert status.workers[ready] == 1
             job.until(lambda status: len(status.workers) == 3)
         assert job.compared().exact
@@ -165,5 +170,5 @@ def test_a_process_that_is_in_the_middle_of_following_takes_over(tmp_path: Path,
         for times in range(1, 5):
             job.until(lambda status: running(status) and len(status.workers) == 3 and bool(status.standbys))
             job.kill(victim(job.run.status()))  # whatever it is at
-            job.until(lambda status, times=times: running(status) and status.restarts == times)
+            job.until(partial(back_after, times))
         assert job.compared().exact
