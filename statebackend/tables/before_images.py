@@ -44,7 +44,7 @@ class BeforeImages:
         self._slots.append(slots)
         size = slots.nbytes
         if self._whole is None:
-            before = {name: column[slots] for name, column in columns.items()}
+            before = {name: column.take(slots) for name, column in columns.items()}
             self._columns.append(before)
             size += _bytes_of(before)
         self.nbytes += size

@@ -43,7 +43,7 @@ class StoredBlocks:
         found: dict[bytes, list[Block]] = {}
         for name, payload in self._scan(place):
             namespace, _ = entries.parse_block(name)
-            block = self._decoded(place, name, payload)
+            block = self.decoded(place, name, payload)
             if block.whole:
                 most += sum(len(older.keys) for older in found.get(namespace, ()))
                 found[namespace] = []
@@ -79,7 +79,7 @@ class StoredBlocks:
         for name, payload in self._scan(place):
             namespace, _ = entries.parse_block(name)
             if name >= whole.get(namespace, b""):
-                block = self._decoded(place, name, payload)
+                block = self.decoded(place, name, payload)
                 if len(block.keys):
                     yield namespace, block
 
@@ -87,7 +87,8 @@ class StoredBlocks:
         start = entries.head(self._layout.groups.first + place, self._layout.state, entries.BLOCK)
         return self._store.scan(start, entries.after(start))
 
-    def _decoded(self, place: int, name: bytes, payload: bytes) -> Block:
+    def decoded(self, place: int, name: bytes, payload: bytes) -> Block:
+        """A stored block of this group."""
         at = where(self._layout.table, name)
         block = decode(payload, at)
         wanted = {name: accumulator.dtype for name, accumulator in self._layout.columns.items()}

@@ -11,8 +11,8 @@ as a whole, but of each key a page. Time is what the caller says it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -376,19 +376,89 @@ class Table:
         if self._some_unloaded:
             self._load(self._unloaded)
 
+    def load(self, go_on: Callable[[], bool]) -> None:
+        """Take into memory what is stored, as far as there is room and as long as `go_on` says so, asked now and then.
+
+        What is not loaded then is when it is first used.
+        """
+        self._load_as_fits(np.flatnonzero(self._unloaded), go_on)
+        self._some_unloaded = bool(self._unloaded.any())
+
+    def unload(self, groups: Iterable[KeyGroupRange]) -> None:
+        """What is stored of these groups is not what it was: forget it. Nothing was changed here since the last cut."""
+        gone, first = self._layout.no_groups(), self._layout.groups.first
+        for part in groups:
+            gone[part.first - first : part.end - first] = True
+        for space in self._spaces.values():
+            if (space.stored_groups & gone).any():
+                space.unload(space.in_groups(gone))
+                space.stored_groups &= ~gone
+        self._unloaded |= gone
+        self._some_unloaded = bool(self._unloaded.any())
+        self._count_keys()
+
+    def bring_up_to_date(self, blocks: Iterable[tuple[bytes, bytes]]) -> None:
+        """Have what newer blocks say of the groups that are loaded; they are stored as well.
+
+        They come by group, and in a group and namespace the oldest first. Nothing was changed here since the last cut.
+        """
+        found: dict[bytes, list[tuple[int, Block]]] = {}
+        for name, payload in blocks:
+            place = entries.group_of(name) - self._layout.groups.first
+            if self._unloaded[place]:
+                continue
+            namespace, _ = entries.parse_block(name)
+            block = self._stored.decoded(place, name, payload)
+            some = found.setdefault(namespace, [])
+            if block.whole:
+                some[:] = [one for one in some if one[0] != place]
+                group = self._layout.no_groups()
+                group[place] = True
+                space = self._known(namespace)
+                space.unload(space.in_groups(group))
+            if len(block.keys):
+                some.append((place, replace(block, whole=False)))
+        for namespace, some in found.items():
+            if some:
+                block = in_one([block for _, block in some])
+                keys = hashed(block.keys, self._layout.key_type)
+                self._space(namespace).load(keys, block, len(keys))
+        self._count_keys()
+        self._weigh()
+        if self._size > self._max_slots:
+            self.unload([self._layout.groups])
+
+    def take_over(self, other: Table) -> None:
+        """Have in memory what another one has, of which nothing is on the disk; it is not used any more.
+
+        What is stored is the same, and nothing was changed there since the last cut.
+        """
+        self._clock, self._spaces, self._unloaded = other._clock, other._spaces, other._unloaded
+        self._some_unloaded, self._size = other._some_unloaded, other._size
+        self._max_slots, self._weigh_at, self._bytes_per_slot = other._max_slots, other._weigh_at, other._bytes_per_slot
+        for space in self._spaces.values():
+            space.begin()
+
+    def _count_keys(self) -> None:
+        self._size = sum(map(len, self._spaces.values()))
+
     def _load(self, wanted: NDArray[np.bool_]) -> None:
-        places = np.flatnonzero(wanted & self._unloaded)
-        while len(places) and not self._cold.some:
+        places = self._load_as_fits(np.flatnonzero(wanted & self._unloaded), lambda: True)
+        if len(places):
+            self._load_cold(places)
+            self._unloaded[places] = False
+        self._some_unloaded = bool(self._unloaded.any())
+
+    def _load_as_fits(self, places: NDArray[np.int64], go_on: Callable[[], bool]) -> NDArray[np.int64]:
+        """Take these groups into memory as far as there is room, unless others had to go to the disk; those left."""
+        while len(places) and not self._cold.some and go_on():
             number = self._load_warm(places)
             if not number:
                 break
             self._unloaded[places[:number]] = False
             places = places[number:]
             self._weigh()
-        if len(places):
-            self._load_cold(places)
-            self._unloaded[places] = False
-        self._some_unloaded = bool(self._unloaded.any())
+        return places
 
     def _load_warm(self, places: NDArray[np.int64]) -> int:
         """Take the first of these groups into memory, several at once, as far as there is room; how many that were."""

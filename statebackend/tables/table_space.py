@@ -81,6 +81,7 @@ class TableSpace:
         self._may_come_back: deque[tuple[int, Slots]] = deque()
         """Dead keys to which one may go back, with the interval in which they died."""
         self._dead_count = 0
+        self._some_born = False
         self._images: list[BeforeImages] = []
         self._new_groups = layout.no_groups()
         self._readers: list[weakref.ref[FrozenSpace]] = []
@@ -156,6 +157,7 @@ class TableSpace:
         self._alive[slots] = True
         self._same[slots] = False
         self._touched[slots] = _BORN
+        self._some_born = True
         self._added[slots] = self._clock.now
         self._new_groups[self._layout.places(self._index.hashes[slots])] = True
         self.reset(slots)
@@ -196,19 +198,19 @@ class TableSpace:
     def touch(self, slots: Slots) -> None:
         """These keys were changed. The same slot may come repeatedly."""
         clock = self._clock
-        before = self._touched[slots]
-        which = before < clock.cut
-        fresh = slots[which]
+        fresh = slots[self._touched[slots] < clock.cut]
         if not len(fresh):
             return
+        if clock.notes:
+            before = self._touched[fresh] if self._some_born else None
         numbers = np.arange(clock.now, clock.now + len(fresh))
         self._touched[fresh] = numbers
-        first = self._touched[fresh] == numbers  # of a slot that came repeatedly, one
-        fresh = fresh[first]
+        first = self._touched[fresh] == numbers
+        fresh = fresh[first]  # of a slot that came repeatedly, one
         clock.now += len(numbers)
         if clock.notes:
-            old = before[which][first] != _BORN
-            self._changing(fresh if old.all() else fresh[old])
+            self._changing(fresh if before is None else fresh[before[first] != _BORN])
+        self._some_born = False
         self._same[fresh] = False
         self._dirty.append(fresh)
         self._dirty_count += len(fresh)
@@ -255,6 +257,19 @@ class TableSpace:
             self._may_come_back.append((self._clock.interval, slots))
         self._dead_count += len(slots)
         self._let_go()
+
+    def in_groups(self, groups: Mask) -> Slots:
+        """The slots of the keys of these groups."""
+        slots = self.slots()
+        return slots[groups[self._layout.places(self._index.hashes[slots])]]
+
+    def unload(self, slots: Slots) -> None:
+        """These keys, each given once, are as if they had never been loaded; no block has to say anything of that."""
+        self._bury(slots, for_good=True)
+
+    def begin(self) -> None:
+        """Nothing was changed or removed: what is here is what was stored."""
+        self._begin_epoch()
 
     def changed_of(self, slots: Slots) -> Slots:
         """Those of these slots that `ColdKeys` does not have as they are here."""
