@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from recovery.driver.failures import JobFailed as JobFailed
     from recovery.driver.launch import CannotLaunch as CannotLaunch
     from recovery.driver.local_processes import LocalProcesses as LocalProcesses
+    from recovery.driver.options import Tls as Tls
     from recovery.driver.options import UnknownOption as UnknownOption
+    from recovery.driver.options import UnusableTls as UnusableTls
     from recovery.driver.program_fit import ProgramDoesNotFit as ProgramDoesNotFit
     from recovery.driver.reach import JobNotRunning as JobNotRunning
     from recovery.driver.reach import NotAllowed as NotAllowed
@@ -45,7 +47,7 @@ _HOME = {
     "driver.failures": ("JobFailed",),
     "driver.launch": ("CannotLaunch",),
     "driver.local_processes": ("LocalProcesses",),
-    "driver.options": ("UnknownOption",),
+    "driver.options": ("Tls", "UnknownOption", "UnusableTls"),
     "driver.program_fit": ("ProgramDoesNotFit",),
     "driver.reach": ("JobNotRunning", "NotAllowed"),
     "driver.spark_settings": ("spark_settings",),

@@ -155,8 +155,9 @@ class Attached:
         purpose = CommandOf(f"{_user()} (process {os.getpid()})")
         if not _is_alive(reach.pid):
             raise JobNotRunning(_gone(self.folder, reach, "there is no such process any more"))
+        tls = None if reach.tls is None else reach.tls.load()
         connecting = Connecting(
-            self._loop, reach.address, reach.secret, purpose, connected, failed, seconds=self._timeout
+            self._loop, reach.address, reach.secret, purpose, connected, failed, seconds=self._timeout, tls=tls
         )
         try:
             self._loop.run(lambda: self._sock is not None or bool(self._lost))

@@ -187,12 +187,15 @@ def run(
     "unaligned" or "at-least-once". All other options are described in `recovery.driver.options.RunOptions`.
 
     Before anything starts, what is wrong is raised: `UnknownOption`, `ContradictingOptions`, `ProgramError` with all
-    that is wrong with the program, `WrongJob`, `CannotLaunch` for too few task slots, an error of the store. What is
-    found while the job starts, such as a program that does not fit the epoch, is raised by `Run.wait`.
+    that is wrong with the program, `WrongJob`, `CannotLaunch` for too few task slots, `UnusableTls` for files that
+    cannot be used, an error of the store. What is found while the job starts, such as a program that does not fit the
+    epoch, is raised by `Run.wait`.
     """
     check_names(options)
     scheme = scheme or Passive()
     coordinator, host = coordinator_options(every, mode, options), host_options(options)
+    files = options.get("tls")
+    tls = None if files is None else files.load()
     program.check()
     launcher = launcher or (LocalProcesses() if spark is None else SparkTasks(spark, options.get("driver_host")))
     for warning in launcher.check(parallelism + scheme.standbys):
@@ -234,6 +237,7 @@ def run(
             seconds(options, "start_timeout", 120.0),
             seconds(options, "stop_timeout", 10.0),
             local.absolute(),
+            tls,
         ),
         Path(options["trace"]) if "trace" in options else None,
     )

@@ -35,6 +35,7 @@ from snapshot.host.messages import (
     TriggerEpoch,
 )
 from snapshot.host.purposes import ControlOf
+from snapshot.host.tls import Tls
 from snapshot.ids import TransactionId
 from snapshot.manifest import ChannelState, CommitPayload, SplitPosition, SubtaskSnapshot
 from snapshot.transaction_events import Committable
@@ -228,7 +229,14 @@ class ScriptedCluster:
     def check(self, processes: int) -> Sequence[str]:
         return ()
 
-    def start(self, driver: Address, secret: bytes, processes: int, trouble: Callable[[str], object]) -> None:
+    def start(
+        self,
+        driver: Address,
+        secret: bytes,
+        processes: int,
+        trouble: Callable[[str], object],
+        tls: Tls | None = None,
+    ) -> None:
         self.driver, self.secret = driver, secret
         for slot in range(processes):
             self._launch(slot)

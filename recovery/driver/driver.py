@@ -36,6 +36,7 @@ from recovery.driver.status import StatusBoard
 from recovery.driver.workers import Workers
 from snapshot.host.event_loop import Background, EventLoop
 from snapshot.host.messages import Figures, Followed, FromWorker, Hello, Injected
+from snapshot.host.tls import TlsSide
 from snapshot.trace import TraceWriter
 from statebackend.ids import Epoch
 from statebackend.stores.store import BlobStore
@@ -57,6 +58,8 @@ class DriverOptions:
     """So long its processes have to end by themselves."""
     folder: Path | None = None
     """Where to leave how the driver is reached from other processes of its host; see `reach`."""
+    tls: TlsSide | None = None
+    """What all connections are encrypted with."""
 
 
 class Driver:
@@ -238,9 +241,8 @@ class Driver:
         workers: Workers | None = None
         try:
             secret = token_bytes(32)
-            workers = Workers(
-                loop, self._launcher.host, secret, self._settings.lost_after / 1000, self, self._options.ports
-            )
+            lost_after, tls = self._settings.lost_after / 1000, self._options.tls
+            workers = Workers(loop, self._launcher.host, secret, lost_after, self, self._options.ports, tls)
             means = Means(loop, self._store, in_order, aside, workers, self.deliveries, self, self._open_trace())
             self._injection = Injection(workers, self.status.show, self.event, self._when_answered)
             self._generation = GenerationRun(self._settings, means)
@@ -248,7 +250,8 @@ class Driver:
             self._leave_reach(workers, secret)
             self._ready.set()
             processes = self._settings.parallelism + self._settings.scheme.standbys
-            self._launcher.start(workers.address, secret, processes, self._trouble)
+            files = None if tls is None else tls.files
+            self._launcher.start(workers.address, secret, processes, self._trouble, files)
             loop.call_at(loop.now() + self._options.start_timeout, self._check_processes)
             self._show_progress()
             loop.run(lambda: self._outcome is not None)
@@ -261,7 +264,8 @@ class Driver:
         if self._options.folder is None:
             return
         try:
-            self._reach = reach.Reach(self._settings.job, workers.address, getpid(), secret)
+            tls = None if self._options.tls is None else self._options.tls.files.absolute()
+            self._reach = reach.Reach(self._settings.job, workers.address, getpid(), secret, tls)
             reach.leave(self._options.folder, self._reach)
         except OSError as error:
             what = "leaving the driver's address for other processes"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from snapshot.host.messages import Address
+from snapshot.host.tls import Tls
 
 
 class CannotLaunch(Exception):
@@ -30,8 +31,18 @@ class Launcher(Protocol):
     def check(self, processes: int) -> Sequence[str]:
         """What is unwise, in sentences; `CannotLaunch` if so many processes cannot run."""
 
-    def start(self, driver: Address, secret: bytes, processes: int, trouble: Callable[[str], object]) -> None:
-        """Start them. `trouble` is told, in any thread, why a process could not be started or ended."""
+    def start(
+        self,
+        driver: Address,
+        secret: bytes,
+        processes: int,
+        trouble: Callable[[str], object],
+        tls: Tls | None = None,
+    ) -> None:
+        """Start them. `trouble` is told, in any thread, why a process could not be started or ended.
+
+        With `tls` all connections are encrypted, from the first one to the driver on.
+        """
 
     def appeared(self, launch: int, worker: str) -> bool:
         """A process of this launch says hello. False if it is one too many: it has to leave, and does not count."""

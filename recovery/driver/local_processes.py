@@ -25,6 +25,7 @@ from recovery.driver.slots import Launch
 from snapshot.host.fork_server import Advice, Ended, Lines, Message, Ready, Started, Wanted
 from snapshot.host.messages import Address
 from snapshot.host.preload import loaded_modules
+from snapshot.host.tls import Tls
 
 _LISTEN: Final = 30.0
 _ANSWERS: Final = 20.0
@@ -46,6 +47,7 @@ class LocalProcesses:
     def __init__(self) -> None:
         self._keeper: Keeper | None = None
         self._where: tuple[Address, str] | None = None
+        self._tls: Sequence[str] = ()
         self._trouble: Callable[[str], object] = print
         self._changed = threading.Condition()
         self._running: dict[int, _Running] = {}
@@ -78,9 +80,17 @@ class LocalProcesses:
         """Any number can run."""
         return ()
 
-    def start(self, driver: Address, secret: bytes, processes: int, trouble: Callable[[str], object]) -> None:
+    def start(
+        self,
+        driver: Address,
+        secret: bytes,
+        processes: int,
+        trouble: Callable[[str], object],
+        tls: Tls | None = None,
+    ) -> None:
         """See `Launcher.start`."""
         self._where, self._trouble = (driver, secret.hex()), trouble
+        self._tls = () if tls is None else tls.absolute().paths
         self._keeper = Keeper(self, processes, 0.0, trouble, "process")
         self._keeper.begin()
 
@@ -121,7 +131,7 @@ class LocalProcesses:
         driver, secret = self._where
         with self._changed:
             self._running[launch.number] = _Running(launch)
-        wanted = Wanted(launch.number, launch.slot, driver.host, driver.port, secret)
+        wanted = Wanted(launch.number, launch.slot, driver.host, driver.port, secret, self._tls)
         try:
             self._the_server().ask(wanted)
         except (OSError, MemoryError, subprocess.SubprocessError) as error:  # such as too many processes

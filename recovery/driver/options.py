@@ -14,6 +14,8 @@ from typing import Final, TypedDict, cast
 from snapshot.coordinator_options import CoordinatorOptions
 from snapshot.frames import MarkerMode
 from snapshot.host.options import HostOptions
+from snapshot.host.tls import Tls as Tls
+from snapshot.host.tls import UnusableTls as UnusableTls
 from snapshot.program.durations import Duration, milliseconds
 
 
@@ -67,6 +69,10 @@ class RunOptions(TypedDict, total=False):
     channel_timeout: Duration
     """A connection that does not react for so long is broken, be it in use or not; whole seconds count. What it leads
     to may be as slow as it likes: its machine answers in its place (3s)."""
+
+    tls: Tls | None
+    """Encrypt all connections of the job, with these files, which every host must have (None: do not). Without it,
+    who proves the run's secret gets in, but what connections carry can be read and changed on the network."""
 
     # --- the store
 

@@ -17,6 +17,7 @@ from secrets import token_hex
 from typing import Final
 
 from snapshot.host.messages import Address
+from snapshot.host.tls import Tls
 from snapshot.ids import JobId
 
 FILE: Final = "driver.json"
@@ -41,6 +42,8 @@ class Reach:
     address: Address
     pid: int
     secret: bytes = field(repr=False)
+    tls: Tls | None = None
+    """The files with which its connections are encrypted; their paths are absolute."""
 
 
 def home_of(job: JobId) -> Path:
@@ -100,8 +103,10 @@ def _parsed(path: Path, text: str) -> Reach:
                 "address": {"host": str(host), "port": int(port)},
                 "pid": int(pid),
                 "secret": str(secret),
+                "tls": None | {"certificate": str(), "key": str(), "authorities": str()} as tls,
             }:
-                return Reach(JobId(job), Address(host, port), pid, bytes.fromhex(secret))
+                files = None if tls is None else Tls(tls["certificate"], tls["key"], tls["authorities"])
+                return Reach(JobId(job), Address(host, port), pid, bytes.fromhex(secret), files)
             case {"format": "epochcut.driver", "version": int(version)}:
                 raise JobNotRunning(f"{path} is of version {version}; the job runs with another version of epochcut")
             case _:

@@ -20,6 +20,7 @@ from recovery.driver.launch import CannotLaunch
 from recovery.driver.slots import Launch
 from recovery.driver.spark_settings import DAEMON, daemon_of
 from snapshot.host.messages import Address
+from snapshot.host.tls import Tls
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +47,7 @@ class SparkTasks:
         self._spark = spark
         self._host = host
         self._tag = f"epochcut-{token_hex(4)}"
-        self._where: tuple[Address, bytes] | None = None
+        self._where: tuple[Address, bytes, Tls | None] | None = None
         self._keeper: Keeper | None = None
         self._threads: dict[int, threading.Thread] = {}
 
@@ -93,9 +94,16 @@ class SparkTasks:
             if self._is_on(name)
         ]
 
-    def start(self, driver: Address, secret: bytes, processes: int, trouble: Callable[[str], object]) -> None:
+    def start(
+        self,
+        driver: Address,
+        secret: bytes,
+        processes: int,
+        trouble: Callable[[str], object],
+        tls: Tls | None = None,
+    ) -> None:
         """See `Launcher.start`."""
-        self._where = driver, secret
+        self._where = driver, secret, tls
         again = _AGAIN if self._forks_quickly else _AGAIN_SLOWLY
         self._keeper = Keeper(self, processes, again, trouble, "Spark task")
         self._keeper.begin()
@@ -210,7 +218,7 @@ def _join(threads: Sequence[threading.Thread], seconds: float) -> None:
 
 
 def _task(
-    driver: Address, secret: bytes, launch: Launch
+    driver: Address, secret: bytes, tls: Tls | None, launch: Launch
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What Spark runs in the task; it travels inside Spark's own pickled function.
 
@@ -225,9 +233,10 @@ def _task(
 
         from snapshot.host.worker import run_worker
 
+        files = None if tls is None else tls.absolute()
         lasting = os.environ.get("SPARK_EXECUTOR_DIRS", "").split(os.pathsep)[0]
         with chdir(lasting) if lasting else nullcontext():
-            run_worker(driver, secret, slot, number)
+            run_worker(driver, secret, slot, number, files)
         yield from ()
 
     return task

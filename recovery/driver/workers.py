@@ -18,6 +18,7 @@ from snapshot.host.listener import Listener
 from snapshot.host.messages import Address, FromWorker, Hello, Leave, ToWorker
 from snapshot.host.purposes import ChannelOf, CommandOf, ControlOf, HeartbeatOf, Purpose
 from snapshot.host.refusals import Refusals
+from snapshot.host.tls import TlsSide
 
 
 class WorkerEvents(Protocol):
@@ -60,6 +61,7 @@ class Workers:
         lost_after: float,
         events: WorkerEvents,
         ports: Sequence[int] = (0,),
+        tls: TlsSide | None = None,
     ) -> None:
         self._loop = loop
         self._lost_after = lost_after
@@ -74,6 +76,7 @@ class Workers:
             on_connection=self._connected,
             on_refused=Refusals(loop, events.refused).add,
             ports=ports,
+            tls=tls,
         )
         self._timer: Timer = loop.call_at(loop.now() + lost_after / 4, self._look_for_signs_of_life)
 

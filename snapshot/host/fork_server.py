@@ -19,7 +19,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -41,13 +41,17 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Start a process for this launch; it reaches the driver at this address. `secret` is in hexadecimal."""
+    """Start a process for this launch; it reaches the driver at this address. `secret` is in hexadecimal.
+
+    `tls` are the certificate, the key and the authorities, if connections are encrypted.
+    """
 
     launch: int
     slot: int
     host: str
     port: int
     secret: str
+    tls: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +180,7 @@ class _Server:
 
 
 def _arguments(wanted: Wanted) -> list[str]:
-    return [wanted.host, str(wanted.port), str(wanted.slot), str(wanted.launch)]
+    return [wanted.host, str(wanted.port), str(wanted.slot), str(wanted.launch), *wanted.tls]
 
 
 def _spawn(wanted: Wanted) -> int:

@@ -47,8 +47,9 @@ class Tls:
     """Encrypt all connections of a job, by TLS 1.3; both ends show a certificate and check the other's.
 
     Three files in PEM, which must be there on the driver's host and on every host that runs its processes, as with
-    `spark.ssl.*`; their contents may differ. A relative path is taken from the working directory of each process.
-    Nothing of them is sent, written or logged but their paths, and that certificates are shown.
+    `spark.ssl.*`; their contents may differ. A relative path is taken from the working directory of each process, so
+    that files can come with `spark-submit --files` on YARN. But for their paths, and the certificates that each side
+    shows the other, nothing of them is sent, written or logged.
     """
 
     certificate: str | Path
@@ -77,6 +78,7 @@ class TlsSide:
     """What was read, for all connections of this process. It never changes: a new file counts from the next start."""
 
     def __init__(self, tls: Tls) -> None:
+        self.files = tls
         certificate, key, authorities = tls.paths
         for path, what in ((certificate, "certificate"), (key, "key"), (authorities, "authorities")):
             _check_readable(path, what)

@@ -3,7 +3,9 @@
 What always holds: it follows the newest incarnation that it has heard of; a new deployment replaces whatever it did
 before; what older incarnations say to it is refused, and what it says is about its own.
 
-    python -m snapshot.host.worker HOST PORT SLOT LAUNCH    with the secret, in hexadecimal, on the standard input
+    python -m snapshot.host.worker HOST PORT SLOT LAUNCH [CERTIFICATE KEY AUTHORITIES]
+
+with the secret, in hexadecimal, on the standard input; the last three are the files for TLS.
 """
 
 from __future__ import annotations
@@ -59,6 +61,7 @@ from snapshot.host.opening import Opening
 from snapshot.host.purposes import ChannelOf, ControlOf, Purpose
 from snapshot.host.refusals import Refusals
 from snapshot.host.states_at_hand import StatesAtHand
+from snapshot.host.tls import Tls, TlsSide, UnusableTls
 from snapshot.host.tree_files import TreeFiles
 from snapshot.ids import ChannelId
 from snapshot.program.pickling import loads, prepare
@@ -87,9 +90,10 @@ class DriverLost(Exception):
 class Worker:
     """One process. `run` returns when the driver lets it go."""
 
-    def __init__(self, driver: Address, secret: bytes, slot: int, launch: int) -> None:
+    def __init__(self, driver: Address, secret: bytes, slot: int, launch: int, tls: TlsSide | None = None) -> None:
         self._driver = driver
         self._secret = secret
+        self._tls = tls
         self._slot = slot
         self._launch = launch
         self._name = token_hex(8)
@@ -119,11 +123,13 @@ class Worker:
         """Serve until the driver says that the job is over; `DriverLost` if it is not there any more."""
         loop = self._loop
         purpose = ControlOf(self._name)
-        Connecting(loop, self._driver, self._secret, purpose, self._reached, self._lose, seconds=_REACH_DRIVER)
+        Connecting(
+            loop, self._driver, self._secret, purpose, self._reached, self._lose, seconds=_REACH_DRIVER, tls=self._tls
+        )
         try:
             loop.run(lambda: self._control is not None or bool(self._lost))
             if not self._lost:
-                self._heartbeat = Heartbeat(self._driver, self._secret, self._name, _BEAT)
+                self._heartbeat = Heartbeat(self._driver, self._secret, self._name, _BEAT, self._tls)
             loop.run(lambda: self._done or bool(self._lost))
             self._let_go()
         finally:
@@ -168,6 +174,7 @@ class Worker:
             judge=self._judge,
             on_connection=self._on_connection,
             on_refused=Refusals(self._loop, lambda peer, reason: self._tell(Refusal(peer, reason))).add,
+            tls=self._tls,
         )
         self._control = ControlConnection(self._loop, sock, self._told, self._lose)
         self._tell(Hello(self._name, self._listener.address, getpid(), self._slot, self._launch))
@@ -282,7 +289,7 @@ class Worker:
             self._state_failed,
         )
         begin = partial(self._begin, deploy, plan, files, seats)
-        self._joining = Joining(deploy, plan, self._secret, self._loop, begin, self._tell)
+        self._joining = Joining(deploy, plan, self._secret, self._loop, begin, self._tell, self._tls)
         self._take_early()
 
     def _stop_following(self) -> None:
@@ -437,8 +444,11 @@ class Worker:
         self._channels = []
 
 
-def run_worker(driver: Address, secret: bytes, slot: int, launch: int) -> None:
-    """Run a process of a job until the driver lets it go; `DriverLost` if it is not there any more."""
+def run_worker(driver: Address, secret: bytes, slot: int, launch: int, tls: Tls | None = None) -> None:
+    """Run a process of a job until the driver lets it go; `DriverLost` if it is not there any more.
+
+    With `tls` all connections are encrypted; `UnusableTls` if its files are no use on this host.
+    """
     before, collected = sys.getswitchinterval(), gc.get_threshold()
     sys.setswitchinterval(_SWITCH)
     gc.set_threshold(*_COLLECT)
@@ -446,7 +456,7 @@ def run_worker(driver: Address, secret: bytes, slot: int, launch: int) -> None:
     prepare()
     try:
         with crashing(environ):
-            Worker(driver, secret, slot, launch).run()
+            Worker(driver, secret, slot, launch, None if tls is None else tls.load()).run()
     finally:
         sys.setswitchinterval(before)
         gc.set_threshold(*collected)
@@ -454,11 +464,12 @@ def run_worker(driver: Address, secret: bytes, slot: int, launch: int) -> None:
 
 def main(arguments: list[str], read_secret: Callable[[], str]) -> int:
     """The command."""
-    host, port, slot, launch = arguments
+    host, port, slot, launch, *files = arguments
+    secret = bytes.fromhex(read_secret().strip())
     try:
-        run_worker(Address(host, int(port)), bytes.fromhex(read_secret().strip()), int(slot), int(launch))
-    except DriverLost as lost:
-        print(f"the job's process ends: {lost}", file=sys.stderr)
+        run_worker(Address(host, int(port)), secret, int(slot), int(launch), Tls(*files) if files else None)
+    except (DriverLost, UnusableTls) as error:
+        print(f"the job's process ends: {error}", file=sys.stderr)
         return 1
     return 0
 
