@@ -51,6 +51,8 @@ def add_to(verbs: Verbs) -> None:
         "inject",
         help="let a fault happen in a running job",
         description="Let a fault happen in a running job, now or at a moment of its life; or many, at random.",
+        epilog=f"example, and see `recovery inject FAULT --help`:\n{_EXAMPLES[Kind.KILL]}\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     kinds = parser.add_subparsers(title="faults", metavar="FAULT", required=True)
