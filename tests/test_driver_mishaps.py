@@ -97,16 +97,16 @@ def test_a_job_is_over_whatever_fails_while_its_end_is_told(
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_the_processes_are_stopped_also_if_the_job_ends_with_an_error_that_is_raised_again(
-    tmp_path: Path, cluster: ScriptedCluster
+    tmp_path: Path, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = start(tmp_path, cluster)
     completed(cluster, 1)
 
-    def listener(_: AnyEvent) -> None:
-        raise ValueError("of the listener")
+    def mistake(_: AnyEvent) -> None:
+        raise ValueError("of the driver")
 
-    run._driver.events.listen(listener)
-    with pytest.raises(ValueError, match="of the listener"):
+    monkeypatch.setattr(run._driver.status, "event", mistake)
+    with pytest.raises(ValueError, match="of the driver"):
         run.wait(PATIENCE)
     run._driver._thread.join(PATIENCE)
     assert not any(worker.there for worker in cluster.workers)
