@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from os import getpid
 from pathlib import Path
 from secrets import token_bytes
-from typing import Final, TextIO
+from typing import Final
 
 from recovery.driver import events as log
 from recovery.driver import reach
@@ -31,6 +31,7 @@ from recovery.driver.generation import GenerationRun, Means
 from recovery.driver.injection import Injection
 from recovery.driver.job import JobSettings
 from recovery.driver.launch import Launcher
+from recovery.driver.line_file import LineFile
 from recovery.driver.progress import ProgressLine
 from recovery.driver.status import StatusBoard
 from recovery.driver.workers import Workers
@@ -81,7 +82,7 @@ class Driver:
         self._progress = progress
         self._options = options
         self._trace = trace
-        self._trace_file: TextIO | None = None
+        self._trace_file: LineFile | None = None
         self._loop = EventLoop()
         self._generation: GenerationRun | None = None
         self._commands = Commands(self._loop, self.command)
@@ -278,8 +279,13 @@ class Driver:
     def _open_trace(self) -> TraceWriter | None:
         if self._trace is None:
             return None
-        self._trace_file = self._trace.open("a", encoding="utf-8", buffering=1)
-        return TraceWriter(self._trace_file.write)
+        self._trace_file = LineFile(self._trace, gaps=False)
+        return TraceWriter(self._write_trace)
+
+    def _write_trace(self, line: str) -> None:
+        said = self._trace_file.write(line) if self._trace_file is not None else ""
+        if said:
+            self.event(log.Trouble(at=time.time(), what="the file of the trace", reason=said))
 
     def _fail(self, error: Exception) -> None:
         try:

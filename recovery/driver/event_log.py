@@ -1,7 +1,7 @@
 """The events of a run: kept for its user, and appended to a file as lines of JSON.
 
-What always holds: a line is one event, written whole and flushed before anything else happens because of it. A disk
-that does not take a line stops the file, and never the job.
+What always holds: a line is one event, written whole before anything else happens because of it. While a disk does not
+take lines they wait (see `LineFile`), that is said, and the job goes on.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from io import TextIOWrapper
 from pathlib import Path
 
-from recovery.driver.events import AnyEvent
+from recovery.driver.events import AnyEvent, Trouble
+from recovery.driver.line_file import LineFile
 from statebackend.ids import Epoch, Incarnation
 
 KEPT = 10_000
@@ -32,10 +32,10 @@ class EventLog:
         self._events: deque[AnyEvent] = deque(maxlen=KEPT)
         self._lock = threading.Lock()
         self._listeners: list[Callable[[AnyEvent], object]] = []
-        self._file: TextIOWrapper | None = None
+        self._file: LineFile | None = None
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
-            self._file = file.open("a", encoding="utf-8")
+            self._file = LineFile(file)
 
     @property
     def events(self) -> tuple[AnyEvent, ...]:
@@ -62,8 +62,10 @@ class EventLog:
         """One more thing has happened."""
         with self._lock:
             self._events.append(event)
-            self._write(event)
+            trouble = self._write(event)
             listeners = tuple(self._listeners)
+        if trouble is not None:
+            self.add(trouble)
         for listener in listeners:
             try:
                 listener(event)
@@ -80,14 +82,10 @@ class EventLog:
                 self._file.close()
                 self._file = None
 
-    def _write(self, event: AnyEvent) -> None:
-        if self._file is None:
-            return
-        try:
-            self._file.write(line_of(event))
-            self._file.flush()
-        except OSError:
-            self._file = None
+    def _write(self, event: AnyEvent) -> Trouble | None:
+        """What is to be said of the file, if anything: it is an event like others."""
+        said = self._file.write(line_of(event)) if self._file is not None else ""
+        return Trouble(at=time.time(), what="the file of events", reason=said) if said else None
 
 
 def line_of(event: AnyEvent) -> str:
