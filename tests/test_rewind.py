@@ -461,7 +461,7 @@ def test_a_table_whose_keys_went_to_the_disk_since_the_cut_says_that_it_cannot_g
 
 
 def test_a_table_goes_back_to_a_cut_that_was_made_after_keys_went_to_the_disk(place: Place) -> None:
-    state = place.opened(operator=SUMS, memory=1 << 19)
+    state = place.opened(operator=SUMS, memory=32 << 20)
     many = [f"more-{number}" for number in range(20_000)]
     for first in range(0, len(many), 1000):
         add(state, many[first : first + 1000], 1)
