@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from snapshot.host.control import ControlConnection
 from snapshot.host.detours import Detour
 from snapshot.host.event_loop import EventLoop
+from snapshot.host.tls import TlsSide
+from tests.certificates import Authority
 
 PATIENCE = 10.0
 
@@ -58,11 +60,14 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 
 @contextmanager
-def connected() -> Iterator[Ends]:
+def connected(tls: TlsSide | None = None) -> Iterator[Ends]:
     with ExitStack() as stack:
         loop = EventLoop()
         stack.callback(loop.close)
-        ends = Ends(loop, tcp_pair())
+        one, other = tcp_pair()
+        one.setblocking(False)
+        other.setblocking(False)
+        ends = Ends(loop, (one, other) if tls is None else (tls.call(one), tls.accept(other)))
         stack.callback(ends.here.close)
         stack.callback(ends.there.close)
         yield ends
@@ -98,8 +103,27 @@ def test_nothing_passes_while_it_is_held_not_even_an_end_and_all_in_order_afterw
         assert ends.over == [detour]
 
 
-def test_a_process_that_closes_a_held_connection_is_not_heard_to_have_done_so_until_it_is_let_go() -> None:
-    with connected() as ends:
+@pytest.fixture(scope="module", params=["plain", "encrypted"])
+def tls(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TlsSide | None:
+    return None if request.param == "plain" else Authority(tmp_path_factory.mktemp("tls") / "ours").issue().load()
+
+
+def test_what_was_said_last_arrives_through_a_detour_however_much_it_is(tls: TlsSide | None) -> None:
+    words = [bytes([number]) * 300_000 for number in range(40)]
+    with connected(tls) as ends:
+        ends.detour()
+        for word in words:
+            ends.here.send(word)
+        assert ends.loop.run(lambda: not ends.here.queued_bytes, PATIENCE)
+        ends.here.close()
+        assert ends.loop.run(lambda: bool(ends.closed), PATIENCE)
+        assert ends.there_heard == words
+
+
+def test_a_process_that_closes_a_held_connection_is_not_heard_to_have_done_so_until_it_is_let_go(
+    tls: TlsSide | None,
+) -> None:
+    with connected(tls) as ends:
         detour = ends.detour()
         detour.hold(True)
         ends.here.send("last words")

@@ -76,15 +76,15 @@ class Detour:
         if not self._open:
             return
         self._arriving.held = self._leaving.held = self._held
-        if not self._held and (self._arriving.is_over or self._leaving.is_over):
+        over = self._arriving.is_over or self._leaving.is_over
+        if over and not self._held and not any(watch.unsent for watch in self._watches):
             self.close()
             self._on_over(self)
             return
-        for way, source, target in zip(
-            (self._arriving, self._leaving), self._watches, reversed(self._watches), strict=True
-        ):
-            source.reading(not self._held and way.has_room)
-            target.writing(not self._held and way.is_due)
+        ways, (outer, near) = (self._arriving, self._leaving), self._watches
+        for way, source, target in zip(ways, (outer, near), (near, outer), strict=True):
+            source.reading(not self._held and not over and way.has_room)
+            target.writing(not self._held and (way.is_due or bool(target.unsent)))
 
 
 class _Way:
