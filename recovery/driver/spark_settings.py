@@ -21,8 +21,6 @@ def spark_settings() -> Mapping[str, str]:
     - `spark.task.maxFailures=1000000`: a task that was killed is started again by Spark itself, which is the quickest
       way; how often a job may come back is `Passive(restarts=...)`. With a master of `local[N]` Spark ignores the
       setting: say `local[N, 1000000]`.
-    - `spark.python.task.killTimeout=100ms`: the process of a task that is cancelled, such as one that hangs, is killed
-      after so long, and not after two seconds; until then it holds its slot.
     - `spark.scheduler.minRegisteredResourcesRatio=1`: all executors are there before a job counts task slots.
     - `spark.speculation`, `spark.dynamicAllocation.enabled` and `spark.excludeOnFailure.enabled` off: a task that never
       ends is neither slow nor idle, and is started again where its files are.
@@ -30,7 +28,6 @@ def spark_settings() -> Mapping[str, str]:
     return {
         DAEMON[0]: DAEMON[1],
         "spark.task.maxFailures": "1000000",
-        "spark.python.task.killTimeout": "100ms",
         "spark.scheduler.minRegisteredResourcesRatio": "1",
         "spark.speculation": "false",
         "spark.dynamicAllocation.enabled": "false",

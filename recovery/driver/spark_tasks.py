@@ -24,6 +24,7 @@ from snapshot.host.tls import Tls
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 _LOCAL: Final = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
@@ -130,7 +131,7 @@ class SparkTasks:
         threads = list(self._threads.values())
         _join(threads, seconds)
         if any(thread.is_alive() for thread in threads):
-            self._spark.interruptTag(self._tag)
+            self._interrupt(self._tag)
             _join(threads, seconds)
 
     # --- what the keeper asks for -------------------------------------------------------------------------------------
@@ -143,16 +144,15 @@ class SparkTasks:
 
     def cancel(self, number: int) -> None:
         """See `keeper.Launching`."""
-        with suppress(Exception):  # the session may be gone, and the job with it
-            self._spark.interruptTag(self._tag_of(number))
+        self._interrupt(self._tag_of(number))
 
     def _run(self, launch: Launch) -> None:
         assert self._where is not None
         assert self._keeper is not None
         reason = "it returned"
         try:
-            self._spark.addTag(self._tag)  # of this thread
-            self._spark.addTag(self._tag_of(launch.number))
+            for tag in (self._tag, self._tag_of(launch.number)):
+                self._add_tag(tag)
             task = _task(*self._where, launch)
             self._spark.range(0, 1, 1, 1).mapInArrow(task, "slot long").collect()
         except Exception as error:
@@ -160,10 +160,34 @@ class SparkTasks:
         self._threads.pop(launch.number, None)
         self._keeper.ended(launch, f"ended and is launched again: {reason}")
 
+    def _add_tag(self, tag: str) -> None:
+        """To all that this thread asks Spark for. A session's own tags are seen by the thread alone that added them."""
+        context = self._context
+        if context is None:
+            self._spark.addTag(tag)
+        else:
+            context.addJobTag(tag)
+
+    def _interrupt(self, tag: str) -> None:
+        with suppress(Exception):  # the session may be gone, and its jobs with it
+            context = self._context
+            if context is None:
+                self._spark.interruptTag(tag)
+            else:
+                context.cancelJobsWithTag(tag)
+
     def _tag_of(self, number: int) -> str:
         return f"{self._tag}-{number}"
 
     # --- what Spark says ----------------------------------------------------------------------------------------------
+
+    @property
+    def _context(self) -> SparkContext | None:
+        """None through Spark Connect."""
+        try:
+            return self._spark.sparkContext
+        except Exception:  # what kind, depends on the version
+            return None
 
     @property
     def _master(self) -> str:
@@ -193,9 +217,8 @@ class SparkTasks:
         match = _LOCAL.fullmatch(self._master)
         if match is not None and match[1] != "*":
             return int(match[1] or 1)
-        try:
-            context = self._spark.sparkContext
-        except Exception:  # Spark Connect has none
+        context = self._context
+        if context is None:
             return None
         deadline = time.monotonic() + (0.0 if match is not None else _WAIT_FOR_EXECUTORS)
         while (cores := int(context.defaultParallelism)) < wanted and time.monotonic() < deadline:
