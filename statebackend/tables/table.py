@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 import pyarrow as pa
@@ -306,7 +307,7 @@ class Table:
         self._remove_empty_spaces()
         if not self._some_unloaded:
             for space, part in changed:
-                space.begins_with(part)
+                space.begins_with(part, self._room_for_images())
         parts = [part for _, part in changed]
         complete = not self._some_unloaded and not self._cold.some
         complete = complete and sum(part.whole for part in parts) == sum(len(one) > 0 for one in self._spaces.values())
@@ -514,13 +515,18 @@ class Table:
 
     def _evict_excess(self) -> None:
         self._weigh()
-        room = self._max_slots - self._size
-        if self._bytes_per_slot is not None and self._clock.noted_bytes > max(0, room) * self._bytes_per_slot:
-            self._forget_images()  # rather that than that keys leave memory
-        excess = -room
+        if self._room_for_images() < 0:
+            self._forget_images()  # they must not take the room of keys
+        excess = self._size - self._max_slots
         if excess > 0:
             self._forget_images()  # `ColdKeys` does not go back
             self._evict(min(self._size, excess + self._max_slots // _EVICTED_AT_ONCE))
+
+    def _room_for_images(self) -> float:
+        """How many bytes more may be noted to go back to former cuts."""
+        if self._bytes_per_slot is None:
+            return inf
+        return max(0, self._max_slots - self._size) * self._bytes_per_slot - self._clock.noted_bytes
 
     def _weigh(self) -> None:
         """Learn what a key takes. What counts are all slots there ever were, as their memory is not given back."""

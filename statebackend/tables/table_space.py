@@ -328,14 +328,16 @@ class TableSpace:
         if len(slots):
             self._clock.noted_bytes += self._now().changing(slots, self.columns)
 
-    def begins_with(self, part: FrozenSpace) -> None:
-        """This was just frozen: maybe all was copied for it, which then need not be noted once more.
+    def begins_with(self, part: FrozenSpace, room: float) -> None:
+        """This was just frozen: maybe all was copied for it, which then need not be noted once more, if there is room.
 
         The caller owes that no key will be loaded any more.
         """
         if part.by_slot is not None:
-            self._images.append(BeforeImages(self._clock.interval, part.by_slot))
-            self._clock.noted_bytes += self._images[-1].nbytes
+            images = BeforeImages(self._clock.interval, part.by_slot)
+            if images.nbytes <= room:
+                self._images.append(images)
+                self._clock.noted_bytes += images.nbytes
 
     def forget_images(self) -> None:
         """Nobody goes back to a cut before the clock's `kept`."""
