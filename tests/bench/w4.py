@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import recovery
-from recovery.driver.events import Marks, Recovered, WorkerJoined
+from recovery.driver.events import AttemptFailed, Marks, Recovered, WorkerJoined
 from recovery.driver.status import RunState
 from snapshot import Program, ToFiles
 from snapshot.host.options import Following
@@ -160,6 +160,8 @@ class Kills:
 
     outages: list[Outage]
     recovered: list[Recovered]
+    noticed_ms: list[float]
+    """From each kill to the moment in which the driver knew."""
 
 
 def killed(
@@ -181,8 +183,10 @@ def killed(
             time.sleep(sizes.pause)
             ended = time.time_ns() // 1_000
         seen = Sightings.of(*noted(sink))
+        lost = [event.at for event in run.events if isinstance(event, AttemptFailed)]
         events = [event for event in run.events if isinstance(event, Recovered)]
-    return Kills(_outages(seen, at, ended), events)
+    noticed = [min(when - began / _MICRO for when in lost if when >= began / _MICRO) * 1e3 for began in at]
+    return Kills(_outages(seen, at, ended), events, noticed)
 
 
 def _outages(seen: Sightings, at: Sequence[int], ended: int) -> list[Outage]:
@@ -290,7 +294,7 @@ def figures(sizes: Sizes = FULL) -> Iterator[Figure]:
             cpu = cpu_seconds_of_all()
             kills = killed(sizes, spark, standbys, kill_worker)
             yield from _figures(name, kills.outages, cpu_seconds_of_all() - cpu)
-            yield from _marks(name, kills.recovered)
+            yield from _marks(name, kills)
         progress("W4: rows lost and twice with an exactly-once sink")
         cpu = cpu_seconds_of_all()
         lost, twice = lost_and_twice(sizes, spark, 1)
@@ -312,9 +316,11 @@ def _figures(name: str, outages: Sequence[Outage], cpu: float) -> Iterator[Figur
     yield figure(WORKLOAD, f"{name}_to_normal_worst_s", "s", [max(normal)], cpu)
 
 
-def _marks(name: str, recovered: Sequence[Recovered]) -> Iterator[Figure]:
-    """When each mark was reached, in milliseconds from the moment in which the driver knew."""
-    for mark in fields(Marks):
+def _marks(name: str, kills: Kills) -> Iterator[Figure]:
+    """When the driver knew, and when each mark was reached from then on, in milliseconds."""
+    recovered = kills.recovered
+    yield figure(WORKLOAD, f"{name}_noticed_ms", "ms", kills.noticed_ms, 0.0)
+    for mark in fields(Marks)[1:]:
         reached = [at for event in recovered if (at := getattr(event.marks, mark.name)) is not None]
         if reached:
             yield figure(WORKLOAD, f"{name}_{mark.name}_ms", "ms", reached, 0.0)
