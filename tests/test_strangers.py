@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from recovery.driver import reach
 from snapshot.host.handshake import NONCE_SIZE, VERSION, CallerHandshake, HandshakeRefused
 from snapshot.host.purposes import ChannelOf, ControlOf, Purpose
 from snapshot.ids import ChannelId
@@ -26,13 +27,6 @@ PATIENCE = 60.0
 LONG = 60.0
 SHORT = 4.0
 SECRET = b"a secret that is not the run's"
-
-
-def driver_of(pid: int) -> Where:
-    """Where the driver of a process that runs partitions listens: it was told on its command line."""
-    words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-    at = words.index("snapshot.host.worker")
-    return words[at + 1], int(words[at + 2])
 
 
 def address(text: object) -> Where:
@@ -121,7 +115,8 @@ def test_strangers_at_all_ports_are_refused_and_noted_and_the_output_is_exact(
         job.wait_for_kind("Running")
         joined = [event for event in job.events if event["event"] == "WorkerJoined"]
         ports: dict[object, Where] = {event["worker"]: address(event["address"]) for event in joined}
-        ports[None] = driver_of(next(iter(job.course.workers.values())))
+        driver = reach.read(settings.local).address
+        ports[None] = driver.host, driver.port
         visited = besieged(ports, time.monotonic() + seconds)
         assert all(len(some) > 20 for some in visited.values())
         noted = Counter[object]()

@@ -285,7 +285,7 @@ def _parquet_rows(file: Path) -> Sequence[Mapping[str, object]]:
 def _kill(pid: int) -> bool:
     """Kill a process that runs partitions; False if it is not there any more."""
     try:
-        if b"snapshot.host.worker" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        if b"snapshot.host." not in Path(f"/proc/{pid}/cmdline").read_bytes():
             return False
         os.kill(pid, signal.SIGKILL)
     except (FileNotFoundError, ProcessLookupError):
