@@ -9,8 +9,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
@@ -26,13 +26,15 @@ from statebackend.backends.heap_backend import HeapBackend
 from statebackend.backends.overlay import Overlay
 from statebackend.backends.rocksdb_backend import RocksDBBackend
 from statebackend.backends.scratch_file import ScratchFile
-from statebackend.entries import META_KEY
+from statebackend.backends.sst import read_sst
+from statebackend.entries import BLOCK, META_KEY, parse_head
 from statebackend.fail_points import reached
 from statebackend.files import FileSet, floors
 from statebackend.ids import Epoch, Uid
 from statebackend.keygroups import DEFAULT_MAX_PARALLELISM, KeyGroupRange
 from statebackend.keys.columns import KeyColumn, key_column
 from statebackend.keys.types import KeyType
+from statebackend.snapshots.catching_up import Add, CatchingUp, Replace, catching_up
 from statebackend.snapshots.consolidation import Policy
 from statebackend.snapshots.local_files import LINKS, LocalFiles, local_disk
 from statebackend.snapshots.persister import Persister, PersisterStatistics
@@ -147,6 +149,18 @@ class Statistics:
     background: PersisterStatistics
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Opened:
+    """What a state was opened with, and is kept until it is closed."""
+
+    operator: Operator
+    files: FileSet
+    store: BlobStore
+    local: LocalFiles
+    backend: Backend
+    wake: Callable[[], None] | None
+
+
 class KeyedState:
     """The states of an operator for some key groups, in one process. One thread opens it and calls all methods.
 
@@ -185,6 +199,7 @@ class KeyedState:
         self._options = options
         self._process = os.getpid()
         self._news: list[Durable | NotDurable] = []
+        self._untouched = True
         self._lock = lock_folder(folder)
         self._work = folder / f"{WORK}{token_hex(8)}"
         self._backend: Backend | None = None
@@ -215,31 +230,40 @@ class KeyedState:
         reached(fail_points.RESTORE_FETCHED)
         backend = self._backend = self._new_backend(files)
         backend.ingest(fetched.paths)
-        schema = self._schema = _schema(operator.schema(), files, backend, options)
+        self._schema = _schema(operator.schema(), files, backend, options)
         reached(fail_points.RESTORE_OPENED)
-        newest = max((file.epoch.number for file in files.files), default=0)
         self._restored = fetched.report
-        self._context = KeyContext(schema.uid, schema.key_type, schema.max_parallelism, files.range, newest)
+        for scratch in ("cold", "made"):
+            (self._work / scratch).mkdir()
+        self._overlay = Overlay(self._work / "spilled", options.held // _FOR_OVERLAY)
+        self._begin(_Opened(operator, files, store, local, backend, wake), names)
+
+    def _begin(self, opened: _Opened, names: Callable[[], str]) -> None:
+        """Go on from these files, which the backend has."""
+        self._opened, options, schema = opened, self._options, self._schema
+        newest = max((file.epoch.number for file in opened.files.files), default=0)
+        self._context = KeyContext(schema.uid, schema.key_type, schema.max_parallelism, opened.files.range, newest)
         memory = options.held
-        self._overlay = Overlay(self._work / "spilled", memory // _FOR_OVERLAY)
-        contents_memory = memory - memory // _FOR_BACKEND - memory // _FOR_OVERLAY
-        (self._work / "cold").mkdir()
-        new_file = partial(ScratchFile, self._work / "cold")
         self._contents = Contents(
-            operator.states, schema, self._context, backend, self._overlay, contents_memory, options.in_tables, new_file
+            opened.operator.states,
+            schema,
+            self._context,
+            opened.backend,
+            self._overlay,
+            memory - memory // _FOR_BACKEND - memory // _FOR_OVERLAY,
+            options.in_tables,
+            partial(ScratchFile, self._work / "cold"),
         )
-        (self._work / "made").mkdir()
-        writer = StateFiles(self._work / "made", local, names, _meta(schema))
         self._persister = Persister(
             self._contents,
-            backend,
-            files,
-            writer,
-            store=store,
-            local=local,
+            opened.backend,
+            opened.files,
+            StateFiles(self._work / "made", opened.local, names, _meta(schema)),
+            store=opened.store,
+            local=opened.local,
             policy=options.policy,
             uploads_at_once=options.uploads_at_once,
-            wake=wake,
+            wake=opened.wake,
             unused=options.memory // _FOR_UNUSED,
         )
 
@@ -251,10 +275,75 @@ class KeyedState:
             return RocksDBBackend(folder, floors(files), memory=memory)
         return backend(folder, floors(files), memory)
 
+    # --- following what others write to it ----------------------------------------------------------------------------
+
+    def load(self, go_on: Callable[[], bool] = lambda: True) -> None:
+        """Bring into memory what the first use of it would, as far as there is room; it may be called anew.
+
+        It stops early when `go_on`, which is asked now and then, says so. What is not loaded then is when it is used.
+        """
+        self._running()
+        self._contents.load(go_on)
+
+    @property
+    def restored(self) -> RestoreReport:
+        """What the files have cost with which it was opened, or caught up last."""
+        return self._restored
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nobody has had a state of it in hands since it was opened: it may catch up."""
+        return self._untouched
+
+    def catch_up(self, files: FileSet, names: Callable[[], str], *, beside: Path | None = None) -> bool:
+        """Be what a newer epoch's file set is, which somebody else writes; new files get their names from `names`.
+
+        The caller owes that `files` goes back to the same history as what it was opened with. What it needs is
+        fetched as for an opening; loaded tables are brought up to date. If that raises, or returns False because it
+        cannot be done exactly, as when somebody has used the state, then only `close` may be called; but `MissingFile`
+        leaves all as it was.
+        """
+        persister, opened, before = self._running(), self._opened, self._contents
+        if not self._untouched:
+            return False
+        self._restored = RestoreReport()
+        if files != opened.files:
+            plan = catching_up(opened.files, files)
+            if plan is None:
+                return False
+            if beside is not None:
+                opened.local.adopt(plan.files.files, beside)
+            folder = self._work / "fetched"
+            fetched = fetch(plan.files, opened.store, opened.local, folder, self._options.downloads_at_once)
+            self._restored = fetched.report
+            paths = {file.path: path for file, path in zip(plan.files.files, fetched.paths, strict=True)}
+            for step in plan.steps:
+                self._take(step, plan, paths)
+            opened.local.keep(files.files)
+        persister.close()
+        self._begin(replace(opened, files=files), names)
+        self._contents.take_over(before)
+        return True
+
+    def _take(self, step: Replace | Add, plan: CatchingUp, paths: Mapping[str, Path]) -> None:
+        contents, backend = self._contents, self._opened.backend
+        match step:
+            case Replace(groups, base):
+                backend.rebase(groups, None if base is None else paths[base.path])
+                if base is None or plan.is_news(base) or contents.expires:
+                    contents.unload(groups)
+            case Add(file) if contents.has_tables and plan.is_news(file):
+                with read_sst(paths[file.path], self._work / "made") as content:
+                    contents.bring_up_to_date(_blocks(content.entries, file.ranges))
+                backend.ingest([paths[file.path]])
+            case Add(file):
+                backend.ingest([paths[file.path]])
+
     # --- using it -----------------------------------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Any:
         """The state with this name, ready to be used; which type it has, its declaration says."""
+        self._untouched = False
         return self._contents.states[name]
 
     @property
@@ -294,6 +383,7 @@ class KeyedState:
     @property
     def contents(self) -> Contents:
         """What the states are made of, for whoever brings state out and in as a whole."""
+        self._untouched = False
         return self._contents
 
     @property
@@ -310,6 +400,7 @@ class KeyedState:
         As many as one likes may be on their way at once. `ForkedState` in a process that was forked since.
         """
         persister = self._running()
+        self._untouched = False
         persister.cut(epoch)
         self._relieve(persister)
 
@@ -459,6 +550,16 @@ def remove_remains(folder: Path) -> None:
     """Delete the scratch of processes that were killed."""
     for entry in folder.glob(f"{WORK}*"):
         rmtree(entry, ignore_errors=True)
+
+
+def _blocks(
+    entries: Iterable[tuple[bytes, bytes | None]], ranges: tuple[KeyGroupRange, ...]
+) -> Iterator[tuple[bytes, bytes]]:
+    """The blocks of tables among the entries of a file that is valid for these groups."""
+    for name, payload in entries:
+        group, _, form = parse_head(name)
+        if form == BLOCK and payload is not None and any(group in part for part in ranges):
+            yield name, payload
 
 
 def _meta(schema: Schema) -> bytes:

@@ -6,7 +6,7 @@ state it is in, and costs the same whatever the size of the state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from typing import Final
@@ -15,6 +15,8 @@ from statebackend.backends.backend import Backend
 from statebackend.backends.overlay import Overlay
 from statebackend.backends.row_store import FrozenRows, Room, RowStore
 from statebackend.backends.scratch_file import NewFile
+from statebackend.entries import StateId, parse_head
+from statebackend.keygroups import KeyGroupRange
 from statebackend.snapshots.base_entries import base_entries
 from statebackend.snapshots.cuttable import Frozen
 from statebackend.states.declarations import Declaration, Place
@@ -101,6 +103,7 @@ class Contents:
         They share so many bytes of it; of the memory of tables each has its part in all states that keep something.
         """
         self._context = context
+        self._schema = schema
         self._new_file = new_file
         self.rows = RowStore(backend, Room(memory // _FOR_ROWS, overlay))
         kept = sum(spec.kind in _IN_MEMORY for spec in schema.states)
@@ -157,6 +160,42 @@ class Contents:
             del self._times[later]
         self._context.begin()
         return GivenUp(given_up)
+
+    def load(self, go_on: Callable[[], bool]) -> None:
+        """Bring tables into memory, as far as there is room."""
+        for table in self._tables:
+            table.load(go_on)
+
+    def unload(self, groups: Sequence[KeyGroupRange]) -> None:
+        """What is stored of these groups is not what it was."""
+        for table in self._tables:
+            table.unload(groups)
+
+    def bring_up_to_date(self, blocks: Iterable[tuple[bytes, bytes]]) -> None:
+        """Have what these newer blocks say, which are sorted by name and stored as well."""
+        tables = {spec.id: self.states[spec.name] for spec in self._schema.states if spec.kind is StateKind.TABLE}
+        of_tables: dict[StateId, list[tuple[bytes, bytes]]] = {}
+        for name, payload in blocks:
+            of_tables.setdefault(parse_head(name)[1], []).append((name, payload))
+        for state, some in of_tables.items():
+            table = tables.get(state)
+            if isinstance(table, Table):
+                table.bring_up_to_date(some)
+
+    def take_over(self, other: Contents) -> None:
+        """Have in memory what another one has of the same state, to which nobody has written."""
+        for table, before in zip(self._tables, other._tables, strict=True):
+            table.take_over(before)
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether something may be in memory that nobody has asked for."""
+        return bool(self._tables)
+
+    @property
+    def expires(self) -> bool:
+        """Whether what is stored becomes less as time goes by."""
+        return bool(self._expiring)
 
     def settled(self, live: Iterator[tuple[bytes, bytes]], epoch_number: int) -> Iterator[tuple[bytes, bytes]]:
         """What a base of this epoch says. See `Cuttable.settled`."""

@@ -51,6 +51,7 @@ class KeyedJob:
         self._machine = 0
         self._paths = count()
         self._members: list[_Member] = []
+        self._followers: list[tuple[Epoch, _Member]] = []
         self._durable: dict[Epoch, dict[int, FileSet]] = {}
         self._epoch = NO_EPOCH
         self._way_back = {NO_EPOCH}
@@ -73,8 +74,10 @@ class KeyedJob:
             groups = range_of(Partition(partition), parallelism, self._operator.max_parallelism)
             self._members.append(self._opened(partition, groups, epoch, options[partition % len(options)]))
 
-    def _opened(self, partition: int, groups: KeyGroupRange, epoch: Epoch, options: Options) -> _Member:
-        folder = self._folder / f"machine-{self._machine}" / str(partition)
+    def _opened(
+        self, partition: int, groups: KeyGroupRange, epoch: Epoch, options: Options, other: str = ""
+    ) -> _Member:
+        folder = self._folder / f"machine-{self._machine}" / f"{partition}{other}"
         files = rescaled(self.snapshots[epoch], groups)
         return _Member(KeyedState(self._operator, folder, self.store, self._name, files, options), options)
 
@@ -84,6 +87,8 @@ class KeyedJob:
     def rewind(self, epoch: Epoch) -> int:
         """Go back to an epoch in place, and open anew what cannot; how many could. It must not wait for the store."""
         rewound = 0
+        if any(followed > epoch for followed, _ in self._followers):
+            self._forget_followers()
         for partition, member in enumerate(self._members):
             groups = member.state.groups
             begun = time.monotonic()
@@ -100,9 +105,44 @@ class KeyedJob:
         self._way_back = {epoch}
         return rewound
 
+    def follow(self, epoch: Epoch) -> int:
+        """Have another process open all partitions' state, or bring up to date what it has; how many could be."""
+        self.store.go_on()
+        followers, self._followers = self._followers, []
+        caught_up = 0
+        for partition, member in enumerate(self._members):
+            follower = followers[partition][1] if followers else None
+            files = rescaled(self.snapshots[epoch], member.state.groups)
+            if follower is not None and follower.state.catch_up(files, self._name):
+                caught_up += 1
+            else:
+                if follower is not None:
+                    follower.state.close()
+                place = f".{next(self._machines)}"
+                follower = self._opened(partition, member.state.groups, epoch, member.options, place)
+            follower.state.load()
+            self._followers.append((epoch, follower))
+        return caught_up
+
+    def take_over(self, epoch: Epoch) -> None:
+        """All processes die, and the one that follows goes on from this epoch."""
+        self.follow(epoch)
+        followers, self._followers = self._followers, []
+        self.stop()
+        self._members = [follower for _, follower in followers]
+        self._epoch = Epoch(Generation(self._epoch.generation + 1), epoch.number)
+        self._durable = {}
+        self._way_back = {epoch}
+
+    def _forget_followers(self) -> None:
+        for _, follower in self._followers:
+            follower.state.close()
+        self._followers = []
+
     def stop(self) -> None:
         """Give up what is on its way, as when a job is stopped."""
         self.store.go_on()
+        self._forget_followers()
         for member in self._members:
             member.state.close()
         self._members = []

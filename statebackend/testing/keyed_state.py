@@ -3,8 +3,9 @@
 `check_keyed_state(Options(...))` is all that a test needs; a backend of one's own goes into `Options(backend=...)`.
 With several options the job changes between them when it is restored. What is done to it: states of all kinds are
 changed in several namespaces, time passes, epochs are cut (several at once), uploads wait and fail, epochs complete,
-the partitions go back in place to an epoch that they know, and the job starts again from any complete epoch, with
-another parallelism, on this machine or on one without links.
+the partitions go back in place to an epoch that they know, another process follows the epochs with its own state and
+takes over, and the job starts again from any complete epoch, with another parallelism, on this machine or on one
+without links.
 What is read must always be what the dictionaries say; after a rewind or a restore, what they said when the epoch was
 cut.
 """
@@ -205,6 +206,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         fault=st.sampled_from([Fault.NONE, *Fault]),
         parallelism=st.integers(1, 4),
         steady=st.sampled_from([100, 2, 5]),
+        followed=st.sampled_from([100, 1, 2, 5]),
     )
     def go_on_for_epochs(
         self,
@@ -217,8 +219,11 @@ class KeyedStateMachine(RuleBasedStateMachine):
         fault: Fault,
         parallelism: int,
         steady: int,
+        followed: int,
     ) -> None:
-        """Epochs one after the other, of which so many are on their way at once, and rewinds; then a restore."""
+        """Epochs one after the other, of which so many are on their way at once, with rewinds, and followed by another
+        process, which takes over; then a restore.
+        """
         for step in range(epochs):
             keys = self._keys[(number + step) * width % (MANY - width) :][:width]
             for subject in map(self._chosen, which):
@@ -231,6 +236,10 @@ class KeyedStateMachine(RuleBasedStateMachine):
             self._compare(self._chosen(which[0]), namespaces[0])
             if step % steady == steady - 1:
                 self.rewind(which=0)
+            if step % followed == followed - 1 and self._newest != NO_EPOCH:
+                self.follow()
+        if followed < epochs and self._newest != NO_EPOCH:
+            self.take_over()
         self.restore(which=number % 2, parallelism=parallelism, options=range(4), elsewhere=number % 4 == 0)
 
     @rule(which=st.integers(0, 3))
@@ -242,6 +251,19 @@ class KeyedStateMachine(RuleBasedStateMachine):
         if rewound < len(self._job.states) and not self._is_short:
             raise BrokenPromise(f"only {rewound} of {len(self._job.states)} partitions went back to epoch {epoch}")
         self._go_back_to(epoch)
+
+    @precondition(lambda self: self._newest != NO_EPOCH)
+    @rule()
+    def follow(self) -> None:
+        """Another process has the state open as the newest complete epoch has it."""
+        self._job.follow(self._newest)
+
+    @precondition(lambda self: self._newest != NO_EPOCH)
+    @rule()
+    def take_over(self) -> None:
+        """It goes on from there."""
+        self._job.take_over(self._newest)
+        self._go_back_to(self._newest)
 
     @rule(
         which=st.integers(0, 3),
