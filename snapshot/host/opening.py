@@ -1,8 +1,8 @@
 """The keyed states of one partition on their way into an attempt, each in a thread beside the event loop.
 
 What always holds: of each state exactly one of `on_opened` and `on_failed` is told, once, in the loop's thread, unless
-it is closed before; a state that nobody was told of is kept at hand if it was there in time, and closed if it comes
-later.
+it is closed before. A state that comes after that is kept at hand for the next opening, which waits for it a while; if
+that has not waited, it is closed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,14 @@ from snapshot.program.plan import KeyedHead, Plan
 from statebackend.ids import Uid
 
 _AT_ONCE: Final = 4
+_PATIENCE: Final = 2.0
+"""Seconds for which an opening waits for the one before: a state that is open at last is at hand at once, but a store
+that does not answer would hold up all."""
 
 
 class Opening:
-    """Begins at once. `wake` is for the states: called in any thread when one has news.
+    """Begins when the one `before` it, which must be closed, has come to its end. `wake` is for the states: called in
+    any thread when one has news.
 
     When all are there, what is still at hand has no use in this attempt, and is closed.
     """
@@ -38,20 +42,41 @@ class Opening:
         wake: Callable[[], None],
         on_opened: Callable[[Uid, OpenedState], object],
         on_failed: Callable[[Failed], object],
+        before: Opening | None,
     ) -> None:
         self._deploy = deploy
         self._at_hand = at_hand
         self._on_opened = on_opened
         self._on_failed = on_failed
         self._over = False
+        self._began = False
+        self._overtaken = False  # the next one has begun, and waits for nothing of this one
+        self._next: Callable[[], None] | None = None
         keyed = {stage.uid: stage.head.operator for stage in plan.stages if isinstance(stage.head, KeyedHead)}
+        self._work = {
+            uid: partial(open_state, operator, seats[uid], deploy.epoch, at_hand, wake)
+            for uid, operator in keyed.items()
+        }
         self._outstanding = len(keyed)
+        self._loop = loop
+        self._before: Opening | None = before if before is None or before._began else before._before
+        if self._before is None or self._before.done:
+            self._begin()
+        else:
+            self._before._next = self._begin
+            loop.call_at(loop.now() + _PATIENCE, self._begin)
+
+    def _begin(self) -> None:
+        if self._began or self._over:
+            return
+        self._began = True
+        if self._before is not None:
+            self._before._overtaken = True
+            self._before = None
         # Threads of its own: what an earlier attempt still does in the background may take long.
-        self._background = Background(loop, min(len(keyed), _AT_ONCE), "opening state")
-        for uid, operator in keyed.items():
-            self._background.submit(
-                partial(open_state, operator, seats[uid], deploy.epoch, at_hand, wake), partial(self._came, uid)
-            )
+        self._background = Background(self._loop, min(len(self._work), _AT_ONCE), "opening state")
+        for uid, work in self._work.items():
+            self._background.submit(work, partial(self._came, uid))
 
     @property
     def done(self) -> bool:
@@ -59,21 +84,29 @@ class Opening:
         return not self._outstanding
 
     def close(self) -> None:
-        """Nobody waits for what is still to come."""
+        """Nobody waits for what is still to come, but perhaps the next attempt."""
         self._over = True
+
+    def forget(self) -> None:
+        """Nor does the next attempt."""
+        self._over = self._overtaken = True
 
     def _came(self, uid: Uid, outcome: OpenedState | BaseException) -> None:
         self._outstanding -= 1
-        if not self._outstanding:
-            self._background.close()
         if isinstance(outcome, BaseException):
             self._fail(uid, outcome)
-        elif self._over:
-            self._at_hand.discard([outcome.state])
-        else:
+        elif not self._over:
             if not self._outstanding:
                 self._at_hand.discard_all()
             self._on_opened(uid, outcome)
+        elif self._overtaken:
+            self._at_hand.discard([outcome.state])
+        else:
+            self._at_hand.put(outcome.state)
+        if not self._outstanding:
+            self._background.close()
+            if self._next is not None:
+                self._next()
 
     def _fail(self, uid: Uid, error: BaseException) -> None:
         if not self._over:

@@ -246,6 +246,8 @@ class Worker:
             case StandDown(incarnation):
                 if incarnation >= self._incarnation:
                     self._stand_down()
+                    if self._opening is not None:
+                        self._opening.forget()
                     self._at_hand.discard_all()
             case StandBy():
                 self._stop_following()
@@ -287,6 +289,7 @@ class Worker:
             self._state_has_news,
             self._state_opened,
             self._state_failed,
+            self._opening,
         )
         begin = partial(self._begin, deploy, plan, files, seats)
         self._joining = Joining(deploy, plan, self._secret, self._loop, begin, self._tell, self._tls)
@@ -428,7 +431,6 @@ class Worker:
             self._joining = None
         if self._opening is not None:
             self._opening.close()
-            self._opening = None
         for opened in self._opened.values():
             self._at_hand.put(opened.state)
         self._opened = {}

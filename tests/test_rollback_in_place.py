@@ -1,0 +1,358 @@
+"""A process that survives a failure goes on from the last epoch in place, with the state that it has open."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from snapshot import Collection, KeyedProcess, ProcessContext, Stream, ToDriver, fail_points
+from snapshot.fail_points import POINTS
+from snapshot.frames import MarkerMode
+from snapshot.host.crash_points import VARIABLE
+from snapshot.host.failures import is_of_state
+from snapshot.host.messages import Failed, FailureKind, FirstOutput, Restored
+from snapshot.host.options import HostOptions
+from snapshot.program.program import Program
+from snapshot.program.row_class import Row
+from snapshot.program.schemas import schema_of
+from statebackend import Value
+from statebackend import fail_points as of_state
+from statebackend.fail_points import at
+from tests.driven_worker import DrivenWorker
+from tests.jobs.catalogue import JOBS
+from tests.jobs.driver import Settings
+from tests.jobs.job import OUT, Scale
+from tests.jobs.running_job import Event, RunningJob
+
+ROWS = 12_000
+RATE = 4_000.0
+
+# --- one process, whose driver is the test
+
+
+def job_of(folder: Path, name: str) -> tuple[Program, Path]:
+    gate = folder / "gate"
+    return JOBS[name].program(Scale(ROWS, RATE, str(gate)), ToDriver()), gate
+
+
+@pytest.mark.parametrize("mode", [MarkerMode.ALIGNED, MarkerMode.UNALIGNED])
+@pytest.mark.parametrize("name", ["sequences", "tumbling", "sessions", "merges", "controlled", "running"])
+def test_a_survivor_rewinds_its_state_again_and_again_and_its_output_is_exact(
+    tmp_path: Path, name: str, mode: MarkerMode
+) -> None:
+    program, gate = job_of(tmp_path, name)
+    with DrivenWorker(tmp_path, program) as worker:
+        worker.deploy()
+        assert not worker.restored().in_place
+        in_place = []
+        for _ in range(4):
+            worker.until_read(200)
+            worker.complete(worker.cut(mode))
+            worker.until_read(400)
+            worker.complete(worker.cut(mode))
+            worker.until_read(600)
+            worker.cut(mode)  # durable here, and never complete: the next attempt goes back behind it
+            worker.deploy()
+            in_place.append(worker.restored().in_place)
+        gate.touch()
+        worker.finish()
+        compared = JOBS[name].judge(worker.rows(OUT), ROWS)
+    assert in_place == [True] * 4
+    assert compared.rows > 100
+    assert compared.exact, compared.examples
+
+
+def test_a_survivor_that_rolls_back_twice_in_a_row_rewinds_to_the_same_epoch(tmp_path: Path) -> None:
+    program, gate = job_of(tmp_path, "sequences")
+    with DrivenWorker(tmp_path, program) as worker:
+        worker.deploy()
+        worker.until_read(200)
+        worker.complete(worker.cut())
+        for _ in range(3):  # nobody waits until it is there
+            worker.deploy()
+        first = worker.restored()
+        worker.deploy()
+        second = worker.restored()
+        gate.touch()
+        worker.finish()
+        compared = JOBS["sequences"].judge(worker.rows(OUT), ROWS)
+    assert (first.in_place, second.in_place) == (True, True)
+    assert compared.exact, compared.examples
+
+
+def test_state_that_was_opened_from_files_rewinds_to_the_epoch_that_it_was_opened_with(tmp_path: Path) -> None:
+    program, gate = job_of(tmp_path, "sequences")
+    with DrivenWorker(tmp_path, program) as worker:
+        worker.deploy()
+        worker.until_read(200)
+        worker.complete(worker.cut())
+        worker.stand_down()  # somebody else is to have the role, so nothing is kept
+        worker.deploy()
+        opened = worker.restored()
+        worker.until_read(200)
+        worker.deploy()
+        rewound = worker.restored()
+        gate.touch()
+        worker.finish()
+        compared = JOBS["sequences"].judge(worker.rows(OUT), ROWS)
+    assert (opened.in_place, rewound.in_place) == (False, True)
+    assert compared.exact, compared.examples
+
+
+def test_before_the_first_epoch_there_is_nothing_to_rewind_to(tmp_path: Path) -> None:
+    program, gate = job_of(tmp_path, "sequences")
+    with DrivenWorker(tmp_path, program) as worker:
+        worker.deploy()
+        worker.until_read(200)
+        worker.deploy()
+        again = worker.restored()
+        gate.touch()
+        worker.finish()
+        compared = JOBS["sequences"].judge(worker.rows(OUT), ROWS)
+    assert not again.in_place
+    assert compared.exact, compared.examples
+
+
+# --- what goes wrong in it
+
+NUMBERS = schema_of({"k": int, "n": int})
+
+
+class Fails(KeyedProcess):
+    """Sums up. Where a file says so, fails once at its 40th row: by itself, or in what state is made of."""
+
+    total = Value(int, default=0)
+
+    def __init__(self, trap: str, in_state: bool) -> None:
+        self.trap, self.in_state = trap, in_state
+
+    def on_event(self, event: Row, ctx: ProcessContext) -> None:
+        self.total.set(self.total.get() + event.n)
+        if event.n == 40 and Path(self.trap).exists():
+            Path(self.trap).unlink()
+            if not self.in_state:
+                raise ZeroDivisionError("as it was told to")
+            Value(int).spec("")
+        ctx.emit((ctx.key, self.total.get()))
+
+
+def failing(trap: Path, *, in_state: bool) -> Program:
+    rows = Collection([(n % 7, n) for n in range(100)], NUMBERS)
+    keyed = Stream.read(rows, uid="rows").key_by("k")
+    return keyed.process(Fails(str(trap), in_state), uid="sums", schema={"k": int, "total": int}).write(
+        ToDriver(), uid=OUT
+    )
+
+
+def sums() -> list[tuple[int, int]]:
+    totals: dict[int, int] = {}
+    rows = []
+    for n in range(100):
+        totals[n % 7] = totals.get(n % 7, 0) + n
+        rows.append((n % 7, totals[n % 7]))
+    return sorted(rows)
+
+
+@pytest.mark.parametrize("in_state", [False, True])
+def test_state_outlives_what_a_function_of_the_user_raises_but_no_error_of_its_own(
+    tmp_path: Path, in_state: bool
+) -> None:
+    trap = tmp_path / "trap"
+    with DrivenWorker(tmp_path, failing(trap, in_state=in_state), HostOptions(batch_rows=1)) as worker:
+        worker.deploy()
+        worker.complete(worker.cut())
+        worker.deploy()
+        assert worker.restored().in_place
+        trap.touch()
+        worker.deploy()
+        failed = worker.until(Failed)
+        worker.deploy()
+        restored = worker.restored()
+        worker.finish()
+        rows = sorted((row["k"], row["total"]) for row in worker.rows(OUT))
+    assert failed.kind is not FailureKind.UNUSABLE
+    assert restored.in_place is not in_state
+    assert rows == sums()
+
+
+def test_an_error_is_of_the_state_also_if_a_function_of_the_user_has_made_another_of_it() -> None:
+    def raised(inner: bool) -> Exception:
+        try:
+            try:
+                if inner:
+                    Value(int).spec("")
+                else:
+                    raise KeyError("a")
+            except Exception as error:
+                raise RuntimeError("wrapped") from error
+        except RuntimeError as error:
+            return error
+        raise AssertionError("nothing was raised")
+
+    assert [is_of_state(raised(inner)) for inner in (False, True)] == [False, True]
+
+
+# --- beginning before the state is open
+
+
+@contextmanager
+def held_at(point: str, then: Exception | None = None) -> Iterator[threading.Event]:
+    """Whoever comes to the point for the first time waits there for the event, and then raises this."""
+    release, came = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        if not came.is_set():
+            came.set()
+            assert release.wait(60)
+            if then is not None:
+                raise then
+
+    with at(point, wait, POINTS):
+        try:
+            yield release
+        finally:
+            release.set()
+
+
+def test_what_needs_no_state_runs_while_state_is_being_opened(tmp_path: Path) -> None:
+    with held_at(of_state.RESTORE_OPENED) as release, DrivenWorker(tmp_path, both_branches()) as worker:
+        worker.deploy()
+        worker.until(FirstOutput)
+        told = worker.heard(Restored)
+        release.set()
+        worker.restored()
+        worker.finish()
+        plain, keyed = worker.rows("plain"), worker.rows("keyed")
+    assert told == []
+    assert {row["n"] for row in plain} == set(range(1000))
+    assert len(plain) == 1000
+    assert len(keyed) == 1000
+
+
+def both_branches() -> Program:
+    rows = Stream.read(Collection([(n % 7, n) for n in range(1000)], NUMBERS), uid="rows")
+    keyed = rows.key_by("k").sum("n", uid="sums").write(ToDriver(), uid="keyed")
+    return keyed + rows.write(ToDriver(), uid="plain")
+
+
+def test_state_that_cannot_be_opened_ends_an_attempt_that_has_begun(tmp_path: Path) -> None:
+    with DrivenWorker(tmp_path, both_branches()) as worker:
+        with held_at(of_state.RESTORE_OPENED, then=OSError("the disk is gone")) as release:
+            worker.deploy()
+            worker.until(FirstOutput)
+            release.set()
+            failed = worker.until(Failed)
+        worker.deploy()
+        worker.restored()
+        worker.finish()
+        rows = worker.rows("keyed")
+    assert (failed.kind, failed.uid) == (FailureKind.RESOURCE, "sums")
+    assert "the disk is gone" in failed.reason
+    assert len(rows) == 1000
+
+
+def test_state_that_is_being_opened_when_an_attempt_ends_is_that_of_the_next(tmp_path: Path) -> None:
+    program, gate = job_of(tmp_path, "sequences")
+    with DrivenWorker(tmp_path, program) as worker:
+        worker.deploy()
+        worker.until_read(200)
+        worker.complete(worker.cut())
+        worker.stand_down()
+        with held_at(of_state.RESTORE_OPENED) as release:
+            worker.deploy()
+            worker.until_read(200)
+            worker.deploy()
+            worker.until_read(200)
+            release.set()
+            restored = worker.restored()
+        gate.touch()
+        worker.finish()
+        compared = JOBS["sequences"].judge(worker.rows(OUT), ROWS)
+    assert restored.in_place, "it was opened for the attempt before, and rewound for this one"
+    assert compared.exact, compared.examples
+
+
+@pytest.mark.parametrize("leave", [False, True])
+def test_a_process_that_loses_its_role_while_it_opens_state_keeps_nothing(tmp_path: Path, leave: bool) -> None:
+    with DrivenWorker(tmp_path, both_branches()) as worker:
+        with held_at(of_state.RESTORE_OPENED) as release:
+            worker.deploy()
+            worker.until(FirstOutput)
+            if leave:
+                worker.leave()
+                return
+            worker.stand_down()
+            worker.deploy()
+            worker.until(FirstOutput)
+            release.set()
+            restored = worker.restored()
+        worker.finish()
+        rows = worker.rows("keyed")
+    assert not restored.in_place
+    assert len(rows) == 1000
+
+
+# --- whole jobs
+
+
+def settings(folder: Path, job: str, parallelism: int, standbys: int = 0) -> Settings:
+    return Settings(
+        folder=str(folder / "job"),
+        job=job,
+        sink="parquet",
+        mode="unaligned",
+        parallelism=parallelism,
+        standbys=standbys,
+        every=100,
+        rows=30_000,
+    )
+
+
+def restores(job: RunningJob) -> list[Event]:
+    return [event for event in job.events if event["event"] == "PartitionRestored"]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("job", "parallelism", "standbys"), [("tumbling", 2, 0), ("sequences", 3, 1)])
+def test_whoever_survives_a_kill_keeps_process_and_state(
+    tmp_path: Path, job: str, parallelism: int, standbys: int
+) -> None:
+    with RunningJob(settings(tmp_path, job, parallelism, standbys)) as running:
+        running.start()
+        running.wait_for_kind("Running")
+        for _ in range(3):
+            for _ in range(3):
+                running.wait_for_kind("EpochCompleted")
+            survivors = sorted(running.course.placed)[1:]
+            pids = {worker: running.course.workers[worker] for worker in survivors}
+            seen = len(restores(running))
+            running.kill_worker(min(running.course.placed))
+            running.wait_for_kind("Running")
+            assert {worker: running.course.workers.get(worker) for worker in survivors} == pids
+            in_place = [event["in_place"] for event in restores(running)[seen:]]
+            assert len(in_place) == parallelism
+            assert sum(bool(one) for one in in_place) >= parallelism - 1
+        compared = running.finish()
+    assert compared.exact, compared.examples
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("job", "parallelism"), [("sessions", 2), ("merges", 3)])
+@pytest.mark.parametrize("point", [fail_points.BEFORE_REWIND, fail_points.REWOUND])
+def test_a_survivor_that_is_killed_while_it_rewinds_costs_no_row(
+    tmp_path: Path, job: str, parallelism: int, point: str
+) -> None:
+    proof = tmp_path / "crashed"
+    with RunningJob(settings(tmp_path, job, parallelism), {VARIABLE: f"{point}:1:{proof}"}) as running:
+        running.start()
+        running.wait_for_kind("EpochCommitted")
+        running.kill_worker(min(running.course.placed))
+        while not proof.exists():
+            running.wait_for_kind("WorkerLost")
+        running.wait_for_kind("Running")
+        compared = running.finish()
+    assert compared.exact, compared.examples
