@@ -15,13 +15,18 @@ _FOLDERS: Final = 16
 Opened = TypeVar("Opened")
 
 
+def folder_of(local: Path, uid: Uid) -> Path:
+    """In which all partitions of an operator have their folders."""
+    return local / quote(uid, safe="")
+
+
 def open_in_folder(local: Path, uid: Uid, partition: Partition, open_: Callable[[Path, Path], Opened]) -> Opened:
     """Call this with the partition's own folder, or another one if a process holds that, and with what they lie in.
 
     A process that follows a partition holds a folder of it, and so does one that does not react any more.
     `FolderInUse` if so many are held that something must be wrong.
     """
-    place = local / quote(uid, safe="")
+    place = folder_of(local, uid)
     other = 0
     while True:
         try:

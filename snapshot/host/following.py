@@ -11,35 +11,66 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from traceback import print_exception
-from typing import Final
+from typing import Final, cast
 
 from snapshot.host.failures import text_of
-from snapshot.host.folders import open_in_folder
+from snapshot.host.folders import folder_of, open_in_folder
+from snapshot.host.heads import Seat, from_files
 from snapshot.host.memory import memory_of_process
-from snapshot.host.messages import Follow, Followed, StandBy
+from snapshot.host.messages import Follow, Followed, Role, StandBy
+from snapshot.host.options import Following
+from snapshot.host.states_at_hand import StatesAtHand
+from snapshot.host.tree_files import TreeFiles
+from snapshot.program.operator import KeyedOperator
 from snapshot.program.pickling import loads
+from snapshot.program.plan import KeyedHead, Plan
 from statebackend.files import FileSet
 from statebackend.followed_files import FollowedFiles
-from statebackend.ids import Epoch, Partition, Uid
+from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
+from statebackend.keyed_state import KeyedState
+from statebackend.keygroups import KeyGroupRange
 from statebackend.snapshots.transfer import MissingFile
 from statebackend.stores.fsspec_store import open_store
 from statebackend.stores.store import BlobStore
 
+_NOBODY: Final = Incarnation(Generation(0), Attempt(0))
+"""Who follows writes no files, so it needs no names of its own."""
 _NICENESS: Final = 5
 """How much the thread stands back behind those that run partitions on the same host."""
 
 
-class Follower:
-    """Follows until it is closed. `tell` is called in the thread that follows."""
+@dataclass(frozen=True, slots=True)
+class _Place:
+    uid: Uid
+    partition: Partition
+    groups: KeyGroupRange
 
-    def __init__(self, stand_by: StandBy, tell: Callable[[Followed], object]) -> None:
+
+class Follower:
+    """Follows until it is closed. `tell` is called in the thread that follows, `wake` is for the states."""
+
+    def __init__(
+        self,
+        stand_by: StandBy,
+        at_hand: StatesAtHand,
+        wake: Callable[[], None],
+        tell: Callable[[Followed], object],
+    ) -> None:
         self._stand_by = stand_by
+        self._at_hand = at_hand
+        self._wake = wake
         self._tell = tell
-        self._files: dict[tuple[Uid, Partition], FollowedFiles] = {}
+        self._files: dict[_Place, FollowedFiles] = {}
+        self._states: dict[_Place, KeyedState] = {}
+        self._at: _Place | None = None
+        """Whose state is being brought up to date, and is not among the others meanwhile."""
+        self._plan: Plan | None = None
         self._store: BlobStore | None = None
         self._has: Epoch | None = None
+        self._linked = self._downloaded = 0
         self._cpu_before = time.process_time()
         self._next: Follow | None = None
         self._over = False
@@ -54,24 +85,27 @@ class Follower:
             self._changed.notify()
 
     def close(self) -> None:
-        """There is a role for the process, or the job is over. What is being done is brought to an end, unwaited for.
+        """There is a role for the process, or the job is over: all states are at hand, or will be in a moment.
 
-        The files are kept until `release`.
+        What is being done is brought to an end, and not waited for. The files are kept until `release`.
         """
         with self._changed:
+            if self._over:
+                return
             self._over = True
             self._changed.notify()
+            states, self._states = self._states, {}
+            if self._at is not None:
+                self._at_hand.expect(self._at.uid, self._at.groups)
+        for state in states.values():
+            self._at_hand.put(state)
 
     def release(self) -> None:
         """After `close`: whoever has the role has opened its state, so nothing that is kept here is needed any more."""
-        threading.Thread(target=self._let_go, name="letting go of files", daemon=True).start()
+        threading.Thread(target=self.wait, name="letting go of files", daemon=True).start()
 
     def wait(self) -> None:
         """After `close`: until nothing is being done any more, and nothing is kept."""
-        self._thread.join()
-        self._let_go()
-
-    def _let_go(self) -> None:
         self._thread.join()
         while self._files:
             with suppress(KeyError):  # two may do it
@@ -112,27 +146,92 @@ class Follower:
             self._has,
             problem,
             took_ms=(time.monotonic() - began) * 1000,
-            linked_bytes=sum(part.linked_bytes for part in brought),
-            downloaded_bytes=sum(part.downloaded_bytes for part in brought),
+            linked_bytes=self._linked + sum(part.linked_bytes for part in brought),
+            downloaded_bytes=self._downloaded + sum(part.downloaded_bytes for part in brought),
             cpu_ms=(time.process_time() - self._cpu_before) * 1000,
             memory_bytes=memory_of_process(),
         )
 
     def _get_ready(self, follow: Follow) -> None:
-        stand_by = self._stand_by
-        if self._store is None:
-            loads(stand_by.plan)  # imports what the program needs
-            self._store = open_store(stand_by.store)
+        if self._store is None or self._plan is None:
+            self._plan = cast("Plan", loads(self._stand_by.plan))  # which imports what the program needs
+            self._store = open_store(self._stand_by.store)
+        opened = self._stand_by.how is Following.OPEN
+        operators = {stage.uid: stage.head.operator for stage in self._plan.stages if isinstance(stage.head, KeyedHead)}
         for uid, states in follow.states.items():
             for index, files in enumerate(states):
-                if self._over:
-                    return
-                self._follow_files(uid, Partition(index), files, self._store)
-        self._has = follow.epoch
+                place = _Place(uid, Partition(index), files.range)
+                if opened:
+                    self._open(place, operators[uid], self._seat(place, files, self._store, self._plan))
+                elif not self._over:
+                    self._keep(place, files, self._store)
+        if not self._over:
+            self._has = follow.epoch
 
-    def _follow_files(self, uid: Uid, partition: Partition, files: FileSet, store: BlobStore) -> None:
-        followed = self._files.get((uid, partition))
+    def _keep(self, place: _Place, files: FileSet, store: BlobStore) -> None:
+        followed = self._files.get(place)
         if followed is None:
-            followed = open_in_folder(Path(self._stand_by.local), uid, partition, FollowedFiles)
-            self._files[uid, partition] = followed
+            local = Path(self._stand_by.local)
+            followed = self._files[place] = open_in_folder(local, place.uid, place.partition, FollowedFiles)
         followed.follow(files, store)
+
+    # --- states that are open -----------------------------------------------------------------------------------------
+
+    def _seat(self, place: _Place, files: FileSet, store: BlobStore, plan: Plan) -> Seat:
+        stand_by = self._stand_by
+        return Seat(
+            place.uid,
+            place.partition,
+            stand_by.parallelism,
+            plan.max_parallelism,
+            Role(files),
+            stand_by.options,
+            store,
+            TreeFiles(store, _NOBODY, place.partition),
+            Path(stand_by.local),
+        )
+
+    def _open(self, place: _Place, operator: KeyedOperator, seat: Seat) -> None:
+        """Have the state of this place open as the files are, unless it is over; then it is at hand in any case."""
+        with self._changed:
+            if self._over:
+                return
+            state, self._at = self._states.pop(place, None), place
+        try:
+            state = self._up_to_date(state, operator, seat)
+        except MissingFile:
+            raise  # it is as it was
+        except BaseException:
+            if state is not None:
+                state.close()
+            state = None
+            raise
+        finally:
+            with self._changed:
+                self._at = None
+                goes_on = self._goes_on()
+                if goes_on and state is not None:
+                    self._states[place] = state
+            if not goes_on:
+                self._at_hand.arrived(place.uid, place.groups, state)
+
+    def _up_to_date(self, state: KeyedState | None, operator: KeyedOperator, seat: Seat) -> KeyedState:
+        files = seat.role.state
+        assert files is not None
+        if state is not None:
+            if state.catch_up(files, seat.files.state_name, beside=folder_of(seat.local, seat.uid)):
+                state.load(self._goes_on)
+                self._count(state)
+                return state
+            state.close()
+        state = from_files(operator, seat, self._wake, self._goes_on).state
+        self._count(state)
+        return state
+
+    def _goes_on(self) -> bool:
+        return not self._over
+
+    def _count(self, state: KeyedState) -> None:
+        report = state.restored
+        self._linked += report.linked_bytes
+        self._downloaded += report.downloaded_bytes

@@ -159,10 +159,14 @@ def open_state(
     state = at_hand.take(seat.uid, groups, epoch, seat.role.state, seat.files.state_name)
     if state is not None:
         return OpenedState(state, 0.0, (monotonic() - began) * 1000, in_place=True)
-    return _from_files(operator, seat, groups, wake)
+    return from_files(operator, seat, wake)
 
 
-def _from_files(operator: KeyedOperator, seat: Seat, groups: KeyGroupRange, wake: Callable[[], None]) -> OpenedState:
+def from_files(
+    operator: KeyedOperator, seat: Seat, wake: Callable[[], None], go_on: Callable[[], bool] = lambda: True
+) -> OpenedState:
+    """Open the state from its files, and load what there is room for, as long as `go_on` says so."""
+    groups = range_of(seat.partition, seat.parallelism, seat.max_parallelism)
     declared = StateOperator(seat.uid, operator.inputs[0].key_declared, operator.states, seat.max_parallelism)
     began = fetched = monotonic()
 
@@ -171,6 +175,11 @@ def _from_files(operator: KeyedOperator, seat: Seat, groups: KeyGroupRange, wake
         fetched = monotonic()
 
     state = _opened(declared, seat, groups, wake, progress)
+    try:
+        state.load(go_on)
+    except BaseException:
+        state.close()
+        raise
     return OpenedState(state, (fetched - began) * 1000, (monotonic() - fetched) * 1000, in_place=False)
 
 

@@ -23,7 +23,8 @@ class StatesAtHand:
 
     def __init__(self) -> None:
         self._states: dict[tuple[Uid, KeyGroupRange], KeyedState] = {}
-        self._lock = threading.Lock()
+        self._coming: set[tuple[Uid, KeyGroupRange]] = set()
+        self._lock = threading.Condition()
         self._closing: list[threading.Thread] = []
 
     def put(self, state: KeyedState) -> None:
@@ -34,6 +35,22 @@ class StatesAtHand:
         if older is not None:
             self.discard([older])
 
+    def expect(self, uid: Uid, groups: KeyGroupRange) -> None:
+        """Such a state will be here soon, or `arrived` says that there is none: whoever wants to take it waits."""
+        with self._lock:
+            self._coming.add((uid, groups))
+
+    def arrived(self, uid: Uid, groups: KeyGroupRange, state: KeyedState | None) -> None:
+        """The state that was expected is there; it is closed if nobody expects it any more."""
+        with self._lock:
+            expected = (uid, groups) in self._coming
+            self._coming.discard((uid, groups))
+            if expected and state is not None:
+                self._states[uid, groups] = state
+            self._lock.notify_all()
+        if state is not None and not expected:
+            self.discard([state])
+
     def take(
         self, uid: Uid, groups: KeyGroupRange, epoch: Epoch | None, files: FileSet | None, names: Callable[[], str]
     ) -> KeyedState | None:
@@ -42,12 +59,13 @@ class StatesAtHand:
         None if there is none that can be it; then none is here any more either, and the folder in which it was is free.
         """
         with self._lock:
+            self._lock.wait_for(lambda: (uid, groups) not in self._coming)
             state = self._states.pop((uid, groups), None)
         if state is None:
             return None
         try:
             reached(fail_points.BEFORE_REWIND)
-            if epoch is not None and files is not None and state.rewind(epoch, files, names):
+            if epoch is not None and files is not None and _is_now(state, epoch, files, names):
                 reached(fail_points.REWOUND)
                 return state
         except Exception as error:  # it is opened from its files then, which tells whether those are at fault
@@ -69,6 +87,8 @@ class StatesAtHand:
         """Close all that is here, without waiting for it."""
         with self._lock:
             states, self._states = self._states, {}
+            self._coming.clear()
+            self._lock.notify_all()
         self.discard(states.values())
 
     def close(self) -> None:
@@ -78,6 +98,16 @@ class StatesAtHand:
             closing, self._closing = self._closing, []
         for thread in closing:
             thread.join()
+
+
+def _is_now(state: KeyedState, epoch: Epoch, files: FileSet, names: Callable[[], str]) -> bool:
+    """Have the state as the epoch has it, whether it was followed, or used in the last attempt."""
+    if not state.is_untouched:
+        return state.rewind(epoch, files, names)
+    if not state.catch_up(files, names):
+        return False
+    state.load()
+    return True
 
 
 def _key(state: KeyedState) -> tuple[Uid, KeyGroupRange]:
