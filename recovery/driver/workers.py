@@ -1,7 +1,8 @@
 """The processes that there are for a job's partitions: they come to the driver's port, say what they are, and live.
 
 What always holds: a process counts as there from its `Hello` until its connection is gone or it has not shown a sign of
-life for too long; it is reported lost once, and nothing that it says afterwards is heard.
+life for too long; it is reported lost once, and what it says afterwards is refused: of one that wakes up late, that is
+told, and it is sent away.
 """
 
 from __future__ import annotations
@@ -68,13 +69,16 @@ class Workers:
         self._events = events
         self._workers: dict[str, _Worker] = {}
         self._early_beats: dict[str, Beats] = {}
+        self._late: dict[str, _Worker] = {}
+        """Those that are lost, and whose connection still stands: they may wake up."""
+        self._refusals = Refusals(loop, events.refused)
         self._listener = Listener(
             loop,
             host,
             secret,
             judge=self._judge,
             on_connection=self._connected,
-            on_refused=Refusals(loop, events.refused).add,
+            on_refused=self._refusals.add,
             ports=ports,
             tls=tls,
         )
@@ -115,9 +119,10 @@ class Workers:
         """Listen no more and close all connections; nothing is reported any more."""
         self._timer.cancel()
         self._listener.close()
-        for worker in self._workers.values():
+        for worker in (*self._workers.values(), *self._late.values()):
             self._close(worker)
         self._workers.clear()
+        self._late.clear()
         for beats in self._early_beats.values():
             beats.close()
         self._early_beats.clear()
@@ -126,6 +131,8 @@ class Workers:
         match purpose:
             case ControlOf(worker) if worker in self._workers:
                 return "there is a process of that name"
+            case ControlOf(worker) | HeartbeatOf(worker) if worker in self._late:
+                return f"process {worker} was taken for lost, and is not heard any more"
             case ControlOf() | HeartbeatOf() | CommandOf():
                 return ""
             case ChannelOf():
@@ -165,9 +172,11 @@ class Workers:
             worker.beats = beats
 
     def _beat(self, name: str) -> None:
-        worker = self._workers.get(name)
+        worker, late = self._workers.get(name), self._late.get(name)
         if worker is not None:
             worker.heard_at = self._loop.now()
+        elif late is not None and not late.turned_away:
+            self._send_away(late, "it gives signs of life again, and was taken for lost")
 
     def _silent(self, name: str) -> None:
         """The connection of the heart is gone, and may come back; silence is what counts."""
@@ -175,6 +184,7 @@ class Workers:
 
     def _heard(self, worker: _Worker, message: FromWorker) -> None:
         if self._workers.get(worker.name) is not worker:
+            self._refuse(worker, message)
             return
         worker.heard_at = self._loop.now()
         if isinstance(message, Hello):
@@ -195,11 +205,32 @@ class Workers:
 
     def _lose(self, worker: _Worker, reason: str, *, silent: bool = False) -> None:
         if self._workers.get(worker.name) is not worker:
+            self._forget(worker)
             return
         del self._workers[worker.name]
-        self._close(worker)
+        if silent:
+            self._late[worker.name] = worker
+        else:
+            self._close(worker)
         if not worker.turned_away:
             self._events.lost(worker.name, reason, silent=silent)
+
+    def _refuse(self, worker: _Worker, message: FromWorker) -> None:
+        about = getattr(message, "incarnation", None)
+        of = "" if about is None else f" of {about}"
+        self._send_away(worker, f"{type(message).__name__}{of}: it was taken for lost, and is not heard any more")
+
+    def _send_away(self, worker: _Worker, reason: str) -> None:
+        """It has woken up."""
+        self._refusals.add(worker.name, reason)
+        if not worker.turned_away:
+            worker.turned_away = True
+            worker.control.send(Leave("it was taken for lost, and another has its place"))
+
+    def _forget(self, worker: _Worker) -> None:
+        if self._late.get(worker.name) is worker:
+            del self._late[worker.name]
+            self._close(worker)
 
     def _close(self, worker: _Worker) -> None:
         worker.control.close()
