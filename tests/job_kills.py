@@ -42,6 +42,7 @@ MODES: Final[tuple[Mode, ...]] = ("aligned", "unaligned", "alignment_timeout")
 _RATE: Final = 4_000
 _UNBOUNDED: Final = 1e9
 _ROWS_PER_KILL: Final = 5_000
+_MANY: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,8 @@ class Report:
     tallies: dict[Kind, Tally] = field(default_factory=dict)
     declined: int = 0
     """Faults that could not be, as whom they were for had just gone."""
+    missed: int = 0
+    """Processes that had just gone when they were to be killed."""
     restarts: int = 0
     trials: int = 0
     seconds: float = 0.0
@@ -251,6 +254,8 @@ def _kill_workers(job: RunningJob, random: Random, report: Report, most: int) ->
     victims = random.sample(workers, min(most, len(workers)))
     rollbacks = job.course.restarts
     killed = [victim for victim in victims if job.kill_worker(victim)]
+    report.missed += len(victims) - len(killed)
+    assert report.missed < _MANY, f"{report.missed} processes were not there to be killed; {job.story()}"
     report.note(Kind.WORKER, job, len(killed))
     missing = {victim for victim in killed if victim in job.course.workers}
     had_role = job.course.deployed and bool(missing & job.course.placed)
