@@ -235,9 +235,10 @@ def test_proofs_that_somebody_with_a_good_certificate_hands_on_prove_nothing(
 
 
 class _Relay:
-    """Hands on what it hears from one to the other."""
+    """Hands on what it hears from one to the other, and keeps a record."""
 
     def __init__(self, loop: EventLoop, one: socket.socket, other: socket.socket) -> None:
+        self.recorded = bytearray()
         self._sockets = (one, other)
         self._watches = [
             loop.watch(source, lambda source=source, target=target: self._hand_on(source, target))  # type: ignore[misc]
@@ -249,6 +250,7 @@ class _Relay:
     def _hand_on(self, source: socket.socket, target: socket.socket) -> None:
         try:
             data = source.recv(4096)
+            self.recorded += data
             if data:
                 target.send(data)
         except BlockingIOError:
@@ -439,6 +441,40 @@ def test_a_channel_is_held_up_by_a_slow_receiver_and_its_unaligned_marker_overta
     assert before == len(payloads) - len(overtaken)
     assert [frame.payload for frame in arrived if isinstance(frame, Data)] == payloads
     assert broken == []
+    sending.close()
+    receiving.close()
+
+
+@pytest.mark.parametrize("encrypted", [True, False])
+def test_who_records_a_channel_finds_its_rows_only_if_it_is_not_encrypted(
+    scene: Scene, ours: TlsSide, encrypted: bool
+) -> None:
+    tls = ours if encrypted else None
+    host = scene.listen(tls)
+    port = scene.stack.enter_context(socket.create_server((HOME, 0)))
+    relays: list[_Relay] = []
+
+    def stand_between() -> None:
+        ends = port.accept()[0], socket.create_connection((host.host, host.port))
+        for sock in ends:
+            sock.setblocking(False)
+        relays.append(_Relay(scene.loop, *ends))
+        scene.stack.callback(relays[-1].close)
+
+    scene.loop.watch(port, stand_between).reading(True)
+    scene.connect(Address(HOME, port.getsockname()[1]), tls)
+    scene.until(lambda: bool(scene.hosted and scene.connected))
+    arrived: list[Frame] = []
+    sending = SendingChannel(
+        scene.loop, scene.connected[0], CHANNEL, US, lambda: None, print, ordered=False, options=HostOptions()
+    )
+    receiving = ReceivingChannel(
+        scene.loop, scene.hosted[0], CHANNEL, US, lambda _, frame: arrived.append(frame), print, options=HostOptions()
+    )
+    sending.put(Data(b"something that is easy to find", 30))
+    scene.until(lambda: bool(arrived))
+    assert arrived == [Data(b"something that is easy to find", 30)]
+    assert (b"easy to find" in relays[0].recorded) == (not encrypted)
     sending.close()
     receiving.close()
 

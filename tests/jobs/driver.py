@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import recovery
-from recovery import FailureRate, LocalProcesses, Passive
+from recovery import FailureRate, LocalProcesses, Passive, Tls
 from snapshot.host.crash_points import VARIABLE, crashing
 from tests.jobs.catalogue import JOBS
 from tests.jobs.job import OUT, Scale, SinkKind, sink_of
@@ -45,6 +45,8 @@ class Settings:
     batch_rows: int = 16_384
     channel_buffer: int = 2 << 20
     input_buffer: int = 16 << 20
+    tls: tuple[str, ...] = ()
+    """The certificate, the key and the authorities."""
     crash: str = ""
     """Where this process kills itself; see `snapshot.host.crash_points`."""
 
@@ -91,6 +93,7 @@ def start(settings: Settings) -> recovery.Run:
         batch_rows=settings.batch_rows,
         channel_buffer=settings.channel_buffer,
         input_buffer=settings.input_buffer,
+        tls=Tls(*settings.tls) if settings.tls else None,
         progress=False,
     )
 
