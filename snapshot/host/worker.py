@@ -231,6 +231,9 @@ class Worker:
         if self._control is not None:
             self._control.send(message)
 
+    def _tell_from_any_thread(self, message: FromWorker) -> None:
+        self._loop.wake(lambda: self._tell(message))
+
     # --- what the driver says -----------------------------------------------------------------------------------------
 
     def _told(self, message: ToWorker) -> None:
@@ -251,7 +254,7 @@ class Worker:
                     self._at_hand.discard_all()
             case StandBy():
                 self._stop_following()
-                self._follower = Follower(message, lambda said: self._loop.wake(lambda: self._tell(said)))
+                self._follower = Follower(message, self._at_hand, self._state_has_news, self._tell_from_any_thread)
             case Follow():
                 if self._follower is not None:
                     self._follower.follow(message)
