@@ -65,11 +65,11 @@ def test_the_first_part_of_a_name_chooses_all_workloads_that_begin_with_it(
     def named(name: str) -> Callable[[object], Iterator[Figure]]:
         return lambda _: iter([figure("state", name, "s", [1.0], 0.0)])
 
-    for part in ("throughput", "pauses", "uploads", "memory", "rescale"):
+    for part in ("throughput", "pauses", "uploads", "memory", "rescale", "rewind"):
         monkeypatch.setattr(f"tests.bench.state_{part}.figures", named(part))
     assert command.main(["state"]) == 0
     names = [json.loads(line)["figure"] for line in capsys.readouterr().out.splitlines()]
-    assert names == ["throughput", "pauses", "uploads", "memory", "rescale"]
+    assert names == ["throughput", "pauses", "uploads", "memory", "rescale", "rewind"]
 
 
 def test_an_unknown_workload_is_refused_with_those_that_are_known(capsys: pytest.CaptureFixture[str]) -> None:

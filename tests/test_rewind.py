@@ -11,10 +11,13 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 import pytest
 
-from statebackend.files import FileSet
+from statebackend.backends.heap_backend import HeapBackend
+from statebackend.backends.row_store import RowStore
+from statebackend.files import FileSet, floors
 from statebackend.ids import NO_EPOCH, Epoch, Generation
 from statebackend.keyed_state import KeyedState, Operator, Options
-from statebackend.keys.columns import decode_keys
+from statebackend.keys.columns import decode_keys, key_column
+from statebackend.keys.types import KeyType
 from statebackend.snapshots.persister import EpochOrder
 from statebackend.snapshots.uploads import Durable
 from statebackend.states.declarations import Declaration, ListOf, MapOf, Value
@@ -24,7 +27,7 @@ from statebackend.states.ttl import Ttl
 from statebackend.tables.aggregates import Aggregates
 from statebackend.tables.aggregations import Count, Max, Sum
 from statebackend.tables.table import Table
-from statebackend.tables.table_spec import Aggregated
+from statebackend.tables.table_spec import Aggregated, TableSpec
 from statebackend.testing.faulty_store import FaultyStore
 
 STATES: Final[Mapping[str, Declaration[Any]]] = {
@@ -188,6 +191,24 @@ def test_what_is_cut_after_a_rewind_is_what_changes_from_then_on_on_top_of_its_f
         (0, [], [], None),
     ]
     assert totals(other) == {}
+
+
+def test_of_many_values_that_are_kept_in_memory_the_few_that_were_written_are_as_they_were(place: Place) -> None:
+    state = place.opened()
+    for number, key in enumerate(KEYS):
+        state.set_key(key)
+        state["count"].set(number)
+    files = snapshot(state, 1)
+    for key in KEYS[:5]:
+        state.set_key(key)
+        state["count"].set(-1)
+    state.cut(epoch(2))
+    state.set_key(KEYS[7])
+    state["count"].clear()
+    assert state.rewind(epoch(1), files, place.again)
+    for number, key in enumerate(KEYS):
+        state.set_key(key)
+        assert state["count"].get() == number
 
 
 def test_values_that_went_into_rows_after_the_cut_hide_none_that_were_frozen_before(place: Place) -> None:
@@ -394,11 +415,14 @@ def test_no_link_stays_to_a_file_that_nobody_refers_to(place: Place) -> None:
     files = snapshot(state, 1)
     for number in range(2, 6):
         write(state, "a", number)
-        state.cut(epoch(number))
+        state.snapshot(epoch(number))
+    write(state, "a", 6)
+    state.cut(epoch(6))
+    assert place.links() > len(files.files)
     assert state.rewind(epoch(1), files, place.again)
     write(state, "b", 1)
-    after = snapshot(state, 6)
-    assert state.snapshot(epoch(7)) == after  # the thread for the disk has done what came before
+    after = snapshot(state, 7)
+    assert state.snapshot(epoch(8)) == after  # the thread for the disk has done what came before
     assert place.links() == len(after.files)
 
 
@@ -458,6 +482,24 @@ def test_a_table_whose_keys_went_to_the_disk_since_the_cut_says_that_it_cannot_g
         add(state, [f"more-{number}" for number in range(first, first + 1000)], 1)
     assert len(table_of(state)) < 20_000
     assert not state.rewind(epoch(1), files, place.again)
+
+
+def test_a_table_whose_keys_leave_memory_forgets_how_to_go_back_whoever_bounds_it(tmp_path: Path) -> None:
+    spec = TableSpec("few", {"rows": Aggregated(Count())})
+    key_type = KeyType.of(str)
+    table = Table(
+        spec,
+        key_type,
+        SUMS.all_groups,
+        SUMS.max_parallelism,
+        RowStore(HeapBackend(tmp_path / "heap", floors(FileSet(SUMS.all_groups)))),
+        4,
+    )
+    table.update(key_column(pa.array(KEYS[:8]), key_type), {})
+    table.freeze(1)
+    table.read(key_column(pa.array(KEYS[:1]), key_type))
+    assert len(table) < 8
+    assert not table.rewind(1)
 
 
 def test_a_table_goes_back_to_a_cut_that_was_made_after_keys_went_to_the_disk(place: Place) -> None:

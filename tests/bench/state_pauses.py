@@ -38,7 +38,7 @@ FULL = (
 )
 SMALL = (Case("sync_pause", 5_000, 50, 4, 0.1), Case("sync_pause_all_dirty", 5_000, 5_000, 3, 0.1))
 
-_SWITCH = 0.0005
+SWITCH = 0.0005
 """Seconds after which Python hands over to another thread."""
 
 _SLICES = 50
@@ -48,7 +48,7 @@ _SLICES = 50
 def figures(cases: tuple[Case, ...]) -> Iterator[Figure]:
     """Per case the 99th percentile of the pauses, and the longest gap."""
     usual = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH)
+    sys.setswitchinterval(SWITCH)
     try:
         yield from _figures(cases)
     finally:
