@@ -43,6 +43,8 @@ _RATE: Final = 4_000
 _UNBOUNDED: Final = 1e9
 _ROWS_PER_KILL: Final = 5_000
 _MANY: Final = 20
+_SHORTEST: Final = 200
+"""Milliseconds that a fault lasts at least, if it lasts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class Trial:
     """Rows that the driver itself was given die with it, so it is killed only where output is in files. The next one
     may have another parallelism."""
     kinds: tuple[Kind, ...] = (Kind.WORKER, Kind.DRIVER)
+    longest: int = 6_000
+    """Milliseconds that a fault lasts at most; short ones come as often as long ones."""
 
 
 @dataclass(slots=True)
@@ -176,7 +180,7 @@ def _do_something(job: RunningJob, random: Random, report: Report, trial: Trial)
         case Kind.WORKER:
             _kill_processes(job, random, report, trial)
         case kind:
-            _inject(job, random, report, kind)
+            _inject(job, random, report, kind, trial.longest)
 
 
 _WEIGHTS: Final = {Kind.WORKER: 3}
@@ -216,9 +220,9 @@ def _kill_processes(job: RunningJob, random: Random, report: Report, trial: Tria
         job.wait_for_kind("Running")
 
 
-def _inject(job: RunningJob, random: Random, report: Report, kind: Kind) -> None:
+def _inject(job: RunningJob, random: Random, report: Report, kind: Kind, longest: int) -> None:
     """Let something happen that need not break the job, and go on before it is over, or long after it."""
-    lasting = int(200 * 30 ** random.random())  # 0.2 to 6 s, short ones as often as long ones
+    lasting = int(_SHORTEST * (longest / _SHORTEST) ** random.random())
     order = _order(kind, Partition(random.randrange(job.settings.parallelism)), lasting, random, job)
     try:
         with recovery.attach(job_folder=job.settings.local) as attached:

@@ -46,9 +46,9 @@ def test_a_job_whose_processes_are_killed_at_random_moments_gives_every_row_once
 @pytest.mark.timeout(600)
 def test_a_job_that_has_faults_of_all_kinds_at_random_moments_gives_every_row_once(tmp_path: Path) -> None:
     settings = Settings(
-        folder=str(tmp_path / "job"), job="merges", mode="unaligned", every=150, standbys=1, lost_after="2s"
+        folder=str(tmp_path / "job"), job="merges", mode="unaligned", every=150, standbys=1, lost_after="1s"
     )
-    report = carry_out(Trial(settings, kills=5, seed=5, driver_too=True, kinds=tuple(Kind)))
+    report = carry_out(Trial(settings, kills=5, seed=5, driver_too=True, kinds=tuple(Kind), longest=2_500))
     assert report.killed >= 5
     assert len(report.tallies) >= 4
     assert report.compared.rows > 1000
