@@ -208,6 +208,11 @@ class Aligner:
                 channels |= pending.unreached - pending.arrived - self._ending
         return channels
 
+    def unreached(self, epoch: Epoch) -> Collection[ChannelId]:
+        """The channels whose marker of an epoch that is not cut yet has not been processed."""
+        pending = self._pending.get(epoch)
+        return frozenset(self._live if pending is None else pending.unreached)
+
     @property
     def idle(self) -> bool:
         """Whether `Proceed` would do nothing now."""

@@ -141,6 +141,20 @@ class Participant(Generic[Content]):
                 self._end(epoch)
                 return []
 
+    def awaited(self, epoch: Epoch) -> Mapping[Uid, Collection[Part]]:
+        """Whom an epoch still waits for, with the parts that are owed: none of one that has not cut. Nobody if it is
+        acknowledged, declined or over.
+        """
+        if epoch <= self._floor or epoch in self._over:
+            return {}
+        progress = self._progress.get(epoch)
+        if progress is None:
+            return dict.fromkeys(sorted(self._subtasks), ())
+        owed = {
+            uid: sorted((part for owner, part in progress.owed if owner == uid), key=str) for uid, _ in progress.owed
+        }
+        return {**dict.fromkeys(sorted(progress.uncut), ()), **owed}
+
     def _acknowledge_if_done(self, epoch: Epoch, progress: _Progress[Content]) -> list[ParticipantInstruction[Content]]:
         if progress.uncut or progress.owed:
             return []

@@ -235,6 +235,23 @@ class EpochsRemoved(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stalled(Event):
+    """Something in a partition has made no progress for so long (`report_stall_after`); nothing is done about it.
+
+    It is an operator that has something to do, or that an epoch waits for; `stack` is where a call is that does not
+    return.
+    """
+
+    incarnation: Incarnation
+    partition: Partition
+    uid: Uid | None
+    epoch: Epoch | None
+    seconds: float
+    waits_for: str
+    stack: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble(Event):
     """Something did not work that does not stop the job: a clean-up, a look for new splits, a recovery of a sink."""
 
@@ -272,6 +289,7 @@ AnyEvent = (
     | EpochAbandoned
     | EpochCommitted
     | EpochsRemoved
+    | Stalled
     | Trouble
     | FaultInjected
 )

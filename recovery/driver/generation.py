@@ -55,6 +55,7 @@ from snapshot.host.messages import (
     Leave,
     Refusal,
     Restored,
+    Stalled,
     TriggerEpoch,
     WantsSplit,
 )
@@ -303,6 +304,8 @@ class GenerationRun:
                 if self._standbys is not None:
                     self._standbys.followed(worker, message)
                 self._means.observer.followed(worker, message)
+            case Stalled():
+                self._stalled(message)
             case Delivery():
                 if self._is_current(message.incarnation):
                     self._means.deliveries.add(message)
@@ -311,6 +314,20 @@ class GenerationRun:
             case Restored() | FirstOutput() | WantsSplit() | AllEnded() | Figures():
                 if self._is_current(message.incarnation) and self._attempt is not None:
                     self._of_attempt(self._attempt, message)
+
+    def _stalled(self, stalled: Stalled) -> None:
+        self._note(
+            log.Stalled(
+                at=time.time(),
+                incarnation=stalled.incarnation,
+                partition=stalled.partition,
+                uid=stalled.uid,
+                epoch=stalled.epoch,
+                seconds=stalled.seconds,
+                waits_for=stalled.waits_for,
+                stack=stalled.stack,
+            )
+        )
 
     def _of_attempt(
         self, attempt: AttemptRun, message: Restored | FirstOutput | WantsSplit | AllEnded | Figures

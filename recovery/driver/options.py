@@ -99,6 +99,9 @@ class RunOptions(TypedDict, total=False):
     """How often sources announce their watermark (50ms)."""
     inline_channel_state: int
     """In-flight data up to this size is put into the manifest itself (16 KiB)."""
+    report_stall_after: Duration
+    """An operator or an epoch that makes no progress for so long, though it could, is an event that says what it waits
+    for; nothing is done about it (1m)."""
     status_interval: Duration
     """How often a partition tells the driver its figures (500ms)."""
     state_memory: int

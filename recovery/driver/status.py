@@ -143,7 +143,9 @@ def _after(status: RunStatus, event: log.AnyEvent) -> RunStatus:
             return replace(status, committed=epoch)
         case log.EpochSkipped():
             return replace(status, skipped=status.skipped + 1)
-        case log.PartitionRestored() | log.PeerRefused() | log.EpochsRemoved() | log.Trouble() | log.FaultInjected():
+        case log.PartitionRestored() | log.PeerRefused() | log.EpochsRemoved() | log.FaultInjected():
+            return status
+        case log.Stalled() | log.Trouble():
             return status
 
 

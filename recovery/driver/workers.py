@@ -16,7 +16,7 @@ from snapshot.host.control import ControlConnection, OverLongMessage
 from snapshot.host.event_loop import EventLoop, Timer
 from snapshot.host.heartbeat import Beats
 from snapshot.host.listener import Listener
-from snapshot.host.messages import Address, FromWorker, Hello, Leave, ToWorker
+from snapshot.host.messages import Address, FromWorker, Hello, Leave, Stalled, ToWorker
 from snapshot.host.purposes import ChannelOf, CommandOf, ControlOf, HeartbeatOf, Purpose
 from snapshot.host.refusals import Refusals
 from snapshot.host.tls import TlsSide
@@ -154,7 +154,14 @@ class Workers:
                 )
                 self._workers[name] = worker
             case HeartbeatOf(name):
-                self._take_beats(name, Beats(self._loop, sock, lambda: self._beat(name), lambda: self._silent(name)))
+                beats = Beats(
+                    self._loop,
+                    sock,
+                    lambda: self._beat(name),
+                    lambda: self._silent(name),
+                    lambda stalled: self._stalled(name, stalled),
+                )
+                self._take_beats(name, beats)
             case CommandOf(name):
                 self._events.commanded(sock, name)
             case ChannelOf():
@@ -177,6 +184,10 @@ class Workers:
             worker.heard_at = self._loop.now()
         elif late is not None and not late.turned_away:
             self._send_away(late, "it gives signs of life again, and was taken for lost")
+
+    def _stalled(self, name: str, stalled: Stalled) -> None:
+        if name in self._workers:
+            self._events.reported(name, stalled)
 
     def _silent(self, name: str) -> None:
         """The connection of the heart is gone, and may come back; silence is what counts."""

@@ -47,6 +47,7 @@ from snapshot.host.messages import (
 from snapshot.host.router import Sending
 from snapshot.host.sink_run import SinkIdentity, SinkRun
 from snapshot.host.stage_run import Gate, StageCut, StageRun
+from snapshot.host.stalls import StallWatch
 from snapshot.host.states_at_hand import StatesAtHand
 from snapshot.host.tree_files import TreeFiles
 from snapshot.ids import ChannelId, TransactionId
@@ -55,9 +56,10 @@ from snapshot.participant import Part
 from snapshot.program.plan import Plan, Stage, ToSink
 from snapshot.program.sink import SinkContext
 from snapshot.transaction_events import Committable
-from statebackend.ids import Epoch, Uid
+from statebackend.ids import Epoch, Incarnation, Partition, Uid
 from statebackend.snapshots.uploads import Durable, NotDurable
 
+_SHOWN: Final = 8
 _TURN: Final = 0.004
 """Seconds that a stage may work before the others, and the sockets, have their turn."""
 
@@ -98,6 +100,7 @@ class PartitionAttempt:
         self._sound = True  # nothing went wrong within a state
         subtasks = tuple(uid for stage in plan.stages for uid in stage.operators)
         self._epochs = EpochsHere(deploy.incarnation, deploy.partition, subtasks, deploy.epoch, self._say)
+        self._stalls = StallWatch(deploy.incarnation, deploy.partition, deploy.options.report_stall_after / 1000)
         self._settled: dict[Uid, Epoch | None] = {}
         self._stages: list[StageRun] = []
         self._stage_of: dict[ChannelId, StageRun] = {}
@@ -456,8 +459,24 @@ class PartitionAttempt:
         memory = memory_of_process()
         gap = self._around.loop.take_longest_gap_ms()
         self._say(Figures(deploy.incarnation, deploy.partition, stages, memory, lag * 1000, gap))
+        for stalled in self._stalls.look(monotonic(), stages, self._epochs.pending(self._markers)):
+            self._say(stalled)
         when = monotonic() + deploy.options.status_interval / 1000
         self._status = self._around.loop.call_at(when, self._report_figures)
+
+    def _markers(self, uid: Uid, epoch: Epoch) -> str:
+        """What an operator waits for that has not cut."""
+        run = next((run for run in self._stages if uid in run.stage.operators), None)
+        channels = sorted(map(str, run.unreached(epoch))) if run is not None else []
+        if not channels:
+            return "its cut"
+        shown = ", ".join(channels[:_SHOWN]) + (f" and {len(channels) - _SHOWN} more" if len(channels) > _SHOWN else "")
+        return f"the marker on {shown}"
+
+    @property
+    def at_work(self) -> tuple[Incarnation, Partition, Uid | None]:
+        """Whose code runs. Any thread may ask."""
+        return self._deploy.incarnation, self._deploy.partition, self._at
 
     def close(self) -> None:
         """Give everything up; what is in the store and prepared in targets stays.

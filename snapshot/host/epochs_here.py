@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import Final
 
 from snapshot import fail_points
 from snapshot.fail_points import reached
 from snapshot.host.channel_state import Frames, size_of
 from snapshot.host.messages import Acknowledgement, Declining, EpochTiming, FromWorker
 from snapshot.host.stage_run import StageCut
+from snapshot.host.stalls import PendingEpoch
 from snapshot.manifest import ChannelState, CommitPayload, SubtaskSnapshot
 from snapshot.participant import (
     Acknowledge,
@@ -42,6 +44,13 @@ class ChannelParts:
 
 
 Content = StageCut | FileSet | tuple[Committable[CommitPayload], ...] | ChannelParts | None
+
+
+_AWAITED: Final = {
+    Part.FILES: "its files to be written and uploaded",
+    Part.TRANSACTIONS: "its sink to prepare what was written",
+    Part.CHANNELS: "in-flight data to be stored",
+}
 
 
 @dataclass(slots=True)
@@ -120,6 +129,19 @@ class EpochsHere:
         clock = self._clocks.get(epoch)
         if clock is not None:
             clock.channel_bytes += size_of(frames)
+
+    def pending(self, markers: Callable[[Uid, Epoch], str]) -> list[PendingEpoch]:
+        """What is not acknowledged, oldest first, and what it waits for. `markers` says it of one that has not cut."""
+        found: list[PendingEpoch] = []
+        for epoch, clock in sorted(self._clocks.items()):
+            awaited = self._participant.awaited(epoch)
+            if awaited:
+                waits = {
+                    uid: " and ".join(_AWAITED[part] for part in parts) if parts else markers(uid, epoch)
+                    for uid, parts in awaited.items()
+                }
+                found.append(PendingEpoch(epoch, clock.triggered, waits))
+        return found
 
     def feed(self, event: ParticipantEvent[Content]) -> None:
         """Take an event to the machine, and do what it says."""

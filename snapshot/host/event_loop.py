@@ -189,6 +189,8 @@ class EventLoop:
         self._order = itertools.count()
         self._soon: deque[Call] = deque()
         self._longest = 0.0
+        self.busy_since: float | None = None
+        """Since when it is in the calls of one turn; None while it waits. Any thread may look."""
         self._woken = False
         self.scratch: Final = memoryview(bytearray(_SCRATCH))
         """Memory that a callback may read into; when it returns, another may."""
@@ -231,7 +233,7 @@ class EventLoop:
     def run_once(self, timeout: float | None = None) -> None:
         """One turn: wait until something is to be done, at most for `timeout` seconds, and do it."""
         ready = self._selector.select(self._patience(timeout))
-        began = time.monotonic()
+        self.busy_since = began = time.monotonic()
         try:
             for key, events in ready:
                 key.data.serve(events)
@@ -241,6 +243,7 @@ class EventLoop:
             for _ in range(len(self._soon)):
                 self._soon.popleft()()
         finally:
+            self.busy_since = None
             self._longest = max(self._longest, time.monotonic() - began)
 
     def run(self, until: Callable[[], bool], timeout: float | None = None) -> bool:

@@ -1,6 +1,7 @@
 """A process says that it lives, from a thread of its own, so that a slow user function does not make it seem dead.
 
-What always holds: beats travel on their own connection and mean nothing but that the process ran at that time.
+What always holds: beats travel on their own connection and mean nothing but that the process ran at that time. Between
+them travels what is to be told while the process's event loop is held up.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from collections.abc import Callable
 
 from snapshot.host.connector import Connecting
 from snapshot.host.event_loop import EventLoop, Watch
-from snapshot.host.messages import Address
+from snapshot.host.messages import Address, Stalled
 from snapshot.host.purposes import HeartbeatOf
+from snapshot.host.stalls import Words, word_of
 from snapshot.host.tls import TlsSide
 
 _BEAT = b"."
@@ -22,8 +24,16 @@ class Heartbeat:
     """Beats every `seconds` from now on until `stop`; a connection that breaks is made again with the next beat."""
 
     def __init__(
-        self, address: Address, secret: bytes, worker: str, seconds: float, tls: TlsSide | None = None
+        self,
+        address: Address,
+        secret: bytes,
+        worker: str,
+        seconds: float,
+        tls: TlsSide | None = None,
+        watch: Callable[[], Stalled | None] = lambda: None,
     ) -> None:
+        """`watch` is asked with each beat, in the thread of the heart."""
+        self._watch = watch
         self._address = address
         self._secret = secret
         self._tls = tls
@@ -68,7 +78,10 @@ class Heartbeat:
     def _send(self) -> None:
         if self._sock is not None:
             try:
-                self._sock.send(_BEAT)
+                stalled = self._watch()
+                said = _BEAT if stalled is None else _BEAT + word_of(stalled)
+                if self._sock.send(said) < len(said):
+                    raise OSError("the driver has not heard for long")
             except BlockingIOError:
                 pass  # those that were sent have not been read yet, and say as much
             except OSError:
@@ -101,8 +114,15 @@ class Beats:
     """
 
     def __init__(
-        self, loop: EventLoop, sock: socket.socket, on_beat: Callable[[], object], on_closed: Callable[[], object]
+        self,
+        loop: EventLoop,
+        sock: socket.socket,
+        on_beat: Callable[[], object],
+        on_closed: Callable[[], object],
+        on_stalled: Callable[[Stalled], object] = lambda _: None,
     ) -> None:
+        self._words = Words()
+        self._on_stalled = on_stalled
         self._sock = sock
         self._on_beat = on_beat
         self._on_closed = on_closed
@@ -121,8 +141,14 @@ class Beats:
             return
         except OSError:
             beats = b""
+        try:
+            words = self._words.feed(beats)
+        except ValueError:
+            beats, words = b"", []
         if beats:
             self._on_beat()
+            for stalled in words:
+                self._on_stalled(stalled)
         else:
             self.close()
             self._on_closed()

@@ -250,8 +250,26 @@ class Followed:
     """Of the whole process, now."""
 
 
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """Something in a partition has made no progress for so long; nothing is done about it.
+
+    It is of an operator, or of an `epoch` that is not acknowledged. `stack` is where Python is, if a call does not
+    return.
+    """
+
+    incarnation: Incarnation
+    partition: Partition
+    uid: Uid | None
+    seconds: float
+    waits_for: str
+    epoch: Epoch | None = None
+    stack: str = ""
+
+
 FromWorker = (
     Hello
+    | Stalled
     | Followed
     | Restored
     | FirstOutput

@@ -45,6 +45,8 @@ class HostOptions:
     """How often a process says that it lives."""
     status_interval: int = 500
     """How often a partition tells the driver its figures."""
+    report_stall_after: int = 60_000
+    """What has something to do and makes no progress for so long is reported."""
     connect_timeout: int = 10_000
     """For so long a partition tries to reach another, before its attempt fails."""
     channel_timeout: int = 3_000

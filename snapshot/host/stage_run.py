@@ -6,7 +6,7 @@ what it says is done, in order; rows are processed only as it says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from time import monotonic, time
@@ -463,6 +463,10 @@ class StageRun:
     def ended(self) -> bool:
         """Whether all its input has ended."""
         return self._ended
+
+    def unreached(self, epoch: Epoch) -> Collection[ChannelId]:
+        """The channels whose marker it waits for, if it has not cut the epoch."""
+        return self._aligner.unreached(epoch)
 
     def figures(self) -> StageFigures:
         """What it has done, and where it stands."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from os import environ, getpid
 from secrets import token_hex
+from threading import get_ident
 from typing import Final
 
 import numpy as np
@@ -60,13 +61,14 @@ from snapshot.host.messages import (
 from snapshot.host.opening import Opening
 from snapshot.host.purposes import ChannelOf, ControlOf, Purpose
 from snapshot.host.refusals import Refusals
+from snapshot.host.stalls import LoopWatch
 from snapshot.host.states_at_hand import StatesAtHand
 from snapshot.host.tls import Tls, TlsSide, UnusableTls
 from snapshot.host.tree_files import TreeFiles
 from snapshot.ids import ChannelId
 from snapshot.program.pickling import loads, prepare
 from snapshot.program.plan import Plan
-from statebackend.ids import Attempt, Generation, Incarnation, Uid
+from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from statebackend.stores.fsspec_store import open_store
 from statebackend.stores.limited_store import LimitedStore
 from statebackend.stores.store import BlobStore
@@ -104,6 +106,7 @@ class Worker:
         self._control: ControlConnection[FromWorker, ToWorker] | None = None
         self._listener: Listener | None = None
         self._heartbeat: Heartbeat | None = None
+        self._loop_watch = LoopWatch(self._loop, get_ident(), self._at_work)
         self._faults = Faults(self._loop, self._lines, self._hush, self._take_early)
         self._incarnation = _NEVER
         self._peers: tuple[Address, ...] = ()
@@ -129,7 +132,9 @@ class Worker:
         try:
             loop.run(lambda: self._control is not None or bool(self._lost))
             if not self._lost:
-                self._heartbeat = Heartbeat(self._driver, self._secret, self._name, _BEAT, self._tls)
+                self._heartbeat = Heartbeat(
+                    self._driver, self._secret, self._name, _BEAT, self._tls, self._loop_watch.look
+                )
             loop.run(lambda: self._done or bool(self._lost))
             self._let_go()
         finally:
@@ -269,6 +274,7 @@ class Worker:
         if self._follower is not None:
             self._follower.close()
         self._incarnation, self._peers = deploy.incarnation, deploy.peers
+        self._loop_watch.after = deploy.options.report_stall_after / 1000
         reached(fail_points.DEPLOYED)
         try:
             plan = loads(deploy.plan)
@@ -325,6 +331,11 @@ class Worker:
             self._tell(failed)
         else:
             self._attempt.give_up(failed)
+
+    def _at_work(self) -> tuple[Incarnation, Partition, Uid | None] | None:
+        """From any thread: whose code runs."""
+        attempt = self._attempt
+        return None if attempt is None else attempt.at_work
 
     def _state_has_news(self) -> None:
         """From any thread."""
