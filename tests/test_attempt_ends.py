@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from recovery.driver.workers import Workers
+from snapshot.frozen_json import Json
 from snapshot.host.attempt import PartitionAttempt, Surroundings
 from snapshot.host.control import OverLongMessage
 from snapshot.host.event_loop import Background, EventLoop
@@ -32,6 +33,7 @@ from snapshot.host.messages import (
 )
 from snapshot.host.options import HostOptions
 from snapshot.host.sink_run import SinkIdentity, SinkRun
+from snapshot.host.source_run import SourceRun
 from snapshot.host.states_at_hand import StatesAtHand
 from snapshot.host.tree_files import TreeFiles
 from snapshot.host.worker import Worker
@@ -147,6 +149,24 @@ def test_a_program_without_state_leaves_no_thread_behind_when_it_is_deployed(tmp
     begun = Begun(tmp_path, Splits([], empty=True))
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("opening state")]
     begun.end()
+
+
+@dataclass(frozen=True)
+class HalfThere(Splits):
+    """A source of which one split cannot be opened."""
+
+    def open(self, context: SplitContext) -> Unclosable:
+        if context.split == "two":
+            raise OSError("two cannot be opened")
+        return Unclosable(self, context.split)
+
+
+def test_a_split_that_cannot_be_opened_leaves_no_reader_of_another_one_open() -> None:
+    source = HalfThere([])
+    positions = dict.fromkeys(("one", "two"), Json.of({"at": 3}))
+    with pytest.raises(OSError, match="two cannot be opened"):
+        SourceRun(SOURCE, source, Partition(0), Attempt(1), positions, 10, lambda: None)
+    assert source.closed == ["one"]
 
 
 class Unheard:
