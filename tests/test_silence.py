@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -13,7 +14,10 @@ from snapshot.coordinator_options import ContradictingOptions
 from snapshot.frames import Data, Frame
 from snapshot.host.channels import ReceivingChannel, SendingChannel
 from snapshot.host.event_loop import EventLoop
+from snapshot.host.heartbeat import Beats, Heartbeat
+from snapshot.host.listener import Listener
 from snapshot.host.options import HostOptions
+from snapshot.host.purposes import Purpose
 from snapshot.ids import ChannelId
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from tests.silence import deafen
@@ -107,3 +111,31 @@ def test_neither_an_idle_channel_nor_one_that_is_full_for_long_breaks(line: Line
 def test_a_time_that_the_kernel_cannot_count_is_refused() -> None:
     with pytest.raises(ContradictingOptions, match="channel_timeout is 999; it must be at least 1000"):
         replace(OPTIONS, channel_timeout=999)
+
+
+def test_a_process_hears_from_its_heart_that_the_driver_does_not_react_any_more() -> None:
+    loop, beats, lost = EventLoop(), list[Beats](), list[str]()
+    with ExitStack() as stack:
+        stack.callback(loop.close)
+
+        def connected(sock: socket.socket, _purpose: Purpose, _peer: str) -> None:
+            beats.append(Beats(loop, sock, lambda: None, lambda: None))
+            stack.callback(beats[-1].close)
+
+        listener = Listener(
+            loop,
+            "127.0.0.1",
+            b"a secret of 16 b",
+            judge=lambda _: "",
+            on_connection=connected,
+            on_refused=lambda *_: None,
+        )
+        stack.callback(listener.close)
+        heart = Heartbeat(listener.address, b"a secret of 16 b", "w", 0.05, on_lost=lost.append, patience=1.0)
+        stack.callback(heart.stop)
+        assert loop.run(lambda: bool(beats), LIMIT)
+        assert not loop.run(lambda: bool(lost), 1.5), "as long as its machine reacts, it may do nothing"
+        deafen(beats[0]._sock)
+        listener.close()
+        assert loop.run(lambda: bool(lost), LIMIT)
+    assert "no connection to 127.0.0.1" in lost[0]

@@ -22,6 +22,8 @@ from snapshot.host.purposes import Purpose
 from snapshot.host.tls import TlsSide
 
 _PAUSE: Final = 0.05
+_ONE_TRY: Final = 2.0
+"""Seconds for a host to answer at all."""
 _NOT_THERE_YET = frozenset(
     (errno.ECONNREFUSED, errno.ECONNRESET, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 )
@@ -92,12 +94,15 @@ class Connecting:
         if code in (0, errno.EINPROGRESS):
             self._watch = self._loop.watch(self._sock, lambda: None, self._reached)
             self._watch.writing(True)
+            # The kernel itself asks again after 1, 3 and 7 seconds, and so on: too late where a network has healed.
+            self._next = self._loop.call_at(time.monotonic() + _ONE_TRY, lambda: self._again("it does not answer"))
         else:
             self._missed(code)
 
     def _reached(self) -> None:
         if self._sock is None or self._watch is None:
             return
+        self._next.cancel()
         code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             self._missed(code)

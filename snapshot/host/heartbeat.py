@@ -9,15 +9,18 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from snapshot.host.connector import Connecting
 from snapshot.host.event_loop import EventLoop, Watch
+from snapshot.host.liveness import break_if_silent
 from snapshot.host.messages import Address, Stalled
 from snapshot.host.purposes import HeartbeatOf
 from snapshot.host.stalls import Words, word_of
 from snapshot.host.tls import TlsSide
 
 _BEAT = b"."
+_PATIENCE: Final = 5.0
 
 
 class Heartbeat:
@@ -31,9 +34,16 @@ class Heartbeat:
         seconds: float,
         tls: TlsSide | None = None,
         watch: Callable[[], Stalled | None] = lambda: None,
+        on_lost: Callable[[str], object] = lambda _: None,
+        patience: float = _PATIENCE,
     ) -> None:
-        """`watch` is asked with each beat, in the thread of the heart."""
+        """`watch` is asked with each beat, and `on_lost` told when the driver has not been there for so many seconds
+        after a connection broke, or its machine did not react for as long; both in the thread of the heart.
+        """
         self._watch = watch
+        self._on_lost = on_lost
+        self._patience = patience
+        self._without_since: float | None = None
         self._address = address
         self._secret = secret
         self._tls = tls
@@ -86,7 +96,7 @@ class Heartbeat:
                 pass  # those that were sent have not been read yet, and say as much
             except OSError:
                 self._sock.close()
-                self._sock = None
+                self._sock, self._without_since = None, self._loop.now()
         if self._sock is None and self._connecting is None:
             self._connecting = Connecting(
                 self._loop,
@@ -94,16 +104,20 @@ class Heartbeat:
                 self._secret,
                 self._purpose,
                 self._connected,
-                lambda _: self._failed(),
+                self._failed,
                 seconds=max(1.0, self._seconds),
                 tls=self._tls,
             )
 
     def _connected(self, sock: socket.socket) -> None:
-        self._connecting, self._sock = None, sock
+        self._connecting, self._sock, self._without_since = None, sock, None
+        break_if_silent(sock, int(self._patience * 1000))
 
-    def _failed(self) -> None:
+    def _failed(self, reason: str) -> None:
         self._connecting = None
+        if self._without_since is not None and self._loop.now() - self._without_since >= self._patience:
+            self._without_since = None
+            self._on_lost(reason)
 
 
 class Beats:

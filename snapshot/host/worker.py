@@ -133,7 +133,7 @@ class Worker:
             loop.run(lambda: self._control is not None or bool(self._lost))
             if not self._lost:
                 self._heartbeat = Heartbeat(
-                    self._driver, self._secret, self._name, _BEAT, self._tls, self._loop_watch.look
+                    self._driver, self._secret, self._name, _BEAT, self._tls, self._loop_watch.look, self._lose_beats
                 )
             loop.run(lambda: self._done or bool(self._lost))
             self._let_go()
@@ -183,6 +183,10 @@ class Worker:
         )
         self._control = ControlConnection(self._loop, sock, self._told, self._lose)
         self._tell(Hello(self._name, self._listener.address, getpid(), self._slot, self._launch))
+
+    def _lose_beats(self, reason: str) -> None:
+        """From the heart's thread: the driver has long taken us for lost, so whoever comes next is of more use."""
+        self._loop.wake(lambda: self._lose(reason))
 
     def _lose(self, reason: str) -> None:
         self._lost = f"the driver at {self._driver}: {reason}"
