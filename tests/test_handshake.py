@@ -26,6 +26,7 @@ from snapshot.host.handshake import (
 from snapshot.host.purposes import (
     MAX_PURPOSE,
     ChannelOf,
+    CommandOf,
     ControlOf,
     HeartbeatOf,
     Purpose,
@@ -45,7 +46,10 @@ numbers = st.integers(0, 2**32 - 1)
 channels = st.builds(ChannelId, names.map(Uid), names.map(Uid), numbers.map(Partition), numbers.map(Partition), numbers)
 incarnations = st.builds(Incarnation, numbers.map(Generation), numbers.map(Attempt))
 purposes: st.SearchStrategy[Purpose] = (
-    st.builds(ControlOf, names) | st.builds(HeartbeatOf, names) | st.builds(ChannelOf, channels, incarnations)
+    st.builds(ControlOf, names)
+    | st.builds(HeartbeatOf, names)
+    | st.builds(CommandOf, names)
+    | st.builds(ChannelOf, channels, incarnations)
 )
 secrets = st.binary(min_size=16, max_size=40)
 nonces = st.binary(min_size=NONCE_SIZE, max_size=NONCE_SIZE)
