@@ -17,7 +17,9 @@ import recovery
 from recovery.driver import events as log
 from recovery.driver.events import AnyEvent
 from tests.jobs.catalogue import JOBS
-from tests.jobs.job import Scale
+from tests.jobs.driver import Settings
+from tests.jobs.job import Scale, sink_of
+from tests.jobs.running_job import RunningJob
 from tests.jobs.trouble import TroubledFiles, install
 
 PATIENCE = 120.0
@@ -192,6 +194,39 @@ def test_a_process_that_hangs_is_replaced_and_what_it_says_when_it_wakes_up_is_r
     assert "taken for lost" in refused.reason
     assert job.run.status().restarts == 1, "it changed nothing when it woke up"
     job.finish()
+
+
+def test_a_driver_that_hangs_is_followed_by_another_and_fenced_when_it_wakes_up(tmp_path: Path) -> None:
+    settings = Settings(folder=str(tmp_path), job="running", rows=ROWS, rate=RATE)
+    with RunningJob(settings) as job:
+        job.start()
+        job.wait_for_kind("EpochCommitted")
+        assert job._process is not None
+        hung = job._process.pid
+        os.kill(hung, signal.SIGSTOP)
+        try:
+            run = recovery.run(
+                JOBS["running"].program(
+                    Scale(ROWS, RATE, str(settings.gate)), sink_of(settings.sink, str(settings.output))
+                ),
+                checkpoints=tmp_path / "tree",
+                local=tmp_path / "local of the second",
+                every="200ms",
+                launcher=recovery.LocalProcesses(),
+                progress=False,
+            )
+            committed = threading.Event()
+            run._driver.events.listen(lambda event: committed.set() if isinstance(event, log.EpochCommitted) else None)
+            assert committed.wait(PATIENCE)
+        finally:
+            os.kill(hung, signal.SIGCONT)
+        gave_up = job.wait_for_kind("GaveUp")
+        assert "generation 2 has claimed the job" in str(gave_up["reason"])
+        assert job.await_end() != 0
+        settings.gate.touch()
+        assert run.wait(PATIENCE) is not None
+        assert run.status().restarts == 0
+        assert job.compare().exact
 
 
 def test_connections_that_carry_nothing_while_all_processes_live_are_noticed(start: Callable[..., Job]) -> None:
