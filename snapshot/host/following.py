@@ -204,7 +204,7 @@ class Follower:
         except BaseException:
             if state is not None:
                 state.close()
-            state = None
+            state = self._has = None
             raise
         finally:
             with self._changed:
