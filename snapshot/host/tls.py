@@ -23,9 +23,8 @@ from snapshot.host.event_loop import KeepingSocket
 from snapshot.host.handshake import HandshakeRefused
 from snapshot.wire import Buffer
 
-_READ: Final = 256 << 10
 _AT_ONCE: Final = 64 << 10
-"""So much is encrypted before the kernel is asked whether it takes it."""
+"""So much is encrypted before the kernel is asked whether it takes it, or read before it is decrypted: four records."""
 _FIRST_RECORDS: Final = (20, 21, 22)
 """How a conversation in TLS can begin."""
 _FAREWELL: Final = bytes.fromhex("15030100020246")
@@ -116,6 +115,7 @@ class TlsSocket(KeepingSocket):
         self._stands = False
         self._begun = False
         self._early = bytearray()
+        self._scratch = memoryview(bytearray(_AT_ONCE))
         self._rest = memoryview(b"")  # encrypted, and not taken by the kernel
         self._refused: TlsRefused | None = None
         self._unsendable: OSError | None = None
@@ -208,7 +208,7 @@ class TlsSocket(KeepingSocket):
     def _take_in(self) -> bool:
         """From the kernel into the TLS layer; False at the end. What would be waited for is a `BlockingIOError`."""
         try:
-            data = super().recv(_READ)
+            size = super().recv_into(self._scratch)
         except BlockingIOError:
             if self._unsendable is not None:
                 raise self._unsendable from None
@@ -216,16 +216,17 @@ class TlsSocket(KeepingSocket):
         except ConnectionError as error:
             self._hung_up(_ERRNO.sub("", str(error)))
             raise
-        if not data:
+        if not size:
             self._hung_up("it closed the connection")
             return False
         if not self._begun:
             self._begun = True
-            if data[0] not in _FIRST_RECORDS:
+            if self._scratch[0] not in _FIRST_RECORDS:
                 self._rest = memoryview(_FAREWELL)
                 self.push()
-                self._refuse(f"it does not speak TLS, as this run does; it began with {data[:16]!r}")
-        self._arriving.write(data)
+                began = bytes(self._scratch[: min(size, 16)])
+                self._refuse(f"it does not speak TLS, as this run does; it began with {began!r}")
+        self._arriving.write(self._scratch[:size])
         return True
 
     def _hung_up(self, how: str) -> None:
@@ -255,7 +256,7 @@ class TlsSocket(KeepingSocket):
 
     def send(self, data: Buffer, _flags: int = 0, /) -> int:  # type: ignore[override]
         """As `socket.send`."""
-        return self._send(iter((memoryview(data).cast("B"),)))
+        return self._send(_gathered((data,)))
 
     def sendmsg(self, buffers: Iterable[Buffer], *_: object) -> int:  # type: ignore[override]
         """As `socket.sendmsg`, of buffers alone."""
@@ -270,16 +271,14 @@ class TlsSocket(KeepingSocket):
             raise BlockingIOError
         sent = 0
         for chunk in chunks:
-            for start in range(0, len(chunk), _AT_ONCE):
-                piece = chunk[start : start + _AT_ONCE]
-                sent += len(piece)
-                if self._stands:
-                    self._encrypt(piece)
-                    self.push()
-                else:
-                    self._early += piece
-                if self._rest:
-                    return sent
+            sent += len(chunk)
+            if self._stands:
+                self._encrypt(chunk)
+                self.push()
+            else:
+                self._early += chunk
+            if self._rest:
+                break
         return sent
 
     def _encrypt(self, data: memoryview) -> None:
@@ -289,18 +288,19 @@ class TlsSocket(KeepingSocket):
 
 
 def _gathered(buffers: Iterable[Buffer]) -> Iterator[memoryview]:
-    """The same bytes in larger pieces: each one that is encrypted costs a header, a tag and a call."""
-    small: list[memoryview] = []
+    """The same bytes in pieces of one size, of whole records, but for the last one; copied only where they meet."""
+    waiting: list[memoryview] = []
     size = 0
     for buffer in buffers:
         view = memoryview(buffer).cast("B")
-        small.append(view)
+        while size + len(view) >= _AT_ONCE:
+            room = _AT_ONCE - size
+            yield view[:room] if not waiting else memoryview(b"".join((*waiting, view[:room])))
+            waiting, size, view = [], 0, view[room:]
+        waiting.append(view)
         size += len(view)
-        if size >= _AT_ONCE:
-            yield view if len(small) == 1 else memoryview(b"".join(small))
-            small, size = [], 0
-    if small:
-        yield memoryview(b"".join(small))
+    if size:
+        yield memoryview(b"".join(waiting))
 
 
 def _context(protocol: int, certificate: str, key: str, authorities: str) -> ssl.SSLContext:

@@ -1,7 +1,8 @@
 """What carries rows between two processes of one machine best: a channel of ours, or Arrow Flight's exchange.
 
-What always holds: both carry the same batches, three columns of eight bytes, to a process that reads each as Arrow and
-answers; the two take turns, run by run. The CPU time is that of both processes. A round trip is a batch there and back.
+What always holds: all carry the same batches, three columns of eight bytes, to a process that reads each as Arrow and
+answers; they take turns, run by run. The CPU time is that of both processes. A round trip is a batch there and back.
+"encrypted" is a channel of ours with TLS, which Flight does not have here.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Protocol
 
 import numpy as np
@@ -24,10 +28,12 @@ from snapshot.host.channels import ReceivingChannel, SendingChannel
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.options import HostOptions
 from snapshot.host.rows_wire import RowsWire
+from snapshot.host.tls import Tls
 from snapshot.ids import ChannelId
 from snapshot.program.rows import Rows
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from tests.bench.figures import RUNS, Figure, figure, progress
+from tests.certificates import Authority
 
 WORKLOAD = "channels"
 HOME = "127.0.0.1"
@@ -69,8 +75,10 @@ def figures(load: Load) -> Iterator[Figure]:
     """All figures of the workload."""
     with contextlib.ExitStack() as stack:
         sockets = stack.enter_context(_sockets())
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        encrypted = stack.enter_context(_sockets(Authority(folder / "authority").issue()))
         exchange = stack.enter_context(_flight())
-        ways: dict[str, Transport] = {"channel": sockets, "flight": exchange}
+        ways: dict[str, Transport] = {"channel": sockets, "encrypted": encrypted, "flight": exchange}
         for size, count in load.batches:
             yield from _throughput(ways, size, count)
         yield from _trips(ways, load.trips)
@@ -173,19 +181,24 @@ class _Sockets:
 
 
 @contextlib.contextmanager
-def _sockets() -> Iterator[_Sockets]:
-    with socket.create_server((HOME, 0)) as listener, _other(_serve_sockets, listener.getsockname()[1]):
+def _sockets(tls: Tls | None = None) -> Iterator[_Sockets]:
+    serve = partial(_serve_sockets, tls)
+    with socket.create_server((HOME, 0)) as listener, _other(serve, listener.getsockname()[1]):
         there, back = listener.accept()[0], listener.accept()[0]
+        if tls is not None:
+            there, back = (tls.load().accept(sock) for sock in (there, back))
         ours = _Sockets(EventLoop(), there, back)
         yield ours
         ours.close()
 
 
-def _serve_sockets(port: int, ready: Connection) -> None:
+def _serve_sockets(tls: Tls | None, port: int, ready: Connection) -> None:
     """The other process: reads data, sends it back if told to, and answers a `_COUNT` with its CPU time."""
     loop, wire = EventLoop(), RowsWire(_SCHEMA, timed=True)
     said: list[Frame] = [_COUNT]
     there, back = socket.create_connection((HOME, port)), socket.create_connection((HOME, port))
+    if tls is not None:
+        there, back = (tls.load().call(sock) for sock in (there, back))
     answers = _sender(loop, back, _BACK)
 
     def arrived(_: ChannelId, frame: Frame) -> None:
