@@ -48,6 +48,8 @@ class _Worker:
     heard_at: float
     hello: Hello | None = None
     turned_away: bool = False
+    woke_up: bool = False
+    """After it was taken for lost."""
     beats: Beats | None = None
 
 
@@ -182,8 +184,9 @@ class Workers:
         worker, late = self._workers.get(name), self._late.get(name)
         if worker is not None:
             worker.heard_at = self._loop.now()
-        elif late is not None and not late.turned_away:
-            self._send_away(late, "it gives signs of life again, and was taken for lost")
+        elif late is not None and not late.woke_up:
+            late.woke_up = True
+            self._refusals.add(name, "signs of life: it was taken for lost, and is told to leave")
 
     def _stalled(self, name: str, stalled: Stalled) -> None:
         if name in self._workers:
@@ -221,6 +224,7 @@ class Workers:
         del self._workers[worker.name]
         if silent:
             self._late[worker.name] = worker
+            worker.control.send(Leave("it was taken for lost, and another has its place"))
         else:
             self._close(worker)
         if not worker.turned_away:
@@ -229,19 +233,15 @@ class Workers:
     def _refuse(self, worker: _Worker, message: FromWorker) -> None:
         about = getattr(message, "incarnation", None)
         of = "" if about is None else f" of {about}"
-        self._send_away(worker, f"{type(message).__name__}{of}: it was taken for lost, and is not heard any more")
-
-    def _send_away(self, worker: _Worker, reason: str) -> None:
-        """It has woken up."""
-        self._refusals.add(worker.name, reason)
-        if not worker.turned_away:
-            worker.turned_away = True
-            worker.control.send(Leave("it was taken for lost, and another has its place"))
+        self._refusals.add(
+            worker.name, f"{type(message).__name__}{of}: it was taken for lost, and is not heard any more"
+        )
 
     def _forget(self, worker: _Worker) -> None:
         if self._late.get(worker.name) is worker:
             del self._late[worker.name]
             self._close(worker)
+            self._refusals.add(worker.name, "it was taken for lost, and has gone now")
 
     def _close(self, worker: _Worker) -> None:
         worker.control.close()
