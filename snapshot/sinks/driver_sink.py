@@ -26,7 +26,8 @@ from statebackend.stores.store import StoreError
 @dataclass(frozen=True, slots=True)
 class ToDriver:
     """A sink whose rows the driver's program gets. It keeps an epoch's rows in memory: meant for results that a program
-    looks at, not for bulk.
+    looks at, not for bulk. Rows that the program does not take (`Run.batches`, `Run.rows`) wait in the driver's memory
+    until it does, however many they are.
 
     With `at_commit` every row is delivered once, when its epoch is complete. Without, rows are delivered as soon as
     they are made, and those since the last complete epoch again after a rollback.
