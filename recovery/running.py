@@ -23,13 +23,14 @@ from recovery.driver.events import AnyEvent
 from recovery.driver.job import JobSettings
 from recovery.driver.launch import Launcher
 from recovery.driver.local_processes import LocalProcesses
-from recovery.driver.options import RunOptions, check_names, coordinator_options, host_options, seconds
+from recovery.driver.options import RunOptions, check_names, coordinator_options, host_options, seconds, storage_options
 from recovery.driver.progress import ProgressLine
 from recovery.driver.reach import home_of
 from recovery.driver.spark_tasks import SparkTasks
 from recovery.driver.status import RunStatus
 from recovery.passive import Passive
 from snapshot.frames import MarkerMode
+from snapshot.host.storage import use_storage
 from snapshot.program.durations import Duration
 from snapshot.program.pickling import dumps
 from snapshot.program.plan import Plan
@@ -194,12 +195,15 @@ def run(
     check_names(options)
     scheme = scheme or Passive()
     coordinator, host = coordinator_options(every, mode, options), host_options(options)
-    files = options.get("tls")
+    files, storage = options.get("tls"), storage_options(options)
     tls = None if files is None else files.load()
     program.check()
     launcher = launcher or (LocalProcesses() if spark is None else SparkTasks(spark, options.get("driver_host")))
     for warning in launcher.check(parallelism + scheme.standbys):
         print(f"epochcut: {warning}", file=sys.stderr)
+    if storage and tls is None and launcher.host != "127.0.0.1":
+        print("epochcut: storage_options are sent to the processes without encryption; use tls", file=sys.stderr)
+    use_storage(storage)
     uri = str(checkpoints)
     store = LimitedStore(open_store(uri), host.store_timeout / 1000)
     birth = birth_of(store, job, options.get("max_parallelism"))
@@ -238,6 +242,7 @@ def run(
             seconds(options, "stop_timeout", 10.0),
             local.absolute(),
             tls,
+            storage,
         ),
         Path(options["trace"]) if "trace" in options else None,
     )

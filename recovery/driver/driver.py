@@ -10,10 +10,10 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import getpid
 from pathlib import Path
 from secrets import token_bytes
@@ -36,7 +36,7 @@ from recovery.driver.progress import ProgressLine
 from recovery.driver.status import StatusBoard
 from recovery.driver.workers import Workers
 from snapshot.host.event_loop import Background, EventLoop
-from snapshot.host.messages import Figures, Followed, FromWorker, Hello, Injected
+from snapshot.host.messages import Figures, Followed, FromWorker, Hello, Injected, UseStorage
 from snapshot.host.tls import TlsSide
 from snapshot.trace import TraceWriter
 from statebackend.ids import Epoch
@@ -61,6 +61,8 @@ class DriverOptions:
     """Where to leave how the driver is reached from other processes of its host; see `reach`."""
     tls: TlsSide | None = None
     """What all connections are encrypted with."""
+    storage_options: Mapping[str, Mapping[str, object]] = field(default_factory=dict, repr=False)
+    """What processes are told when they appear; see `UseStorage`."""
 
 
 class Driver:
@@ -85,6 +87,7 @@ class Driver:
         self._trace_file: LineFile | None = None
         self._loop = EventLoop()
         self._generation: GenerationRun | None = None
+        self._workers: Workers | None = None
         self._commands = Commands(self._loop, self.command)
         self._injection: Injection | None = None
         self._reach: reach.Reach | None = None
@@ -189,6 +192,8 @@ class Driver:
         """See `workers.WorkerEvents`."""
         if not self._launcher.appeared(hello.launch, hello.worker):
             return False
+        if self._options.storage_options and self._workers is not None:
+            self._workers.send(hello.worker, UseStorage(self._options.storage_options))
         self._the_generation.appeared(hello)
         return True
 
@@ -244,6 +249,7 @@ class Driver:
             secret = token_bytes(32)
             lost_after, tls = self._settings.lost_after / 1000, self._options.tls
             workers = Workers(loop, self._launcher.host, secret, lost_after, self, self._options.ports, tls)
+            self._workers = workers
             means = Means(loop, self._store, in_order, aside, workers, self.deliveries, self, self._open_trace())
             self._injection = Injection(workers, self.status.show, self.event, self._when_answered)
             self._generation = GenerationRun(self._settings, means)

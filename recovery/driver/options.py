@@ -9,9 +9,10 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from pickle import dumps
 from typing import Final, TypedDict, cast
 
-from snapshot.coordinator_options import CoordinatorOptions
+from snapshot.coordinator_options import ContradictingOptions, CoordinatorOptions
 from snapshot.frames import MarkerMode
 from snapshot.host.options import HostOptions
 from snapshot.host.tls import Tls as Tls
@@ -76,6 +77,13 @@ class RunOptions(TypedDict, total=False):
 
     # --- the store
 
+    storage_options: Mapping[str, Mapping[str, object]]
+    """Options of fsspec's file systems by protocol, such as {"s3": {"key": ..., "secret": ...}}, for the job's tree and
+    its sources ({}). Better give none: on every host what is usual there is found anyway, such as a role of the
+    machine, AWS_* in the environment (`spark.executorEnv.AWS_*`), fsspec's own files and FSSPEC_*, and for HDFS the
+    ticket of Kerberos. These here become fsspec's defaults in the job's processes, and in this one. They are told to
+    each process over its connection with the driver, so use `tls` on a network that is not yours alone, and are
+    written nowhere: not to the tree, nor to events or logs. Whoever starts the job again has to give them again."""
     store_patience: Duration
     """So long the driver asks a store again that does not do what it is asked, before it gives up the job (5m)."""
     store_timeout: Duration
@@ -150,6 +158,20 @@ def coordinator_options(every: Duration, mode: MarkerMode | str, options: RunOpt
     """When epochs are taken."""
     given = _given(options, _COORDINATOR)
     return CoordinatorOptions(**{**given, "interval": milliseconds(every), "mode": MarkerMode(mode)})  # type: ignore[arg-type]
+
+
+def storage_options(options: RunOptions) -> Mapping[str, Mapping[str, object]]:
+    """Options of file systems, by protocol. No message has any of them in it."""
+    given = options.get("storage_options", {})
+    for protocol, of_protocol in given.items():
+        if not isinstance(of_protocol, Mapping):
+            raise ContradictingOptions(f"storage_options go by protocol, as in {{'s3': {{{protocol!r}: ...}}}}")
+    try:
+        dumps(given)
+    except Exception:
+        reason = "storage_options cannot be sent to the job's processes: they must be plain values, such as texts"
+        raise ContradictingOptions(reason) from None
+    return given
 
 
 def host_options(options: RunOptions) -> HostOptions:

@@ -381,6 +381,13 @@ class Leave:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class UseStorage:
+    """Reach storage with these options, by protocol; the first that is said, if there are any. They may be secret."""
+
+    options: Mapping[str, Mapping[str, object]] = field(repr=False)
+
+
 # --- to a process that stands by -------------------------------------------------------------------------------------
 
 
@@ -473,4 +480,16 @@ class Inject:
     fault: Fault
 
 
-ToWorker = Deploy | TriggerEpoch | EpochIsOver | AssignSplits | Drain | StandDown | StandBy | Follow | Leave | Inject
+ToWorker = (
+    Deploy
+    | TriggerEpoch
+    | EpochIsOver
+    | AssignSplits
+    | Drain
+    | StandDown
+    | Leave
+    | UseStorage
+    | StandBy
+    | Follow
+    | Inject
+)
