@@ -301,9 +301,9 @@ class GenerationRun:
             case Refusal(peer, reason):
                 self._note(log.PeerRefused(at=time.time(), worker=worker, peer=peer, reason=reason))
             case Followed():
+                self._means.observer.followed(worker, message)
                 if self._standbys is not None:
                     self._standbys.followed(worker, message)
-                self._means.observer.followed(worker, message)
             case Stalled():
                 self._stalled(message)
             case Delivery():

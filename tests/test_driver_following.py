@@ -1,0 +1,112 @@
+"""What a driver tells processes that stand by, one epoch at a time, and what it makes of their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import recovery
+from recovery import Passive
+from recovery.driver.events import Trouble
+from snapshot.host.messages import Follow, Followed, StandBy
+from snapshot.host.options import Following
+from statebackend.ids import Uid
+from tests.scripted_workers import PATIENCE, ScriptedCluster, ScriptedWorker
+from tests.test_driver_runs import start
+
+COUNT = Uid("count")
+
+
+@pytest.fixture
+def cluster() -> Iterator[ScriptedCluster]:
+    cluster = ScriptedCluster()
+    yield cluster
+    cluster.stop(0)
+
+
+def followed(cluster: ScriptedCluster, count: int = 1) -> list[Follow]:
+    return cluster.await_heard(Follow, count)
+
+
+def standby(cluster: ScriptedCluster) -> ScriptedWorker:
+    """Who was told to stand by last and is there."""
+    return cluster.wait_for(
+        lambda: next(
+            (
+                worker
+                for worker in reversed(cluster.workers)
+                if worker.there and any(isinstance(message, StandBy) for message in worker.received)
+            ),
+            None,
+        )
+    )
+
+
+def answer(cluster: ScriptedCluster, follow: Follow, problem: str = "") -> None:
+    standby(cluster).say(Followed(follow.epoch, None if problem else follow.epoch, problem))
+
+
+def start_with_standby(folder: Path, cluster: ScriptedCluster, following: str = "files") -> recovery.Run:
+    return start(folder, cluster, scheme=Passive(standbys=1, following=following))
+
+
+def test_a_free_process_is_told_of_the_newest_epoch_once_it_has_answered_and_of_no_other_before(
+    tmp_path: Path, cluster: ScriptedCluster
+) -> None:
+    run = start_with_standby(tmp_path, cluster)
+    (first,) = followed(cluster)
+    assert [states for uid, states in first.states.items() if uid == COUNT]
+    assert all(len(states) == 2 for states in first.states.values())
+    (told,) = cluster.heard(StandBy)
+    assert told.how is Following.FILES
+    assert told.parallelism == 2
+    while (complete := run.status().complete) is None or complete.number < first.epoch.number + 5:
+        run._driver.over.wait(0.01)
+    assert followed(cluster) == [first]
+    answer(cluster, first)
+    second = followed(cluster, 2)[1]
+    assert second.epoch.number >= first.epoch.number + 5
+    assert next(iter(run.status().standbys.values())).has == first.epoch
+    run.cancel()
+
+
+def test_what_hinders_a_standby_is_trouble_once_and_the_next_epoch_is_tried(
+    tmp_path: Path, cluster: ScriptedCluster
+) -> None:
+    run = start_with_standby(tmp_path, cluster)
+    for count in (1, 2, 3):
+        answer(cluster, followed(cluster, count)[-1], "the disk is full")
+    answer(cluster, followed(cluster, 4)[-1])
+    answer(cluster, followed(cluster, 5)[-1], "the disk is full again")
+    followed(cluster, 6)
+    troubles = [event.reason for event in run.events if isinstance(event, Trouble) and "stands by" in event.what]
+    assert troubles == ["CannotFollow: the disk is full", "CannotFollow: the disk is full again"]
+    assert run.status().restarts == 0
+    run.cancel()
+
+
+def test_the_process_that_comes_after_one_has_taken_over_is_told_to_stand_by(
+    tmp_path: Path, cluster: ScriptedCluster
+) -> None:
+    run = start_with_standby(tmp_path, cluster)
+    answer(cluster, followed(cluster)[-1])
+    first = standby(cluster)
+    cluster.worker_of(1).die()
+    assert cluster.wait_for(lambda: first.deploy).partition == 1
+    cluster.await_heard(StandBy, 2)
+    second = standby(cluster)
+    assert second is not first
+    while first.name in run.status().standbys:
+        run._driver.over.wait(0.01)
+    run.cancel()
+
+
+def test_a_process_that_is_to_be_warm_alone_is_told_nothing(tmp_path: Path, cluster: ScriptedCluster) -> None:
+    run = start_with_standby(tmp_path, cluster, "warm")
+    run.savepoint(PATIENCE)
+    run.savepoint(PATIENCE)
+    assert cluster.heard(StandBy) == []
+    assert cluster.heard(Follow) == []
+    run.cancel()
