@@ -156,8 +156,6 @@ class Contents:
             given_up.append(state.rewind([frozen.values[place] for frozen in since]))
         for timers in self._timers:
             timers.forget()
-        for later in [known for known in self._times if known > epoch_number]:
-            del self._times[later]
         self._context.begin()
         return GivenUp(given_up)
 
