@@ -15,18 +15,18 @@ from snapshot.frames import MarkerMode
 from snapshot.host.crash_points import VARIABLE
 from snapshot.host.failures import is_of_state
 from snapshot.host.messages import Failed, FailureKind, FirstOutput, Restored
-from snapshot.host.options import HostOptions
 from snapshot.program.program import Program
 from snapshot.program.row_class import Row
 from snapshot.program.schemas import schema_of
 from statebackend import Value
 from statebackend import fail_points as of_state
 from statebackend.fail_points import at
-from tests.driven_worker import DrivenWorker
+from tests.driven_worker import PATIENCE, DrivenWorker
 from tests.jobs.catalogue import JOBS
 from tests.jobs.driver import Settings
 from tests.jobs.job import OUT, Scale
 from tests.jobs.running_job import Event, RunningJob
+from tests.jobs.steady import Steady
 
 ROWS = 12_000
 RATE = 4_000.0
@@ -140,8 +140,9 @@ class Fails(KeyedProcess):
         ctx.emit((ctx.key, self.total.get()))
 
 
-def failing(trap: Path, *, in_state: bool) -> Program:
-    rows = Collection([(n % 7, n) for n in range(100)], NUMBERS)
+def failing(trap: Path, gate: Path, *, in_state: bool) -> Program:
+    """Before the gate opens there are 30 rows."""
+    rows = Steady(Collection([(n % 7, n) for n in range(100)], NUMBERS), 1e9, 30, str(gate))
     keyed = Stream.read(rows, uid="rows").key_by("k")
     return keyed.process(Fails(str(trap), in_state), uid="sums", schema={"k": int, "total": int}).write(
         ToDriver(), uid=OUT
@@ -161,14 +162,15 @@ def sums() -> list[tuple[int, int]]:
 def test_state_outlives_what_a_function_of_the_user_raises_but_no_error_of_its_own(
     tmp_path: Path, in_state: bool
 ) -> None:
-    trap = tmp_path / "trap"
-    with DrivenWorker(tmp_path, failing(trap, in_state=in_state), HostOptions(batch_rows=1)) as worker:
+    trap, gate = tmp_path / "trap", tmp_path / "gate"
+    with DrivenWorker(tmp_path, failing(trap, gate, in_state=in_state)) as worker:
         worker.deploy()
+        worker.restored()
         worker.complete(worker.cut())
         worker.deploy()
         assert worker.restored().in_place
         trap.touch()
-        worker.deploy()
+        gate.touch()
         failed = worker.until(Failed)
         worker.deploy()
         restored = worker.restored()
@@ -284,6 +286,11 @@ def test_a_process_that_loses_its_role_while_it_opens_state_keeps_nothing(tmp_pa
             worker.until(FirstOutput)
             if leave:
                 worker.leave()
+                release.set()
+                for thread in threading.enumerate():
+                    if thread.name.startswith("opening state"):
+                        thread.join(PATIENCE)
+                        assert not thread.is_alive()
                 return
             worker.stand_down()
             worker.deploy()

@@ -213,6 +213,7 @@ class PartitionAttempt:
             Restored(self._deploy.incarnation, self._deploy.partition, downloaded_ms, opened_ms, in_place=in_place)
         )
         reached(fail_points.RESTORED_TOLD)
+        self._around.at_hand.discard_all()  # what this attempt has no use for
 
     # --- what the driver says -----------------------------------------------------------------------------------------
 

@@ -28,8 +28,6 @@ that does not answer would hold up all."""
 class Opening:
     """Begins when the one `before` it, which must be closed, has come to its end. `wake` is for the states: called in
     any thread when one has news.
-
-    When all are there, what is still at hand has no use in this attempt, and is closed.
     """
 
     def __init__(
@@ -50,6 +48,7 @@ class Opening:
         self._on_failed = on_failed
         self._over = False
         self._began = False
+        self._left = False
         self._overtaken = False  # the next one has begun, and waits for nothing of this one
         self._next: Callable[[], None] | None = None
         keyed = {stage.uid: stage.head.operator for stage in plan.stages if isinstance(stage.head, KeyedHead)}
@@ -76,7 +75,7 @@ class Opening:
         # Threads of its own: what an earlier attempt still does in the background may take long.
         self._background = Background(self._loop, min(len(self._work), _AT_ONCE), "opening state")
         for uid, work in self._work.items():
-            self._background.submit(work, partial(self._came, uid))
+            self._background.submit(partial(self._open, work), partial(self._came, uid))
 
     @property
     def done(self) -> bool:
@@ -91,13 +90,24 @@ class Opening:
         """Nor does the next attempt."""
         self._over = self._overtaken = True
 
+    def leave(self) -> None:
+        """The process has nothing more to do: nobody is told anything, and what is still opened is closed as it comes."""
+        self._over = self._left = True
+        if self._began:
+            self._background.close()
+
+    def _open(self, work: Callable[[], OpenedState]) -> OpenedState:
+        """In a thread."""
+        opened = work()
+        if self._left:
+            opened.state.close(leave_uploads=True)
+        return opened
+
     def _came(self, uid: Uid, outcome: OpenedState | BaseException) -> None:
         self._outstanding -= 1
         if isinstance(outcome, BaseException):
             self._fail(uid, outcome)
         elif not self._over:
-            if not self._outstanding:
-                self._at_hand.discard_all()
             self._on_opened(uid, outcome)
         elif self._overtaken:
             self._at_hand.discard([outcome.state])
