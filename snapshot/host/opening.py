@@ -91,7 +91,7 @@ class Opening:
         self._over = self._overtaken = True
 
     def leave(self) -> None:
-        """The process has nothing more to do: nobody is told anything, and what is still opened is closed as it comes."""
+        """The process ends its part: nobody is told anything, and what is still being opened is closed as it comes."""
         self._over = self._left = True
         if self._began:
             self._background.close()
