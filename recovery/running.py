@@ -38,8 +38,7 @@ from snapshot.program.problems import Problem, ProgramError
 from snapshot.program.program import Program
 from statebackend.ids import Epoch, Uid
 from statebackend.keygroups import check_parallelism
-from statebackend.stores.fsspec_store import open_store
-from statebackend.stores.limited_store import LimitedStore
+from statebackend.stores.limited_store import open_limited
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -205,7 +204,7 @@ def run(
         print("epochcut: storage_options are sent to the processes without encryption; use tls", file=sys.stderr)
     use_storage(storage)
     uri = str(checkpoints)
-    store = LimitedStore(open_store(uri), host.store_timeout / 1000)
+    store = open_limited(uri, host.store_timeout / 1000)
     birth = birth_of(store, job, options.get("max_parallelism"))
     check_parallelism(parallelism, birth.max_parallelism)
     plan = program.plan(birth.max_parallelism)

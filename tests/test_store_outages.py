@@ -11,7 +11,7 @@ import pytest
 
 from statebackend.stores import limited_store
 from statebackend.stores.fsspec_store import open_store
-from statebackend.stores.limited_store import LimitedStore
+from statebackend.stores.limited_store import LimitedStore, open_limited
 from statebackend.stores.local_store import LocalStore
 from statebackend.stores.patience import PAUSES, Patience
 from statebackend.stores.store import BlobStore, Creation, StoreError, StoreUnavailable, UnknownOutcome
@@ -69,6 +69,12 @@ def test_a_call_that_hangs_is_given_up(hanging: Hanging) -> None:
         LimitedStore(hanging, 0.05).read("a")
 
 
+def test_a_store_that_hangs_while_it_is_opened_is_given_up(hanging: Hanging, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limited_store, "open_store", lambda uri: hanging.read(uri))
+    with pytest.raises(StoreUnavailable, match=r"could not open here: there was no answer in 0.05 s"):
+        open_limited("here", 0.05)
+
+
 @pytest.mark.parametrize("behind", [False, True])
 def test_a_create_that_hangs_is_of_unknown_outcome_and_may_be_done_late(hanging: Hanging, behind: bool) -> None:
     hanging.behind = behind
@@ -86,19 +92,11 @@ def test_a_download_that_comes_late_leaves_nothing(
     hanging: Hanging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     back = threading.Event()
-    unlink = Path.unlink
-
-    def unlink_and_say_so(path: Path, missing_ok: bool = False) -> None:
-        unlink(path, missing_ok)
-        back.set()
-
-    monkeypatch.setattr(Path, "unlink", unlink_and_say_so)
+    monkeypatch.setattr(limited_store._CALLERS, "came_back", back.set)
     hanging.store.write("a", b"content")
     with pytest.raises(StoreUnavailable, match="could not download a"):
         LimitedStore(hanging, 0.05).download("a", tmp_path / "here")
-    back.clear()
     hanging.gate.set()
-    assert hanging.came_back.acquire(timeout=PATIENCE)
     assert back.wait(PATIENCE)
     assert [file.name for file in tmp_path.iterdir()] == ["store"]
 

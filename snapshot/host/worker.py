@@ -69,8 +69,7 @@ from snapshot.ids import ChannelId
 from snapshot.program.pickling import loads, prepare
 from snapshot.program.plan import Plan
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
-from statebackend.stores.fsspec_store import open_store
-from statebackend.stores.limited_store import LimitedStore
+from statebackend.stores.limited_store import open_limited
 from statebackend.stores.store import BlobStore
 
 _NEVER: Final = Incarnation(Generation(0), Attempt(0))
@@ -320,7 +319,7 @@ class Worker:
     def _store_at(self, uri: str, seconds: float) -> BlobStore:
         """It is the same for the whole job, and its connections are kept."""
         if self._store is None or self._store[0] != uri:
-            self._store = uri, LimitedStore(open_store(uri), seconds)
+            self._store = uri, open_limited(uri, seconds)
         return self._store[1]
 
     def _state_opened(self, uid: Uid, opened: OpenedState) -> None:

@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from secrets import token_hex
 from typing import Final, Generic, TypeVar
 
+from statebackend.stores.fsspec_store import open_store
 from statebackend.stores.store import BlobInfo, BlobStore, Creation, StoreError, StoreUnavailable, UnknownOutcome
 
 _SLOWEST: Final = 1 << 20
@@ -24,6 +25,11 @@ _MOST_HANGING: Final = 64
 _UNFINISHED: Final = ".unfinished-"
 
 _Answer = TypeVar("_Answer")
+
+
+def open_limited(uri: str, seconds: float) -> BlobStore:
+    """The store that a URI names (see `open_store`): no call of it waits longer than that, nor does opening it."""
+    return LimitedStore(_limited(f"open {uri}", lambda: open_store(uri), seconds), seconds)
 
 
 class LimitedStore:
@@ -103,20 +109,32 @@ class LimitedStore:
         progress: Callable[[], int] = lambda: 0,
         if_late: Callable[[], object] = lambda: None,
     ) -> _Answer:
-        if _CALLERS.hanging >= _MOST_HANGING:
-            raise StoreUnavailable(
-                f"could not {action} in {self}: {_MOST_HANGING} calls that were made before hang still; it is not asked"
-            )
         limit = self._seconds + size / _SLOWEST
-        made = _Call(call, if_late, _CALLERS)
-        _CALLERS.make(made)
-        known = 0
-        while not made.done.wait(limit):
-            came = progress()
-            if came == known and made.give_up():
-                raise lost(f"could not {action} in {self}: there was no answer in {limit:g} s; it may be done yet")
-            known = came
-        return made.answer()
+        return _limited(f"{action} in {self}", call, limit, lost=lost, progress=progress, if_late=if_late)
+
+
+def _limited(
+    action: str,
+    call: Callable[[], _Answer],
+    limit: float,
+    *,
+    lost: type[StoreError] = StoreUnavailable,
+    progress: Callable[[], int] = lambda: 0,
+    if_late: Callable[[], object] = lambda: None,
+) -> _Answer:
+    if _CALLERS.hanging >= _MOST_HANGING:
+        raise StoreUnavailable(
+            f"could not {action}: {_MOST_HANGING} calls that were made before hang still; it is not asked"
+        )
+    made = _Call(call, if_late, _CALLERS)
+    _CALLERS.make(made)
+    known = 0
+    while not made.done.wait(limit):
+        came = progress()
+        if came == known and made.give_up():
+            raise lost(f"could not {action}: there was no answer in {limit:g} s; it may be done yet")
+        known = came
+    return made.answer()
 
 
 class _Call(Generic[_Answer]):
@@ -141,8 +159,8 @@ class _Call(Generic[_Answer]):
         with self._lock:
             self.done.set()
         if self._given_up:
-            self._callers.came_back()
             self._if_late()
+            self._callers.came_back()
 
     def give_up(self) -> bool:
         """Nobody waits any more; False if it is done."""

@@ -2,7 +2,8 @@
 
 What always holds: without the file everything works; what fails was either not done, or was done and not said.
 
-The file has one word in it: `fail`, `hang` or `slow`; or `deaf`, for channels on which nothing arrives any more.
+The file says `fail`, `hang` or `slow`; `fail create`, for entries of the journal alone, none of which is made; or
+`deaf`, for channels on which nothing arrives any more.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ def _troubled(call: Callable[..., Any], name: str, switch: Path, counts: threadi
             trouble = switch.read_text()
         except FileNotFoundError:
             trouble = ""
-        if trouble == "fail":
-            return fail(self, *given)
+        if trouble in ("fail", f"fail {name}"):
+            return fail(trouble, self, *given)
         if trouble == "deaf" and not _deaf:
             _deaf.append(deafen_channels())
         while trouble == "hang" and switch.exists():
@@ -80,13 +81,13 @@ def _troubled(call: Callable[..., Any], name: str, switch: Path, counts: threadi
 
     fails = [0]
 
-    def fail(self: object, *given: Any) -> Any:
+    def fail(trouble: str, self: object, *given: Any) -> Any:
         with counts:
             fails[0] += 1
-            done = fails[0] % 2 == 0 and name in ("create", "write", "upload", "stage", "publish")
-        if done:
+            in_doubt = fails[0] % 2 == 0 and name in ("create", "write", "upload", "stage", "publish")
+        if in_doubt and trouble == "fail":
             call(self, *given)
-        if name == "create" and done:
+        if name == "create" and in_doubt:
             raise UnknownOutcome(f"the answer to {name} of {given[0]} was lost, as the test wants")
         if isinstance(self, LocalStore):
             raise StoreUnavailable(f"no {name}, as the test wants")
