@@ -57,12 +57,14 @@ from snapshot.host.messages import (
     StandDown,
     ToWorker,
     TriggerEpoch,
+    UseStorage,
 )
 from snapshot.host.opening import Opening
 from snapshot.host.purposes import ChannelOf, ControlOf, Purpose
 from snapshot.host.refusals import Refusals
 from snapshot.host.stalls import LoopWatch
 from snapshot.host.states_at_hand import StatesAtHand
+from snapshot.host.storage import use_storage
 from snapshot.host.tls import Tls, TlsSide, UnusableTls
 from snapshot.host.tree_files import TreeFiles
 from snapshot.ids import ChannelId
@@ -271,6 +273,8 @@ class Worker:
             case Leave():
                 self._stand_down()
                 self._done = True
+            case UseStorage(options):
+                use_storage(options)
             case Inject():
                 self._faults.inject(message, self._tell)
 
