@@ -39,6 +39,7 @@ def test_each_figure_is_one_line_of_json_and_its_value_the_median_of_its_runs(
         "alignment",
         "channels",
         "operators",
+        "processes",
         "slots",
         "table",
         "state",

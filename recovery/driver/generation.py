@@ -213,7 +213,8 @@ class GenerationRun:
             self._end(
                 JobFailed(
                     f"only {there} of {needed} processes have come in {seconds:g} s; is the driver's address "
-                    f"{self._means.workers.address} reachable from them, and has the cluster enough free task slots?"
+                    f"{self._means.workers.address} reachable from them, is this package installed for their Python, "
+                    "and has the cluster enough free task slots?"
                 )
             )
         elif (since := self._deployment.short_since) is not None and (waited := self._loop.now() - since) >= seconds:
