@@ -250,3 +250,29 @@ def test_loading_stops_when_it_is_told_and_what_is_left_is_loaded_when_it_is_use
         assert len(cast("Table", other.contents.states["table"])) == 0
         assert content(other) == content(pair.writer)
     pair.close()
+
+
+def test_what_a_cut_of_all_there_is_does_not_say_is_gone_from_memory_as_well(tmp_path: Path) -> None:
+    operator = Operator("kept", int, {"table": Aggregates(total=Aggregated(Sum(int), "n"))}, MAX)
+    store, paths = LocalStore(tmp_path / "store"), count()
+
+    def opened(name: str, files: FileSet | None) -> KeyedState:
+        return KeyedState(operator, tmp_path / name, store, lambda: f"shared/{next(paths)}.sst", files)
+
+    def cut(state: KeyedState, number: int, keys: range) -> FileSet:
+        state["table"].update(column(state, keys), {"n": pa.array([number] * len(keys), pa.int64())})
+        epoch = Epoch(Generation(1), number)
+        files = state.snapshot(epoch)
+        state.completed(epoch)
+        return files
+
+    with opened("writer", None) as writer, opened("follower", cut(writer, 1, range(40))) as follower:
+        follower.load()
+        writer["table"].remove(column(writer, range(30, 40)))
+        cut(writer, 2, range(3))
+        files = cut(writer, 3, range(30))
+        assert [file.kind for file in files.files] == [FileKind.BASE]
+        assert follower.catch_up(files, lambda: "shared/mine.sst")
+        follower.load()
+        found = [state["table"].read(column(state, KEYS)) for state in (writer, follower)]
+        assert found[0].equals(found[1])
