@@ -156,7 +156,7 @@ class SparkTasks:
             task = _task(*self._where, launch)
             self._spark.range(0, 1, 1, 1).mapInArrow(task, "slot long").collect()
         except Exception as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            reason = _reason_of(error)
         self._threads.pop(launch.number, None)
         self._keeper.ended(launch, f"ended and is launched again: {reason}")
 
@@ -238,6 +238,14 @@ def _join(threads: Sequence[threading.Thread], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _reason_of(error: Exception) -> str:
+    """What the task raised, if that is it, and else what Spark says first."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    traces = [at for at, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    raised = [line for line in lines[traces[-1] + 1 :] if line[:1].strip()] if traces else []
+    return (raised or lines)[0]
 
 
 def _task(
