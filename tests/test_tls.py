@@ -412,6 +412,21 @@ def test_control_messages_longer_than_any_buffer_arrive_and_are_counted_until_th
     other.close()
 
 
+def test_a_message_counts_as_queued_while_it_waits_inside_tls(scene: Scene, ours: TlsSide) -> None:
+    host, caller = scene.pair(ours)
+    caller.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+    arrived: list[object] = []
+    one: ControlConnection[object, object] = ControlConnection(scene.loop, caller, arrived.append, arrived.append)
+    one.send(bytes(60_000))
+    assert one.queued_bytes > 0
+    other: ControlConnection[object, object] = ControlConnection(scene.loop, host, arrived.append, arrived.append)
+    scene.until(lambda: one.queued_bytes == 0)
+    one.close()
+    scene.until(lambda: bool(arrived))
+    assert arrived == [bytes(60_000)]
+    other.close()
+
+
 def test_a_channel_is_held_up_by_a_slow_receiver_and_its_unaligned_marker_overtakes(
     scene: Scene, ours: TlsSide
 ) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -251,6 +255,67 @@ def test_the_key_is_nowhere_but_in_its_file(tmp_path: Path, tls: Tls) -> None:
         content = file.read_bytes()
         assert not any(piece in content for piece in pieces), file
         assert b"PRIVATE KEY" not in content, file
+
+
+ON_SPARK = """
+import os, sys
+from pyspark.sql import SparkSession
+import recovery
+from recovery.driver.events import Trouble
+from tests.test_running_locally import program
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+spark.sparkContext.setLogLevel("OFF")
+
+def start(name, *files):
+    tls = recovery.Tls(*files)
+    return recovery.run(program(), spark, checkpoints=name, local=name + "-local", tls=tls, progress=False)
+
+run = start("good", "job.pem", "job.key", "authority.pem")
+run.wait()
+print(len(list(run.rows("out"))))
+os.chdir("only-the-driver-is-here")
+run = start("bad", "job.pem", "job.key", "authority.pem")
+troubles = []
+run.listen(lambda event: troubles.append(event.reason) if isinstance(event, Trouble) else None)
+while not troubles:
+    try:
+        run.wait(0.1)
+    except TimeoutError:
+        pass
+run.cancel()
+print(troubles[0])
+spark.stop()
+"""
+
+
+@pytest.mark.timeout(600)
+def test_spark_tasks_find_files_beside_them_and_say_which_are_not_there(tmp_path: Path, tls: Tls) -> None:
+    there, elsewhere = tmp_path / "executors", tmp_path / "executors" / "only-the-driver-is-here"
+    for folder in (there, elsewhere):
+        folder.mkdir()
+        for path, name in zip(tls.paths, ("job.pem", "job.key", "authority.pem"), strict=True):
+            shutil.copy(path, folder / name)
+    (there / "job.key").rename(there / "moved.key")
+    script = ON_SPARK.replace('"job.key"', '"moved.key"', 1)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=there,
+        env={
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYTHONPATH": str(Path(__file__).parent.parent),
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows, trouble = done.stdout.splitlines()[-2:]
+    assert rows == "60"
+    assert f"UnusableTls: the key {there / 'job.key'} cannot be read" in trouble
 
 
 def test_nothing_starts_with_files_that_cannot_be_used(tmp_path: Path, tls: Tls) -> None:
