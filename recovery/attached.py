@@ -38,6 +38,7 @@ from snapshot.host.connector import Connecting
 from snapshot.host.control import ControlConnection
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.purposes import CommandOf
+from snapshot.host.tls import TlsRefused, UnusableTls
 from statebackend.stores.fsspec_store import open_store
 
 _PATIENCE: Final = 10.0
@@ -155,7 +156,10 @@ class Attached:
         purpose = CommandOf(f"{_user()} (process {os.getpid()})")
         if not _is_alive(reach.pid):
             raise JobNotRunning(_gone(self.folder, reach, "there is no such process any more"))
-        tls = None if reach.tls is None else reach.tls.load()
+        try:
+            tls = None if reach.tls is None else reach.tls.load()
+        except UnusableTls as error:
+            raise NotAllowed(f"the connections of job {reach.job} are encrypted, and {error}") from error
         connecting = Connecting(
             self._loop, reach.address, reach.secret, purpose, connected, failed, seconds=self._timeout, tls=tls
         )
@@ -164,6 +168,8 @@ class Attached:
         finally:
             connecting.cancel()
         if self._sock is None:
+            if TlsRefused.__name__ in self._lost:
+                raise NotAllowed(self._lost)
             if "secret" in self._lost:
                 raise NotAllowed(f"{self._lost}: whoever listens there is not the driver that wrote {FILE}")
             raise JobNotRunning(_gone(self.folder, reach, self._lost))

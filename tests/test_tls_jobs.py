@@ -237,7 +237,18 @@ def test_somebody_else_at_the_drivers_port_is_turned_away_by_both_and_the_event_
 def test_the_commands_of_a_job_are_encrypted_too(running: recovery.Run, tmp_path: Path) -> None:
     with closing(recovery.attach(tmp_path / "tree", job_folder=tmp_path / "local")) as attached:
         assert attached.status().job == running.job
-    said = json.loads((tmp_path / "local" / reach.FILE).read_text())
+    file = tmp_path / "local" / reach.FILE
+    said = json.loads(file.read_text())
+    stranger = Authority(tmp_path / "theirs").issue()
+    for key, why in ((str(stranger.key), "do not go together"), ("absent", "cannot be read")):
+        file.write_text(json.dumps({**said, "tls": {**said["tls"], "key": key}}))
+        with pytest.raises(recovery.NotAllowed, match=why):
+            recovery.attach(job_folder=tmp_path / "local")
+    theirs = dict(zip(("certificate", "key", "authorities"), stranger.paths, strict=True))
+    file.write_text(json.dumps({**said, "tls": theirs}))
+    with pytest.raises(recovery.NotAllowed, match="TlsRefused: its certificate is not accepted"):
+        recovery.attach(job_folder=tmp_path / "local")
+    file.write_text(json.dumps(said))
     address = Address(said["address"]["host"], said["address"]["port"])
     with socket.create_connection((address.host, address.port)) as plain:
         plain.sendall(b"epochcut\x01c" + bytes(32))
