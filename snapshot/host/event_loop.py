@@ -124,11 +124,10 @@ class Watch:
 
     def close(self) -> None:
         """Neither is called any more, not even for what has been noticed already. May be said twice."""
-        if self._events or self._registered:
-            self._events = 0
-            self._register(0)
-            if self._keeper is not None:
-                self._keeper.on_kept = None
+        self._events = 0
+        self._register(0)
+        if self._keeper is not None and self._keeper.on_kept == self._look_after:  # and not of a watch that came later
+            self._keeper.on_kept = None
 
     def serve(self, events: int) -> None:
         """For the loop: make the calls that are still wanted."""

@@ -186,7 +186,7 @@ class TlsSocket(KeepingSocket):
         except OSError:
             if not size:
                 raise
-            # What was read comes first: if it was an error, it is there again the next time.
+            # What was read comes first: the next time there is the error again, or the end of the connection.
         if self._leaving.pending:  # TLS has an answer of its own
             self.push()
         return size
