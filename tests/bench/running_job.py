@@ -40,14 +40,15 @@ class Failed(Exception):
 
 
 @contextmanager
-def session() -> Iterator[SparkSession]:
-    """Spark on this machine, with state in RocksDB for what it runs itself; its JVM is gone afterwards."""
+def session(master: str = "local[4,1000000]", settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """Spark, with state in RocksDB for what it runs itself; its JVM is gone afterwards."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
     settings = {
+        **recovery.spark_settings(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
@@ -59,8 +60,9 @@ def session() -> Iterator[SparkSession]:
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        **(settings or {}),
     }
-    builder = SparkSession.builder.master("local[4,1000000]").appName("bench")
+    builder = SparkSession.builder.master(master).appName("bench")
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()

@@ -98,7 +98,7 @@ def _processor() -> StatefulProcessor:
 
 def throughput(stream: DataFrame, mode: str, seconds: float) -> Measured:
     """Run a query for so long after its first micro-batches, and forget what comes out."""
-    with _started(stream, mode, lambda writer: writer.format("noop")) as query:
+    with started(stream, mode, lambda writer: writer.format("noop")) as query:
         first = _until_batch(query, WARM_UP - 1)
         cpu, began = cpu_seconds_of_all(), time.monotonic()
         while time.monotonic() - began < seconds and query.isActive:
@@ -121,7 +121,7 @@ def latencies(stream: DataFrame, mode: str, seconds: float) -> tuple[list[float]
         if number >= 2 * WARM_UP:
             found.extend((time.time_ns() // 1_000 - made) / 1_000)
 
-    with _started(stream, mode, lambda writer: writer.foreachBatch(take)) as query:
+    with started(stream, mode, lambda writer: writer.foreachBatch(take)) as query:
         _until_batch(query, 2 * WARM_UP - 1)
         cpu, began = cpu_seconds_of_all(), time.monotonic()
         while time.monotonic() - began < seconds and query.isActive:
@@ -137,7 +137,8 @@ def percentiles(latencies_ms: Any) -> dict[str, float]:
 
 
 @contextmanager
-def _started(stream: DataFrame, mode: str, to: Callable[[Any], Any]) -> Iterator[StreamingQuery]:
+def started(stream: DataFrame, mode: str, to: Callable[[Any], Any]) -> Iterator[StreamingQuery]:
+    """A query that runs, with a checkpoint of its own."""
     with TemporaryDirectory() as scratch:
         writer = to(stream.writeStream.outputMode(mode)).option("checkpointLocation", str(Path(scratch) / "query"))
         query = writer.start()

@@ -231,7 +231,7 @@ def _figures(prefix: str, runs: Sequence[Run]) -> Iterator[Figure]:
 def _peers(spark: SparkSession, sizes: Sizes) -> Iterator[Figure]:
     """Spark's own; nothing is loaded first, and row by row there is a fifth of the load, as it follows no more."""
     for name, rate, totals in (
-        ("spark_group_by", sizes.rate, _newest),
+        ("spark_group_by", sizes.rate, newest),
         ("spark_transform_with_state", sizes.rate // 5, spark_peers.row_by_row),
     ):
         progress(f"W3: {name} at {rate} records a second")
@@ -242,7 +242,7 @@ def _peers(spark: SparkSession, sizes: Sizes) -> Iterator[Figure]:
             yield figure(WORKLOAD, f"{name}_{percentile}", "ms", [value], cpu)
 
 
-def _newest(stream: DataFrame) -> DataFrame:
+def newest(stream: DataFrame) -> DataFrame:
     """With the time of the newest record of each key: older ones of a micro-batch are not seen on their own."""
     from pyspark.sql import functions as f
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -31,20 +32,23 @@ from snapshot import Program, ToFiles
 from snapshot.host.options import Following
 from snapshot.program.sink import Sink
 from statebackend.ids import Uid
-from tests.bench import w3
+from tests.bench import spark_peers, w3
 from tests.bench.figures import Figure, figure, progress
 from tests.bench.measured_sinks import SCHEDULED, Stopwatch, noted
 from tests.bench.outages import Outage, Sightings, outage
 from tests.bench.process_times import cpu_seconds_of_all
 from tests.bench.running_job import EVERY_SECOND, PARALLELISM, STATE_MEMORY, Failed, session
+from tests.servers.spark_cluster import Place, SparkCluster, executor_of, running_cluster
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 WORKLOAD: Final = "W4"
 _LOOK: Final = 0.005
 _PATIENCE: Final = 120.0
 _SEED: Final = 4
+_CORES: Final = 4
+_PEER_KILLS: Final = 3
 _MICRO: Final = 1_000_000
 _START: Final = 10.0
 """Seconds until a job certainly has been through its first epochs."""
@@ -146,12 +150,8 @@ def kill_worker(run: recovery.Run, random: Random) -> None:
 
 
 def kill_executor(run: recovery.Run, random: Random) -> None:
-    """SIGKILL to the JVM that has started the process of a partition; on Spark that is its executor."""
-    os.kill(_parent(_parent(pid_of(run, random.randrange(PARALLELISM)))), signal.SIGKILL)
-
-
-def _parent(pid: int) -> int:
-    return int((Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
+    """SIGKILL to the executor in which a partition runs."""
+    os.kill(executor_of(pid_of(run, random.randrange(PARALLELISM))), signal.SIGKILL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +192,16 @@ def killed(
 def _outages(seen: Sightings, at: Sequence[int], ended: int) -> list[Outage]:
     """What each of the faults did until the next one, or the end."""
     return [outage(seen, began, until) for began, until in zip(at, [*at[1:], ended], strict=True)]
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[tuple[SparkSession, SparkCluster]]:
+    """A standalone cluster of two workers with free slots, and a session with an executor on each."""
+    folder.mkdir()
+    with running_cluster(folder, _CORES, Place(), [Place(), Place()]) as running:
+        settings = {"spark.executor.memory": "1g", "spark.driver.host": "127.0.0.1"}
+        with session(running.master, settings) as spark:
+            yield spark, running
 
 
 def _until_recovered(run: recovery.Run, times: int, standbys: int) -> None:
@@ -258,6 +268,40 @@ def _newest(sink: Path) -> int:
     return newest
 
 
+# --- Spark's own ------------------------------------------------------------------------------------------------------
+
+
+def kills_under_spark(sizes: Sizes, spark: SparkSession, running: SparkCluster) -> list[float]:
+    """For how many seconds Spark's `groupBy` gives nothing new when an executor is killed: the time between batches."""
+    random, silent = Random(_SEED), []
+    source = spark.readStream.format("rate").option("rowsPerSecond", sizes.rate).option("numPartitions", 2).load()
+    totals = w3.newest(spark_peers.with_keys(source.withColumnRenamed("value", "i"), sizes.keys))
+    came: list[float] = []
+
+    def take(batch: DataFrame, _number: int) -> None:
+        if batch.count():
+            came.append(time.time())
+
+    with spark_peers.started(totals, "update", lambda writer: writer.foreachBatch(take)):
+        for _ in range(min(sizes.kills, _PEER_KILLS)):
+            _batches_more(came, 5)
+            time.sleep(random.random())
+            killed_at = time.time()
+            os.kill(random.choice(running.executors), signal.SIGKILL)
+            _batches_more(came, 5)
+            moments = [max(moment for moment in came if moment < killed_at), *(m for m in came if m >= killed_at)]
+            silent.append(max(later - earlier for earlier, later in pairwise(moments)))
+    return silent
+
+
+def _batches_more(came: list[float], more: int) -> None:
+    deadline, wanted = time.monotonic() + _PATIENCE, len(came) + more
+    while len(came) < wanted:
+        if time.monotonic() > deadline:
+            raise Failed(f"Spark's own query has given no {more} batches in {_PATIENCE} seconds")
+        time.sleep(_LOOK)
+
+
 # --- exactly once -----------------------------------------------------------------------------------------------------
 
 
@@ -301,9 +345,24 @@ def figures(sizes: Sizes = FULL) -> Iterator[Figure]:
         cpu = cpu_seconds_of_all() - cpu
         yield figure(WORKLOAD, "rows_lost", "rows", [lost], cpu)
         yield figure(WORKLOAD, "rows_twice", "rows", [twice], cpu)
+    if sizes.spark:
+        yield from _on_a_cluster(sizes)
     progress(f"W4: {sizes.kills} kills of the driver")
     cpu = cpu_seconds_of_all()
     yield from _figures("driver", kills_of_the_driver(sizes), cpu_seconds_of_all() - cpu)
+
+
+def _on_a_cluster(sizes: Sizes) -> Iterator[Figure]:
+    with TemporaryDirectory() as scratch, cluster(Path(scratch) / "cluster") as (spark, running):
+        progress(f"W4: {sizes.kills} kills of an executor")
+        cpu = cpu_seconds_of_all()
+        kills = killed(sizes, spark, 0, kill_executor)
+        yield from _figures("executor", kills.outages, cpu_seconds_of_all() - cpu)
+        yield from _marks("executor", kills)
+        progress("W4: Spark's own groupBy, kills of an executor")
+        cpu = cpu_seconds_of_all()
+        silent = kills_under_spark(sizes, spark, running)
+        yield figure(WORKLOAD, "spark_group_by_executor_no_output_s", "s", silent, cpu_seconds_of_all() - cpu)
 
 
 def _figures(name: str, outages: Sequence[Outage], cpu: float) -> Iterator[Figure]:
