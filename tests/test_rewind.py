@@ -474,6 +474,19 @@ def test_a_state_says_that_it_does_not_know_an_epoch_that_it_did_not_report(plac
     assert not state.rewind(epoch(2), files, place.again)
 
 
+def test_a_state_says_that_it_cannot_go_back_behind_what_its_backend_took_early_and_is_done_with(place: Place) -> None:
+    state = place.opened(memory=1 << 16)
+    write(state, "a", 1)
+    files = snapshot(state, 1)
+    for number, key in enumerate(KEYS):
+        state.set_key(key)
+        state["count"].set(number)
+    state.snapshot(epoch(2))
+    while state.statistics().background.epochs_pending:
+        state.poll(timeout=30)
+    assert not state.rewind(epoch(1), files, place.again)
+
+
 def test_a_table_whose_keys_went_to_the_disk_since_the_cut_says_that_it_cannot_go_back(place: Place) -> None:
     state = place.opened(operator=SUMS, memory=1 << 19)
     add(state, KEYS, 1)

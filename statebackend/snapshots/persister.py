@@ -156,6 +156,7 @@ class Persister:
         self._heard_of = set(self._linked)
         self._last_cut = max((file.epoch for file in restored.files), default=None)
         self._behind = False
+        self._handed_up_to = NO_EPOCH
         # Of the thread for the disk: what the backend has still to take, each after the one before it.
         self._due: deque[tuple[Epoch, tuple[FileRef, ...]]] = deque()
         self._waiting: deque[tuple[tuple[KeyGroupRange, ...], Path | None]] = deque()
@@ -232,12 +233,11 @@ class Persister:
         """What was cut after this epoch, whose file set is this one, the oldest first.
 
         None if there is no way back to it: it was not reported as durable, an epoch after it was completed, the files
-        are others than were reported, or the backend takes what was cut after it.
+        are others than were reported, or the backend takes, or has, what was cut after it.
         """
-        since = [delta for known, delta in self._deltas.items() if known > epoch]
-        if self._uploads.reported(epoch) != files or any(delta.taken for delta in since):
+        if self._uploads.reported(epoch) != files or self._handed_up_to > epoch:
             return None
-        return [delta.frozen for delta in since]
+        return [delta.frozen for known, delta in self._deltas.items() if known > epoch]
 
     def rewind(self, epoch: Epoch, files: FileSet, names: Callable[[], str], given_up: Clearable) -> None:
         """Go on from this epoch, which is complete; `cut_since` has said that there is a way back to it.
@@ -274,7 +274,7 @@ class Persister:
             if epoch > up_to or not delta.written:
                 break
             if not delta.taken:
-                delta.taken = True
+                delta.taken, self._handed_up_to = True, epoch
                 due.append((epoch, delta.files))
         if due or self._behind:
             self._behind = False
