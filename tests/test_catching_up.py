@@ -219,6 +219,58 @@ def test_who_has_caught_up_has_its_table_in_memory_and_reads_no_block_again(tmp_
     pair.close()
 
 
+def test_windows_that_others_have_dropped_leave_memory(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    table, keys = pair.writer["table"], column(pair.writer, KEYS)
+    for number in range(30):
+        table.update(keys, {"n": pa.array(list(KEYS), pa.int64())}, b"window %d" % number)
+        table.drop(b"window %d" % (number - 1))
+        assert pair.follower.catch_up(pair.cut(), pair.name)
+        pair.follower.load()
+    with pair.opened("anew", pair.cut()) as anew:
+        anew.load()
+        memory = [cast("Table", state.contents.states["table"]).memory_bytes() for state in (pair.follower, anew)]
+        assert memory[0] < 3 * memory[1]
+    pair.close()
+
+
+@settings(max_examples=8, deadline=None)
+@given(caught_up=st.integers(0, 6), epochs=st.integers(0, 12), lost=st.integers(0, 3), number=st.integers(1, 9))
+def test_who_has_taken_over_goes_back_to_its_own_cuts_and_to_what_it_has_caught_up_with(
+    tmp_path_factory: pytest.TempPathFactory, caught_up: int, epochs: int, lost: int, number: int
+) -> None:
+    pair = Pair(tmp_path_factory.mktemp("pair"))
+    try:
+        files, epoch = pair.files, Epoch(Generation(1), pair.epoch)
+        for step in range(caught_up):
+            pair.change(range(step, 30), step, remove=range(30, 33 + step), drop=step == 3)
+            files, epoch = pair.cut(), Epoch(Generation(1), pair.epoch)
+            assert pair.follower.catch_up(files, pair.name)
+        state, newest = pair.follower, epoch.number
+        with pair.opened("expected", files) as opened:
+            expected = content(opened)
+        for step in range(epochs):
+            pair.write(state, range(step, 20), number + step, remove=range(10, 10 + step), drop=step % 4 == 1)
+            newest += 1
+            epoch = Epoch(Generation(2), newest)
+            expected, files = content(state), state.snapshot(epoch)
+            state.completed(epoch)
+        for step in range(lost):
+            newest += 1
+            pair.write(state, range(35), 50, remove=range(5, 15), drop=step == 1)
+            state.cut(Epoch(Generation(2), newest))
+        pair.write(state, range(3, 9), 60, remove=range(20, 40), drop=True)
+        assert state.rewind(epoch, files, pair.name)
+        assert content(state) == expected
+        pair.write(state, range(4), 70, remove=range(20, 23))
+        expected, files = content(state), state.snapshot(Epoch(Generation(3), newest + 1))
+        assert content(state) == expected
+        with pair.opened("after", files) as after:
+            assert content(after) == expected
+    finally:
+        pair.close()
+
+
 def test_what_somebody_has_used_does_not_catch_up(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     content(pair.follower)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from secrets import token_hex
@@ -12,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from statebackend.backends.heap_backend import HeapBackend
-from statebackend.backends.row_store import RowStore
+from statebackend.backends.overlay import Overlay
+from statebackend.backends.row_store import Room, RowStore
 from statebackend.files import FileSet, floors
 from statebackend.ids import NO_EPOCH, Epoch, Generation
 from statebackend.keyed_state import KeyedState, Operator, Options
@@ -241,6 +243,28 @@ def heard(state: KeyedState) -> list[Durable]:
     return [one for one in news if isinstance(one, Durable)]
 
 
+def test_rows_of_layers_that_are_dropped_or_released_leave_the_disk(tmp_path: Path) -> None:
+    overlay = Overlay(tmp_path / "overlay", 0)
+    backend = HeapBackend(tmp_path / "heap", floors(FileSet(OPERATOR.all_groups)))
+    rows = RowStore(backend, Room(1 << 10, overlay))
+    try:
+        gone = []
+        for layer in range(3):
+            for number in range(1000):
+                rows.put(b"row %d of %d" % (number, layer), b"")
+            if layer < 2:
+                gone.append(rows.freeze())
+        rows.release(gone[0])
+        gone.append(rows.rewind(gone[1:]))
+        for frozen in gone:
+            on_disk = frozen.on_disk(b"", b"\xff")
+            assert on_disk is not None
+            assert list(on_disk) == []
+    finally:
+        overlay.close()
+        backend.close()
+
+
 def test_a_timer_that_fired_after_the_cut_fires_again_and_one_that_was_registered_does_not(place: Place) -> None:
     state = place.opened()
     state.set_key("a")
@@ -353,6 +377,44 @@ def test_where_all_keys_change_in_each_epoch_all_are_put_back(place: Place) -> N
     add(state, KEYS[:10], 1)
     assert state.rewind(epoch(3), files, place.again)
     assert totals(state) == dict.fromkeys(KEYS, 6)
+
+
+@pytest.mark.parametrize("changed", [3, len(KEYS)])
+def test_what_all_was_copied_for_a_cut_is_put_back_from_that_copy_be_it_of_few_keys_or_of_all(
+    place: Place, changed: int
+) -> None:
+    state = place.opened(operator=replace(SUMS, max_parallelism=8))
+    assert totals(state) == {}  # and no key group is left to be loaded
+    for number in (1, 2):
+        add(state, KEYS, number)
+        files = snapshot(state, number)
+    noted = state.statistics().memory_bytes
+    add(state, [*KEYS[:changed], "new"], 100)
+    assert state.statistics().memory_bytes - noted < 16 * (changed + 1) + 300  # slots alone, and a key
+    state.cut(epoch(3))
+    add(state, [*KEYS[:changed], "newer"], 100)
+    remove(state, [*KEYS[:2], "new"])
+    assert state.rewind(epoch(2), files, place.again)
+    assert totals(state) == dict.fromkeys(KEYS, 3)
+    add(state, ["new", KEYS[0]], 1)
+    again = place.opened(snapshot(state, 4), operator=replace(SUMS, max_parallelism=8))
+    assert totals(again) == {**dict.fromkeys(KEYS, 3), KEYS[0]: 4, "new": 1}
+
+
+def test_a_namespace_whose_keys_were_all_removed_stays_as_long_as_they_may_come_back(place: Place) -> None:
+    state = place.opened(operator=SUMS)
+    add(state, KEYS, 1)
+    files = snapshot(state, 1)
+    memory = state.statistics().memory_bytes
+    remove(state, KEYS)
+    add(state, KEYS[:1], 1, b"window")
+    state.cut(epoch(2))
+    assert state.rewind(epoch(1), files, place.again)
+    assert totals(state) == dict.fromkeys(KEYS, 1)
+    remove(state, KEYS)
+    snapshot(state, 3)
+    snapshot(state, 4)
+    assert table_of(state).memory_bytes() == 0 < memory
 
 
 def test_a_state_goes_back_to_what_it_was_opened_with_whatever_number_that_epoch_has(place: Place) -> None:

@@ -396,6 +396,7 @@ class Table:
                 space.stored_groups &= ~gone
         self._unloaded |= gone
         self._some_unloaded = bool(self._unloaded.any())
+        self._remove_empty_spaces()
         self._count_keys()
 
     def bring_up_to_date(self, blocks: Iterable[tuple[bytes, bytes]]) -> None:
@@ -424,6 +425,7 @@ class Table:
                 block = in_one([block for _, block in some])
                 keys = hashed(block.keys, self._layout.key_type)
                 self._space(namespace).load(keys, block, len(keys))
+        self._remove_empty_spaces()
         self._count_keys()
         self._weigh()
         if self._size > self._max_slots:
