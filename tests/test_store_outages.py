@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -148,6 +150,25 @@ def test_a_store_in_which_many_calls_hang_is_not_asked_until_they_come_back(
     for _ in range(2):
         assert hanging.came_back.acquire(timeout=PATIENCE)
     Patience(PATIENCE).ask(partial(limited.read, "a"))
+
+
+FORKED = """
+import os, sys
+from pathlib import Path
+from statebackend.stores.limited_store import LimitedStore
+from statebackend.stores.local_store import LocalStore
+
+limited = LimitedStore(LocalStore(Path(sys.argv[1])), 20.0)
+limited.write("a", b"content")
+child = os.fork()
+if not child:
+    os._exit(0 if limited.read("a") == b"content" else 1)
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_process_makes_calls_in_threads_of_its_own(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED, str(tmp_path)], check=True, timeout=PATIENCE)
 
 
 # --- patience

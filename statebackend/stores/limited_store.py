@@ -7,6 +7,7 @@ late leaves nothing behind.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -185,6 +186,10 @@ class _Callers:
     """The threads that make calls, of all stores in the process: as many as there are calls at once."""
 
     def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """There are none. So it is in a process that was forked: the threads stayed behind in the other one."""
         self._lock = threading.Lock()
         self._idle: list[SimpleQueue[_Call[object]]] = []
         self.hanging = 0
@@ -216,6 +221,7 @@ class _Callers:
 
 
 _CALLERS: Final = _Callers()
+os.register_at_fork(after_in_child=_CALLERS.begin)
 
 
 def _bytes_coming(folder: Path) -> int:
