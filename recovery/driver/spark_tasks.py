@@ -19,6 +19,7 @@ from recovery.driver.keeper import Keeper
 from recovery.driver.launch import CannotLaunch
 from recovery.driver.slots import Launch
 from recovery.driver.spark_settings import DAEMON, daemon_of
+from recovery.driver.warm_up import WarmUp
 from snapshot.host.messages import Address
 from snapshot.host.tls import Tls
 
@@ -51,6 +52,8 @@ class SparkTasks:
         self._where: tuple[Address, bytes, Tls | None] | None = None
         self._keeper: Keeper | None = None
         self._threads: dict[int, threading.Thread] = {}
+        self._processes = 0
+        self._warm_up = WarmUp(spark, self._free_slots)
 
     @property
     def host(self) -> str:
@@ -104,13 +107,14 @@ class SparkTasks:
         tls: Tls | None = None,
     ) -> None:
         """See `Launcher.start`."""
-        self._where = driver, secret, tls
+        self._where, self._processes = (driver, secret, tls), processes
         again = _AGAIN if self._forks_quickly else _AGAIN_SLOWLY
         self._keeper = Keeper(self, processes, again, trouble, "Spark task")
         self._keeper.begin()
 
     def appeared(self, launch: int, worker: str) -> bool:
         """See `Launcher.appeared`."""
+        self._warm_up.soon()
         return self._keeper is not None and self._keeper.appeared(launch, worker)
 
     def lost(self, worker: str, *, silent: bool) -> None:
@@ -120,6 +124,7 @@ class SparkTasks:
 
     def release(self) -> None:
         """See `Launcher.release`."""
+        self._warm_up.stop()
         if self._keeper is not None:
             self._keeper.release()
 
@@ -211,6 +216,11 @@ class SparkTasks:
             return int(int(match[2]) / each + 1e-9) * int(match[1])
         cores = self._cores(int(wanted * each + 1 - 1e-9))
         return None if cores is None else int(cores / each + 1e-9)
+
+    def _free_slots(self) -> int:
+        """Of a cluster, those that the job has not taken; on one machine there is nothing that could be cold."""
+        slots = None if _LOCAL.fullmatch(self._master) else self._slots(0)
+        return 0 if slots is None else slots - self._processes
 
     def _cores(self, wanted: int) -> int | None:
         """Of a cluster, those of the executors that are there, for which it waits a while."""

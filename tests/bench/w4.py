@@ -66,7 +66,7 @@ class Sizes:
     spark: bool
 
 
-FULL = Sizes(1_000_000, 10_000, 10, 5.0, EVERY_SECOND, spark=True)
+FULL = Sizes(1_000_000, 10_000, 10, 7.0, EVERY_SECOND, spark=True)
 SMALL = Sizes(1_000, 1_000, 1, 2.0, "100ms", spark=False)
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.servers.cluster_job import Jobs
 from tests.servers.cluster_story import Story, story_of
 from tests.servers.network import Network, no_namespaces, running_network
-from tests.servers.spark_cluster import Place, executor_of, running_cluster
+from tests.servers.spark_cluster import Place, descendants, executor_of, running_cluster
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(240)]
 
@@ -47,6 +47,20 @@ def test_a_job_is_exact_on_a_local_cluster_though_an_executor_is_killed(tmp_path
         kill_an_executor(story)
         story.wait_for("Running")
         story.check_exact()
+
+
+def test_executors_that_have_no_partition_have_a_python_ready_to_be_forked(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 2, HERE, (HERE, HERE)) as cluster:
+        jobs = Jobs(cluster.master, str(tmp_path), parallelisms=(1,), rows=400)
+        with story_of(jobs, HERE) as story:
+            story.wait_for("Running")
+            while not all(has_python(executor) for executor in cluster.executors):
+                story.wait_for("EpochCompleted")
+            assert len(cluster.executors) == 2
+
+
+def has_python(executor: int) -> bool:
+    return any(b"spark_daemon" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(executor))
 
 
 @pytest.mark.skipif(bool(no_namespaces()), reason=no_namespaces())

@@ -1,0 +1,61 @@
+"""Executors that have run no Python task yet take seconds for their first: each runs one in time that does nothing.
+
+What always holds: it takes only slots that nobody uses, each for a moment; a job does not notice whether it succeeds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+_AFTER: Final = (5.0, 12.0)
+"""Seconds after a process of the job has come: then the job runs again; and then a lost executor is surely replaced."""
+_MOMENT: Final = 0.1
+"""Seconds that each task takes, so that all free slots are taken, and with them every executor that has one."""
+
+
+class WarmUp:
+    """Of the executors of one session; `free` says how many slots are free. Any thread may call it."""
+
+    def __init__(self, spark: SparkSession, free: Callable[[], int]) -> None:
+        self._spark = spark
+        self._free = free
+        self._timers: list[threading.Timer] = []
+        self._lock = threading.Lock()
+
+    def soon(self) -> None:
+        """A process has come: so much for starting, and time for getting ready for the next one."""
+        with self._lock:
+            self._cancel()
+            self._timers = [threading.Timer(seconds, self._run) for seconds in _AFTER]
+            for timer in self._timers:
+                timer.daemon = True
+                timer.start()
+
+    def stop(self) -> None:
+        """Begin none any more."""
+        with self._lock:
+            self._cancel()
+
+    def _cancel(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+
+    def _run(self) -> None:
+        with suppress(Exception):  # the session may be gone
+            tasks = self._free()
+            if tasks > 0:
+                self._spark.range(0, tasks, 1, tasks).mapInArrow(_nothing, "id long").collect()
+
+
+def _nothing(_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    from time import sleep
+
+    sleep(_MOMENT)
+    yield from ()
