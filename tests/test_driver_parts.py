@@ -482,7 +482,7 @@ def test_a_session_that_starts_processes_slowly_is_told_which_setting_is_missing
 
 def test_a_session_with_the_settings_that_are_recommended_is_told_nothing() -> None:
     settings = {name.replace(".", "_"): value for name, value in recovery.spark_settings().items()}
-    assert list(tasks(spark_master="local[2]", **settings).check(2)) == []
+    assert list(tasks(0, **settings, spark_master="local[2]").check(2)) == []
 
 
 def test_the_address_of_the_driver_is_the_one_that_executors_see() -> None:
