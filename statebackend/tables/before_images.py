@@ -18,6 +18,10 @@ from statebackend.tables.blocks import Column
 _KEY = 160
 """What a key that was removed occupies besides its accumulators as long as it may come back, about."""
 
+_ARRAY = 120
+_NOTE = 330
+"""What an array occupies besides its items, and a note besides its arrays, about: many are of one key."""
+
 _FEW = 8
 """If more than this part of all slots changed, all are put back."""
 
@@ -42,11 +46,11 @@ class BeforeImages:
     def changing(self, slots: Slots, columns: Mapping[str, Column]) -> int:
         """The accumulators of these slots are about to change for the first time; by how much the notes have grown."""
         self._slots.append(slots)
-        size = slots.nbytes
+        size = slots.nbytes + _ARRAY
         if self._whole is None:
             before = {name: column.take(slots) for name, column in columns.items()}
             self._columns.append(before)
-            size += _bytes_of(before)
+            size += _NOTE + _bytes_of(before)
         self.nbytes += size
         return size
 
@@ -62,8 +66,9 @@ class BeforeImages:
 
     def _lives(self, slots: Slots, before: bool) -> int:
         self._life.append((slots, before))
-        self.nbytes += slots.nbytes
-        return slots.nbytes
+        size = slots.nbytes + _ARRAY
+        self.nbytes += size
+        return size
 
     def put_back(self, columns: Mapping[str, Column], alive: NDArray[np.bool_]) -> None:
         """Make these what they were when the interval began, given that they are what they were when it ended."""
@@ -90,4 +95,4 @@ class BeforeImages:
 
 
 def _bytes_of(columns: Mapping[str, Column]) -> int:
-    return sum(column.nbytes for column in columns.values())
+    return sum(column.nbytes + _ARRAY for column in columns.values())
