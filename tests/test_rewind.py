@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from statebackend import fail_points
+from statebackend.backends.backend import LocalDiskFull
 from statebackend.backends.heap_backend import HeapBackend
 from statebackend.backends.overlay import Overlay
 from statebackend.backends.row_store import Room, RowStore
@@ -22,6 +24,7 @@ from statebackend.ids import NO_EPOCH, Epoch, Generation
 from statebackend.keyed_state import KeyedState, Operator, Options
 from statebackend.keys.columns import decode_keys, key_column
 from statebackend.keys.types import KeyType
+from statebackend.snapshots.consolidation import Policy
 from statebackend.snapshots.persister import EpochOrder
 from statebackend.snapshots.uploads import Durable
 from statebackend.states.declarations import Declaration, ListOf, MapOf, Value
@@ -34,6 +37,7 @@ from statebackend.tables.before_images import BeforeImages
 from statebackend.tables.table import Table
 from statebackend.tables.table_spec import Aggregated, TableSpec
 from statebackend.testing.faulty_store import FaultyStore
+from statebackend.testing.keyed_state import Restless
 
 STATES: Final[Mapping[str, Declaration[Any]]] = {
     "count": Value(int, default=0),
@@ -68,9 +72,10 @@ class Place:
         backend: Kind = "heap",
         operator: Operator = OPERATOR,
         memory: int = 256 << 20,
+        policy: Policy | None = None,
     ) -> KeyedState:
         folder = self.folder / str(len(self._open))
-        options = Options(backend=backend, memory=memory)
+        options = Options(backend=backend, memory=memory, policy=policy or Policy())
         self._open.append(KeyedState(operator, folder, self.store, lambda: self.name("first"), files, options))
         return self._open[-1]
 
@@ -487,6 +492,35 @@ def test_a_rewind_does_not_wait_for_a_store_that_hangs_and_hears_nothing_of_what
     write(state, "b", 3)
     state.cut(epoch(3))
     assert [news.epoch for news in heard(state)] == [epoch(3)]
+
+
+def test_no_base_is_made_of_a_backend_that_lacks_what_was_gone_back_to(place: Place) -> None:
+    operator = replace(SUMS, max_parallelism=8)
+    state = place.opened(operator=operator, policy=Restless())
+    keys = [token_hex(200) for _ in range(200)]  # so many bytes that files are rewritten
+    add(state, keys, 1)
+    snapshot(state, 1)
+    while state.statistics().background.epochs_pending:
+        state.poll(timeout=30)
+
+    def full() -> None:
+        raise LocalDiskFull("there is no room")
+
+    with fail_points.at(fail_points.BEFORE_INGEST, full):
+        remove(state, keys[:50])
+        snapshot(state, 2)
+        add(state, keys[50:], 1)
+        files = snapshot(state, 3)
+        assert state.rewind(epoch(3), files, place.again)
+        for number in range(4, 10):
+            add(state, keys[50:150], 1)
+            files = snapshot(state, number)
+    assert totals(place.opened(files, operator=operator)) == totals(state)
+    for number in range(10, 20):
+        add(state, keys[50:150], 1)
+        files = snapshot(state, number)
+    assert state.statistics().background.bases
+    assert totals(place.opened(files, operator=operator)) == totals(state)
 
 
 def test_no_link_stays_to_a_file_that_nobody_refers_to(place: Place) -> None:

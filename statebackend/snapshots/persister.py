@@ -95,6 +95,8 @@ _Result = _Written | _Stored | _Failed | _Taken | _NotTaken | _Rewritten
 class _Attempt:
     """What ends with a rewind: from then on nothing of it is begun, and what it still says is not heard."""
 
+    began: Epoch
+    """The newest epoch of which it has begun with files: a backend that lacks that has nothing to replace them with."""
     planner: Planner
     uploaders: ThreadPoolExecutor
 
@@ -160,7 +162,6 @@ class Persister:
         # Of the thread for the disk: what the backend has still to take, each after the one before it.
         self._due: deque[tuple[Epoch, tuple[FileRef, ...]]] = deque()
         self._waiting: deque[tuple[tuple[KeyGroupRange, ...], Path | None]] = deque()
-        self._taken_up_to = max((file.epoch for file in restored.files), default=NO_EPOCH)
         self._rewritten: _Rewritten | None = None
         self._rewritten_size = 0
         self._rewrite_due: Epoch | None = None
@@ -169,10 +170,12 @@ class Persister:
         self._counting = Lock()
         self._results: SimpleQueue[_Said] = SimpleQueue()
         self._disk = ThreadPoolExecutor(1, "epochcut-disk")
-        self._attempt = self._new_attempt()
+        self._attempt = self._new_attempt(restored)
+        self._taken_up_to = self._attempt.began
 
-    def _new_attempt(self) -> _Attempt:
-        return _Attempt(Planner(self._policy), ThreadPoolExecutor(self._at_once, "epochcut-upload"))
+    def _new_attempt(self, files: FileSet) -> _Attempt:
+        began = max((file.epoch for file in files.files), default=NO_EPOCH)
+        return _Attempt(began, Planner(self._policy), ThreadPoolExecutor(self._at_once, "epochcut-upload"))
 
     @property
     def files(self) -> FileSet:
@@ -245,7 +248,7 @@ class Persister:
         The caller owes that the state is what it was then. What was cut since is cleared in the background, and so is
         what is given up. Uploads under way are left to themselves.
         """
-        ended, self._attempt = self._attempt, self._new_attempt()
+        ended, self._attempt = self._attempt, self._new_attempt(files)
         ended.uploaders.shutdown(wait=False, cancel_futures=True)
         for later in [known for known in self._deltas if known > epoch]:
             self._disk.submit(self._deltas.pop(later).frozen.clear)
@@ -437,7 +440,7 @@ class Persister:
         epoch = self._taken_up_to
         try:
             self._take_waiting()
-            for step in steps:
+            for step in steps if epoch >= attempt.began else ():
                 match step:
                     case Consolidate(groups):
                         base = self._write_base(groups, epoch)
