@@ -220,32 +220,3 @@ def test_a_folder_that_was_removed_is_made_again(store: LocalStore) -> None:
     store.delete("a/b")
     (store.root / "a").rmdir()
     assert store.create("a/b", b"y") is Creation.CREATED
-
-
-def test_an_uploaded_file_of_the_same_disk_is_shared_and_outlives_the_local_one(tmp_path: Path) -> None:
-    store, source = LocalStore(tmp_path / "store"), tmp_path / "source"
-    source.write_bytes(b"content")
-    store.upload(source, "a/b.sst")
-    assert (tmp_path / "store/a/b.sst").samefile(source)
-    source.unlink()
-    assert store.read("a/b.sst") == b"content"
-
-
-def test_a_file_that_cannot_be_linked_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EXDEV, "another disk")
-
-    store, source = LocalStore(tmp_path / "store"), tmp_path / "source"
-    source.write_bytes(b"content")
-    monkeypatch.setattr(os, "link", refuse)
-    store.upload(source, "a/b.sst")
-    assert store.read("a/b.sst") == b"content"
-    assert not (tmp_path / "store/a/b.sst").samefile(source)
-
-
-def test_a_path_that_an_earlier_upload_took_gets_the_new_content(tmp_path: Path) -> None:
-    store, source = LocalStore(tmp_path / "store"), tmp_path / "source"
-    store.write("a.sst", b"before")
-    source.write_bytes(b"content")
-    store.upload(source, "a.sst")
-    assert store.read("a.sst") == b"content"

@@ -87,29 +87,13 @@ class LocalStore:
         self._put(path, lambda file: file.write(data))
 
     def upload(self, source: Path, path: str) -> None:
-        """Link a local file into the store, or copy it if it is on another disk. See `BlobStore.upload`."""
-        if self._linked(source, path):
-            return
+        """Copy a local file into the store. See `BlobStore.upload`."""
 
         def copy(file: BinaryIO) -> None:
             with source.open("rb") as opened:
                 shutil.copyfileobj(opened, file, 1 << 20)
 
         self._put(path, copy)
-
-    def _linked(self, source: Path, path: str) -> bool:
-        """Make the local file the blob: no byte of it is read or written again. Not if the path is taken."""
-        target = self._file(path)
-        with self._unavailable(f"upload {source} as {path}"):
-            self._make_folder(target.parent)
-            with source.open("rb") as file:
-                os.fsync(file.fileno())
-                try:
-                    os.link(source, target)
-                except OSError:  # another disk, no hard links, or a file of that name: a copy will do, or say why not
-                    return False
-            _flush_folder(target.parent)
-        return True
 
     def _put(self, path: str, fill: Callable[[BinaryIO], object]) -> None:
         target = self._file(path)

@@ -112,10 +112,7 @@ class BlobStore(Protocol):
         """
 
     def upload(self, source: Path, path: str) -> None:
-        """Like `write`, from a local file of any size, without holding it in memory.
-
-        The caller owes that the file does not change any more, as the store may share it; it may be deleted.
-        """
+        """Like `write`, from a local file of any size, without holding it in memory."""
 
     def download(self, path: str, target: Path) -> None:
         """Copy the blob into a local file without holding it in memory; `BlobNotFound` if there is none.
