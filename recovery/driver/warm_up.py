@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-_AFTER: Final = (5.0, 12.0)
+_AFTER: Final = (5.0, 9.0)
 """Seconds after a process of the job has come: then the job runs again; and then a lost executor is surely replaced."""
 _MOMENT: Final = 0.1
 """Seconds that each task takes, so that all free slots are taken, and with them every executor that has one."""

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -48,6 +48,8 @@ _LOOK: Final = 0.005
 _PATIENCE: Final = 120.0
 _SEED: Final = 4
 _CORES: Final = 4
+_UNTIL_WARM: Final = 12.0
+"""Seconds until an executor that replaces another one runs and has run Python."""
 _PEER_KILLS: Final = 3
 _MICRO: Final = 1_000_000
 _START: Final = 10.0
@@ -66,7 +68,7 @@ class Sizes:
     spark: bool
 
 
-FULL = Sizes(1_000_000, 10_000, 10, 7.0, EVERY_SECOND, spark=True)
+FULL = Sizes(1_000_000, 10_000, 10, 5.0, EVERY_SECOND, spark=True)
 SMALL = Sizes(1_000, 1_000, 1, 2.0, "100ms", spark=False)
 
 
@@ -356,7 +358,7 @@ def _on_a_cluster(sizes: Sizes) -> Iterator[Figure]:
     with TemporaryDirectory() as scratch, cluster(Path(scratch) / "cluster") as (spark, running):
         progress(f"W4: {sizes.kills} kills of an executor")
         cpu = cpu_seconds_of_all()
-        kills = killed(sizes, spark, 0, kill_executor)
+        kills = killed(replace(sizes, pause=_UNTIL_WARM), spark, 0, kill_executor)
         yield from _figures("executor", kills.outages, cpu_seconds_of_all() - cpu)
         yield from _marks("executor", kills)
         progress("W4: Spark's own groupBy, kills of an executor")
