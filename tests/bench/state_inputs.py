@@ -38,14 +38,14 @@ AMPLE = 64 << 30
 OPERATOR = Operator(
     "totals", key=str, states={"totals": Aggregates(count=Aggregated(Count()), sum=Aggregated(Sum(float), "value"))}
 )
-_LETTERS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", dtype=np.uint8)
+LETTERS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", dtype=np.uint8)
 _GENERATION = Generation(1)
 
 
 def keys_of_80(number: int) -> pa.Array:
     """So many different keys of 80 characters that do not compress."""
-    letters = np.random.default_rng(7).integers(0, len(_LETTERS), size=(number, KEY_SIZE), dtype=np.uint8)
-    data = _LETTERS[letters]
+    letters = np.random.default_rng(7).integers(0, len(LETTERS), size=(number, KEY_SIZE), dtype=np.uint8)
+    data = LETTERS[letters]
     offsets = np.arange(number + 1, dtype=np.int64) * KEY_SIZE
     return pa.LargeStringArray.from_buffers(number, pa.py_buffer(offsets), pa.py_buffer(data))
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
@@ -30,7 +29,7 @@ from tests.bench.figures import RUNS, Figure, figure, progress
 from tests.bench.measured_sinks import SCHEDULED, Stopwatch, noted
 from tests.bench.running_job import EVERY_SECOND, Watched, running, session
 from tests.bench.spark_peers import percentiles
-from tests.bench.state_inputs import keys_of_80
+from tests.bench.state_inputs import KEY_SIZE, LETTERS, splitmix
 from tests.bench.workload_input import Records
 
 if TYPE_CHECKING:
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 WORKLOAD: Final = "W3"
 STAGE: Final = "totals"
 SCHEMA: Final = pa.schema([("key", pa.large_string()), ("value", pa.float64()), (SCHEDULED, pa.int64())])
+_WORDS: Final = KEY_SIZE // 8
 SETTLED: Final = 3
 """So many epochs are completed after all keys are there, before anything is measured."""
 
@@ -63,10 +63,16 @@ FULL = Sizes(1_000_000, 10_000, 10.0, 20.0, RUNS, EVERY_SECOND, spark=True)
 SMALL = Sizes(1_000, 1_000, 1.0, 0.0, 1, "100ms", spark=False)
 
 
-@cache
-def _names(keys: int) -> pa.Array:
-    """The keys; made once in each process."""
-    return keys_of_80(keys)
+def names_of(numbers: NDArray[np.int64]) -> pa.Array:
+    """The keys with these numbers: 80 characters each that do not compress.
+
+    They follow from the number alone: a process that takes another's place has no table of keys to make first.
+    """
+    words: NDArray[np.uint64] = numbers.view(np.uint64)[:, np.newaxis] * np.uint64(_WORDS)
+    words = words + np.arange(_WORDS, dtype=np.uint64)
+    letters = LETTERS[splitmix(words).view(np.uint8) % np.uint8(len(LETTERS))]
+    offsets = np.arange(len(numbers) + 1, dtype=np.int64) * KEY_SIZE
+    return pa.LargeStringArray.from_buffers(len(numbers), pa.py_buffer(offsets), pa.py_buffer(letters))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,7 @@ class Preloaded:
     def __call__(self, indices: NDArray[np.int64]) -> Mapping[str, Any]:
         """The columns of these records."""
         nothing = np.zeros(len(indices))
-        return {"key": _names(self.keys).take(pa.array(indices)), "value": nothing, SCHEDULED: nothing.astype(np.int64)}
+        return {"key": names_of(indices), "value": nothing, SCHEDULED: nothing.astype(np.int64)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +96,7 @@ class Named:
     def __call__(self, indices: NDArray[np.int64]) -> Mapping[str, Any]:
         """The columns of these records."""
         columns = Records(self.keys)(indices)
-        return {"key": _names(self.keys).take(pa.array(columns["key"])), "value": columns["value"]}
+        return {"key": names_of(columns["key"].astype(np.int64)), "value": columns["value"]}
 
 
 def program(sizes: Sizes, sink: Sink, count: int | None = None) -> Program:
