@@ -68,8 +68,7 @@ def names_of(numbers: NDArray[np.int64]) -> pa.Array:
 
     They follow from the number alone: a process that takes another's place has no table of keys to make first.
     """
-    words: NDArray[np.uint64] = numbers.view(np.uint64)[:, np.newaxis] * np.uint64(_WORDS)
-    words = words + np.arange(_WORDS, dtype=np.uint64)
+    words = np.add.outer(numbers.view(np.uint64) * np.uint64(_WORDS), np.arange(_WORDS, dtype=np.uint64))
     letters = LETTERS[splitmix(words).view(np.uint8) % np.uint8(len(LETTERS))]
     offsets = np.arange(len(numbers) + 1, dtype=np.int64) * KEY_SIZE
     return pa.LargeStringArray.from_buffers(len(numbers), pa.py_buffer(offsets), pa.py_buffer(letters))
