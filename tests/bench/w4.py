@@ -225,14 +225,14 @@ def kills_of_the_driver(sizes: Sizes) -> list[Outage]:
         sink.mkdir()
         driver = _start_driver(sizes, folder)
         try:
-            _until_output(driver, sink, folder)
+            _until_output(driver, sink, folder, sizes.keys)
             for _ in range(sizes.kills):
                 time.sleep(sizes.pause + random.random())
                 at.append(time.time_ns() // 1_000)
                 driver.kill()
                 driver.wait()
                 driver = _start_driver(sizes, folder)
-                _until_output(driver, sink, folder)
+                _until_output(driver, sink, folder, sizes.keys)
             time.sleep(sizes.pause)
             ended = time.time_ns() // 1_000
         finally:
@@ -249,13 +249,17 @@ def _start_driver(sizes: Sizes, folder: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-m", "tests.bench.w4_driver", str(folder), *arguments], stderr=output)
 
 
-def _until_output(driver: subprocess.Popen[bytes], sink: Path, folder: Path) -> None:
-    """Wait until there are rows that were scheduled in the last second."""
+def _until_output(driver: subprocess.Popen[bytes], sink: Path, folder: Path, keys: int) -> None:
+    """Wait until all keys were loaded, and there are rows that were scheduled in the last second."""
     deadline = time.monotonic() + _PATIENCE
-    while not _newest(sink) > time.time_ns() // 1_000 - _MICRO:
+    while _rows(sink) < keys or _newest(sink) < time.time_ns() // 1_000 - _MICRO:
         if driver.poll() is not None or time.monotonic() > deadline:
             raise Failed(f"the driver gives no output: {(folder / 'driver.txt').read_text()[-2000:]}")
         time.sleep(0.1)
+
+
+def _rows(sink: Path) -> int:
+    return sum(file.stat().st_size for file in sink.iterdir()) // 16
 
 
 def _newest(sink: Path) -> int:
