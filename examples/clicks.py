@@ -240,7 +240,9 @@ def session(with_spark: bool) -> Iterator[SparkSession | None]:
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers are whatever python3 is
-    builder = SparkSession.builder.master(f"local[{SLOTS}]").appName("clicks").config("spark.ui.enabled", "false")
+    builder = SparkSession.builder.master(f"local[{SLOTS}, 1000000]").appName("clicks")
+    for name, value in {**recovery.spark_settings(), "spark.ui.enabled": "false"}.items():
+        builder = builder.config(name, value)
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     spark = builder.config("spark.log.level", "FATAL").getOrCreate()  # a killed worker is two pages of stack traces
     try:

@@ -25,18 +25,16 @@ def kill_an_executor(story: Story) -> int:
     return executor
 
 
-def test_jobs_of_any_parallelism_are_exact_on_a_standalone_cluster_though_an_executor_is_killed(tmp_path: Path) -> None:
-    parallelisms = (2, 8)
+def test_a_job_is_exact_on_a_standalone_cluster_though_an_executor_is_killed(tmp_path: Path) -> None:
     with running_cluster(tmp_path, 6, HERE, (HERE, HERE)) as cluster:
-        jobs = Jobs(cluster.master, str(tmp_path), parallelisms=parallelisms)
+        jobs = Jobs(cluster.master, str(tmp_path), parallelisms=(8,))
         with story_of(jobs, HERE) as story:
-            for parallelism in parallelisms:
-                story.wait_for("Running")
-                story.wait_for_epochs(3)
-                assert len(story.workers()) == parallelism
-                kill_an_executor(story)
-                story.wait_for("Running")
-                story.check_exact()
+            story.wait_for("Running")
+            story.wait_for_epochs(3)
+            assert len(story.workers()) == 8
+            kill_an_executor(story)
+            story.wait_for("Running")
+            story.check_exact()
 
 
 def test_executors_that_have_no_partition_have_a_python_ready_to_be_forked(tmp_path: Path) -> None:
