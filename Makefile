@@ -24,7 +24,7 @@ test-kills: .venv/test  ## jobs that have faults at random; KILLS=200 times, SEE
 	$(BIN)/python -m tests.job_kills --kills $(KILLS) --seed $(or $(SEED),1) $(if $(KINDS),--kinds $(KINDS))
 
 test-servers: .venv/servers .servers/versitygw  ## the tests against real servers, which they start themselves
-	$(BIN)/python -m pytest -m servers $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m servers $(ARGS)
 
 # An S3 server whose conditional puts are atomic, from its source; its version is pinned in the file it depends on.
 .servers/versitygw: tests/servers/versitygw.version
