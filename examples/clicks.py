@@ -161,7 +161,7 @@ PHASES = {
     "decided": "all roll back to the last complete epoch",
     "restarted": "every partition has a process again",
     "downloaded": "the last partition has all its files",
-    "opened": "state can be read, and rows flow",
+    "opened": "all state can be read",
     "first_output": "a sink is given rows",
     "caught_up": "no source is further behind its schedule than before",
 }
