@@ -23,6 +23,7 @@ from recovery.driver.events import AnyEvent
 from recovery.driver.job import JobSettings
 from recovery.driver.launch import Launcher
 from recovery.driver.local_processes import LocalProcesses
+from recovery.driver.manifests import sinks_of
 from recovery.driver.options import RunOptions, check_names, coordinator_options, host_options, seconds, storage_options
 from recovery.driver.progress import ProgressLine
 from recovery.driver.reach import home_of
@@ -31,6 +32,7 @@ from recovery.driver.status import RunStatus
 from recovery.passive import Passive
 from snapshot.frames import MarkerMode
 from snapshot.host.storage import use_storage
+from snapshot.ids import JobId
 from snapshot.program.durations import Duration
 from snapshot.program.pickling import dumps
 from snapshot.program.plan import Plan
@@ -208,6 +210,7 @@ def run(
     birth = birth_of(store, job, options.get("max_parallelism"))
     check_parallelism(parallelism, birth.max_parallelism)
     plan = program.plan(birth.max_parallelism)
+    _examine_targets(plan, birth.job)
     local = Path(options.get("local") or home_of(birth.job))
     events_file = Path(options.get("events") or local / "events.jsonl")
     settings = JobSettings(
@@ -252,6 +255,17 @@ def run(
 def _absolute(uri: str) -> str:
     """A folder is the same one in processes that have another working directory."""
     return uri if "://" in uri else str(Path(uri).absolute())
+
+
+def _examine_targets(plan: Plan, job: JobId) -> None:
+    """`ProgramError` if a sink's target cannot take what the program would give it."""
+    problems = [
+        Problem(sink.uid, sentence)
+        for sink in sinks_of(plan).values()
+        for sentence in sink.sink.examine(job, sink.uid, sink.schema)
+    ]
+    if problems:
+        raise ProgramError(problems)
 
 
 def _pickled(plan: Plan) -> bytes:

@@ -11,7 +11,7 @@ from snapshot import Stream
 from snapshot.ids import JobId, TransactionId
 from snapshot.program.plan import EventTime
 from snapshot.program.schemas import SchemaLike, schema_of
-from snapshot.program.sink import SinkContext, SinkWriter
+from snapshot.program.sink import Abilities, SinkContext, SinkWriter
 from snapshot.program.source import Reader, SplitContext
 from statebackend.ids import Incarnation, Uid
 
@@ -44,6 +44,11 @@ class Nowhere:
     wants: Sequence[str] = ()
     exactly_once: bool = True
     held: object = field(default=None)
+    abilities: Abilities = field(default_factory=lambda: Abilities(keeps_prepared=True))
+    amiss: Sequence[str] = ()
+
+    def examine(self, job: JobId, uid: Uid, schema: pa.Schema) -> Sequence[str]:
+        return self.amiss
 
     def check(self, schema: pa.Schema) -> Sequence[str]:
         return [f"the rows have no column {name!r}" for name in self.wants if name not in schema.names]

@@ -13,6 +13,7 @@ from snapshot.program.durations import NotADuration
 from snapshot.program.plan import EventTime
 from snapshot.program.row_class import Row
 from snapshot.program.schemas import SchemaLike
+from snapshot.program.sink import Abilities
 from statebackend import Aggregated, Count, Sum
 from tests.program_parts import CLICKS, Nothing, Nowhere, clicks
 
@@ -324,6 +325,13 @@ def test_what_the_source_and_the_sink_say_is_reported() -> None:
     source = Nothing(pa.schema({"user": pa.string()}), problems=("there is no path",))
     program = Stream.read(source, uid="in").write(Nowhere(wants=["cents"]), uid="out")
     assert problems(program) == ["in: there is no path", "out: the rows have no column 'cents'"]
+
+
+def test_a_sink_whose_target_can_neither_keep_nor_show_what_was_committed_is_refused_as_exactly_once() -> None:
+    (problem,) = problems(clicks().write(Nowhere(abilities=Abilities()), uid="out"))
+    assert problem.startswith("out: Nowhere cannot be exactly-once")
+    clicks().write(Nowhere(abilities=Abilities(), exactly_once=False), uid="out").check()
+    clicks().write(Nowhere(abilities=Abilities(reads_tokens=True)), uid="out").check()
 
 
 def test_a_class_in_the_place_of_a_source_or_a_sink_is_refused() -> None:

@@ -15,9 +15,10 @@ import pytest
 
 import recovery
 from recovery.driver.events import AnyEvent, EpochCompleted
-from snapshot import PAUSE, Collection, Program, Stream, ToDriver
+from snapshot import PAUSE, Collection, Program, ProgramError, Stream, ToDriver
 from snapshot.program.row_class import Row
 from snapshot.trace import replay
+from tests.program_parts import Nowhere
 
 NUMBERS = pa.schema({"k": pa.string(), "n": pa.int64()})
 KEYS = 5
@@ -59,6 +60,15 @@ def check_exact(run: recovery.Run) -> None:
     for row in run.rows("out"):
         counts.setdefault(row["k"], []).append(int(str(row["n"])))
     assert counts == {f"k{key}": list(range(1, ROWS // KEYS + 1)) for key in range(KEYS)}
+
+
+def test_targets_that_cannot_take_the_rows_are_named_before_anything_starts(tmp_path: Path) -> None:
+    numbers = Stream.read(Collection([("a", 1)], NUMBERS), uid="numbers")
+    broken = Nowhere(amiss=("there is no table counts", "its server refuses the password"))
+    with pytest.raises(ProgramError) as caught:
+        start(tmp_path, recovery.LocalProcesses(), numbers.write(broken, uid="out"))
+    assert [str(problem) for problem in caught.value.problems] == [f"out: {sentence}" for sentence in broken.amiss]
+    assert not list((tmp_path / "local").glob("*"))
 
 
 def test_a_job_whose_process_is_killed_gives_every_row_once_and_its_trace_replays(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pytest
@@ -14,7 +14,7 @@ from snapshot.frozen_json import NULL
 from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
-from snapshot.program.sink import CommitAnswer, Sealed, SinkContext
+from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext
 from snapshot.program.source import Batch, Exhausted, Later, Reading, Source, SplitContext
 from snapshot.testing import Violation, sources
 from snapshot.testing.sink_machine import sink_machine
@@ -35,6 +35,10 @@ class Target:
 
     fault: str = ""
     exactly_once: bool = True
+    abilities: Abilities = field(default_factory=lambda: Abilities(keeps_prepared=True))
+
+    def examine(self, job: JobId, uid: Uid, schema: pa.Schema) -> Sequence[str]:
+        return []
 
     def check(self, schema: pa.Schema) -> Sequence[str]:
         return ["no texts"] if self.fault == "refuses" else []

@@ -25,6 +25,7 @@ from snapshot.program.nodes import (
 from snapshot.program.pickling import dumps
 from snapshot.program.problems import Problem, ProgramError
 from snapshot.program.resolve import Resolution, resolved
+from snapshot.program.sink import Abilities
 from statebackend.keygroups import LARGEST_MAX_PARALLELISM
 
 _UID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -91,7 +92,15 @@ def _sinks(outputs: Sequence[Written], found: Resolution) -> Iterator[Problem]:
             name = name_of(output.sink)
             yield Problem(place_of(output), f"{name} is a class; give an instance of it, {name}(...)")
         elif flow is not None:
-            for sentence in output.sink.check(flow.schema):
+            sink = output.sink
+            if sink.exactly_once and sink.abilities == Abilities():
+                yield Problem(
+                    place_of(output),
+                    f"{name_of(sink)} cannot be exactly-once: its target can neither keep a prepared transaction nor "
+                    "read back a token that was committed with the rows, so nobody could tell after a crash whether "
+                    "they are there; use it at-least-once, or another target",
+                )
+            for sentence in sink.check(flow.schema):
                 yield Problem(place_of(output), sentence)
 
 

@@ -31,6 +31,19 @@ class CommitAnswer:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What a target can do for output that is exactly-once: one of the two is needed, with neither there is none.
+
+    `keeps_prepared`: what is prepared outlives the process that prepared it, can be committed by any other, and is not
+    visible until then. `reads_tokens`: a token that was written together with the rows can be read back, so that
+    whoever commits again finds out that it is done.
+    """
+
+    keeps_prepared: bool = False
+    reads_tokens: bool = False
+
+
 class Staging(Protocol):
     """Room in the job's tree for rows that wait for their commit. Threads may share it."""
 
@@ -98,8 +111,18 @@ class Sink(Protocol):
     def exactly_once(self) -> bool:
         """Whether its output is in two phases; otherwise rows may appear again after a rollback."""
 
+    @property
+    def abilities(self) -> Abilities:
+        """What the target can do. A sink that says `exactly_once` with neither is refused before anything starts."""
+
     def check(self, schema: pa.Schema) -> Sequence[str]:
         """Why it cannot take rows of this schema, as far as can be told without the target; sentences."""
+
+    def examine(self, job: JobId, uid: Uid, schema: pa.Schema) -> Sequence[str]:
+        """Why the target cannot take these rows now, in sentences: it cannot be reached, refuses the credentials, lacks
+        the table, has other columns, lacks a setting. Asked once, in the driver, before anything starts; answers within
+        seconds, and changes nothing but what the sink was told to make.
+        """
 
     def open(self, context: SinkContext) -> SinkWriter:
         """Open it in a partition."""

@@ -15,7 +15,7 @@ from snapshot.frozen_json import Json
 from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
-from snapshot.program.sink import CommitAnswer, Sealed, SinkContext, SinkWriter, Staging
+from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkWriter, Staging
 from snapshot.transaction_events import CommitOutcome
 from statebackend.backends.backend import DamagedFile
 from statebackend.ids import Incarnation, Uid
@@ -40,8 +40,17 @@ class ToDriver:
         """Whether rows wait for their epoch."""
         return self.at_commit
 
+    @property
+    def abilities(self) -> Abilities:
+        """Rows are staged in the job's tree, and the driver knows what was delivered."""
+        return Abilities(keeps_prepared=True, reads_tokens=True)
+
     def check(self, schema: pa.Schema) -> Sequence[str]:  # noqa: ARG002
         """It takes everything."""
+        return []
+
+    def examine(self, job: JobId, uid: Uid, schema: pa.Schema) -> Sequence[str]:  # noqa: ARG002
+        """There is nothing to look at."""
         return []
 
     def open(self, context: SinkContext) -> SinkWriter:

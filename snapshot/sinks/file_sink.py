@@ -17,7 +17,7 @@ from snapshot.frozen_json import Json
 from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
-from snapshot.program.sink import CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
+from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
 from snapshot.sinks.file_formats import EXTENSIONS, WrittenFormat, encoded, unsuitable
 from snapshot.sinks.folder import KNOWN, Folder, open_folder
 from snapshot.sources.location import everywhere, protocol_of
@@ -82,6 +82,11 @@ class ToFiles:
         """Files appear at commit."""
         return True
 
+    @property
+    def abilities(self) -> Abilities:
+        """A staged file stays."""
+        return Abilities(keeps_prepared=True)
+
     def check(self, schema: pa.Schema) -> Sequence[str]:
         """Unknown formats and file systems, and columns that the format cannot hold."""
         problems = []
@@ -96,6 +101,10 @@ class ToFiles:
         if self.format not in EXTENSIONS:
             return [*problems, f"files cannot be written as {self.format!r}; known are {', '.join(EXTENSIONS)}"]
         return [*problems, *unsuitable(self.format, schema)]
+
+    def examine(self, job: JobId, uid: Uid, schema: pa.Schema) -> Sequence[str]:  # noqa: ARG002
+        """There is nothing to look at."""
+        return []
 
     def open(self, context: SinkContext) -> SinkWriter:
         """Open it in a partition."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
-from snapshot.program.sink import CommitAnswer, SinkContext
+from snapshot.program.sink import Abilities, CommitAnswer, SinkContext
 from snapshot.transaction_events import CommitOutcome
 from statebackend.ids import Incarnation, Uid
 
@@ -35,8 +35,17 @@ class Drop:
         """There is no output that could come twice."""
         return False
 
+    @property
+    def abilities(self) -> Abilities:
+        """None."""
+        return Abilities()
+
     def check(self, schema: pa.Schema) -> Sequence[str]:
         """It takes everything."""
+        return []
+
+    def examine(self, job: JobId, uid: Uid, schema: pa.Schema) -> Sequence[str]:
+        """There is nothing to look at."""
         return []
 
     def open(self, context: SinkContext) -> Dropping:
@@ -88,9 +97,18 @@ class Stopwatch:
         """Rows count when they come."""
         return False
 
+    @property
+    def abilities(self) -> Abilities:
+        """None."""
+        return Abilities()
+
     def check(self, schema: pa.Schema) -> Sequence[str]:
         """It needs the scheduled time."""
         return [] if SCHEDULED in schema.names else [f"there is no column {SCHEDULED!r} with the scheduled time"]
+
+    def examine(self, job: JobId, uid: Uid, schema: pa.Schema) -> Sequence[str]:
+        """There is nothing to look at."""
+        return []
 
     def open(self, context: SinkContext) -> _Noting:
         """Open it in a partition."""

@@ -250,9 +250,9 @@ def _start_driver(sizes: Sizes, folder: Path) -> subprocess.Popen[bytes]:
 
 
 def _until_output(driver: subprocess.Popen[bytes], sink: Path, folder: Path, keys: int) -> None:
-    """Wait until all keys were loaded, and there are rows that were scheduled in the last second."""
-    deadline = time.monotonic() + _PATIENCE
-    while _rows(sink) < keys or _newest(sink) < time.time_ns() // 1_000 - _MICRO:
+    """Wait until all keys were loaded, and there are rows of this driver that were scheduled in the last second."""
+    deadline, began = time.monotonic() + _PATIENCE, time.time_ns() // 1_000
+    while _rows(sink) < keys or _newest(sink) < max(began, time.time_ns() // 1_000 - _MICRO):
         if driver.poll() is not None or time.monotonic() > deadline:
             raise Failed(f"the driver gives no output: {(folder / 'driver.txt').read_text()[-2000:]}")
         time.sleep(0.1)
