@@ -11,16 +11,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from snapshot.frozen_json import Json
 from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
-from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkWriter, Staging
+from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkWriter
+from snapshot.sinks.staged_rows import UNREADABLE, StagedRows, staged_batches, unreadable
 from snapshot.transaction_events import CommitOutcome
-from statebackend.backends.backend import DamagedFile
 from statebackend.ids import Incarnation, Uid
-from statebackend.snapshots.transfer import MissingFile
-from statebackend.stores.store import StoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,61 +64,32 @@ class _Writer:
     def __init__(self, context: SinkContext, at_commit: bool) -> None:
         self._context = context
         self._at_commit = at_commit
-        self._batches: list[pa.RecordBatch] = []
+        self._rows = StagedRows(context.uid, context.staging)
 
     def begin(self, transaction: TransactionId) -> None:  # noqa: ARG002
         """Begin with no rows."""
-        self._batches = []
+        self._rows.begin()
 
     def write(self, rows: Rows) -> None:
         """Keep the rows, or deliver those of the call at once."""
-        if not len(rows):
-            return
         if self._at_commit:
-            self._batches.append(rows.batch)
-        else:
+            self._rows.write(rows)
+        elif len(rows):
             self._context.deliver(None, rows.batch)
 
     def seal(self) -> Sealed:
         """Hand over what was kept."""
-        batches, self._batches = self._batches, []
-        return _Held(tuple(batches), self._context.staging)
+        return self._rows.seal()
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Deliver the rows; the driver drops them if it has them."""
         try:
-            batches = [batch for file in payload.staged for batch in _read(self._context.staging.get(file))]
-        except (MissingFile, DamagedFile, pa.ArrowInvalid) as error:
-            return CommitAnswer(CommitOutcome.FAILED, f"the rows that were staged for the driver are gone: {error}")
-        except StoreError as error:
-            return CommitAnswer(CommitOutcome.RETRY_LATER, f"the rows that were staged could not be read: {error}")
+            batches = list(staged_batches(payload, self._context.staging))
+        except UNREADABLE as error:
+            return unreadable(error)
         self._context.deliver(transaction, pa.concat_batches(batches))
         return CommitAnswer(CommitOutcome.COMMITTED)
 
     def close(self) -> None:
         """Forget what is not prepared."""
-        self._batches = []
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Held:
-    """The rows of a sealed transaction, until they are stored."""
-
-    batches: Sequence[pa.RecordBatch]
-    staging: Staging
-
-    def prepare(self) -> CommitPayload | None:
-        """Store the rows as one Arrow stream; a repetition stores them under another name."""
-        if not self.batches:
-            return None
-        buffer = pa.BufferOutputStream()
-        with pa.ipc.new_stream(buffer, self.batches[0].schema) as stream:
-            for batch in self.batches:
-                stream.write_batch(batch)
-        rows = sum(batch.num_rows for batch in self.batches)
-        return CommitPayload(Json.of({"rows": rows}), (self.staging.put(buffer.getvalue()),))
-
-
-def _read(data: bytes) -> Sequence[pa.RecordBatch]:
-    with pa.ipc.open_stream(data) as stream:
-        return list(stream)
+        self._rows.close()
