@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
@@ -225,14 +225,15 @@ def kills_of_the_driver(sizes: Sizes) -> list[Outage]:
         sink.mkdir()
         driver = _start_driver(sizes, folder)
         try:
-            _until_output(driver, sink, folder, sizes.keys)
+            _until_output(driver, sink, folder, set(), sizes.keys)
             for _ in range(sizes.kills):
                 time.sleep(sizes.pause + random.random())
                 at.append(time.time_ns() // 1_000)
                 driver.kill()
                 driver.wait()
+                before = set(sink.iterdir())
                 driver = _start_driver(sizes, folder)
-                _until_output(driver, sink, folder, sizes.keys)
+                _until_output(driver, sink, folder, before)
             time.sleep(sizes.pause)
             ended = time.time_ns() // 1_000
         finally:
@@ -249,10 +250,10 @@ def _start_driver(sizes: Sizes, folder: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-m", "tests.bench.w4_driver", str(folder), *arguments], stderr=output)
 
 
-def _until_output(driver: subprocess.Popen[bytes], sink: Path, folder: Path, keys: int) -> None:
-    """Wait until all keys were loaded, and there are rows of this driver that were scheduled in the last second."""
-    deadline, began = time.monotonic() + _PATIENCE, time.time_ns() // 1_000
-    while _rows(sink) < keys or _newest(sink) < max(began, time.time_ns() // 1_000 - _MICRO):
+def _until_output(driver: subprocess.Popen[bytes], sink: Path, folder: Path, before: set[Path], keys: int = 0) -> None:
+    """Wait until all keys were loaded, and files that were not there before have rows scheduled in the last second."""
+    deadline = time.monotonic() + _PATIENCE
+    while _rows(sink) < keys or _newest(set(sink.iterdir()) - before) < time.time_ns() // 1_000 - _MICRO:
         if driver.poll() is not None or time.monotonic() > deadline:
             raise Failed(f"the driver gives no output: {(folder / 'driver.txt').read_text()[-2000:]}")
         time.sleep(0.1)
@@ -262,10 +263,10 @@ def _rows(sink: Path) -> int:
     return sum(file.stat().st_size for file in sink.iterdir()) // 16
 
 
-def _newest(sink: Path) -> int:
-    """When the last row of any file was scheduled."""
+def _newest(files: Collection[Path]) -> int:
+    """When the last row of any of the files was scheduled."""
     newest = 0
-    for file in sink.iterdir():
+    for file in files:
         size = file.stat().st_size // 16
         if size:
             with file.open("rb") as data:
