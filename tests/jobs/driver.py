@@ -9,7 +9,9 @@ event; the process ends with 0 exactly if the job has ended well.
 from __future__ import annotations
 
 import json
+import pickle
 import sys
+from base64 import b64decode
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,6 +22,7 @@ import pyarrow.parquet as pq
 import recovery
 from recovery import FailureRate, LocalProcesses, Passive, Tls
 from snapshot.host.crash_points import VARIABLE, crashing
+from snapshot.program.sink import Sink
 from tests.jobs.catalogue import JOBS
 from tests.jobs.job import OUT, Scale, SinkKind, sink_of
 
@@ -36,6 +39,8 @@ class Settings:
     rows: int = 24_000
     rate: float = 4_000.0
     sink: SinkKind = "jsonl"
+    given: str = ""
+    """The sink itself, if it is to be another one: pickled, in base64."""
     parallelism: int = 2
     standbys: int = 0
     mode: Mode = "aligned"
@@ -73,7 +78,9 @@ class Settings:
 def start(settings: Settings) -> recovery.Run:
     folder = Path(settings.folder)
     scale = Scale(settings.rows, settings.rate, str(settings.gate))
-    program = JOBS[settings.job].program(scale, sink_of(settings.sink, str(settings.output)))
+    given = settings.given
+    sink: Sink = pickle.loads(b64decode(given)) if given else sink_of(settings.sink, str(settings.output))
+    program = JOBS[settings.job].program(scale, sink)
     return recovery.run(
         program,
         checkpoints=folder / "tree",

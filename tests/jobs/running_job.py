@@ -251,6 +251,8 @@ class RunningJob:
                 return _parquet_rows(settings.delivered) if settings.delivered.exists() else []
             case "parquet":
                 return [row for file in sorted(settings.output.glob("part-*")) for row in _parquet_rows(file)]
+            case "given":
+                raise ValueError("what was written to a sink that was given is for who gave it to read")
             case "jsonl":
                 files = sorted(settings.output.glob("part-*"))
                 return [json.loads(line) for file in files for line in file.read_text().splitlines()]

@@ -1,0 +1,11 @@
+"""Real targets of sinks, by name: a job writes to them while its processes and the targets themselves are killed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tests.targets import embedded
+from tests.targets.target import Running
+
+TARGETS: Final[Mapping[str, Running]] = {"files": embedded.files}
