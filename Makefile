@@ -23,13 +23,22 @@ test-kills: KILLS ?= 200
 test-kills: .venv/test  ## jobs that have faults at random; KILLS=200 times, SEED=1, KINDS=worker,driver,hung,link,...
 	$(BIN)/python -m tests.job_kills --kills $(KILLS) --seed $(or $(SEED),1) $(if $(KINDS),--kinds $(KINDS))
 
-test-servers: .venv/servers .servers/versitygw  ## the tests against real servers, which they start themselves
+test-sinks: .venv/servers  ## jobs that write to real targets, all of which are killed; KILLS=50 RESTARTS=20 TARGETS="kafka ..."
+	$(BIN)/python -m tests.target_kills --kills $(or $(KILLS),50) --restarts $(or $(RESTARTS),20) $(if $(TARGETS),--targets $(TARGETS))
+
+test-servers: .venv/servers .servers/versitygw .servers/kafka.stamp  ## the tests against real servers, which they start themselves
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m servers $(ARGS)
 
 # An S3 server whose conditional puts are atomic, from its source; its version is pinned in the file it depends on.
 .servers/versitygw: tests/servers/versitygw.version
 	GOBIN=$(CURDIR)/.servers CGO_ENABLED=0 go install -trimpath -ldflags='-s -w' \
 		github.com/versity/versitygw/cmd/versitygw@$$(cat $<)
+	@touch $@
+
+# The jars of a Kafka broker, by Maven; their versions are in the file it depends on.
+.servers/kafka.stamp: tests/servers/kafka.pom.xml
+	rm -rf .servers/kafka
+	mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.servers/kafka
 	@touch $@
 
 lint: .venv/lint  ## ruff and mypy --strict
@@ -55,5 +64,5 @@ clean:  ## forget what was built and installed
 	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
 	@touch $@
 
-.PHONY: help demo test coverage test-kills test-servers lint bench clean
+.PHONY: help demo test coverage test-kills test-sinks test-servers lint bench clean
 .DEFAULT_GOAL := help

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from .kafka import KafkaServer, running_kafka
 from .s3 import S3Server, running_s3_server
 
 
@@ -24,6 +25,20 @@ def mortal_s3_server(tmp_path: Path) -> Iterator[S3Server]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """One broker for all tests that do not harm it; each makes its own topics."""
+    with running_kafka(tmp_path_factory.mktemp("kafka")) as server:
+        yield server
+
+
+@pytest.fixture
+def mortal_kafka_server(tmp_path: Path) -> Iterator[KafkaServer]:
+    """A broker of the test's own, which it may kill and start again."""
+    with running_kafka(tmp_path) as server:
+        yield server
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
@@ -33,4 +48,6 @@ def pytest_runtest_makereport(
         for value in getattr(item, "funcargs", {}).values():
             if isinstance(value, S3Server):
                 report.sections.append(("S3 server log, last lines", value.end_of_log()))
+            if isinstance(value, KafkaServer):
+                report.sections.append(("Kafka broker log, last lines", value.end_of_log()))
     return report
