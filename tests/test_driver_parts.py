@@ -23,7 +23,7 @@ from recovery.driver.progress import ProgressLine
 from recovery.driver.progress import line_of as progress_of
 from recovery.driver.recovery_clock import RecoveryClock
 from recovery.driver.savepoints import SavepointWishes
-from recovery.driver.status import RunState, RunStatus
+from recovery.driver.status import RunState, RunStatus, StatusBoard
 from recovery.passive import Passive
 from snapshot import coordinator_events as events
 from snapshot.coordinator_options import ContradictingOptions
@@ -75,6 +75,39 @@ def test_a_lost_partition_goes_to_whoever_has_followed_furthest_whatever_its_slo
     ready = {"w2": epoch(4), "w3": epoch(5)}
     assert place(there(0, 1, 2, 3), before, slots, 2, ready) == ["w0", "w3"]
     assert place(there(0, 1, 2), before, slots, 2, {"w1": epoch(4), "w2": epoch(4)}) == ["w0", "w1"]
+
+
+def on_executors(**executors: str) -> dict[str, Hello]:
+    """Processes in the slots 0, 1 ... on these executors."""
+    return {
+        worker: Hello(worker, Address("h", slot), slot, slot, executor=executor)
+        for slot, (worker, executor) in enumerate(executors.items())
+    }
+
+
+def test_partitions_go_to_as_many_executors_as_there_are() -> None:
+    assert place(on_executors(w0="a", w1="a", w2="b"), {}, {}, 2, {}) == ["w0", "w2"]
+    there = on_executors(w0="a", w1="a", w2="a", w3="b", w4="b", w5="c")
+    placed = place(there, {}, {}, 4, {})
+    assert placed is not None
+    assert sorted(there[worker].executor for worker in placed) in (["a", "a", "b", "c"], ["a", "b", "b", "c"])
+
+
+def test_a_lost_partition_goes_to_an_executor_without_one_if_none_is_nearer_to_its_state() -> None:
+    there = on_executors(w0="a", w1="a", w2="b")
+    before, slots = {"w0": Partition(0)}, {Partition(0): 0, Partition(1): 1}
+    assert place(there, before, slots, 2, {}) == ["w0", "w2"]
+    assert place(there, before, slots, 2, {"w1": epoch(4)}) == ["w0", "w1"]
+    assert place(there, before, slots, 2, {"w1": epoch(4), "w2": epoch(4)}) == ["w0", "w2"]
+
+
+def test_a_status_says_on_which_executor_a_process_is_while_it_is_there() -> None:
+    board = StatusBoard("job", 1)
+    board.event(log.WorkerJoined(at=0.0, worker="w", slot=0, pid=1, address="h:1", executor="host:77"))
+    board.event(log.WorkerJoined(at=0.0, worker="v", slot=1, pid=2, address="h:2"))
+    assert board.show().executors == {"w": "host:77"}
+    board.event(log.WorkerLost(at=0.0, worker="w", partition=None, reason="gone"))
+    assert board.show().executors == {}
 
 
 @pytest.mark.parametrize("kind", ["warm", "files", "open"])

@@ -64,6 +64,8 @@ class WorkerJoined(Event):
     slot: int
     pid: int
     address: str
+    executor: str = ""
+    """The Spark executor in which it runs, as host and process id; empty if there is none of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -257,7 +257,12 @@ class GenerationRun:
             return
         self._note(
             log.WorkerJoined(
-                at=time.time(), worker=hello.worker, slot=hello.slot, pid=hello.pid, address=str(hello.address)
+                at=time.time(),
+                worker=hello.worker,
+                slot=hello.slot,
+                pid=hello.pid,
+                address=str(hello.address),
+                executor=hello.executor,
             )
         )
         if self._deployment is not None:

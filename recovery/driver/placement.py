@@ -1,4 +1,5 @@
-"""Which process gets which partition: whoever had it keeps it, and a lost one goes to whoever is nearest to its state.
+"""Which process gets which partition: whoever had it keeps it, and a lost one goes to whoever is nearest to its state,
+and of those to one on the executor that has the fewest partitions.
 
 What always holds: every partition has one process and no process two; the same processes and the same history give
 the same placement.
@@ -6,6 +7,7 @@ the same placement.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from snapshot.host.messages import Hello
@@ -33,7 +35,8 @@ def place(
             slot = slots.get(partition, partition)
             newest = max((ready[worker] for worker in free if worker in ready), default=None)
             nearest = free if newest is None else [worker for worker in free if ready.get(worker) == newest]
-            chosen = next((worker for worker in nearest if there[worker].slot == slot), nearest[0])
+            crowds = Counter(there[worker].dies_with for worker in placed.values())
+            chosen = min(nearest, key=lambda worker: (crowds[there[worker].dies_with], there[worker].slot != slot))
             free.remove(chosen)
             placed[partition] = chosen
     return [placed[Partition(index)] for index in range(parallelism)]

@@ -49,6 +49,8 @@ class RunStatus:
     incarnation: Incarnation | None = None
     workers: Mapping[str, Partition | None] = field(default_factory=dict)
     """The processes that are there, and which partition each has; the others stand by."""
+    executors: Mapping[str, str] = field(default_factory=dict)
+    """The Spark executor of each process that is there and has one: as host and process id."""
     complete: Epoch | None = None
     """The last complete epoch."""
     committed: Epoch | None = None
@@ -154,11 +156,13 @@ def _after_attempt(
     event: log.WorkerJoined | log.WorkerLost | log.Deployed | log.Running | log.AttemptFailed,
 ) -> RunStatus:
     match event:
-        case log.WorkerJoined(worker=worker):
-            return replace(status, workers={**status.workers, worker: None})
+        case log.WorkerJoined(worker=worker, executor=executor):
+            executors = {**status.executors, worker: executor} if executor else status.executors
+            return replace(status, workers={**status.workers, worker: None}, executors=executors)
         case log.WorkerLost(worker=lost):
             workers = {worker: at for worker, at in status.workers.items() if worker != lost}
-            return replace(status, workers=workers, standbys=_known(status.standbys, workers))
+            executors = {worker: at for worker, at in status.executors.items() if worker != lost}
+            return replace(status, workers=workers, executors=executors, standbys=_known(status.standbys, workers))
         case log.Deployed(incarnation=incarnation, workers=workers):
             roles = {worker: Partition(index) for index, worker in enumerate(workers)}
             placed = {worker: roles.get(worker) for worker in status.workers}

@@ -13,15 +13,11 @@ import subprocess
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Final
 
 from snapshot.host.detours import Detour, Reroutable
 from snapshot.host.event_loop import EventLoop
+from snapshot.host.executor import executor_process
 from snapshot.host.messages import Address, BreakInside, Cut, Delay, Fault, Inject, Injected, Kill, Links, Stop
-
-_EXECUTOR: Final = b"ExecutorBackend"
-"""In the name of every program that Spark runs as an executor; not in that of a local session, which is the driver."""
 
 
 class NoSuchFault(Exception):
@@ -174,20 +170,16 @@ def _pids(executor: bool) -> list[int]:
 
 
 def _executor() -> int:
-    pid = os.getppid()
-    while pid > 1:
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-            status = Path(f"/proc/{pid}/stat").read_text()
-        except OSError as error:
-            raise NoSuchFault(f"which processes this one descends from cannot be told here: {error}") from error
-        if _EXECUTOR in command:
-            return pid
-        pid = int(status.rpartition(")")[2].split()[1])
-    raise NoSuchFault(
-        "the process is not in a Spark executor of its own: there is none without Spark, and in a local session the "
-        "executor is the driver's own Java process"
-    )
+    try:
+        pid = executor_process()
+    except OSError as error:
+        raise NoSuchFault(f"which processes this one descends from cannot be told here: {error}") from error
+    if pid is None:
+        raise NoSuchFault(
+            "the process is not in a Spark executor of its own: there is none without Spark, and in a local session "
+            "the executor is the driver's own Java process"
+        )
+    return pid
 
 
 def _signal(pids: Iterable[int], number: signal.Signals) -> None:

@@ -46,6 +46,13 @@ class Hello:
     """Which of the tasks that were launched it is; the driver gives roles whatever the slot."""
     launch: int = 0
     """Which of the launches of that slot has brought it."""
+    executor: str = ""
+    """What it shares its fate with: processes of the same one are lost together. Empty: with nobody."""
+
+    @property
+    def dies_with(self) -> str:
+        """The executor; for a process without one a name that no other has."""
+        return self.executor or self.worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +215,8 @@ class StageFigures:
     """For how long it could not work because an output was full."""
     late_rows: int = 0
     """Rows that came when all their windows were gone, and that no side output takes."""
+    waits_for: str = ""
+    """What its source waits for, if something is wrong."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from snapshot.host.connector import Connecting
 from snapshot.host.control import ControlConnection
 from snapshot.host.crash_points import crashing
 from snapshot.host.event_loop import Background, EventLoop
+from snapshot.host.executor import executor_name
 from snapshot.host.failures import kind_of, text_of, traceback_of
 from snapshot.host.faults import Faults, Line
 from snapshot.host.following import Follower
@@ -185,7 +186,7 @@ class Worker:
             tls=self._tls,
         )
         self._control = ControlConnection(self._loop, sock, self._told, self._lose)
-        self._tell(Hello(self._name, self._listener.address, getpid(), self._slot, self._launch))
+        self._tell(Hello(self._name, self._listener.address, getpid(), self._slot, self._launch, executor_name()))
 
     def _lose_beats(self, reason: str) -> None:
         """From the heart's thread: the driver has long taken us for lost, so whoever comes next is of more use."""

@@ -1,0 +1,36 @@
+"""In which Spark executor this process runs: what dies with that dies together.
+
+What always holds: only a process that descends from an executor's own Java process has one; in a local session, where
+the driver is the executor, and without Spark, there is none.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Final
+
+_EXECUTOR: Final = b"ExecutorBackend"
+"""In the name of every program that Spark runs as an executor; not in that of a local session, which is the driver."""
+
+
+def executor_process() -> int | None:
+    """The id of the executor's Java process; None if there is none. `OSError` if that cannot be told here."""
+    pid = os.getppid()
+    while pid > 1:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        status = Path(f"/proc/{pid}/stat").read_text()
+        if _EXECUTOR in command:
+            return pid
+        pid = int(status.rpartition(")")[2].split()[1])
+    return None
+
+
+def executor_name() -> str:
+    """A name of the executor that no other one has at the same time; empty if there is none, or it cannot be told."""
+    try:
+        pid = executor_process()
+    except OSError:
+        return ""
+    return "" if pid is None else f"{socket.gethostname()}:{pid}"
