@@ -26,7 +26,7 @@ test-kills: .venv/test  ## jobs that have faults at random; KILLS=200 times, SEE
 test-sinks: .venv/servers  ## jobs that write to real targets, all of which are killed; KILLS=50 RESTARTS=20 TARGETS="kafka ..."
 	$(BIN)/python -m tests.target_kills --kills $(or $(KILLS),50) --restarts $(or $(RESTARTS),20) $(if $(TARGETS),--targets $(TARGETS))
 
-test-servers: .venv/servers .servers/versitygw .servers/kafka.stamp  ## the tests against real servers, which they start themselves
+test-servers: .venv/servers .servers/versitygw .servers/kafka.stamp .servers/postgres.stamp  ## the tests against real servers, which they start themselves
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m servers $(ARGS)
 
 # An S3 server whose conditional puts are atomic, from its source; its version is pinned in the file it depends on.
@@ -39,6 +39,15 @@ test-servers: .venv/servers .servers/versitygw .servers/kafka.stamp  ## the test
 .servers/kafka.stamp: tests/servers/kafka.pom.xml
 	rm -rf .servers/kafka
 	mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.servers/kafka
+	@touch $@
+
+# Debian's PostgreSQL, whose cluster is not needed, as tests make their own.
+.servers/postgres.stamp:
+	@mkdir -p .servers
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || { \
+		[ "$$(id -u)" = 0 ] || { echo "PostgreSQL is not installed: run 'apt-get install postgresql' as root" >&2; exit 1; }; \
+		mkdir -p /etc/postgresql-common && echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.conf; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql; }
 	@touch $@
 
 lint: .venv/lint  ## ruff and mypy --strict

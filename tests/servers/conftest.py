@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from .kafka import KafkaServer, running_kafka
+from .postgres import PostgresServer, running_postgres
 from .s3 import S3Server, running_s3_server
 
 
@@ -39,6 +40,20 @@ def mortal_kafka_server(tmp_path: Path) -> Iterator[KafkaServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """One server for all tests that do not harm it; each takes its own database."""
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def mortal_postgres_server() -> Iterator[PostgresServer]:
+    """A server of the test's own, which it may kill and start again."""
+    with running_postgres() as server:
+        yield server
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
@@ -50,4 +65,6 @@ def pytest_runtest_makereport(
                 report.sections.append(("S3 server log, last lines", value.end_of_log()))
             if isinstance(value, KafkaServer):
                 report.sections.append(("Kafka broker log, last lines", value.end_of_log()))
+            if isinstance(value, PostgresServer):
+                report.sections.append(("PostgreSQL log, last lines", value.end_of_log()))
     return report
