@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from snapshot.frozen_json import NULL
+from snapshot.frozen_json import NULL, Json
 from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
@@ -26,6 +28,11 @@ SCHEMA = pa.schema([("n", pa.int64())])
 
 STAGED: dict[TransactionId, list[str]] = {}
 VISIBLE: list[tuple[TransactionId, list[str]]] = []
+BY: dict[TransactionId, Incarnation] = {}
+"""Who committed it."""
+REACHABLE = threading.Event()
+LOCK = threading.Lock()
+BOTH_HERE = threading.Barrier(2)
 """The target of the sinks here: as it outlives every sink object, it is the module's."""
 
 
@@ -36,17 +43,30 @@ class Target:
     fault: str = ""
     exactly_once: bool = True
     abilities: Abilities = field(default_factory=lambda: Abilities(keeps_prepared=True))
+    table: str = "good"
+    password: str = field(default="open sesame", repr=False)
+
+    def __str__(self) -> str:
+        return f"{self!r} with {self.password}" if self.fault == "prints its password" else repr(self)
 
     def examine(self, job: JobId, uid: Uid, schema: pa.Schema) -> Sequence[str]:
-        return []
+        if self.fault == "complains of a good target":
+            return ["I do not like it"]
+        if self.fault == "says its password" and self.table != "good":
+            return [f"no table for {self.password}"]
+        if not REACHABLE.is_set() and self.fault != "is blind to outages":
+            return ["it is down"]
+        return ["no such table"] if self.table != "good" and self.fault != "is blind" else []
 
     def check(self, schema: pa.Schema) -> Sequence[str]:
         return ["no texts"] if self.fault == "refuses" else []
 
     def open(self, context: SinkContext) -> Writer:
-        return Writer(self.fault)
+        return Writer(self, context)
 
     def recover(self, job: JobId, uid: Uid, older_than: Incarnation, named: Collection[TransactionId]) -> None:
+        if self.fault == "aborts what is committed":
+            VISIBLE[:] = [(transaction, rows) for transaction, rows in VISIBLE if transaction in named]
         for transaction in list(STAGED):
             name = parse_transaction_id(transaction)
             ours = (name.job, name.sink) == (job, uid) or self.fault == "aborts those of others"
@@ -55,6 +75,13 @@ class Target:
                     leftover = name.incarnation < older_than
                 case "aborts its own":
                     leftover = transaction not in named
+                case "aborts nothing":
+                    leftover = False
+                case "aborts in its own partition only":
+                    leftover = may_be_aborted(transaction, older_than, named) and name.partition == 0
+                case "aborts no attempt but the last":
+                    leftover = may_be_aborted(transaction, older_than, named)
+                    leftover &= name.incarnation.attempt == older_than.attempt - 1
                 case _:
                     leftover = may_be_aborted(transaction, older_than, named)
             if ours and leftover:
@@ -62,8 +89,8 @@ class Target:
 
 
 class Writer:
-    def __init__(self, fault: str) -> None:
-        self.fault = fault
+    def __init__(self, sink: Target, context: SinkContext) -> None:
+        self.sink, self.fault, self.context = sink, sink.fault, context
         self.rows: list[str] = []
 
     def begin(self, transaction: TransactionId) -> None:
@@ -74,17 +101,56 @@ class Writer:
         self.rows += rows.batch.column("row").to_pylist()
 
     def seal(self) -> Sealed:
-        return Held(self.fault, self.transaction, self.rows if self.fault == "mixes transactions" else list(self.rows))
+        rows = self.rows if self.fault == "mixes transactions" else list(self.rows)
+        return Held(self.sink, self.transaction, rows)
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
+        if not REACHABLE.is_set():
+            return self.commit_in_an_outage()
+        if self.fault == "commits at the same time":
+            return self.commit_unlocked(transaction)
+        with LOCK:
+            return self.commit_unlocked(transaction)
+
+    def commit_unlocked(self, transaction: TransactionId) -> CommitAnswer:
         done = any(visible == transaction for visible, _ in VISIBLE)
-        if done and self.fault != "commits twice":
+        by = BY.setdefault(transaction, self.context.incarnation)
+        match self.fault:
+            case "commits twice":
+                done = False
+            case "a new generation commits again":
+                done = done and by.generation == self.context.incarnation.generation
+            case "commits for its own partition only":
+                if parse_transaction_id(transaction).partition != self.context.partition:
+                    return CommitAnswer(CommitOutcome.FAILED, "not mine")
+            case "commits at the same time" if not done:
+                with suppress(threading.BrokenBarrierError):
+                    BOTH_HERE.wait(0.05)
+                BOTH_HERE.reset()
+            case "a commit empties what is open":
+                self.rows = []
+            case _:
+                pass
+        if done:
             answer = CommitOutcome.FAILED if self.fault == "forgets commits" else CommitOutcome.ALREADY_COMMITTED
             return CommitAnswer(answer)
         if transaction not in STAGED:
             return CommitAnswer(CommitOutcome.FAILED, "nothing is staged")
         VISIBLE.append((transaction, STAGED[transaction]))
         return CommitAnswer(CommitOutcome.COMMITTED)
+
+    def commit_in_an_outage(self) -> CommitAnswer:
+        match self.fault:
+            case "takes an outage for success":
+                return CommitAnswer(CommitOutcome.ALREADY_COMMITTED)
+            case "takes an outage for a refusal":
+                return CommitAnswer(CommitOutcome.FAILED, "it is down")
+            case "raises in an outage":
+                raise OSError("it is down")
+            case "says its password in an outage":
+                return CommitAnswer(CommitOutcome.RETRY_LATER, f"no answer to {self.sink.password}")
+            case _:
+                return CommitAnswer(CommitOutcome.RETRY_LATER, "it is down")
 
     def close(self) -> None:
         if self.fault == "forgets at close":
@@ -93,26 +159,53 @@ class Writer:
 
 @dataclass
 class Held:
-    fault: str
+    sink: Target
     transaction: TransactionId
     rows: list[str]
 
     def prepare(self) -> CommitPayload | None:
-        if not self.rows and self.fault != "commits nothing":
+        fault = self.sink.fault
+        if not REACHABLE.is_set():
+            raise OSError("it is down")
+        if not self.rows and fault != "commits nothing":
             return None
         STAGED[self.transaction] = self.rows
-        if self.fault == "shows what is prepared":
+        if fault == "shows what is prepared":
             VISIBLE.append((self.transaction, self.rows))
-        return CommitPayload(NULL)
+        return CommitPayload(Json.of(self.sink.password) if fault == "writes its password" else NULL)
 
 
 def visible(_: Surroundings) -> Sequence[str]:
     return [row for _, rows in VISIBLE for row in rows]
 
 
+def pending(job: JobId) -> int:
+    committed = {transaction for transaction, _ in VISIBLE}
+    return sum(parse_transaction_id(transaction).job == job for transaction in STAGED.keys() - committed)
+
+
 def clear() -> None:
     STAGED.clear()
     VISIBLE.clear()
+    BY.clear()
+    REACHABLE.set()
+
+
+@contextmanager
+def outage() -> Iterator[None]:
+    REACHABLE.clear()
+    yield
+    REACHABLE.set()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_there() -> None:
+    clear()
+
+
+def trial(fault: str = "") -> SinkTrial:
+    bad = Target(fault, table="bad")
+    return SinkTrial(Target(fault), visible, clear, outage, pending, [bad], ["open sesame"])
 
 
 FAULTS = {
@@ -126,23 +219,41 @@ FAULTS = {
     "aborts what is named": "can be committed",
     "aborts its own": "can be committed",
     "aborts those of others": "can be committed",
+    "aborts nothing": "aborts the leftovers of all partitions",
+    "aborts in its own partition only": "aborts the leftovers of all partitions",
+    "aborts no attempt but the last": "aborts the leftovers of all partitions",
+    "aborts what is committed": "keeps what is committed|there once after a crash",
+    "commits for its own partition only": "can be committed; .*not mine",
+    "a new generation commits again": "what was committed is not committed again",
+    "commits at the same time": "what several commit at once is there once",
+    "a commit empties what is open": "has something to commit|readers see what is committed",
+    "takes an outage for success": "an outcome that is not known says RETRY_LATER",
+    "takes an outage for a refusal": "an outcome that is not known says RETRY_LATER",
+    "raises in an outage": "answers RETRY_LATER; but it raised",
+    "is blind to outages": "out of reach is found before anything starts",
+    "is blind": "not right is found before anything starts",
+    "complains of a good target": "nothing to say of a good target",
+    "writes its password": "no secret is written or printed; but one is in a payload",
+    "prints its password": "no secret is written or printed; but one is in the sink as it is printed",
+    "says its password": "no secret is written or printed; but one is in what is said",
+    "says its password in an outage": "no secret is written or printed; but one is in the reason",
 }
 
 
 def test_a_right_sink_passes() -> None:
-    check_sink(SinkTrial(Target(), visible, clear))
-    run_state_machine_as_test(sink_machine(SinkTrial(Target(), visible, clear)), settings=settings(max_examples=20))
+    check_sink(trial())
+    run_state_machine_as_test(sink_machine(trial()), settings=settings(max_examples=20))
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_wrong_sink_fails(fault: str) -> None:
     with pytest.raises(Violation, match=FAULTS[fault]):
-        check_sink(SinkTrial(Target(fault), visible, clear))
+        check_sink(trial(fault))
 
 
 @pytest.mark.parametrize("fault", ["commits twice", "mixes transactions", "aborts what is named", "forgets commits"])
 def test_the_machine_finds_a_wrong_sink_as_well(fault: str) -> None:
-    machine = sink_machine(SinkTrial(Target(fault), visible, clear))
+    machine = sink_machine(trial(fault))
     with pytest.raises(Violation):
         run_state_machine_as_test(machine, settings=settings(phases=[Phase.generate], report_multiple_bugs=False))
 
@@ -203,7 +314,7 @@ def batch(numbers: Sequence[int], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
     [
         ("complains", "has no problems"),
         ("names twice", "a name of its own"),
-        ("gives too many", "1 to 7 rows"),
+        ("gives too many", "7 rows at most"),
         ("has another schema", "are of the schema"),
         ("depends on the size", "read 1 at once"),
         ("never ends", "every split of a bounded source ends"),

@@ -1,0 +1,113 @@
+"""What exactly-once output relies on while nothing goes wrong, as checks that a sink without it fails.
+
+What always holds: each check raises a `Violation` that names the promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from snapshot.testing.sink_bench import SCHEMA, SinkBench, SinkTrial, settled, some, write
+from snapshot.testing.violation import Violation
+from snapshot.transaction_events import CommitOutcome
+
+
+def it_is_plain_data_without_a_fault(trial: SinkTrial) -> None:
+    """It can be pickled and compared, its own check finds nothing, and it says that it is exactly-once."""
+    sink = SinkBench(trial).sink()
+    if sink != trial.sink:
+        raise Violation(f"a sink is plain data; but {trial.sink} pickled is {sink}")
+    if problems := sink.check(SCHEMA):
+        raise Violation(f"a sink takes a column of texts; but it says {problems}")
+    if not sink.exactly_once:
+        raise Violation("only a sink that is exactly-once can be checked for it; but this one says it is not")
+
+
+def rows_appear_at_commit_and_not_before(trial: SinkTrial) -> None:
+    """Neither written nor sealed nor prepared rows are visible; a commit shows those of its transaction."""
+    bench = SinkBench(trial)
+    writer, rows = bench.writer(), bench.rows(4)
+    first = bench.name()
+    writer.begin(first)
+    write(writer, rows[:2])
+    bench.expect([], "what is written is not visible")
+    sealed = writer.seal()
+    writer.begin(bench.name())
+    write(writer, rows[2:])
+    payload = some(sealed.prepare(), first)
+    bench.expect([], "what is prepared is not visible")
+    answer = writer.commit(first, payload)
+    if answer.outcome is not CommitOutcome.COMMITTED:
+        raise Violation(f"the first commit says COMMITTED; but this one said {answer}")
+    bench.expect(rows[:2], "a commit shows the rows of its transaction, and not what was written after its seal")
+    writer.close()
+
+
+def a_second_commit_changes_nothing(trial: SinkTrial) -> None:
+    """Whoever commits again is told that it is done, and rows are there once."""
+    bench = SinkBench(trial)
+    transaction, payload, rows = bench.prepared()
+    for number in (1, 1, 2):
+        bench.settle(transaction, payload, number)
+        bench.expect(rows, "a commit that is repeated shows nothing more")
+
+
+def a_transaction_without_rows_has_nothing_to_commit(trial: SinkTrial) -> None:
+    """An empty transaction prepares nothing, and so do empty batches."""
+    bench = SinkBench(trial)
+    writer = bench.writer()
+    for batches in (0, 1):
+        writer.begin(bench.name())
+        for _ in range(batches):
+            write(writer, [])
+        if (payload := writer.seal().prepare()) is not None:
+            raise Violation(f"a transaction without rows has nothing to commit; but it has {payload}")
+    writer.close()
+
+
+def preparing_again_changes_nothing(trial: SinkTrial) -> None:
+    """A prepare whose answer was lost is repeated; either answer commits the rows once."""
+    for chosen in (0, 1):
+        bench = SinkBench(trial)
+        writer, transaction, rows = bench.writer(), bench.name(), bench.rows(2)
+        writer.begin(transaction)
+        write(writer, rows)
+        sealed = writer.seal()
+        answers = [sealed.prepare(), sealed.prepare()]
+        bench.settle(transaction, some(answers[chosen], transaction))
+        bench.expect(rows, "a transaction that was prepared twice is committed once")
+        writer.close()
+
+
+def epochs_are_committed_while_the_next_is_written(trial: SinkTrial) -> None:
+    """One transaction after the other, each committed by a thread while rows of the next come."""
+    bench, shown = SinkBench(trial), list[str]()
+    writer, transaction = bench.writer(), bench.name()
+    writer.begin(transaction)
+    rows = bench.rows(3)
+    write(writer, rows)
+    with ThreadPoolExecutor(1) as background:
+        for _ in range(4):
+            sealed, following, more = writer.seal(), bench.name(), bench.rows(3)
+            writer.begin(following)
+            write(writer, more[:1])
+            payload = some(sealed.prepare(), transaction)
+            committing = background.submit(settled, writer, transaction, payload)
+            write(writer, more[1:])
+            committing.result()
+            shown += rows
+            bench.expect(shown, "readers see what is committed, and nothing of the epoch that is being written")
+            transaction, rows = following, more
+    writer.close()
+
+
+PROMISES: tuple[Callable[[SinkTrial], None], ...] = (
+    it_is_plain_data_without_a_fault,
+    rows_appear_at_commit_and_not_before,
+    a_second_commit_changes_nothing,
+    a_transaction_without_rows_has_nothing_to_commit,
+    preparing_again_changes_nothing,
+    epochs_are_committed_while_the_next_is_written,
+)
+"""In the order in which it helps to know that one is broken."""
