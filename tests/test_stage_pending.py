@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -44,12 +44,14 @@ from tests.test_stage_run import (
 
 
 class Echo:
-    """An operator that gives what it takes."""
+    """An operator that gives what it takes, and notes it."""
 
-    def __init__(self, context: OperatorContext) -> None:
+    def __init__(self, context: OperatorContext, taken: list[list[int]]) -> None:
         self._emit = context.emit
+        self._taken = taken
 
     def rows(self, input: int, rows: Rows) -> None:
+        self._taken.append(rows.batch.column(0).to_pylist())
         self._emit(rows)
 
     def watermark(self, timestamp: int) -> None:
@@ -73,6 +75,7 @@ class Echoes:
     inputs: tuple[Input, ...] = (Input(SCHEMA, ("n",), timed=False),)
     output: pa.Schema = SCHEMA
     timed: bool = False
+    taken: list[list[int]] = field(default_factory=list)
 
     @property
     def states(self) -> Mapping[str, Declaration[Any]]:
@@ -86,22 +89,23 @@ class Echoes:
         return ()
 
     def open(self, context: OperatorContext) -> Operator:
-        return Echo(context)
+        return Echo(context, self.taken)
 
 
 class Held:
     """A keyed stage with one sender and one receiver, before its state is there; two rows were in flight to it."""
 
-    def __init__(self, folder: Path, **options: int) -> None:
+    def __init__(self, folder: Path, batch_rows: int = 1, **options: int) -> None:
         store = MemoryStore(token_hex(8))
         files = TreeFiles(store, Incarnation(Generation(1), Attempt(1)), OWN)
         in_flight = stored({A: [number(1), number(2)]}, files, inline=1 << 20)
         groups = range_of(OWN, 1, 128)
         role = Role(FileSet(groups), watermark=Watermark(5), channels=in_flight)
-        chosen = HostOptions(batch_rows=1, state_backend="heap", **options)
+        chosen = HostOptions(batch_rows=batch_rows, state_backend="heap", **options)
         seat = Seat(Uid("stage"), OWN, 1, 128, role, chosen, store, files, folder)
-        self.state: KeyedState = open_state(Echoes(), seat, None, StatesAtHand(), lambda: None).state
-        stage = Stage(Uid("stage"), KeyedHead(Echoes()), (IN,), {None: (ToEdge(OUT),)})
+        self.echoes = Echoes()
+        self.state: KeyedState = open_state(self.echoes, seat, None, StatesAtHand(), lambda: None).state
+        stage = Stage(Uid("stage"), KeyedHead(self.echoes), (IN,), {None: (ToEdge(OUT),)})
         self.out = Wire(OUT.channel(OWN, OWN))
         self.reports = Reports()
         self.run = StageRun(stage, seat, FIRST, {self.out.id: self.out}, {}, self.reports, lambda: None, Attempt(2))
@@ -175,3 +179,27 @@ def test_an_epoch_is_cut_with_all_that_waited_for_the_state(held: Held) -> None:
     held.work()
     assert [cut.epoch for cut in held.reports.cuts] == [second.epoch]
     assert held.out.taken()[-3:] == [10, second, 11]
+
+
+def test_what_waited_for_the_state_is_processed_in_one_batch(tmp_path: Path) -> None:
+    held = Held(tmp_path, batch_rows=100)
+    for n in range(3, 50):
+        held.run.arrived(A, number(n))
+    held.open()
+    held.work()
+    held.run.close()
+    held.state.close()
+    assert held.echoes.taken == [[1], [2], list(range(3, 50))], "in flight were two batches"
+
+
+def test_what_comes_in_one_batch_ends_at_a_marker(tmp_path: Path) -> None:
+    held = Held(tmp_path, batch_rows=100)
+    held.open()
+    for frame in (number(3), number(4), Marker(Epoch(Generation(1), 2), MarkerMode.ALIGNED), number(5), number(6)):
+        held.run.arrived(A, frame)
+    held.work()
+    sent = held.out.taken()
+    held.run.close()
+    held.state.close()
+    assert held.echoes.taken[2:] == [[3, 4], [5, 6]]
+    assert [type(frame) for frame in sent] == [Watermark, int, Marker, int], "the marker comes between the two"

@@ -18,6 +18,7 @@ from snapshot.fail_points import reached
 from snapshot.frames import EARLIEST, LATEST, Data, End, Frame, Marker, MarkerMode, Watermark
 from snapshot.host.chain import Ends, chained
 from snapshot.host.channel_state import Frames, recalled
+from snapshot.host.gathering import Gathering
 from snapshot.host.heads import Awaited, Head, KeyedRun, Passage, Seat
 from snapshot.host.messages import Role, StageFigures
 from snapshot.host.options import HostOptions
@@ -133,6 +134,7 @@ class StageRun:
         self.source: SourceRun | None = None
         self.keyed: KeyedRun | None = None
         self._head = self._make_head(wake, attempt)
+        self._gathering = Gathering[_Input](self._take, seat.options.batch_rows)
         self._unfinished: dict[Epoch, StageCut] = {}  # unaligned cuts whose last marker is awaited
         self._watermark_due = 0.0
         self._announced: Watermark | None = None
@@ -275,6 +277,7 @@ class StageRun:
             done = True
             if monotonic() >= until:
                 break
+        self._gathering.flush()
         self._govern_inputs()
         return done
 
@@ -372,13 +375,11 @@ class StageRun:
 
     def _align(self, event: align.AlignerEvent) -> None:
         for instruction in self._aligner.handle(event):
+            if isinstance(instruction, align.Process) and isinstance(instruction.frame, Data):
+                self._gather(self._inputs[instruction.channel], instruction.frame)
+                continue
+            self._gathering.flush()
             match instruction:
-                case align.Process(channel, Data() as frame):
-                    place = self._inputs[channel]
-                    payload = frame.payload
-                    self._take(
-                        place, payload if isinstance(payload, Rows) else self._wires[place.port_of].decode(frame)
-                    )
                 case align.Process(channel, Watermark() as watermark):
                     if channel in self._timed:
                         self._advance(self._watermarks.advance(channel, watermark))
@@ -399,6 +400,12 @@ class StageRun:
                         self._advance(self._watermarks.end(channel))
                 case align.AllEnded():
                     self._end()
+
+    def _gather(self, place: _Input, frame: Data) -> None:
+        """Process it with what waits behind it: before any other instruction, and before `work` returns."""
+        payload = frame.payload
+        rows = payload if isinstance(payload, Rows) else self._wires[place.port_of].decode(frame)
+        self._gathering.add(place, rows)
 
     def _take(self, place: _Input, rows: Rows) -> None:
         self._rows_in += len(rows)
