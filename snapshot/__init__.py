@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from snapshot.program.stream import Stream as Stream
     from snapshot.sinks.driver_sink import ToDriver as ToDriver
     from snapshot.sinks.file_sink import ToFiles as ToFiles
+    from snapshot.sinks.heap_sink import ToHeap as ToHeap
+    from snapshot.sinks.heap_sink import read_heap as read_heap
+    from snapshot.sinks.rocksdb_sink import ToRocksDB as ToRocksDB
+    from snapshot.sinks.rocksdb_sink import read_rocksdb as read_rocksdb
     from snapshot.sources.collection import ABORT as ABORT
     from snapshot.sources.collection import EOF as EOF
     from snapshot.sources.collection import PAUSE as PAUSE
@@ -47,6 +51,8 @@ _HOME = {
     "program.stream": ("Stream",),
     "sinks.driver_sink": ("ToDriver",),
     "sinks.file_sink": ("ToFiles",),
+    "sinks.heap_sink": ("ToHeap", "read_heap"),
+    "sinks.rocksdb_sink": ("ToRocksDB", "read_rocksdb"),
     "sources.collection": ("ABORT", "Collection", "EOF", "PAUSE"),
     "sources.files": ("Files",),
     "sources.generate": ("Generate",),

@@ -1,0 +1,278 @@
+"""Rows by key in a RocksDB of this machine: written to a file of their own, taken into the database at commit.
+
+What always holds: the file carries the rows and the token of their transaction, and the database takes it as a whole;
+so readers see all of a transaction or nothing, and whoever commits again finds the token.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from fsspec.implementations.local import LocalFileSystem
+
+from snapshot.frozen_json import Json
+from snapshot.ids import JobId, TransactionId
+from snapshot.manifest import CommitPayload
+from snapshot.program.rows import Rows, keys_in
+from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
+from snapshot.sinks.file_formats import encoded, unsuitable
+from snapshot.sinks.file_sink import file_name, transaction_of
+from snapshot.sinks.rocksdb_folder import FolderError, OpenDatabase, RocksDBFolder
+from snapshot.sinks.token_target import TargetError, commit_by_token
+from snapshot.sources.location import protocol_of
+from snapshot.token_commit import TargetAnswer
+from snapshot.transaction_events import may_be_aborted, parse_transaction_id
+from statebackend.ids import Incarnation, Uid
+from statebackend.keys.columns import key_column
+from statebackend.keys.types import KeyType, UndeclarableKeyType
+
+_LONGEST_NAME = 240
+"""Bytes that a staged file's name may have, with room for an ending."""
+
+
+def read_rocksdb(path: str) -> pa.Table:
+    """The rows of the database that a `ToRocksDB` with this path writes, as of the last commit before the call.
+
+    May be called while a job writes. An empty table without columns if nothing has been committed there yet.
+    """
+    with RocksDBFolder(_local(path)).reading() as database:
+        return pa.table({}) if database is None else database.rows()
+
+
+@dataclass(frozen=True, slots=True)
+class ToRocksDB:
+    """A sink that keeps the newest row of each key in a RocksDB database at `path`, a folder of this machine.
+
+    `key` names the column that tells rows apart, or several; no key may be null. A row replaces the one with its key.
+    Where the boolean column `deletes` is true, the row with its key is removed; that column is not stored. Rows of one
+    key must come from one partition, as they do after `key_by` that key; of several in an epoch the last one counts.
+
+    Rows are stored as JSON, so columns have types that JSON lines can hold. The rows of an epoch wait in memory until
+    its cut. Every partition must see the folder, on this machine: they open the database one after the other, for a few
+    milliseconds at each commit. Read it with `read_rocksdb`, also while a job runs; other programs open it read-only
+    (`rocksdb_folder` says what is in it). A token of some bytes stays there for each transaction.
+    """
+
+    path: str
+    key: str | tuple[str, ...]
+    deletes: str | None = None
+
+    def __post_init__(self) -> None:
+        if protocol_of(self.path) == "file":
+            object.__setattr__(self, "path", str(_local(self.path)))
+        if not isinstance(self.key, str):
+            object.__setattr__(self, "key", tuple(self.key))
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that make up the key."""
+        return (self.key,) if isinstance(self.key, str) else self.key
+
+    @property
+    def exactly_once(self) -> bool:
+        """Rows appear at commit."""
+        return True
+
+    @property
+    def abilities(self) -> Abilities:
+        """A staged file stays, and the token in it can be read when the database has taken it."""
+        return Abilities(keeps_prepared=True, reads_tokens=True)
+
+    def check(self, schema: pa.Schema) -> Sequence[str]:
+        """Columns that are not there or of a wrong type, and folders of other machines."""
+        problems = []
+        if protocol_of(self.path) != "file":
+            problems.append(f"{self.path}: RocksDB needs a folder of this machine")
+        if not self.keys:
+            problems.append("ToRocksDB needs a key: name at least one column that tells rows apart")
+        for name in (*self.keys, *([] if self.deletes is None else [self.deletes])):
+            if name not in schema.names:
+                problems.append(f"there is no column {name!r}; there are {', '.join(schema.names)}")
+        if problems:
+            return problems
+        for name in self.keys:
+            try:
+                KeyType.of(schema.field(name).type)
+            except UndeclarableKeyType as error:
+                problems.append(f"the column {name!r} cannot be a key: {error}")
+        if self.deletes is not None and not pa.types.is_boolean(schema.field(self.deletes).type):
+            problems.append(f"the column {self.deletes!r} says which rows are deleted, so it must be boolean")
+        return [*problems, *unsuitable("jsonl", self.stored(schema))]
+
+    def stored(self, schema: pa.Schema) -> pa.Schema:
+        """The columns that the database has."""
+        return pa.schema([field.remove_metadata() for field in schema if field.name != self.deletes])
+
+    def examine(self, job: JobId, uid: Uid, schema: pa.Schema) -> Sequence[str]:  # noqa: ARG002
+        """Whether the folder can be used, and is empty or has a database of such rows. Makes the folder."""
+        try:
+            Path(self.path).mkdir(parents=True, exist_ok=True)
+            with RocksDBFolder(Path(self.path)).reading() as database:
+                found = None if database is None else database.schema()
+        except (OSError, FolderError) as error:
+            return [f"the database in {self.path} cannot be used: {error}"]
+        return [] if found is None else _differing(self.path, found, self.stored(schema))
+
+    def open(self, context: SinkContext) -> SinkWriter:
+        """Open it in a partition."""
+        return _Writer(self, context)
+
+    def recover(self, job: JobId, uid: Uid, older_than: Incarnation, named: Collection[TransactionId]) -> None:
+        """Delete the staged files of this sink that are leftovers. A crash leaves the others to the next recovery."""
+        folder = RocksDBFolder(Path(self.path))
+        for file in folder.staged():
+            transaction = transaction_of(file.removesuffix(".unfinished"))
+            if transaction is None:
+                continue
+            made = parse_transaction_id(transaction)
+            if (made.job, made.sink) == (job, uid) and may_be_aborted(transaction, older_than, named):
+                folder.drop(file)
+
+
+class _Writer:
+    """The sink in a partition."""
+
+    def __init__(self, sink: ToRocksDB, context: SinkContext) -> None:
+        self._sink = sink
+        self._uid = context.uid
+        self._schema = sink.stored(context.schema)
+        self._transaction: TransactionId | None = None
+        self._batches: list[pa.RecordBatch] = []
+
+    def begin(self, transaction: TransactionId) -> None:
+        """Begin with no rows."""
+        if len(file_name(transaction, 0, "sst")) > _LONGEST_NAME:
+            raise SinkError(
+                f"sink {self._uid}: no file can be named after transaction {transaction}: its name would have more "
+                f"than {_LONGEST_NAME} characters. Give the job and the sink shorter names"
+            )
+        self._transaction, self._batches = transaction, []
+
+    def write(self, rows: Rows) -> None:
+        """Keep the rows. `SinkError` for a null key."""
+        if not len(rows):
+            return
+        for name in self._sink.keys:
+            if rows.batch.column(name).null_count:
+                raise SinkError(f"sink {self._uid}: a row has no {name!r}, which is its key; drop such rows before")
+        self._batches.append(rows.batch)
+
+    def seal(self) -> Sealed:
+        """Hand over the rows."""
+        assert self._transaction is not None, "a transaction was begun"
+        batches, self._batches = self._batches, []
+        return _SealedRows(self._transaction, tuple(batches), self._sink, self._schema)
+
+    def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
+        """Let the database take the file."""
+        with ExitStack() as open_until_done:
+            return commit_by_token(_Committable(transaction, payload, open_until_done))
+
+    def close(self) -> None:
+        """Forget what is not prepared."""
+        self._batches = []
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _SealedRows:
+    """The rows of a sealed transaction."""
+
+    transaction: TransactionId
+    batches: Sequence[pa.RecordBatch]
+    sink: ToRocksDB
+    schema: pa.Schema
+
+    def prepare(self) -> CommitPayload | None:
+        """Write the file that the database will take."""
+        if not self.batches:
+            return None
+        name = file_name(self.transaction, 0, "sst")
+        RocksDBFolder(Path(self.sink.path)).stage(name, self.transaction, self.schema, self._newest())
+        schema = b64encode(self.schema.serialize().to_pybytes()).decode()
+        return CommitPayload(Json.of({"path": self.sink.path, "file": name, "schema": schema}))
+
+    def _newest(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """The last row of each key, in the order of the keys."""
+        rows = pa.concat_batches(self.batches)
+        keys = keys_in(rows, self.sink.keys)
+        names = key_column(keys, KeyType.of(keys.type))
+        last = {names.key(place): place for place in range(len(names))}
+        order = sorted((key, place) for key, place in last.items() if key is not None)
+        chosen = rows.take(pa.array([place for _, place in order], pa.int64()))
+        lines = bytes(encoded("jsonl", pa.Table.from_batches([chosen]).select(self.schema.names))).split(b"\n")
+        gone = (
+            [False] * len(order)
+            if self.sink.deletes is None
+            else pc.fill_null(chosen.column(self.sink.deletes), False).to_pylist()
+        )
+        for (key, _), line, deleted in zip(order, lines, gone, strict=False):  # behind the last line is an empty one
+            yield key, None if deleted else line
+
+
+class _Committable:
+    """A staged file at its database, as the commit by token asks for it."""
+
+    def __init__(self, transaction: TransactionId, payload: CommitPayload, open_until_done: ExitStack) -> None:
+        self._transaction = transaction
+        stored = payload.value.value()
+        assert isinstance(stored, dict)
+        self._path, self._file = str(stored["path"]), str(stored["file"])
+        self._schema = pa.ipc.read_schema(pa.py_buffer(b64decode(str(stored["schema"]))))
+        self._folder = RocksDBFolder(Path(self._path))
+        self._open_until_done = open_until_done
+        self._database: OpenDatabase | None = None
+
+    def fence(self) -> None:
+        """Open the database: nobody else has it then."""
+        try:
+            self._database = self._open_until_done.enter_context(self._folder.writing())
+        except (OSError, FolderError) as error:
+            raise TargetError(TargetAnswer.UNKNOWN, str(error)) from error
+
+    def has_token(self) -> bool:
+        """Whether the database has taken the file; then a link to it that a crash has left is removed."""
+        assert self._database is not None, "it was opened"
+        try:
+            if not self._database.has_token(self._transaction):
+                return False
+            self._folder.drop(self._file)
+        except (OSError, FolderError) as error:
+            raise TargetError(TargetAnswer.UNKNOWN, str(error)) from error
+        return True
+
+    def write(self) -> None:
+        """Take the file, if its rows are such as the database has."""
+        assert self._database is not None, "it was opened"
+        if not self._folder.is_staged(self._file):
+            raise TargetError(
+                TargetAnswer.REFUSED,
+                f"transaction {self._transaction} is not in the database in {self._path}, and its file is gone from "
+                f"{self._path}/.staged; if somebody has replaced the folder, put the former one back and start again",
+            )
+        try:
+            found = self._database.schema()
+            if found is not None and (problems := _differing(self._path, found, self._schema)):
+                raise TargetError(TargetAnswer.REFUSED, problems[0])
+            self._database.take(self._file)
+        except (OSError, FolderError) as error:
+            raise TargetError(TargetAnswer.UNKNOWN, str(error)) from error
+
+
+def _differing(path: str, found: pa.Schema, ours: pa.Schema) -> Sequence[str]:
+    if found.equals(ours):
+        return []
+    theirs, mine = (", ".join(f"{field.name} {field.type}" for field in schema) for schema in (found, ours))
+    return [
+        f"the database in {path} has rows of ({theirs}), and these are of ({mine}); write them to another folder, or "
+        f"give them those columns"
+    ]
+
+
+def _local(path: str) -> Path:
+    return Path(LocalFileSystem._strip_protocol(path))
