@@ -48,6 +48,7 @@ def test_each_figure_is_one_line_of_json_and_its_value_the_median_of_its_runs(
         "W3",
         "W4",
         "standbys",
+        "sinks",
     }
     assert all(min(figure["runs"]) <= figure["value"] <= max(figure["runs"]) for figure in figures)
     assert "alignment: parallelism 2" in err

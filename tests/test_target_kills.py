@@ -23,7 +23,7 @@ def test_readers_of_files_see_every_row_once_and_none_of_an_epoch_that_was_not_c
 
 
 def test_a_reader_complains_of_rows_that_come_too_early_come_twice_or_go(tmp_path: Path) -> None:
-    reader = Reader(Target(ToFiles(str(tmp_path)), SCHEMA.empty_table), tmp_path)
+    reader = Reader(Target(ToFiles(str(tmp_path)), None, SCHEMA.empty_table), tmp_path)
     reader._judge(np.array([0, 1, 4]), {0: 2, 1: 1})
     assert reader.complaints == []
     reader._judge(np.array([0, 1, 4, 8]), {0: 2, 1: 1})

@@ -12,6 +12,7 @@ from tests.bench import (
     coordinator,
     operators,
     processes,
+    sinks,
     slots,
     standbys,
     state_memory,
@@ -77,6 +78,7 @@ def _workloads(*, small: bool = False, write: bool = False) -> Workloads:
         w1.WORKLOAD: lambda: w1.figures(w1.SMALL if small else w1.FULL),
         w2.WORKLOAD: lambda: w2.figures(w2.SMALL if small else w2.FULL),
         w3.WORKLOAD: lambda: w3.figures(w3.SMALL if small else w3.FULL),
+        sinks.WORKLOAD: lambda: sinks.figures(sinks.SMALL if small else sinks.FULL),
         standbys.WORKLOAD: lambda: standbys.figures(standbys.SMALL if small else standbys.FULL),
         w4.WORKLOAD: lambda: w4.figures(w4.SMALL if small else w4.FULL),
     }

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from snapshot import ToFiles
 from tests.jobs.numbered import SCHEMA
+from tests.targets.plain_files import PlainFiles
 from tests.targets.target import Target
 
 
@@ -23,4 +24,4 @@ def files(folder: Path) -> Iterator[Target]:
         tables = [pq.read_table(file) for file in target.glob("part-*")]
         return pa.concat_tables([SCHEMA.empty_table(), *tables])
 
-    yield Target(ToFiles(str(target)), rows)
+    yield Target(ToFiles(str(target)), PlainFiles(str(target)), rows)

@@ -24,6 +24,8 @@ class Target:
     """
 
     sink: Sink
+    plain: Sink | None
+    """The same target written at-least-once, if it can be."""
     rows: Callable[[], pa.Table]
     kill: Callable[[], None] | None = None
     start: Callable[[], None] | None = None
