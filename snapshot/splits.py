@@ -28,6 +28,11 @@ class SplitEnumerator(Generic[Split]):
         """What has no reader: this enumerator's part of a cut, together with the positions of the readers."""
         return tuple(self._unassigned)
 
+    @property
+    def known(self) -> frozenset[Split]:
+        """All splits there have ever been."""
+        return frozenset(self._known)
+
     def discover(self, splits: Iterable[Split]) -> None:
         """Take in what a look at the source found; splits that are known already change nothing."""
         for split in splits:

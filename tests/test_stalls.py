@@ -45,6 +45,7 @@ def told(watch: StallWatch, now: float, figures: StageFigures) -> list[str]:
         (replace(IDLE, queued_bytes=5), 0, "nothing that is known: it has 5 bytes of input"),
         (replace(IDLE, queued_bytes=5, held_back=2), 0, "markers: an alignment holds back 2 of its channels"),
         (replace(IDLE, queued_bytes=5), 400, "room: those to whom it sends take nothing"),
+        (replace(IDLE, waits_for="the brokers"), 0, "the brokers"),
     ],
 )
 def test_an_operator_that_does_not_move_is_told_of_once(figures: StageFigures, blocked_ms: float, why: str) -> None:

@@ -22,7 +22,7 @@ from snapshot.host.event_loop import Background, EventLoop, Timer
 from snapshot.host.messages import AssignSplits, Deploy, Hello, StandDown, ToWorker
 from snapshot.ids import TransactionId
 from snapshot.program.plan import ToSink
-from snapshot.program.source import Source
+from snapshot.program.source import Resuming, Source
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 
 _PAUSES: Final = (0.5, 1.0, 2.0, 5.0)
@@ -149,7 +149,12 @@ class AttemptRun:
                 self._assign(uid, self._dealers[uid].discovered(found))
             self._looks[uid] = self._loop.call_at(self._loop.now() + every, lambda: self._look(uid, source, every))
 
-        self._aside.submit(lambda: tuple(source.discover(len(self.deployed))), looked)
+        known, parallelism = self._dealers[uid].known, len(self.deployed)
+
+        def look() -> tuple[str, ...]:
+            return tuple(source.discover_new(known) if isinstance(source, Resuming) else source.discover(parallelism))
+
+        self._aside.submit(look, looked)
 
     def _recovery_of(self, sink: ToSink, named: frozenset[TransactionId]) -> Callable[[], None]:
         return lambda: sink.sink.recover(self._settings.job, sink.uid, self.incarnation, named)

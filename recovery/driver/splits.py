@@ -62,6 +62,11 @@ class SplitDealer:
         """What nobody reads yet: the source's own part of a cut."""
         return self._enumerator.unassigned
 
+    @property
+    def known(self) -> frozenset[str]:
+        """All splits there have ever been."""
+        return self._enumerator.known
+
     def started(self) -> list[Assignment]:
         """All partitions are there: deal out what is dealt out without being asked for."""
         self._running = True

@@ -23,7 +23,9 @@ NEVER: Final = float("inf")
 
 
 class ReadAhead:
-    """A `Reader` for the event loop. `wake` is called in the thread whenever there is something to take."""
+    """A `Reader` for the event loop. `wake` is called in the thread whenever there is something to take, or what is
+    waited for has changed.
+    """
 
     def __init__(self, name: str, open_reader: Callable[[], Reader], most: int, wake: Callable[[], None]) -> None:
         self._open = open_reader
@@ -31,6 +33,7 @@ class ReadAhead:
         self._wake = wake
         self._ready: Queue[Reading | BaseException] = Queue(_AHEAD)
         self._closed = Event()
+        self._why = ""  # what the thread waits for, if something is wrong
         Thread(target=self._run, name=f"reading {name}", daemon=True).start()
 
     def read(self, most: int) -> Reading:  # noqa: ARG002 - the thread was told how many
@@ -38,7 +41,7 @@ class ReadAhead:
         try:
             reading = self._ready.get_nowait()
         except Empty:
-            return Later(NEVER)
+            return Later(NEVER, self._why)
         if isinstance(reading, BaseException):
             raise reading
         return reading
@@ -61,11 +64,18 @@ class ReadAhead:
         while not self._closed.is_set():
             reading = reader.read(self._most)
             if isinstance(reading, Later):
+                self._note(reading.why)
                 self._closed.wait(min(max(reading.at - time(), 0.001), 1.0))
                 continue
+            self._why = ""
             self._hand_over(reading)
             if isinstance(reading, Exhausted):
                 return
+
+    def _note(self, why: str) -> None:
+        if why != self._why:
+            self._why = why
+            self._wake()
 
     def _hand_over(self, reading: Reading | BaseException) -> None:
         while not self._closed.is_set():

@@ -50,6 +50,7 @@ class SourceRun:
         self._readers: dict[str, Reader] = {}
         self._turns: deque[str] = deque()
         self._waiting: dict[str, float] = {}
+        self._troubles: dict[str, str] = {}
         self._positions: dict[str, JsonLike] = {}
         self._finished: set[str] = set()
         self._last = False
@@ -126,6 +127,11 @@ class SourceRun:
         overdue = [at for at in self._waiting.values() if at != NEVER]
         return max(0.0, time() - min(overdue)) if overdue else 0.0
 
+    @property
+    def waits_for(self) -> str:
+        """What a split waits for, if something is wrong; empty if not."""
+        return next((f"{why} (split {split!r})" for split, why in sorted(self._troubles.items())), "")
+
     def positions(self) -> tuple[SplitPosition, ...]:
         """How far each split was read: this source's part of a cut."""
         read = {split: Json.of({_AT: position}) for split, position in self._positions.items()}
@@ -161,13 +167,16 @@ class SourceRun:
         except Exception as error:
             error.add_note(f"while reading split {split!r} of {self._uid} from position {self._positions[split]!r}")
             raise
+        self._troubles.pop(split, None)
         match reading:
             case Batch(rows, position):
                 self._waiting.pop(split, None)
                 self._positions[split] = position
                 return rows
-            case Later(at):
+            case Later(at, why):
                 self._waiting[split] = at
+                if why:
+                    self._troubles[split] = why
             case Exhausted():
                 self._readers.pop(split).close()
                 self._turns.remove(split)

@@ -486,6 +486,7 @@ class StageRun:
             len(self._aligner.held_back),
             blocked * 1000,
             self._head.dropped if isinstance(self._head, Dropping) else 0,
+            "" if self.source is None else self.source.waits_for,
         )
 
     def close(self) -> None:

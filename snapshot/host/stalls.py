@@ -88,6 +88,8 @@ def _what_holds_up(before: StageFigures, now: StageFigures) -> str:
         return f"markers: an alignment holds back {now.held_back} of its channels"
     if now.blocked_ms > before.blocked_ms:
         return "room: those to whom it sends take nothing"
+    if now.waits_for:
+        return now.waits_for
     return f"nothing that is known: it has {now.queued_bytes} bytes of input" if now.queued_bytes else ""
 
 

@@ -6,9 +6,9 @@ rollback could make up for a crash.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -26,7 +26,10 @@ class SourceVanished(SourceError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Rows, and the position behind the last of them: where reading goes on after a restore."""
+    """Rows, and the position behind the last of them: where reading goes on after a restore.
+
+    Without rows it moves the position alone, over what will never be any.
+    """
 
     rows: pa.RecordBatch
     position: JsonLike
@@ -34,9 +37,14 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """There is nothing to read now; ask again at this time (seconds since 1970), or whenever it suits."""
+    """There is nothing to read now; ask again at this time (seconds since 1970), or whenever it suits.
+
+    `why` is empty where nothing is wrong. Else it says what is waited for, such as a server that does not answer; when
+    that has lasted long enough and nothing else has come of the source, it is reported as a stall.
+    """
 
     at: float
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +117,15 @@ class Source(Protocol):
 
     def open(self, context: SplitContext) -> Reader:
         """Read a split; called in the partition that it was given to, by the thread that will call `read`."""
+
+
+@runtime_checkable
+class Resuming(Protocol):
+    """A source whose splits' names have in them what it found when they were found, such as where each begins.
+
+    So it needs to be told which splits the job has, to find those that are new: `discover` names the first ones, when
+    the source is new to the job, and `discover_new` is asked instead of it from then on.
+    """
+
+    def discover_new(self, known: Collection[str]) -> Sequence[str]:
+        """The names of the splits there are now besides those that the job has, or has ever had; in the driver."""
