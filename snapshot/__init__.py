@@ -30,12 +30,15 @@ if TYPE_CHECKING:
     from snapshot.sinks.heap_sink import read_heap as read_heap
     from snapshot.sinks.rocksdb_sink import ToRocksDB as ToRocksDB
     from snapshot.sinks.rocksdb_sink import read_rocksdb as read_rocksdb
+    from snapshot.sinks.sqlite_sink import ToSQLite as ToSQLite
     from snapshot.sources.collection import ABORT as ABORT
     from snapshot.sources.collection import EOF as EOF
     from snapshot.sources.collection import PAUSE as PAUSE
     from snapshot.sources.collection import Collection as Collection
     from snapshot.sources.files import Files as Files
     from snapshot.sources.generate import Generate as Generate
+    from snapshot.sources.kafka import Kafka as Kafka
+    from snapshot.sources.kafka_avro import Avro as Avro
 
 _HOME = {
     "operators.broadcast": ("KeyedBroadcastProcess",),
@@ -53,9 +56,12 @@ _HOME = {
     "sinks.file_sink": ("ToFiles",),
     "sinks.heap_sink": ("ToHeap", "read_heap"),
     "sinks.rocksdb_sink": ("ToRocksDB", "read_rocksdb"),
+    "sinks.sqlite_sink": ("ToSQLite",),
     "sources.collection": ("ABORT", "Collection", "EOF", "PAUSE"),
     "sources.files": ("Files",),
     "sources.generate": ("Generate",),
+    "sources.kafka": ("Kafka",),
+    "sources.kafka_avro": ("Avro",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
