@@ -1,0 +1,110 @@
+"""Tokens in a table of the target, which say what is committed there: their names, and how long they must live.
+
+What always holds: a token is there as long as an epoch that may be restored names its transaction, and few are there
+longer. Two jobs that bear the same name do not take each other's tokens for their own.
+
+A token must live while somebody may be told to commit its transaction again: while the newest complete epoch names
+it. A transaction is in no epoch that is cut after the answer to its commit has reached the machine of the two-phase
+commit; and it has, for sure, when the next commit is asked for, as there is one at a time. So the epoch of a
+transaction that is sealed later does not name the first one; whoever commits the later one knows that this epoch is
+complete, and may delete the token of the first. What is left over when an attempt ends goes when a later one begins:
+`to_forget`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from secrets import token_hex
+from threading import Lock
+
+from snapshot.ids import JobId, TransactionId
+from snapshot.transaction_events import parse_transaction_id, transaction_id
+from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A transaction, and what was drawn when it was begun: who deletes a job's tree and begins anew under the same name
+    has transactions of the same names again.
+    """
+
+    transaction: TransactionId
+    nonce: str
+
+    @classmethod
+    def new(cls, transaction: TransactionId) -> Token:
+        """A token that is not there yet."""
+        return cls(transaction, token_hex(8))
+
+    @property
+    def text(self) -> str:
+        """What it is called among the tokens of its job and sink: `<transaction's numbers>/<nonce>`."""
+        return f"{self.transaction.rpartition('/')[2]}/{self.nonce}"
+
+    @property
+    def made_by(self) -> Incarnation:
+        """The attempt that began the transaction."""
+        return parse_transaction_id(self.transaction).incarnation
+
+
+def token_of(job: JobId, uid: Uid, text: str) -> Token:
+    """Whose name this is among the tokens of a job and sink; `ValueError` if `Token.text` did not make it."""
+    numbers, _, nonce = text.partition("/")
+    some = transaction_id(job, uid, Incarnation(Generation(0), Attempt(0)), Partition(0), 0)
+    token = Token(TransactionId(f"{some.rpartition('/')[0]}/{numbers}"), nonce)
+    parse_transaction_id(token.transaction)
+    return token
+
+
+def to_forget(tokens: Iterable[Token], older_than: Incarnation, named: Collection[TransactionId]) -> tuple[Token, ...]:
+    """Which tokens of a sink may go when an attempt begins, from an epoch that names these transactions.
+
+    Those of the last attempt before it that has committed anything stay. That it has means that one of its epochs was
+    complete and had output, and no job goes back behind such an epoch without being told that output may come twice.
+    """
+    older = [token for token in tokens if token.made_by < older_than]
+    last = max((token.made_by for token in older), default=None)
+    return tuple(token for token in older if token.made_by != last and token.transaction not in named)
+
+
+class TokenLives:
+    """Which tokens of one sink in one partition need not live any more. The event loop and one thread may share it."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._answered: set[str] = set()
+        self._settled: set[str] = set()
+
+    def asked(self) -> None:
+        """A commit is asked for: those before it have been answered."""
+        with self._lock:
+            self._settled |= self._answered
+            self._answered = set()
+
+    def committed(self, token: str) -> None:
+        """The target has this token, and whoever asked is about to be told."""
+        with self._lock:
+            self._answered.add(token)
+
+    @property
+    def settled(self) -> list[str]:
+        """Those that no epoch names which is cut from now on: they go with the commit of what is sealed now."""
+        with self._lock:
+            return sorted(self._settled)
+
+    def forgotten(self, tokens: Collection[str]) -> None:
+        """These are deleted."""
+        with self._lock:
+            self._settled.difference_update(tokens)
+
+
+def overtaken(fence: tuple[int, int] | None, ours: Incarnation, job: JobId, uid: Uid, table: str) -> str | None:
+    """Why an attempt may not commit any more, if the target has heard of a later one; `fence` is the latest it has."""
+    if fence is None or fence <= (ours.generation, ours.attempt):
+        return None
+    return (
+        f"attempt {fence[0]}.{fence[1]} of job {job!r} has taken the sink {uid} over from attempt {ours}. If instead "
+        f"the job was begun anew in an empty folder, give it another name, or delete what the target knows of the old "
+        f"one: the rows of {table} with this job and sink"
+    )

@@ -1,0 +1,110 @@
+"""Rows that are written to a target at once, in batches, by a thread of their own: at-least-once.
+
+What always holds: when a transaction is prepared, all its rows are in the target; a batch that failed is written again.
+Memory holds the rows that wait, which are few, as `write` waits if the target is slow.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from snapshot.ids import TransactionId
+from snapshot.manifest import CommitPayload
+from snapshot.program.rows import Rows
+from snapshot.program.sink import CommitAnswer, Sealed, SinkError
+from statebackend.ids import Uid
+
+BATCH: Final = 1 << 20
+"""Bytes that are worth a write of their own before the epoch is over."""
+WAITING: Final = 16 << 20
+"""Bytes that may wait to be written before `write` waits with them."""
+
+
+class DirectRows:
+    """A writer that shows its rows at once. `put` writes rows, and raises if it cannot; `close` is called in the same
+    thread in the end; `commit` is for transactions that were prepared when the sink was exactly-once.
+    """
+
+    def __init__(
+        self,
+        uid: Uid,
+        put: Callable[[pa.Table], None],
+        commit: Callable[[TransactionId, CommitPayload], CommitAnswer],
+        close: Callable[[], None],
+    ) -> None:
+        self._uid = uid
+        self._put = put
+        self._commit = commit
+        self._close = close
+        self._waiting: deque[pa.RecordBatch] = deque()
+        self._size = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"rows-{uid}")
+        self._writing: Future[None] | None = None
+        self._closed = False
+
+    def begin(self, transaction: TransactionId) -> None:
+        """All transactions are alike."""
+
+    def write(self, rows: Rows) -> None:
+        """Hand the rows to the thread, when there are enough; wait with it if there are too many."""
+        if not len(rows):
+            return
+        self._waiting.append(rows.batch)
+        self._size += rows.size
+        if self._size < BATCH:
+            return
+        if self._writing is None or self._writing.done():
+            self._check()
+            self._size = 0
+            self._writing = self._thread.submit(self._drain)
+        elif self._size >= WAITING:
+            self._writing.exception()
+
+    def seal(self) -> Sealed:
+        """What is written now has to be in the target when this is prepared."""
+        return _Flush(self.flush)
+
+    def flush(self) -> None:
+        """Write all that waits; raises what the target does."""
+        self._thread.submit(self._drain).result()
+
+    def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
+        """Commit what another program has prepared."""
+        return self._commit(transaction, payload)
+
+    def close(self) -> None:
+        """Write nothing more."""
+        self._closed = True
+        self._thread.submit(self._close)
+        self._thread.shutdown(wait=False)
+
+    def _check(self) -> None:
+        error = self._writing.exception() if self._writing is not None else None
+        if error is not None and self._size >= WAITING:
+            raise SinkError(f"sink {self._uid}: its rows could not be written: {error}") from error
+
+    def _drain(self) -> None:
+        count = len(self._waiting)
+        if self._closed or not count:
+            return
+        self._put(pa.Table.from_batches([self._waiting[place] for place in range(count)]))
+        for _ in range(count):
+            self._waiting.popleft()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Flush:
+    """The end of a transaction whose rows are not held back."""
+
+    flush: Callable[[], None]
+
+    def prepare(self) -> CommitPayload | None:
+        """Wait until the rows are in the target."""
+        self.flush()
+        return None

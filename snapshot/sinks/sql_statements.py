@@ -1,0 +1,120 @@
+"""The SQL that a sink needs: rows into a table, and tokens into another. Text alone, for any database that takes it.
+
+What always holds: names of tables and columns are quoted, values are parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+COMMITS: Final = "epochcut_commits"
+"""The table of tokens. It is in the same schema as the table that rows go to."""
+
+
+def quoted(name: str) -> str:
+    """A name as it stands in a statement; a dot parts a schema from a table."""
+    return ".".join('"{}"'.format(part.replace('"', '""')) for part in name.split("."))
+
+
+def column(name: str) -> str:
+    """A column's name, in which a dot is a dot."""
+    return '"{}"'.format(name.replace('"', '""'))
+
+
+def listed(names: Sequence[str]) -> str:
+    """Columns, one after the other."""
+    return ", ".join(map(column, names))
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatements:
+    """A table, and those of its columns that the rows have; of these, `key` tells rows apart, if they replace each
+    other.
+    """
+
+    table: str
+    columns: tuple[str, ...]
+    key: tuple[str, ...] = ()
+
+    def put(self, values: str) -> str:
+        """Add the rows that `values` stands for, which is `VALUES ...` or `SELECT ...`; a row replaces that with its
+        key.
+        """
+        statement = f"INSERT INTO {quoted(self.table)} ({listed(self.columns)}) {values}"
+        if not self.key:
+            return statement
+        rest = [column(name) for name in self.columns if name not in self.key]
+        replace = "UPDATE SET " + ", ".join(f"{name} = excluded.{name}" for name in rest) if rest else "NOTHING"
+        return f"{statement} ON CONFLICT ({listed(self.key)}) DO {replace}"
+
+    def put_one(self, mark: str) -> str:
+        """Add a row of parameters."""
+        return self.put(f"VALUES ({', '.join([mark] * len(self.columns))})")
+
+    def delete_one(self, mark: str) -> str:
+        """Delete the row with a key of parameters."""
+        return f"DELETE FROM {quoted(self.table)} WHERE " + " AND ".join(
+            f"{column(name)} = {mark}" for name in self.key
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenStatements:
+    """The table of tokens beside another table: a row for each token of a job and sink, and one, whose token is empty,
+    for the newest attempt that has committed: the fence. `mark` stands for a parameter.
+    """
+
+    beside: str
+    mark: str
+
+    @property
+    def table(self) -> str:
+        """Its quoted name."""
+        return quoted(".".join([*self.beside.split(".")[:-1], COMMITS]))
+
+    @property
+    def create(self) -> str:
+        """Make it, unless it is there."""
+        return (
+            f"CREATE TABLE IF NOT EXISTS {self.table} (job text NOT NULL, sink text NOT NULL, token text NOT NULL, "
+            f"generation bigint NOT NULL, attempt bigint NOT NULL, PRIMARY KEY (job, sink, token))"
+        )
+
+    @property
+    def raise_fence(self) -> str:
+        """By job, sink, generation and attempt; a fence that is as high stays."""
+        m = self.mark
+        return (
+            f"INSERT INTO {self.table} AS held (job, sink, token, generation, attempt) VALUES ({m}, {m}, '', {m}, {m}) "
+            f"ON CONFLICT (job, sink, token) DO UPDATE SET generation = excluded.generation, "
+            f"attempt = excluded.attempt "
+            f"WHERE (held.generation, held.attempt) < (excluded.generation, excluded.attempt)"
+        )
+
+    @property
+    def fence(self) -> str:
+        """By job and sink: generation and attempt."""
+        m = self.mark
+        return f"SELECT generation, attempt FROM {self.table} WHERE job = {m} AND sink = {m} AND token = ''"
+
+    @property
+    def add(self) -> str:
+        """By job, sink, token, generation and attempt; the database refuses one that is there."""
+        return f"INSERT INTO {self.table} (job, sink, token, generation, attempt) VALUES ({', '.join([self.mark] * 5)})"
+
+    @property
+    def find(self) -> str:
+        """By job, sink and token."""
+        return f"SELECT 1 FROM {self.table} WHERE job = {self.mark} AND sink = {self.mark} AND token = {self.mark}"
+
+    @property
+    def every(self) -> str:
+        """By job and sink: all tokens."""
+        return f"SELECT token FROM {self.table} WHERE job = {self.mark} AND sink = {self.mark} AND token <> ''"
+
+    @property
+    def forget(self) -> str:
+        """By job, sink and token: delete it."""
+        return f"DELETE FROM {self.table} WHERE job = {self.mark} AND sink = {self.mark} AND token = {self.mark}"

@@ -1,0 +1,177 @@
+"""Rows for a table of an SQLite file: staged until their epoch is complete, then written in one transaction.
+
+What always holds: rows and the token of their transaction are committed together, under the file's only write lock.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import pyarrow as pa
+
+from snapshot.ids import JobId, TransactionId
+from snapshot.manifest import CommitPayload
+from snapshot.program.sink import Abilities, CommitAnswer, SinkContext, SinkWriter
+from snapshot.sinks.commit_tokens import TokenLives
+from snapshot.sinks.direct_rows import DirectRows
+from snapshot.sinks.sql_statements import TokenStatements
+from snapshot.sinks.sqlite_columns import affinities, found_table, takes
+from snapshot.sinks.sqlite_target import (
+    UNSAFE,
+    SqliteCommit,
+    Who,
+    begin_attempt,
+    journal_of,
+    opened,
+    put,
+    target_error,
+    transaction,
+)
+from snapshot.sinks.staged_rows import UNREADABLE, staged_batches, unreadable
+from snapshot.sinks.staged_sql import StagedChanges, StagedSql
+from snapshot.sinks.table_fit import Wanted, create_table, key_faults, misfits
+from snapshot.sinks.token_target import commit_by_token
+from snapshot.token_commit import TargetAnswer
+from snapshot.transaction_events import CommitOutcome
+from statebackend.ids import Incarnation, Uid
+
+Journal = Literal["delete", "truncate", "persist", "wal", "off"]
+_JOURNALS: Final = ("delete", "truncate", "persist", "wal", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class ToSQLite:
+    """A sink that writes a table of the SQLite file at `path`, which all partitions and the driver see on a disk of
+    this machine: file locks of network file systems are not to be relied on.
+
+    Rows go to columns of the same names. With `key`, for which the table has a primary key or a unique index, a row
+    replaces the one with its key, and the last one of a transaction counts; rows whose column `deleted` is true delete
+    instead. `create` makes the file and the table if they are missing. Beside it is a table `epochcut_commits`, a row
+    for each transaction that may be asked for again; who deletes rows there may get output twice.
+
+    One partition commits at a time; others, and strangers who write, are waited for. While the file cannot be written
+    for lack of room or because of others, commits are tried again; what SQLite refuses for good stops the job, with the
+    rows kept in the job's tree. Values that SQLite has no type for, such as times and decimals, are text; a float that
+    is no number is null.
+
+    `journal` is how SQLite keeps what it needs to roll back; a file in WAL mode stays so. With "off" there are no
+    transactions, so that output cannot be exactly-once. With `exactly_once=False`, rows are written as they come, and
+    again after a rollback.
+    """
+
+    path: str
+    table: str
+    key: tuple[str, ...] = ()
+    deleted: str = ""
+    create: bool = False
+    exactly_once: bool = True
+    journal: Journal = "delete"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", self.path if _nowhere(self.path) else str(Path(self.path).absolute()))
+        object.__setattr__(self, "key", tuple(self.key))
+
+    @property
+    def abilities(self) -> Abilities:
+        """A token can be read, if what was written half is rolled back."""
+        return Abilities(reads_tokens=self.journal not in UNSAFE)
+
+    def check(self, schema: pa.Schema) -> Sequence[str]:
+        """Paths that are no file, keys that the rows do not have, types that cannot be said."""
+        problems = key_faults(schema, self._wanted)
+        if _nowhere(self.path):
+            problems.append(f"{self.path!r} is no file that other processes see")
+        if self.journal not in _JOURNALS:
+            problems.append(f"the journal is {self.journal!r}; known are {', '.join(_JOURNALS)}")
+        for field in self._wanted.written(schema):
+            if not affinities(field.type):
+                problems.append(f"SQLite has no column for {field.name!r} of {field.type}; cast it in the stream")
+        return problems
+
+    def examine(self, job: JobId, uid: Uid, schema: pa.Schema) -> Sequence[str]:  # noqa: ARG002
+        """The file cannot be opened or written, has no rollback, lacks the table, or its columns do not fit. Makes the
+        table of tokens, and what `create` asks for.
+        """
+        if not self.create and not Path(self.path).exists():
+            return [f"there is no file {self.path}; make it, or use create=True"]
+        try:
+            with opened(self.path, self.journal, self.create) as connection:
+                mode = journal_of(connection)
+                if self.exactly_once and mode in UNSAFE:
+                    return [
+                        f"{self.path} is written with journal_mode={mode}: SQLite could not roll back what a crash "
+                        f"left half written; use journal='delete' or 'wal'"
+                    ]
+                with transaction(connection):
+                    return self._examine_table(connection, schema)
+        except sqlite3.Error as error:
+            return [f"{target_error(self.path, error)}"]
+
+    def open(self, context: SinkContext) -> SinkWriter:
+        """Open it in a partition."""
+        commits = _Commits(self, context)
+        if self.exactly_once:
+            return StagedSql(context, self.table, self.key, self.deleted, commits.lives, commits.commit)
+
+        def write(rows: pa.Table) -> None:
+            with opened(self.path, self.journal) as connection, transaction(connection):
+                put(connection, self.table, rows, self.key, self.deleted)
+
+        return DirectRows(context.uid, write, commits.commit, lambda: None)
+
+    def recover(self, job: JobId, uid: Uid, older_than: Incarnation, named: Collection[TransactionId]) -> None:
+        """Fence older attempts off, and delete tokens that nobody will ask for; rows are not in the file yet."""
+        if self.exactly_once:
+            with opened(self.path, self.journal) as connection:
+                begin_attempt(connection, self.table, Who(job, uid, older_than), named)
+
+    @property
+    def _wanted(self) -> Wanted:
+        return Wanted(self.table, self.key, self.deleted)
+
+    def _examine_table(self, connection: sqlite3.Connection, schema: pa.Schema) -> Sequence[str]:
+        if self.create:
+            connection.execute(create_table(self._wanted, schema, lambda type: affinities(type)[0]))
+        found = found_table(connection, self.table)
+        if not found.columns:
+            return [f"{self.path} has no table {self.table}; make it, or use create=True"]
+        if self.exactly_once:
+            connection.execute(TokenStatements(self.table, "?").create)
+        return misfits(schema, self._wanted, found, takes)
+
+
+class _Commits:
+    """Commits of one sink in one partition, in a background thread."""
+
+    def __init__(self, sink: ToSQLite, context: SinkContext) -> None:
+        self._sink = sink
+        self._context = context
+        self.lives = TokenLives()
+
+    def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
+        """Write rows and token, or find the token."""
+        staged, context = StagedChanges.of(transaction, payload), self._context
+        self.lives.asked()
+        who = Who(context.job, context.uid, context.incarnation)
+        rows = staged_batches(payload, context.staging)
+        try:
+            with opened(self._sink.path, self._sink.journal) as connection:
+                answer = commit_by_token(SqliteCommit(connection, self._sink.path, who, staged, rows))
+        except UNREADABLE as error:
+            return unreadable(error)
+        except sqlite3.Error as error:
+            refused = target_error(self._sink.path, error)
+            outcome = CommitOutcome.FAILED if refused.answer is TargetAnswer.REFUSED else CommitOutcome.RETRY_LATER
+            return CommitAnswer(outcome, str(refused))
+        if answer.outcome in (CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED):
+            self.lives.committed(staged.token.text)
+            self.lives.forgotten(staged.settled)
+        return answer
+
+
+def _nowhere(path: str) -> bool:
+    return path in ("", ":memory:")

@@ -1,0 +1,82 @@
+"""Rows for a database that wait in the job's tree, and are written in one transaction together with their token.
+
+What always holds: the rows of a transaction go to the table that they were meant for when they were written, under a
+token that was drawn then, whatever the program says by the time they are committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from snapshot.ids import TransactionId
+from snapshot.manifest import CommitPayload
+from snapshot.program.rows import Rows
+from snapshot.program.sink import CommitAnswer, Sealed, SinkContext
+from snapshot.sinks.commit_tokens import Token, TokenLives
+from snapshot.sinks.staged_rows import StagedRows
+
+
+@dataclass(frozen=True, slots=True)
+class StagedChanges:
+    """What a payload says beside the rows."""
+
+    table: str
+    key: tuple[str, ...]
+    deleted: str
+    token: Token
+    settled: tuple[str, ...]
+    """Tokens that may be deleted together with this commit."""
+
+    @classmethod
+    def of(cls, transaction: TransactionId, payload: CommitPayload) -> StagedChanges:
+        """Read what `StagedSql` has written."""
+        stored = payload.value.value()
+        assert isinstance(stored, dict)
+        key, settled = stored["key"], stored["settled"]
+        assert isinstance(key, Sequence)
+        assert isinstance(settled, Sequence)
+        token = Token(transaction, str(stored["nonce"]))
+        names = tuple(map(str, key)), tuple(map(str, settled))
+        return cls(str(stored["table"]), names[0], str(stored["deleted"]), token, names[1])
+
+
+class StagedSql:
+    """A writer that stages rows; `commit` is what commits them."""
+
+    def __init__(
+        self,
+        context: SinkContext,
+        table: str,
+        key: Sequence[str],
+        deleted: str,
+        lives: TokenLives,
+        commit: Callable[[TransactionId, CommitPayload], CommitAnswer],
+    ) -> None:
+        self._rows = StagedRows(context.uid, context.staging)
+        self._about = {"table": table, "key": list(key), "deleted": deleted}
+        self._lives = lives
+        self._commit = commit
+        self._token: Token | None = None
+
+    def begin(self, transaction: TransactionId) -> None:
+        """Draw a token."""
+        self._token = Token.new(transaction)
+        self._rows.begin()
+
+    def write(self, rows: Rows) -> None:
+        """Keep the rows, or store them."""
+        self._rows.write(rows)
+
+    def seal(self) -> Sealed:
+        """Hand over the rows, with what their committer has to know."""
+        assert self._token is not None, "a transaction was begun"
+        return self._rows.seal({**self._about, "nonce": self._token.nonce, "settled": list(self._lives.settled)})
+
+    def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
+        """Write rows and token, unless the token is there."""
+        return self._commit(transaction, payload)
+
+    def close(self) -> None:
+        """Forget what is not prepared."""
+        self._rows.close()
