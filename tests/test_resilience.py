@@ -16,6 +16,10 @@ import pytest
 import recovery
 from recovery.driver import events as log
 from recovery.driver.events import AnyEvent
+from recovery.inject.orders import Kind as Fault
+from recovery.inject.orders import Order
+from recovery.inject.targets import LinkBetween
+from statebackend.ids import Partition
 from tests.jobs.catalogue import JOBS
 from tests.jobs.driver import Settings
 from tests.jobs.job import Scale, sink_of
@@ -195,6 +199,30 @@ def test_a_process_that_hangs_is_replaced_and_what_it_says_when_it_wakes_up_is_r
     job.await_events(log.EpochCommitted, 2)
     assert "taken for lost" in refused.reason
     assert job.run.status().restarts == 1, "it changed nothing when it woke up"
+    job.finish()
+
+
+def test_a_process_that_the_driver_cannot_reach_for_ten_seconds_is_replaced_and_changes_nothing_afterwards(
+    start: Callable[..., Job],
+) -> None:
+    job = start(lost_after="1s", scheme=recovery.Passive(standbys=1), launcher=Lenient())
+    cut = next(worker for worker, partition in job.run.status().workers.items() if partition == 1)
+    pid = next(one.pid for one in job.run.events if isinstance(one, log.WorkerJoined) and one.worker == cut)
+    lost = job.expect(log.WorkerLost)
+    with recovery.attach(job_folder=job.folder / "local") as attached:
+        attached.inject(Order(Fault.CUT, LinkBetween(Partition(1), None), 10_000))
+    assert lost().worker == cut
+    job.await_events(log.EpochCommitted, 2)
+
+    def ended_or_refused() -> bool:
+        refused = job.has(log.PeerRefused, lambda one: "taken for lost" in one.reason)
+        command = Path(f"/proc/{pid}/cmdline")
+        return refused or not command.exists() or not command.read_bytes()
+
+    with job.happened:
+        assert job.happened.wait_for(ended_or_refused, PATIENCE)
+    job.await_events(log.EpochCommitted, 2)
+    assert job.run.status().restarts == 1
     job.finish()
 
 

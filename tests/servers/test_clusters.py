@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from tests.servers.spark_cluster import Place, descendants, executor_of, running
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(240)]
 
 HERE = Place()
+CUT = 10.0
+"""Seconds for which a network is cut."""
 
 
 def kill_an_executor(story: Story) -> int:
@@ -69,8 +72,10 @@ def addresses(story: Story) -> set[str]:
 
 
 def cut_and_heal(network: Network, story: Story) -> None:
-    """Nothing gets through, and nobody is told; those behind the cut go on, and are refused when it heals."""
+    """For ten seconds nothing gets through, and nobody is told; who is behind the cut goes on, and is refused then."""
     network.cut(1)
+    healing = threading.Timer(CUT, network.heal, [1])
+    healing.start()
     story.wait_for("WorkerLost")
-    network.heal(1)
+    healing.join()
     story.wait_for("Running")
