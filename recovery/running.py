@@ -43,6 +43,7 @@ from statebackend.keygroups import check_parallelism
 from statebackend.stores.limited_store import open_limited
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 _PATIENCE: Final = 60.0
@@ -171,7 +172,7 @@ class Run:
 
 def run(
     program: Program,
-    spark: SparkSession | None = None,
+    spark: SparkSession | SparkContext | None = None,
     *,
     checkpoints: str | Path,
     job: str | None = None,
@@ -182,7 +183,9 @@ def run(
     launcher: Launcher | None = None,
     **options: Unpack[RunOptions],
 ) -> Run:
-    """Run a program, as Spark tasks or, without a session, as processes on this machine.
+    """Run a program, as Spark tasks or, without a session or context, as processes on this machine.
+
+    A context alone is quicker: a new session loads Spark SQL, which no job of ours needs.
 
     `checkpoints` is the folder or URI of the job's tree: if there is one, the job goes on from its last complete
     epoch, else it is born under the name `job`. An epoch is taken `every` so often; in `mode` "aligned",

@@ -469,6 +469,9 @@ class Session:
         self.sparkContext = self
         self.defaultParallelism = cores
 
+    def getConf(self) -> Conf:
+        return self.conf
+
 
 def tasks(cores: int = 0, **settings: str) -> recovery.SparkTasks:
     session: Any = Session(cores, **{"spark_python_daemon_module": "snapshot.host.spark_daemon", **settings})

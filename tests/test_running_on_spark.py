@@ -27,7 +27,7 @@ spark = SparkSession.builder.master("local[3]").config("spark.ui.enabled", "fals
 spark.sparkContext.setLogLevel("OFF")
 folder = Path(sys.argv[1])
 try:
-    recovery.run(program(), spark, checkpoints=folder / "refused", parallelism=4, progress=False)
+    recovery.run(program(), spark.sparkContext, checkpoints=folder / "refused", parallelism=4, progress=False)
     refused = ""
 except recovery.CannotLaunch as error:
     refused = str(error)

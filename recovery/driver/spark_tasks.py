@@ -11,10 +11,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from secrets import token_hex
 from typing import TYPE_CHECKING, Final
 
+from recovery.driver.application import Application, PythonTask, reason_of
 from recovery.driver.keeper import Keeper
 from recovery.driver.launch import CannotLaunch
 from recovery.driver.slots import Launch
@@ -24,7 +24,6 @@ from snapshot.host.messages import Address
 from snapshot.host.tls import Tls
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -40,27 +39,28 @@ _AGAIN_SLOWLY: Final = 0.5
 class SparkTasks:
     """Tasks of a Spark session: of `local[N]`, `local-cluster[...]`, a standalone cluster, YARN or Kubernetes.
 
-    `host` is the address of the driver as executors see it, if it is not `spark.driver.host`. If the main thread makes
-    it, PySpark's answer to Ctrl-C is replaced by Python's: it cancels all tasks, so that no job could stop cleanly.
+    A context serves as well as a session. `host` is the address of the driver as executors see it, if it is not
+    `spark.driver.host`. If the main thread makes it, PySpark's answer to Ctrl-C is replaced by Python's: it cancels all
+    tasks, so that no job could stop cleanly.
     """
 
-    def __init__(self, spark: SparkSession, host: str | None = None) -> None:
+    def __init__(self, spark: SparkSession | SparkContext, host: str | None = None) -> None:
         _leave_interrupts_to_the_job()
-        self._spark = spark
+        self._spark = Application(spark)
         self._host = host
         self._tag = f"epochcut-{token_hex(4)}"
         self._where: tuple[Address, bytes, Tls | None] | None = None
         self._keeper: Keeper | None = None
         self._threads: dict[int, threading.Thread] = {}
         self._processes = 0
-        self._warm_up = WarmUp(spark, self._free_slots)
+        self._warm_up = WarmUp(self._spark, self._free_slots)
 
     @property
     def host(self) -> str:
         """At which of the driver's addresses the executors reach it."""
         if self._host is not None:
             return self._host
-        return "127.0.0.1" if _LOCAL.fullmatch(self._master) else self._setting("spark.driver.host", "127.0.0.1")
+        return "127.0.0.1" if _LOCAL.fullmatch(self._master) else self._spark.setting("spark.driver.host", "127.0.0.1")
 
     @property
     def local(self) -> str | None:
@@ -69,7 +69,7 @@ class SparkTasks:
 
     def check(self, processes: int) -> Sequence[str]:
         """Slots, and settings that do not go together with tasks that run for ever."""
-        if self._is_on("spark.python.worker.killOnIdleTimeout"):
+        if self._spark.is_on("spark.python.worker.killOnIdleTimeout"):
             raise CannotLaunch(
                 "spark.python.worker.killOnIdleTimeout is on, and would kill the tasks of a stream, which run for ever "
                 "without a word to Spark; set it to false"
@@ -95,7 +95,7 @@ class SparkTasks:
                 ("spark.dynamicAllocation.enabled", "Spark may take away executors that seem idle"),
                 ("spark.excludeOnFailure.enabled", "Spark may refuse to start a task again where it has failed"),
             )
-            if self._is_on(name)
+            if self._spark.is_on(name)
         ]
 
     def start(
@@ -136,7 +136,7 @@ class SparkTasks:
         threads = list(self._threads.values())
         _join(threads, seconds)
         if any(thread.is_alive() for thread in threads):
-            self._interrupt(self._tag)
+            self._spark.interrupt(self._tag)
             _join(threads, seconds)
 
     # --- what the keeper asks for -------------------------------------------------------------------------------------
@@ -149,37 +149,18 @@ class SparkTasks:
 
     def cancel(self, number: int) -> None:
         """See `keeper.Launching`."""
-        self._interrupt(self._tag_of(number))
+        self._spark.interrupt(self._tag_of(number))
 
     def _run(self, launch: Launch) -> None:
         assert self._where is not None
         assert self._keeper is not None
         reason = "it returned"
         try:
-            for tag in (self._tag, self._tag_of(launch.number)):
-                self._add_tag(tag)
-            task = _task(*self._where, launch)
-            self._spark.range(0, 1, 1, 1).mapInArrow(task, "slot long").collect()
+            self._spark.run(1, _task(*self._where, launch), (self._tag, self._tag_of(launch.number)))
         except Exception as error:
-            reason = _reason_of(error)
+            reason = reason_of(error)
         self._threads.pop(launch.number, None)
         self._keeper.ended(launch, f"ended and is launched again: {reason}")
-
-    def _add_tag(self, tag: str) -> None:
-        """To all that this thread asks Spark for. A session's own tags are seen by the thread alone that added them."""
-        context = self._context
-        if context is None:
-            self._spark.addTag(tag)
-        else:
-            context.addJobTag(tag)
-
-    def _interrupt(self, tag: str) -> None:
-        with suppress(Exception):  # the session may be gone, and its jobs with it
-            context = self._context
-            if context is None:
-                self._spark.interruptTag(tag)
-            else:
-                context.cancelJobsWithTag(tag)
 
     def _tag_of(self, number: int) -> str:
         return f"{self._tag}-{number}"
@@ -187,31 +168,16 @@ class SparkTasks:
     # --- what Spark says ----------------------------------------------------------------------------------------------
 
     @property
-    def _context(self) -> SparkContext | None:
-        """None through Spark Connect."""
-        try:
-            return self._spark.sparkContext
-        except Exception:  # what kind, depends on the version
-            return None
-
-    @property
     def _master(self) -> str:
-        return self._setting("spark.master", "")
+        return self._spark.setting("spark.master", "")
 
     @property
     def _forks_quickly(self) -> bool:
-        return daemon_of(self._setting) == DAEMON[1]
-
-    def _setting(self, name: str, default: str) -> str:
-        value = self._spark.conf.get(name, default)
-        return default if value is None else str(value)
-
-    def _is_on(self, name: str) -> bool:
-        return self._setting(name, "false").lower() == "true"
+        return daemon_of(self._spark.setting) == DAEMON[1]
 
     def _slots(self, wanted: int) -> int | None:
         """How many tasks can run at once; None if Spark does not say, as through Spark Connect."""
-        each = float(self._setting("spark.task.cpus", "1"))
+        each = float(self._spark.setting("spark.task.cpus", "1"))
         if match := _LOCAL_CLUSTER.fullmatch(self._master):
             return int(int(match[2]) / each + 1e-9) * int(match[1])
         cores = self._cores(int(wanted * each + 1 - 1e-9))
@@ -227,7 +193,7 @@ class SparkTasks:
         match = _LOCAL.fullmatch(self._master)
         if match is not None and match[1] != "*":
             return int(match[1] or 1)
-        context = self._context
+        context = self._spark.context
         if context is None:
             return None
         deadline = time.monotonic() + (0.0 if match is not None else _WAIT_FOR_EXECUTORS)
@@ -250,17 +216,7 @@ def _join(threads: Sequence[threading.Thread], seconds: float) -> None:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _reason_of(error: Exception) -> str:
-    """What the task raised, if that is it, and else what Spark says first."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    traces = [at for at, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
-    raised = [line for line in lines[traces[-1] + 1 :] if line[:1].strip()] if traces else []
-    return (raised or lines)[0]
-
-
-def _task(
-    driver: Address, secret: bytes, tls: Tls | None, launch: Launch
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _task(driver: Address, secret: bytes, tls: Tls | None, launch: Launch) -> PythonTask:
     """What Spark runs in the task; it travels inside Spark's own pickled function.
 
     On a standalone cluster an executor that is started again on the same host has another working directory, and the
@@ -268,7 +224,7 @@ def _task(
     """
     slot, number = launch.slot, launch.number
 
-    def task(_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def task(_nothing: Iterator[object]) -> Iterator[object]:
         import os
         from contextlib import chdir, nullcontext
 

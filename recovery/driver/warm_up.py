@@ -8,11 +8,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import SparkSession
+from recovery.driver.application import Application
 
 _AFTER: Final = (5.0, 9.0)
 """Seconds after a process of the job has come: then the job runs again; and then a lost executor is surely replaced."""
@@ -21,9 +19,9 @@ _MOMENT: Final = 0.1
 
 
 class WarmUp:
-    """Of the executors of one session; `free` says how many slots are free. Any thread may call it."""
+    """Of an application's executors; `free` says how many slots are free. Any thread may call it."""
 
-    def __init__(self, spark: SparkSession, free: Callable[[], int]) -> None:
+    def __init__(self, spark: Application, free: Callable[[], int]) -> None:
         self._spark = spark
         self._free = free
         self._timers: list[threading.Timer] = []
@@ -51,10 +49,10 @@ class WarmUp:
         with suppress(Exception):  # the session may be gone
             tasks = self._free()
             if tasks > 0:
-                self._spark.range(0, tasks, 1, tasks).mapInArrow(_nothing, "id long").collect()
+                self._spark.run(tasks, _nothing)
 
 
-def _nothing(_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _nothing(_nothing: Iterator[object]) -> Iterator[object]:
     from time import sleep
 
     sleep(_MOMENT)

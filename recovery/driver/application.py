@@ -1,0 +1,83 @@
+"""What is asked of a Spark application: its settings, and tasks that run Python, through a session or a context.
+
+What always holds: where there is a context, nothing of Spark SQL is used: a new JVM takes seconds of CPU time to load
+its classes, and a job that comes back waits for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+PythonTask = Callable[[Iterator[object]], Iterator[object]]
+"""What runs in a task; it takes nothing and gives nothing."""
+
+
+class _Settings(Protocol):
+    def get(self, key: str, default: str, /) -> str | None: ...
+
+
+class Application:
+    """The application of a session, of a session of Spark Connect, or of a context alone. Any thread may use it."""
+
+    def __init__(self, spark: SparkSession | SparkContext) -> None:
+        self._spark = spark
+        self.context = _context_of(spark)
+        """None through Spark Connect."""
+        self._settings: _Settings = spark.conf if self.context is None else self.context.getConf()
+
+    def setting(self, name: str, default: str) -> str:
+        """As the application was started with it."""
+        value = self._settings.get(name, default)
+        return default if value is None else str(value)
+
+    def is_on(self, name: str) -> bool:
+        """Whether a setting that is off by default is on."""
+        return self.setting(name, "false").lower() == "true"
+
+    def run(self, tasks: int, task: PythonTask, tags: tuple[str, ...] = ()) -> None:
+        """Run a Spark job of so many tasks, and wait for its end; what Spark raises is raised here."""
+        for tag in tags:
+            self._add_tag(tag)
+        if self.context is None:
+            self._spark.range(0, tasks, 1, tasks).mapInArrow(task, "nothing long").collect()
+        else:
+            self.context.parallelize(range(tasks), tasks).mapPartitions(task).collect()
+
+    def interrupt(self, tag: str) -> None:
+        """End the jobs with this tag, if there are any."""
+        with suppress(Exception):  # the session may be gone, and its jobs with it
+            if self.context is None:
+                self._spark.interruptTag(tag)
+            else:
+                self.context.cancelJobsWithTag(tag)
+
+    def _add_tag(self, tag: str) -> None:
+        """To all that this thread asks Spark for. A session's own tags are seen by the thread alone that added them."""
+        if self.context is None:
+            self._spark.addTag(tag)
+        else:
+            self.context.addJobTag(tag)
+
+
+def reason_of(error: Exception) -> str:
+    """Of what a job raised: what its task raised, if that is it, and else what Spark says first."""
+    said = [line for line in str(error).strip().splitlines() if not line.startswith("An error occurred while calling")]
+    lines = said or [type(error).__name__]
+    traces = [at for at, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    raised = [line for line in lines[traces[-1] + 1 :] if line[:1].strip()] if traces else []
+    return (raised or lines)[0].removeprefix(": ")
+
+
+def _context_of(spark: SparkSession | SparkContext) -> SparkContext | None:
+    if hasattr(spark, "parallelize"):
+        return spark
+    try:
+        return spark.sparkContext
+    except Exception:  # what kind, depends on the version
+        return None
