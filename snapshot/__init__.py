@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from snapshot.program.stream import Stream as Stream
     from snapshot.sinks.driver_sink import ToDriver as ToDriver
     from snapshot.sinks.file_sink import ToFiles as ToFiles
+    from snapshot.sinks.kafka_sink import ToKafka as ToKafka
     from snapshot.sinks.heap_sink import ToHeap as ToHeap
     from snapshot.sinks.heap_sink import read_heap as read_heap
     from snapshot.sinks.rocksdb_sink import ToRocksDB as ToRocksDB
@@ -54,6 +55,7 @@ _HOME = {
     "program.stream": ("Stream",),
     "sinks.driver_sink": ("ToDriver",),
     "sinks.file_sink": ("ToFiles",),
+    "sinks.kafka_sink": ("ToKafka",),
     "sinks.heap_sink": ("ToHeap", "read_heap"),
     "sinks.rocksdb_sink": ("ToRocksDB", "read_rocksdb"),
     "sinks.sqlite_sink": ("ToSQLite",),

@@ -1,0 +1,153 @@
+"""Clients of Kafka as the sink makes them, and what their errors mean for a commit.
+
+What always holds: an error that is not known to be a refusal is no outcome; nothing that a client says holds a secret.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from snapshot.sinks.token_target import TargetError
+from snapshot.token_commit import TargetAnswer
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Message, Producer
+    from confluent_kafka.admin import AdminClient
+
+Setting: TypeAlias = "str | int | float | bool"
+
+REACH: Final = 10.0
+"""Seconds in which a broker answers, or cannot be reached."""
+OURS: Final = frozenset(
+    {"bootstrap.servers", "transactional.id", "transaction.timeout.ms", "enable.idempotence", "group.id"}
+    | {"acks", "request.required.acks", "delivery.report.only.error", "isolation.level"}
+)
+"""Settings that the sink makes itself."""
+_DEFAULTS: Final[Mapping[str, Setting]] = {
+    "partitioner": "murmur2_random",  # a key is in the partition in which clients of the JVM put it
+    "queue.buffering.max.kbytes": 64 << 10,
+    "log_level": 4,
+}
+_LOG: Final = logging.getLogger("epochcut.kafka")
+_LOG.addHandler(logging.NullHandler())
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaClients:
+    """Makes clients of one cluster."""
+
+    bootstrap: str
+    options: Mapping[str, Setting] = field(repr=False)
+
+    def producer(
+        self, transactional_id: str, timeout: float, failed: Callable[[KafkaError, Message], None]
+    ) -> Producer:
+        """A producer of transactions, which the server aborts after so many seconds. `failed` hears of every record
+        that was not delivered.
+        """
+        ours = {"transactional.id": transactional_id, "transaction.timeout.ms": int(timeout * 1000)}
+        return self._producer({**ours, "on_delivery": failed})
+
+    def plain_producer(self, failed: Callable[[KafkaError, Message], None]) -> Producer:
+        """A producer that repeats no record by itself, and has no transactions."""
+        return self._producer({"enable.idempotence": True, "on_delivery": failed})
+
+    def _producer(self, settings: Mapping[str, object]) -> Producer:
+        from confluent_kafka import Producer
+
+        return Producer({**self._settings(), **settings, "delivery.report.only.error": True}, logger=_LOG)
+
+    def consumer(self, group: str) -> Consumer:
+        """A consumer that can read what a group has committed; it reads nothing else and commits nothing."""
+        from confluent_kafka import Consumer
+
+        ours = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+        return Consumer({**self._settings(), **ours}, logger=_LOG)
+
+    def admin(self, heard: Callable[[KafkaError], None]) -> AdminClient:
+        """A client that asks and makes. `heard` is told why brokers cannot be reached."""
+        from confluent_kafka.admin import AdminClient
+
+        settings: dict[str, Any] = {**self._settings(), "error_cb": heard}  # its stubs know no callbacks
+        return AdminClient(settings, logger=_LOG)
+
+    def offsets_kept(self) -> float:
+        """For how many seconds the brokers keep what a consumer group has committed; `KafkaException` if they do not
+        say.
+        """
+        from confluent_kafka.admin import ConfigResource, ResourceType
+
+        admin = self.admin(lambda _: None)
+        found: list[float] = []
+        for broker in admin.list_topics(timeout=REACH).brokers:
+            resource = ConfigResource(ResourceType.BROKER, str(broker))
+            settings = admin.describe_configs([resource], request_timeout=REACH)[resource].result(timeout=2 * REACH)
+            found.append(float(settings["offsets.retention.minutes"].value) * 60)
+        return min(found)
+
+    def _settings(self) -> dict[str, object]:
+        return {**_DEFAULTS, **self.options, "bootstrap.servers": self.bootstrap}
+
+
+@contextmanager
+def told_apart(what: str) -> Iterator[None]:
+    """Errors of Kafka inside are `TargetError`, which says what was to be done."""
+    from confluent_kafka import KafkaException
+
+    try:
+        yield
+    except KafkaException as error:
+        raise TargetError(meaning(error.args[0]), f"{what}: {words(error.args[0])}") from error
+
+
+def meaning(error: KafkaError) -> TargetAnswer:
+    """What follows from an error for a commit."""
+    if error.code() in _fenced():
+        return TargetAnswer.FENCED
+    return TargetAnswer.REFUSED if error.code() in _refused() else TargetAnswer.UNKNOWN
+
+
+def words(error: KafkaError) -> str:
+    """An error as people read it."""
+    return f"{error.str()} ({error.name()})"
+
+
+@cache
+def _fenced() -> frozenset[int]:
+    from confluent_kafka import KafkaError
+
+    return frozenset(
+        {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
+        | {KafkaError.INVALID_PRODUCER_ID_MAPPING, KafkaError.CONCURRENT_TRANSACTIONS}
+    )
+
+
+@cache
+def _refused() -> frozenset[int]:
+    from confluent_kafka import KafkaError
+
+    not_allowed = {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+    not_taken = {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.INVALID_MSG_SIZE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.OFFSET_METADATA_TOO_LARGE,
+        KafkaError.INVALID_TRANSACTION_TIMEOUT,
+        KafkaError._INVALID_ARG,
+        KafkaError.UNSUPPORTED_VERSION,
+        KafkaError._UNSUPPORTED_FEATURE,
+    }
+    return frozenset(not_allowed | not_taken)

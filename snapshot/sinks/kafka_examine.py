@@ -1,0 +1,107 @@
+"""Looking at a Kafka cluster before anything starts: can it be reached, is the topic there, may we commit.
+
+What always holds: nothing is written to the topic; a topic is made only if that was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from snapshot.sinks.kafka_client import REACH, KafkaClients, words
+from snapshot.sinks.kafka_slot import Slot, TokenPlace
+from snapshot.sinks.token_target import TargetError
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+    from confluent_kafka.admin import AdminClient
+
+_CONNECT = 5.0
+"""Seconds to reach a broker at first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What a sink needs of the cluster. `create` is the number of partitions of a topic that it may make."""
+
+    topic: str
+    create: int | None
+    transaction_timeout: float | None
+    """None if it has no transactions."""
+    asks_for_retention: bool
+
+
+def examined(clients: KafkaClients, expected: Expectation, id: str) -> Iterator[str]:
+    """Why it cannot have it, in sentences. `id` begins the names of a transactional id and a group to try with."""
+    from confluent_kafka import KafkaException
+
+    heard: list[KafkaError] = []
+    try:
+        admin = clients.admin(heard.append)
+    except (KafkaException, ValueError, TypeError) as error:
+        yield f"Kafka's client refuses its options: {error.args[0]}"
+        return
+    try:
+        found = admin.list_topics(timeout=_CONNECT).topics.get(expected.topic)
+    except KafkaException as error:
+        admin.poll(0)  # lets it say what has gone wrong
+        yield f"Kafka at {clients.bootstrap} cannot be reached: {_cause(error.args[0], heard)}"
+        return
+    if found is None or found.error is not None:
+        if expected.create is None:
+            yield f"Kafka at {clients.bootstrap} has no topic {expected.topic!r}, or hides it; make it, or give create"
+            return
+        yield from _make(admin, expected.topic, expected.create)
+    yield from _transactions(clients, expected, id)
+
+
+def _cause(error: KafkaError, heard: Sequence[KafkaError]) -> str:
+    """That all brokers are down is a consequence of what was heard of each."""
+    from confluent_kafka import KafkaError as Codes
+
+    causes = [one for one in heard if one.code() != Codes._ALL_BROKERS_DOWN]
+    return words(causes[-1] if causes else error)
+
+
+def _make(admin: AdminClient, name: str, partitions: int) -> Iterator[str]:
+    from confluent_kafka import KafkaError, KafkaException
+    from confluent_kafka.admin import NewTopic
+
+    topic = NewTopic(name, num_partitions=partitions, replication_factor=-1)
+    try:
+        admin.create_topics([topic], operation_timeout=REACH)[name].result(timeout=2 * REACH)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            yield f"topic {name!r} could not be made: {words(error.args[0])}"
+
+
+def _transactions(clients: KafkaClients, expected: Expectation, id: str) -> Iterator[str]:
+    """Try what a commit needs, but for the records."""
+    if expected.transaction_timeout is None:
+        return
+    try:
+        slot = Slot(clients, f"{id}/examine", expected.transaction_timeout)
+    except TargetError as error:
+        yield f"Kafka at {clients.bootstrap} allows no transactions here: {error}"
+        return
+    try:
+        slot.committed(TokenPlace(f"{id}/examine", expected.topic))
+    except TargetError as error:
+        yield f"Kafka at {clients.bootstrap} lets us read no consumer groups, in which tokens of commits are: {error}"
+    finally:
+        slot.close()
+    if expected.asks_for_retention:
+        yield from _retention(clients)
+
+
+def _retention(clients: KafkaClients) -> Iterator[str]:
+    from confluent_kafka import KafkaException
+
+    try:
+        clients.offsets_kept()
+    except KafkaException as error:
+        yield (
+            f"Kafka at {clients.bootstrap} does not say how long it keeps committed offsets ({words(error.args[0])}): "
+            f"give tokens_kept, the seconds in its offsets.retention.minutes"
+        )

@@ -1,0 +1,216 @@
+"""Rows as records of Kafka: which columns become key, value, headers, partition and time, and their bytes.
+
+What always holds: the bytes of a record follow from its row alone; what can be told from the schema is refused when the
+program is checked.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, Literal, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from snapshot.sinks.file_formats import encoded, unsuitable
+from snapshot.sources.kafka_avro import avro_schema_of
+
+RecordFormat: TypeAlias = Literal["json", "avro", "arrow"]
+FORMATS: Final = ("json", "avro", "arrow")
+_ARROW_BYTES: Final = 256 << 10
+"""About so large are records that hold many rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordShape:
+    """Which columns of a row become what of its record.
+
+    `value` is a column whose bytes are the value; without, all columns but those of `headers`, `partition`,
+    `timestamp` and `tombstone` are in it, in the `format`. A row whose `tombstone` is true has no value.
+    """
+
+    key: str | None = None
+    value: str | None = None
+    format: RecordFormat = "json"
+    headers: str | None = None
+    partition: str | None = None
+    timestamp: str | None = None
+    tombstone: str | None = None
+
+    def encode(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """A row for each record, with the columns `key`, `value`, and those of the others that are used.
+
+        What it raises is about a row that is not as the schema promises.
+        """
+        if self._many_rows_in_each:
+            values = [_stream(part) for part in _parts(rows)]
+            return pa.RecordBatch.from_pydict({"key": pa.nulls(len(values), pa.binary()), "value": values}, _PLAIN)
+        columns = {"key": self._keys(rows), "value": self._values(rows)}
+        for name, convert in _OTHERS.items():
+            if (column := getattr(self, name)) is not None:
+                columns[name] = convert(rows.column(column))
+        return pa.RecordBatch.from_pydict(columns)
+
+    def unsuitable(self, schema: pa.Schema) -> Iterator[str]:
+        """Why rows of this schema cannot be written so; sentences."""
+        for use, fits, wanted in _COLUMNS:
+            column = getattr(self, use)
+            if column is not None and column not in schema.names:
+                yield f"there is no column {column!r} for the {use}; there are {', '.join(schema.names)}"
+            elif column is not None and not fits(schema.field(column).type):
+                yield f"the {use} cannot be in the column {column!r} of {schema.field(column).type}; it takes {wanted}"
+        if self.tombstone is not None and self.key is None:
+            yield "rows without a value say that a key is gone, so tombstone needs a key"
+        if self.format == "arrow" and self.value is None and not self._many_rows_in_each:
+            yield "a record of Arrow holds many rows, so it has no key, headers, partition, timestamp or tombstone"
+        if self.format not in FORMATS:
+            yield f"there is no format {self.format!r}; known are {', '.join(FORMATS)}"
+        elif self.value is None:
+            yield from self._unsuitable_values(self._in_value(schema))
+
+    def _unsuitable_values(self, schema: pa.Schema) -> Iterator[str]:
+        if self.format == "json":
+            yield from unsuitable("jsonl", schema)
+        if self.format == "avro":
+            try:
+                avro_schema_of(schema)
+            except ValueError as error:
+                yield str(error)
+
+    @property
+    def _many_rows_in_each(self) -> bool:
+        others = (self.key, self.value, self.headers, self.partition, self.timestamp, self.tombstone)
+        return self.format == "arrow" and others == (None,) * len(others)
+
+    def _in_value(self, schema: pa.Schema) -> pa.Schema:
+        apart = {self.headers, self.partition, self.timestamp, self.tombstone}
+        return pa.schema([field for field in schema if field.name not in apart])
+
+    def _keys(self, rows: pa.RecordBatch) -> pa.Array:
+        if self.key is None:
+            return pa.nulls(len(rows), pa.binary())
+        return _plain_bytes(rows.column(self.key))
+
+    def _values(self, rows: pa.RecordBatch) -> pa.Array:
+        if self.value is not None:
+            values = _plain_bytes(rows.column(self.value))
+        else:
+            data = rows.select(self._in_value(rows.schema).names)
+            values = pa.array(_ENCODERS[self.format](data), pa.binary())
+        if self.tombstone is None:
+            return values
+        gone = pc.fill_null(rows.column(self.tombstone), False)
+        return pc.if_else(gone, pa.scalar(None, pa.binary()), values)
+
+
+def _plain_bytes(column: pa.Array) -> pa.Array:
+    """Bytes as they are, texts in UTF-8, anything else as JSON; nulls stay."""
+    if _is_bytes(column.type):
+        return column.cast(pa.binary())
+    lines = _json(pa.RecordBatch.from_arrays([column], names=["k"]))
+    return pa.array(
+        [line[len('{"k":') : -1] if valid else None for line, valid in zip(lines, column.is_valid(), strict=True)],
+        pa.binary(),
+    )
+
+
+# --- the formats of values --------------------------------------------------------------------------------------------
+
+
+def _json(rows: pa.RecordBatch) -> list[bytes]:
+    lines: list[bytes] = encoded("jsonl", pa.Table.from_batches([rows])).to_pybytes().split(b"\n")
+    return lines[:-1]
+
+
+def _avro(rows: pa.RecordBatch) -> list[bytes]:
+    from fastavro import schemaless_writer
+
+    parsed, found = _parsed(avro_schema_of(rows.schema)), []
+    for row in rows.to_pylist(maps_as_pydicts="strict"):
+        out = io.BytesIO()
+        schemaless_writer(out, parsed, row)
+        found.append(out.getvalue())
+    return found
+
+
+@cache
+def _parsed(schema: str) -> dict[str, object]:
+    from fastavro import parse_schema
+
+    parsed = parse_schema(json.loads(schema))
+    assert isinstance(parsed, dict)
+    return parsed
+
+
+def _parts(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Some rows at a time, about as many as a record takes."""
+    each = max(1, len(rows) * _ARROW_BYTES // max(rows.nbytes, 1))
+    return (rows.slice(first, each) for first in range(0, len(rows), each))
+
+
+def _stream(rows: pa.RecordBatch) -> bytes:
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, rows.schema) as stream:
+        stream.write_batch(rows)
+    data: bytes = out.getvalue().to_pybytes()
+    return data
+
+
+_ENCODERS: Final[Mapping[str, Callable[[pa.RecordBatch], list[bytes]]]] = {"json": _json, "avro": _avro}
+_PLAIN: Final = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())])
+
+# --- the other columns ------------------------------------------------------------------------------------------------
+
+
+def _headers(column: pa.MapArray) -> pa.Array:
+    return column.cast(pa.map_(pa.string(), pa.binary()))
+
+
+def _milliseconds(column: pa.Array) -> pa.Array:
+    """Since 1970; a null is the time at which the record is sent."""
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
+    return pc.fill_null(column.cast(pa.int64()), 0)
+
+
+def _partitions(column: pa.Array) -> pa.Array:
+    """A null leaves it to the key."""
+    return pc.fill_null(column.cast(pa.int32()), -1)
+
+
+_OTHERS: Final[Mapping[str, Callable[[pa.Array], pa.Array]]] = {
+    "headers": _headers,
+    "partition": _partitions,
+    "timestamp": _milliseconds,
+}
+
+
+def _is_bytes(type: pa.DataType) -> bool:
+    is_text = pa.types.is_string(type) or pa.types.is_large_string(type)
+    return bool(is_text or pa.types.is_binary(type) or pa.types.is_large_binary(type))
+
+
+def _is_key(type: pa.DataType) -> bool:
+    return _is_bytes(type) or not unsuitable("jsonl", pa.schema([pa.field("key", type)]))
+
+
+def _is_headers(type: pa.DataType) -> bool:
+    return bool(pa.types.is_map(type) and pa.types.is_string(type.key_type) and _is_bytes(type.item_type))
+
+
+def _is_moment(type: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(type) or pa.types.is_int64(type))
+
+
+_COLUMNS: Final[Sequence[tuple[str, Callable[[pa.DataType], bool], str]]] = (
+    ("key", _is_key, "texts, bytes, or what JSON can hold"),
+    ("value", _is_bytes, "texts or bytes"),
+    ("headers", _is_headers, "maps from texts to texts or bytes"),
+    ("partition", pa.types.is_integer, "whole numbers"),
+    ("timestamp", _is_moment, "timestamps, or milliseconds since 1970 as int64"),
+    ("tombstone", pa.types.is_boolean, "booleans"),
+)

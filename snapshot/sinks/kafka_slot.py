@@ -1,0 +1,126 @@
+"""The producer of one transactional id, from the moment it has taken it over: its transactions, and their tokens.
+
+The token of a writer (a partition of a sink in one attempt) is the committed offset of a consumer group of its own,
+whose metadata names the transactions that are committed. It is sent with the transaction of the records, so it is there
+if and only if they are; one request reads it, whatever was committed before; and brokers forget old ones by themselves.
+
+What always holds: a token is read when every other producer of the transactional id is fenced, and what that had open
+is aborted or committed. Until somebody fences this one, nobody else can write such a token, so it is read once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from snapshot.sinks.kafka_client import REACH, KafkaClients, told_apart
+from snapshot.sinks.kafka_producing import Undelivered, produce
+from snapshot.sinks.kafka_tokens import Committed
+from snapshot.sinks.token_target import TargetError
+from snapshot.token_commit import TargetAnswer
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+
+_ABORT: Final = 2.0
+"""Seconds to tell the broker that a transaction is given up; it finds out by itself later."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPlace:
+    """Where a writer's token is: in the committed offset of this group for the first partition of the topic."""
+
+    group: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """What is committed, and the group as a producer names it."""
+
+    committed: Committed
+    group: object
+
+
+class Slot:
+    """Made by taking over the transactional id: from then on no other producer of it can commit. `TargetError` if it
+    cannot be taken over. After any other error it is of no more use than to be closed.
+    """
+
+    def __init__(self, clients: KafkaClients, id: str, timeout: float) -> None:
+        self.id = id
+        self._clients = clients
+        self._timeout = timeout
+        self._undelivered = Undelivered()
+        self._tokens: dict[TokenPlace, _Token] = {}
+        self._is_open = False
+        with told_apart(f"the transactional id {id!r} could not be taken over"):
+            self._producer: Producer = clients.producer(id, timeout, self._undelivered)
+            self._producer.init_transactions(REACH)
+
+    def committed(self, place: TokenPlace) -> Committed:
+        """What the token says."""
+        return self._token(place).committed
+
+    def commit(self, batches: Iterable[pa.RecordBatch], place: TokenPlace, committed: Committed) -> None:
+        """Write the records and the new token in one transaction, and commit it."""
+        from confluent_kafka import TopicPartition
+
+        group = self._token(place).group
+        with told_apart(f"a transaction of {self.id!r} on topic {place.topic!r} was not committed"):
+            self._producer.begin_transaction()
+            self._is_open = True
+            for records in batches:
+                produce(self._producer, place.topic, records, self._undelivered)
+                self._check()
+            token = TopicPartition(place.topic, 0, committed.ranges[-1][1], str(committed))
+            self._producer.send_offsets_to_transaction([token], group, REACH)
+            self._producer.flush(self._timeout)
+            self._check()
+            self._producer.commit_transaction(self._timeout)
+            self._is_open = False
+        self._tokens[place] = _Token(committed, group)
+
+    def close(self) -> None:
+        """Abort what is open, so that readers do not wait until the broker does."""
+        from confluent_kafka import KafkaException
+
+        self._producer.purge()
+        if self._is_open:
+            with suppress(KafkaException):  # somebody else has taken over, or the broker is out of reach
+                self._producer.abort_transaction(_ABORT)
+
+    def _check(self) -> None:
+        if self._undelivered.reason is not None:
+            raise TargetError(self._undelivered.answer, self._undelivered.reason)
+
+    def _token(self, place: TokenPlace) -> _Token:
+        if place not in self._tokens:
+            with told_apart(f"the commit token in the consumer group {place.group!r} could not be read"):
+                self._tokens[place] = self._read(place)
+        return self._tokens[place]
+
+    def _read(self, place: TokenPlace) -> _Token:
+        from confluent_kafka import KafkaException, TopicPartition
+
+        consumer = self._clients.consumer(place.group)
+        try:
+            [found] = consumer.committed([TopicPartition(place.topic, 0)], timeout=REACH)
+            if found.error is not None:
+                raise KafkaException(found.error)
+            group = consumer.consumer_group_metadata()
+        finally:
+            consumer.close()
+        if found.offset < 0:
+            return _Token(Committed(), group)
+        try:
+            return _Token(Committed.parse(found.metadata or ""), group)
+        except ValueError as error:
+            reason = (
+                f"the consumer group {place.group!r} holds commit tokens, but somebody else committed to it: {error}"
+            )
+            raise TargetError(TargetAnswer.REFUSED, reason) from error

@@ -1,0 +1,101 @@
+"""What a Kafka broker remembers of committed transactions, and what a committable must say so that it can be asked.
+
+What always holds: a transaction is in the token of its writer if, and only if, it was committed there; a token that may
+have expired is never taken for one that was not written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from snapshot.frozen_json import JsonLike
+from snapshot.ids import TransactionId
+from snapshot.transaction_events import parse_transaction_id
+
+_PREFIX: Final = "epochcut/"
+SHORTEST_MEMORY: Final = 60.0
+"""Seconds for which any broker remembers a token: the least that it lets anybody choose."""
+_SURE: Final = 0.9
+"""The part of that time in which clocks that differ do no harm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Numbers of transactions that are committed, as ranges without gaps; ascending, none next to another."""
+
+    ranges: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Committed:
+        """What `str` gave; `ValueError` for anything else."""
+        ranges = tuple(_range(part) for part in text.split(",")) if text else ()
+        committed = cls(ranges)
+        if str(committed) != text or any(first > last for first, last in ranges):
+            raise ValueError(f"{text!r} is no list of committed transactions")
+        return committed
+
+    def __str__(self) -> str:
+        return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in self.ranges)
+
+    def __contains__(self, number: int) -> bool:
+        return any(first <= number <= last for first, last in self.ranges)
+
+    def with_range(self, first: int, last: int) -> Committed:
+        """These, and all from `first` to `last`."""
+        apart = [one for one in self.ranges if one[1] < first - 1 or one[0] > last + 1]
+        joined = [one for one in self.ranges if one not in apart]
+        lowest = min([first, *(one[0] for one in joined)])
+        highest = max([last, *(one[1] for one in joined)])
+        return Committed(tuple(sorted([*apart, (lowest, highest)])))
+
+
+def _range(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    return int(first), int(last or first)
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What the committable of a transaction says beside its rows.
+
+    `producer` is the transactional id of whoever commits it. Between `first` and the transaction itself there is none
+    of its writer that has rows. `sealed_at` is in milliseconds, by the clock of its worker.
+    """
+
+    topic: str
+    producer: str
+    first: int
+    sealed_at: int
+
+    def json(self) -> dict[str, JsonLike]:
+        """What goes into the payload."""
+        return {"topic": self.topic, "producer": self.producer, "first": self.first, "sealed_at": self.sealed_at}
+
+    @classmethod
+    def read(cls, value: JsonLike) -> About:
+        """What `json` gave."""
+        assert isinstance(value, Mapping)
+        topic, producer, first, sealed_at = (value[name] for name in ("topic", "producer", "first", "sealed_at"))
+        assert isinstance(topic, str)
+        assert isinstance(producer, str)
+        assert isinstance(first, int)
+        assert isinstance(sealed_at, int)
+        return cls(topic, producer, first, sealed_at)
+
+
+def producer_of(transaction: TransactionId) -> str:
+    """The transactional id for what a partition of a sink has sealed, in whichever attempt."""
+    name = parse_transaction_id(transaction)
+    return f"{_PREFIX}{transaction.rpartition('/')[0]}/{name.partition}"
+
+
+def group_of(transaction: TransactionId) -> str:
+    """The consumer group whose committed offset is the token of the transaction's writer: a partition in an attempt."""
+    return _PREFIX + transaction.rpartition("-")[0]
+
+
+def may_be_forgotten(sealed_at: int, now: int, kept: float) -> bool:
+    """Whether a transaction's token may have expired, if tokens are kept for so many seconds after their commit."""
+    return now - sealed_at > kept * _SURE * 1000
