@@ -8,4 +8,8 @@ from typing import Final
 from tests.targets import embedded
 from tests.targets.target import Running
 
-TARGETS: Final[Mapping[str, Running]] = {"files": embedded.files}
+TARGETS: Final[Mapping[str, Running]] = {
+    "files": embedded.files,
+    "sqlite": embedded.sqlite,
+    "rocksdb": embedded.rocksdb,
+}

@@ -1,15 +1,17 @@
-"""Targets that need no server, read by pyarrow."""
+"""Targets that need no server: a folder of Parquet files, a table of SQLite, a RocksDB."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from snapshot import ToFiles
+from snapshot import ToFiles, ToRocksDB, ToSQLite
+from snapshot.sinks.rocksdb_sink import read_rocksdb
 from tests.jobs.numbered import SCHEMA
 from tests.targets.plain_files import PlainFiles
 from tests.targets.target import Target
@@ -25,3 +27,30 @@ def files(folder: Path) -> Iterator[Target]:
         return pa.concat_tables([SCHEMA.empty_table(), *tables])
 
     yield Target(ToFiles(str(target)), PlainFiles(str(target)), rows)
+
+
+@contextmanager
+def sqlite(folder: Path) -> Iterator[Target]:
+    """A table of an SQLite file."""
+    file = folder / "rows.sqlite"
+
+    def rows() -> pa.Table:
+        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=30)) as connection:
+            found = connection.execute("SELECT k, n, i FROM numbered").fetchall()
+        columns = zip(*found, strict=True) if found else ([], [], [])
+        return pa.Table.from_arrays([pa.array(column, pa.int64()) for column in columns], schema=SCHEMA)
+
+    sink = ToSQLite(str(file), "numbered", create=True)
+    yield Target(sink, ToSQLite(str(file), "numbered", create=True, exactly_once=False), rows)
+
+
+@contextmanager
+def rocksdb(folder: Path) -> Iterator[Target]:
+    """A RocksDB with a row for each row of the input. There is no other library here that reads it."""
+    path = str(folder / "rocksdb")
+
+    def rows() -> pa.Table:
+        table = read_rocksdb(path)
+        return table.select(SCHEMA.names) if table.num_columns else SCHEMA.empty_table()
+
+    yield Target(ToRocksDB(path, key="i"), None, rows)
