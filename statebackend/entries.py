@@ -62,6 +62,11 @@ def parse_head(name: bytes) -> tuple[KeyGroup, StateId, int]:
     return KeyGroup(group), StateId(state), form
 
 
+def is_of_blocks(start: bytes) -> bool:
+    """Whether what begins with this is blocks, and nothing else."""
+    return len(start) >= HEAD_SIZE and parse_head(start)[2] == BLOCK
+
+
 def group_of(name: bytes) -> KeyGroup:
     """The key group of an entry."""
     return KeyGroup(_GROUP.unpack_from(name)[0])

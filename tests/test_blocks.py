@@ -23,9 +23,12 @@ from statebackend.tables.blocks import (
     NewerBlock,
     arrow_keys,
     decode,
+    decode_together,
     encode,
     hashed,
+    is_whole,
     merge,
+    sliced,
     where,
 )
 
@@ -113,6 +116,53 @@ def test_a_damaged_block_is_read_or_refused_with_a_named_error(data: st.DataObje
         payload[bit // 8] ^= 1 << bit % 8
     with contextlib.suppress(BlockError):
         decode(bytes(payload[:cut]), PLACE)
+
+
+@given(written=st.lists(st.tuples(some_rows, st.booleans()), max_size=8))
+def test_blocks_that_are_decoded_together_say_what_each_says(written: list[tuple[Rows, bool]]) -> None:
+    payloads = [encode(block(rows, whole)) for rows, whole in written]
+    found: list[Rows] = []
+    for stretch in decode_together(payloads, lambda _: PLACE):
+        start = 0
+        for count in stretch.counts:
+            found.append(rows_of(sliced(stretch.block, start, count)))
+            start += count
+        assert start == len(stretch.block.keys)
+        assert not stretch.block.whole
+    assert found == [rows for rows, _ in written]
+    assert [is_whole(payload) for payload in payloads] == [whole for _, whole in written]
+
+
+def test_blocks_that_have_the_same_columns_are_decoded_together_whether_whole_or_not() -> None:
+    payloads = [encode(block([(b"a", n)], whole=n == 0)) for n in range(5)]
+    assert [stretch.counts for stretch in decode_together(payloads, lambda _: PLACE)] == [[1] * 5]
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_of_blocks_that_are_decoded_together_the_one_that_is_damaged_is_named(which: int) -> None:
+    payloads = [encode(block([(b"a", n)])) for n in range(3)]
+    payloads[which] = payloads[which][: len(payloads[which]) // 2]
+    with pytest.raises(DamagedBlock, match=f"block {which}"):
+        list(decode_together(payloads, lambda number: f"block {number}"))
+
+
+@given(data=st.data())
+def test_damaged_blocks_are_decoded_together_as_they_are_alone(data: st.DataObject) -> None:
+    payloads = [encode(block([(b"a", n), (b"b", 2)])) for n in range(3)]
+    damaged = bytearray(payloads[1])
+    for bit in data.draw(st.lists(st.integers(0, len(damaged) * 8 - 1), min_size=1, max_size=2)):
+        damaged[bit // 8] ^= 1 << bit % 8
+    payloads[1] = bytes(damaged[: data.draw(st.integers(0, len(damaged)))])
+    try:
+        alone = [rows_of(decode(payload, PLACE)) for payload in payloads]
+    except BlockError:
+        with pytest.raises(BlockError):
+            list(decode_together(payloads, lambda _: PLACE))
+        return
+    except (KeyError, UnicodeDecodeError):  # columns of other names
+        return
+    stretches = list(decode_together(payloads, lambda _: PLACE))
+    assert [row for stretch in stretches for row in rows_of(stretch.block)] == [row for rows in alone for row in rows]
 
 
 def test_a_truncated_block_is_refused_with_where_it_is() -> None:

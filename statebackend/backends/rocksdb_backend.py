@@ -17,7 +17,7 @@ from statebackend.backends.backend import Floors
 from statebackend.backends.floor_stamps import FloorStamps
 from statebackend.backends.rocksdb_tables import by_moving, iterate, iterate_names, named_errors, quiet, table_options
 from statebackend.backends.scratch_folder import make_fresh, remove
-from statebackend.entries import STAMP, bounds
+from statebackend.entries import STAMP, bounds, is_of_blocks
 from statebackend.keygroups import KeyGroupRange
 
 _BACKGROUND_JOBS: Final = 2
@@ -62,10 +62,14 @@ class RocksDBBackend:
         ]
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Entries in order. See `Backend.scan`."""
+        """Entries in order. See `Backend.scan`.
+
+        Blocks of tables do not go through the cache: who reads one has it in memory from then on.
+        """
         if not self._has_entries:
             return iter(())
-        return _visible(self._stored(start, end), self._stamps)
+        action, once = f"read entries of {self}", is_of_blocks(start)
+        return _visible(iterate(self._database, start, end, action, fill_cache=not once), self._stamps)
 
     def ingest(self, files: Sequence[Path]) -> None:
         """Take files. See `Backend.ingest`."""
@@ -105,9 +109,6 @@ class RocksDBBackend:
             path.unlink(missing_ok=True)
             raise
         return path
-
-    def _stored(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return iterate(self._database, start, end, f"read entries of {self}")
 
     def disk_bytes(self) -> int:
         """How large the files are. See `Backend.disk_bytes`."""

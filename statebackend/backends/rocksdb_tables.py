@@ -64,12 +64,14 @@ def by_moving() -> IngestExternalFileOptions:
     return options
 
 
-def iterate(database: Rdict, start: bytes, end: bytes, action: str) -> Iterator[tuple[bytes, bytes]]:
+def iterate(
+    database: Rdict, start: bytes, end: bytes, action: str, *, fill_cache: bool = True
+) -> Iterator[tuple[bytes, bytes]]:
     """Entries from `start` up to, not including, `end`, as they are when this is called.
 
-    `action` says in errors what could not be done.
+    `action` says in errors what could not be done. Without `fill_cache` what is read does not drive others out of it.
     """
-    iterator, options = _iterator(database, start, end)
+    iterator, options = _iterator(database, start, end, fill_cache=fill_cache)
     return _steps(iterator, options, action)
 
 
@@ -79,7 +81,7 @@ def iterate_names(database: Rdict, start: bytes, end: bytes, action: str) -> Ite
     return _name_steps(iterator, options, action)
 
 
-def _iterator(database: Rdict, start: bytes, end: bytes, *, fill_cache: bool = True) -> tuple[RdictIter, ReadOptions]:
+def _iterator(database: Rdict, start: bytes, end: bytes, *, fill_cache: bool) -> tuple[RdictIter, ReadOptions]:
     options = ReadOptions()
     options.fill_cache(fill_cache)  # type: ignore[call-arg]  # its type stub leaves the argument out
     options.set_iterate_upper_bound(end)

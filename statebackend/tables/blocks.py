@@ -8,8 +8,11 @@ say does not count any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import groupby
+from struct import Struct
 from typing import Final
 
 import numpy as np
@@ -34,6 +37,11 @@ _AS_USUAL: Final = ipc.IpcWriteOptions()
 
 _MERGED_ROWS: Final = 1 << 13
 """So many rows a block has at most that several were merged into."""
+
+_BEGINNING: Final = Struct("<Ii")
+_CONTINUED: Final = 0xFFFFFFFF
+_END: Final = _BEGINNING.pack(_CONTINUED, 0)
+"""How a message of an Arrow stream begins, and how many bytes its description has; and what ends a stream."""
 
 _IN_THIS_THREAD: Final = ipc.IpcReadOptions(use_threads=False)
 """A block is small: to wake other threads for it takes longer than to read it."""
@@ -115,25 +123,89 @@ def decode(payload: bytes, place: str) -> Block:
             _check_version(metadata, place)
             table = stream.read_all()
         table.validate(full=True)
-        columns = {name: _only_chunk(table.column(name)) for name in table.column_names}
-        keys = columns.pop(_KEY)
-        deleted = columns.pop(_DELETED, None)
-        return Block(
-            _as_keys(keys),
-            {name: column.to_numpy() for name, column in columns.items()},
-            None if deleted is None else _as_flags(deleted),
-            _WHOLE in metadata,
-        )
+        return _block_of(table, whole=_WHOLE in metadata)
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise DamagedBlock(f"a block is damaged ({place}): {error}; restore an older epoch") from error
 
 
-def is_whole(payload: bytes, place: str) -> bool:
-    """Whether the stored block is a whole one; quicker than to decode it. `DamagedBlock` speaks of the `place`."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Stretch:
+    """What several blocks say, one after the other: block i has `counts[i]` of the rows. Nothing of it is whole."""
+
+    block: Block
+    counts: Sequence[int]
+
+
+def decode_together(payloads: Sequence[bytes], place_of: Callable[[int], str]) -> Iterator[Stretch]:
+    """The blocks that were stored, in as few stretches as what they have in common allows: most of what decoding a
+    block of some hundred rows takes is per call. Raises what `decode` does for one of them.
+    """
+    for alike, some in groupby(enumerate(payloads), lambda one: _alike(one[1])):
+        chosen = list(some)
+        stretch = _decode_alike([payload for _, payload in chosen]) if alike is not None and len(chosen) > 1 else None
+        if stretch is None:
+            for number, payload in chosen:
+                block = decode(payload, place_of(number))
+                yield Stretch(Block(block.keys, block.columns, block.deleted), [len(block.keys)])
+        else:
+            yield stretch
+
+
+def _decode_alike(payloads: Sequence[bytes]) -> Stretch | None:
+    """Blocks of one schema, as one Arrow stream; None if one of them is not as it should be."""
+    first = memoryview(payloads[0])
+    batches = [memoryview(payload)[_length_of_schema(payload) : -len(_END)] for payload in payloads]
+    stream = b"".join((first[: _length_of_schema(payloads[0])], *batches, _END))
     try:
-        return _WHOLE in (ipc.read_schema(pa.py_buffer(payload)).metadata or {})
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise DamagedBlock(f"a block is damaged ({place}): {error}; restore an older epoch") from error
+        with ipc.open_stream(stream, options=_IN_THIS_THREAD) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+        counts = [len(chunk) for chunk in table.column(_KEY).chunks]
+        if len(counts) != len(payloads):
+            return None
+        return Stretch(_block_of(table.combine_chunks(), whole=False), counts)
+    except (pa.ArrowException, OSError, KeyError, ValueError):
+        return None
+
+
+def _alike(payload: bytes) -> str | None:
+    """What blocks have in common that can be decoded together; None if this one cannot."""
+    if not payload.endswith(_END) or _length_of_schema(payload) > len(payload) - len(_END):
+        return None
+    return _kind(payload[: _length_of_schema(payload)]).columns
+
+
+def is_whole(payload: bytes) -> bool:
+    """Whether the stored block is a whole one, as far as it can be read; much quicker than to decode it."""
+    return _kind(payload[: _length_of_schema(payload)]).whole
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What a block's schema says: its `columns`, as a text, or None if it cannot be read, or not by this version."""
+
+    whole: bool
+    columns: str | None
+
+
+def _length_of_schema(payload: bytes) -> int:
+    """How many bytes at the beginning describe the block, as far as that can be true."""
+    if len(payload) < _BEGINNING.size:
+        return len(payload)
+    mark, length = _BEGINNING.unpack_from(payload)
+    return _BEGINNING.size + length if mark == _CONTINUED and length > 0 else len(payload)
+
+
+@lru_cache(maxsize=64)
+def _kind(schema: bytes) -> _Kind:
+    """There are few kinds of blocks, and of each very many."""
+    try:
+        found = ipc.read_schema(pa.py_buffer(schema))
+        metadata = found.metadata or {}
+        readable = int(metadata.get(_FORMAT, _VERSION + 1)) <= _VERSION
+        return _Kind(_WHOLE in metadata, found.to_string(show_schema_metadata=False) if readable else None)
+    except (pa.ArrowException, OSError, ValueError):
+        return _Kind(False, None)
 
 
 def merge(payloads: Sequence[bytes], place: str) -> Iterator[bytes]:
@@ -190,6 +262,13 @@ def chosen(block: Block, rows: NDArray[np.int64]) -> Block:
     return Block(block.keys.take(pa.array(rows)), columns, deleted)
 
 
+def sliced(block: Block, start: int, rows: int) -> Block:
+    """So many rows of the block from there on; shares their memory."""
+    columns = {name: column[start : start + rows] for name, column in block.columns.items()}
+    deleted = None if block.deleted is None else block.deleted[start : start + rows]
+    return Block(block.keys.slice(start, rows), columns, deleted)
+
+
 def joined(parts: Sequence[pa.Array]) -> pa.Array:
     """Keys one after the other; at least one part."""
     if len({part.type for part in parts}) > 1:
@@ -239,6 +318,18 @@ def _as_flags(deleted: pa.Array) -> NDArray[np.bool_]:
         raise ValueError(f"what says which keys are deleted is of type {deleted.type}")
     flags: NDArray[np.bool_] = deleted.to_numpy(zero_copy_only=False)
     return flags
+
+
+def _block_of(table: pa.Table, *, whole: bool) -> Block:
+    columns = {name: _only_chunk(table.column(name)) for name in table.column_names}
+    keys = columns.pop(_KEY)
+    deleted = columns.pop(_DELETED, None)
+    return Block(
+        _as_keys(keys),
+        {name: column.to_numpy() for name, column in columns.items()},
+        None if deleted is None else _as_flags(deleted),
+        whole,
+    )
 
 
 def _only_chunk(column: pa.ChunkedArray) -> pa.Array:

@@ -7,13 +7,25 @@ under, as far as one of them tells.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from itertools import groupby
 from typing import Final, Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from statebackend import entries
-from statebackend.tables.blocks import Block, DamagedBlock, decode, is_whole, joined, where
+from statebackend.tables.blocks import (
+    Block,
+    DamagedBlock,
+    Stretch,
+    decode,
+    decode_together,
+    hashed,
+    is_whole,
+    joined,
+    sliced,
+    where,
+)
 from statebackend.tables.table_spec import Layout
 
 
@@ -27,6 +39,10 @@ class Entries(Protocol):
         """Names and payloads from `start` up to, not including, `end`, in order."""
 
 
+_DECODED_TOGETHER: Final = 1 << 20
+"""So many bytes of a group's blocks are decoded in one go: that is quicker than one by one, and it is known then how
+many rows there are."""
+
 _JOINED: Final = 1 << 14
 """About so many rows are in memory at a time, if a group has more."""
 
@@ -37,22 +53,44 @@ class StoredBlocks:
     def __init__(self, layout: Layout, store: Entries) -> None:
         self._layout = layout
         self._store = store
+        self._columns = {name: accumulator.dtype for name, accumulator in layout.columns.items()}
 
     def few(self, place: int, most: int) -> Mapping[bytes, list[Block]] | None:
         """What counts of a group's blocks, by namespace, oldest first; None if it has more rows than that."""
         found: dict[bytes, list[Block]] = {}
+        waiting: dict[bytes, list[tuple[bytes, bytes]]] = {}
+        size = 0
         for name, payload in self._scan(place):
             namespace, _ = entries.parse_block(name)
-            block = self.decoded(place, name, payload)
-            if block.whole:
-                most += sum(len(older.keys) for older in found.get(namespace, ()))
-                found[namespace] = []
-            if len(block.keys):
-                found.setdefault(namespace, []).append(replace(block, whole=False))
-                most -= len(block.keys)
-            if most < 0:
-                return None
-        return found
+            if is_whole(payload):
+                waiting.pop(namespace, None)
+                most += sum(len(older.keys) for older in found.pop(namespace, ()))
+            waiting.setdefault(namespace, []).append((name, payload))
+            size += len(payload)
+            if size >= _DECODED_TOGETHER:
+                most -= self._decode(place, waiting, found)
+                waiting, size = {}, 0
+                if most < 0:
+                    return None
+        most -= self._decode(place, waiting, found)
+        return None if most < 0 else found
+
+    def _decode(
+        self, place: int, blocks: Mapping[bytes, Sequence[tuple[bytes, bytes]]], into: dict[bytes, list[Block]]
+    ) -> int:
+        """Put blocks of a group, given by namespace, behind those that are known; how many rows they have."""
+        names = [name for some in blocks.values() for name, _ in some]
+        namespaces = [namespace for namespace, some in blocks.items() for _ in some]
+        begin = rows = 0
+        payloads = [payload for some in blocks.values() for _, payload in some]
+        for stretch in decode_together(payloads, lambda number: where(self._layout.table, names[number])):
+            end = begin + len(stretch.counts)
+            self._check(stretch, place, names[begin:end])
+            for namespace, block in _by_namespace(stretch, namespaces[begin:end]):
+                into.setdefault(namespace, []).append(block)
+                rows += len(block.keys)
+            begin = end
+        return rows
 
     def joined(self, place: int) -> Iterator[tuple[bytes, Block]]:
         """What counts of a group's blocks, with their namespaces, many in one: of a key, what comes last is right."""
@@ -74,7 +112,7 @@ class StoredBlocks:
         """What counts of a group's blocks, one after the other, however many; those of a namespace oldest first."""
         whole = {}
         for name, payload in self._scan(place):
-            if is_whole(payload, where(self._layout.table, name)):
+            if is_whole(payload):
                 whole[entries.parse_block(name)[0]] = name
         for name, payload in self._scan(place):
             namespace, _ = entries.parse_block(name)
@@ -89,20 +127,37 @@ class StoredBlocks:
 
     def decoded(self, place: int, name: bytes, payload: bytes) -> Block:
         """A stored block of this group."""
-        at = where(self._layout.table, name)
-        block = decode(payload, at)
-        wanted = {name: accumulator.dtype for name, accumulator in self._layout.columns.items()}
-        found = {name: column.dtype for name, column in block.columns.items()}
-        if len(block.keys):
-            if found != wanted:
-                raise DamagedBlock(
-                    f"a block has columns {found} instead of {wanted} ({at}); declare the table as it was"
-                )
-            # One key tells almost as much as all of them.
-            hashes = np.array([self._layout.key_type.hash_of(block.keys[0].as_py())], dtype=np.uint64)
-            if self._layout.places(hashes)[0] != place:
-                raise misplaced(at)
+        block = decode(payload, where(self._layout.table, name))
+        self._check(Stretch(block, [len(block.keys)]), place, [name])
         return block
+
+    def _check(self, stretch: Stretch, place: int, names: Sequence[bytes]) -> None:
+        """See that blocks have the columns of the table and keys of this group: one tells almost as much as all."""
+        block, counts = stretch.block, np.array(stretch.counts)
+        some = np.flatnonzero(counts)
+        if not len(some):
+            return
+        found = {name: column.dtype for name, column in block.columns.items()}
+        if found != self._columns:
+            at = where(self._layout.table, names[some[0]])
+            raise DamagedBlock(
+                f"a block has columns {found} instead of {self._columns} ({at}); declare the table as it was"
+            )
+        first = block.keys.take(pa.array((np.cumsum(counts) - counts)[some]))
+        wrong = np.flatnonzero(self._layout.places(hashed(first, self._layout.key_type).hashes) != place)
+        if len(wrong):
+            raise misplaced(where(self._layout.table, names[some[wrong[0]]]))
+
+
+def _by_namespace(stretch: Stretch, namespaces: Sequence[bytes]) -> Iterator[tuple[bytes, Block]]:
+    """The parts of it that are of one namespace; none that has no rows."""
+    start = begin = 0
+    for namespace, some in groupby(namespaces):
+        end = begin + len(list(some))
+        rows = sum(stretch.counts[begin:end])
+        if rows:
+            yield namespace, stretch.block if rows == len(stretch.block.keys) else sliced(stretch.block, start, rows)
+        start, begin = start + rows, end
 
 
 def misplaced(at: str) -> DamagedBlock:

@@ -43,9 +43,10 @@ _LEAVING_PART = 32
 _ENOUGH_TO_WEIGH = 1 << 12
 """With fewer keys than that, what a key takes is not known yet."""
 
-_LOADED_AT_ONCE = 1 << 18
+_LOADED_AT_ONCE = 1 << 16
 _LOADED_PART = 16
-"""So many rows are taken into memory together, as much of the work is per call; no more than that part of all."""
+"""So many rows are taken into memory together, as much of the work is per call; no more than that part of all. With
+more of them at once, memory is taken from the system anew that is given back in between."""
 
 
 class ForeignKeys(TableError):
