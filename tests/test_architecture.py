@@ -87,6 +87,7 @@ WORLDLY_FOLDERS = (
     "snapshot/program/",
     "snapshot/sinks/",
     "snapshot/sources/",
+    "snapshot/structured/",
 )
 """Folders whose modules touch the world, but for those of `CORES_IN_THEM`."""
 

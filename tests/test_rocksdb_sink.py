@@ -99,7 +99,7 @@ class Upserts:
 
 
 def upserts(folder: Path, key: str | tuple[str, ...] = "user", schema: pa.Schema = SCHEMA) -> Upserts:
-    return Upserts(ToRocksDB(str(folder), key=key, deletes="gone"), schema)
+    return Upserts(ToRocksDB(str(folder), key=key, deleted="gone"), schema)
 
 
 def row(user: str, n: int, gone: bool | None = False) -> dict[str, object]:
@@ -214,7 +214,7 @@ def test_rows_of_other_columns_than_the_database_has_are_refused(tmp_path: Path)
     upserts(tmp_path).commit([row("ann", 1)])
     schema = pa.schema([*SCHEMA, ("more", pa.string())])
     other = upserts(tmp_path, schema=schema)
-    [problem] = ToRocksDB(str(tmp_path), key="user", deletes="gone").examine(other.bench.job, other.bench.uid, schema)
+    [problem] = ToRocksDB(str(tmp_path), key="user", deleted="gone").examine(other.bench.job, other.bench.uid, schema)
     assert "has rows of (user string, n int64), and these are of (user string, n int64, more string)" in problem
     transaction = other.bench.name()
     other.writer.begin(transaction)
@@ -241,13 +241,13 @@ def test_a_row_without_a_key_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_cannot_work_is_found_by_check(tmp_path: Path) -> None:
-    good = ToRocksDB(str(tmp_path), key=("user", "n"), deletes="gone")
+    good = ToRocksDB(str(tmp_path), key=("user", "n"), deleted="gone")
     assert good.check(SCHEMA) == []
     for sink, problem in (
         (ToRocksDB("s3://bucket/x", key="user"), "a folder of this machine"),
         (ToRocksDB(str(tmp_path), key=()), "needs a key"),
         (ToRocksDB(str(tmp_path), key="uesr"), "no column 'uesr'; there are user, n, gone"),
-        (ToRocksDB(str(tmp_path), key="user", deletes="n"), "'n' says which rows are deleted"),
+        (ToRocksDB(str(tmp_path), key="user", deleted="n"), "'n' says which rows are deleted"),
     ):
         assert problem in " ".join(sink.check(SCHEMA))
     [problem] = good.check(pa.schema([*SCHEMA, ("raw", pa.binary())]))

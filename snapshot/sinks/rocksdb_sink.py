@@ -50,7 +50,7 @@ class ToRocksDB:
     """A sink that keeps the newest row of each key in a RocksDB database at `path`, a folder of this machine.
 
     `key` names the column that tells rows apart, or several; no key may be null. A row replaces the one with its key.
-    Where the boolean column `deletes` is true, the row with its key is removed; that column is not stored. Rows of one
+    Where the boolean column `deleted` is true, the row with its key is removed; that column is not stored. Rows of one
     key must come from one partition, as they do after `key_by` that key; of several in an epoch the last one counts.
 
     Rows are stored as JSON, so columns have types that JSON lines can hold. The rows of an epoch wait in memory until
@@ -61,7 +61,7 @@ class ToRocksDB:
 
     path: str
     key: str | tuple[str, ...]
-    deletes: str | None = None
+    deleted: str = ""
 
     def __post_init__(self) -> None:
         if protocol_of(self.path) == "file":
@@ -91,7 +91,7 @@ class ToRocksDB:
             problems.append(f"{self.path}: RocksDB needs a folder of this machine")
         if not self.keys:
             problems.append("ToRocksDB needs a key: name at least one column that tells rows apart")
-        for name in (*self.keys, *([] if self.deletes is None else [self.deletes])):
+        for name in (*self.keys, *([self.deleted] if self.deleted else [])):
             if name not in schema.names:
                 problems.append(f"there is no column {name!r}; there are {', '.join(schema.names)}")
         if problems:
@@ -101,13 +101,13 @@ class ToRocksDB:
                 KeyType.of(schema.field(name).type)
             except UndeclarableKeyType as error:
                 problems.append(f"the column {name!r} cannot be a key: {error}")
-        if self.deletes is not None and not pa.types.is_boolean(schema.field(self.deletes).type):
-            problems.append(f"the column {self.deletes!r} says which rows are deleted, so it must be boolean")
+        if self.deleted and not pa.types.is_boolean(schema.field(self.deleted).type):
+            problems.append(f"the column {self.deleted!r} says which rows are deleted, so it must be boolean")
         return [*problems, *unsuitable("jsonl", self.stored(schema))]
 
     def stored(self, schema: pa.Schema) -> pa.Schema:
         """The columns that the database has."""
-        return pa.schema([field.remove_metadata() for field in schema if field.name != self.deletes])
+        return pa.schema([field.remove_metadata() for field in schema if field.name != self.deleted])
 
     def examine(self, job: JobId, uid: Uid, schema: pa.Schema) -> Sequence[str]:  # noqa: ARG002
         """Whether the folder can be used, and is empty or has a database of such rows. Makes the folder."""
@@ -208,11 +208,11 @@ class _SealedRows:
         lines = bytes(encoded("jsonl", pa.Table.from_batches([chosen]).select(self.schema.names))).split(b"\n")
         gone = (
             [False] * len(order)
-            if self.sink.deletes is None
-            else pc.fill_null(chosen.column(self.sink.deletes), False).to_pylist()
+            if not self.sink.deleted
+            else pc.fill_null(chosen.column(self.sink.deleted), False).to_pylist()
         )
-        for (key, _), line, deleted in zip(order, lines, gone, strict=False):  # behind the last line is an empty one
-            yield key, None if deleted else line
+        for (key, _), line, is_gone in zip(order, lines, gone, strict=False):  # behind the last line is an empty one
+            yield key, None if is_gone else line
 
 
 class _Committable:
