@@ -31,6 +31,7 @@ OURS: Final = frozenset(
 _DEFAULTS: Final[Mapping[str, Setting]] = {
     "partitioner": "murmur2_random",  # a key is in the partition in which clients of the JVM put it
     "queue.buffering.max.kbytes": 64 << 10,
+    "reconnect.backoff.ms": 10,
     "log_level": 4,
 }
 _LOG: Final = logging.getLogger("epochcut.kafka")

@@ -5,20 +5,24 @@ What always holds: nothing is written to the topic; a topic is made only if that
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from snapshot.sinks.kafka_client import REACH, KafkaClients, words
 from snapshot.sinks.kafka_slot import Slot, TokenPlace
 from snapshot.sinks.token_target import TargetError
+from snapshot.token_commit import TargetAnswer
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
     from confluent_kafka.admin import AdminClient
 
-_CONNECT = 5.0
+_CONNECT: Final = 5.0
 """Seconds to reach a broker at first."""
+_PAUSE: Final = 0.2
+"""Seconds until something that may pass is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +81,30 @@ def _make(admin: AdminClient, name: str, partitions: int) -> Iterator[str]:
 
 
 def _transactions(clients: KafkaClients, expected: Expectation, id: str) -> Iterator[str]:
-    """Try what a commit needs, but for the records."""
+    """Try what a commit needs, but for the records. A cluster that was never used needs some seconds for it."""
     if expected.transaction_timeout is None:
         return
-    try:
-        slot = Slot(clients, f"{id}/examine", expected.transaction_timeout)
-    except TargetError as error:
-        yield f"Kafka at {clients.bootstrap} allows no transactions here: {error}"
-        return
-    try:
-        slot.committed(TokenPlace(f"{id}/examine", expected.topic))
-    except TargetError as error:
-        yield f"Kafka at {clients.bootstrap} lets us read no consumer groups, in which tokens of commits are: {error}"
-    finally:
-        slot.close()
-    if expected.asks_for_retention:
+    give_up = time.monotonic() + REACH
+    while (problem := _tried(clients, expected.transaction_timeout, TokenPlace(f"{id}/examine", expected.topic))) and (
+        problem.answer is not TargetAnswer.REFUSED and time.monotonic() < give_up
+    ):
+        time.sleep(_PAUSE)
+    if problem is not None:
+        yield f"Kafka at {clients.bootstrap} allows no commits here: {problem}"
+    elif expected.asks_for_retention:
         yield from _retention(clients)
+
+
+def _tried(clients: KafkaClients, timeout: float, place: TokenPlace) -> TargetError | None:
+    try:
+        slot = Slot(clients, place.group, timeout)
+        try:
+            slot.committed(place)
+        finally:
+            slot.close()
+    except TargetError as error:
+        return error
+    return None
 
 
 def _retention(clients: KafkaClients) -> Iterator[str]:

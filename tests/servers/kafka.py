@@ -144,7 +144,8 @@ class KafkaServer:
         """
         group = {"group.id": f"reader-{token_hex(8)}", "enable.auto.commit": False}
         level = {"isolation.level": "read_committed", "enable.partition.eof": True, "auto.offset.reset": "earliest"}
-        settings = {"bootstrap.servers": self.bootstrap, **group, **level, **self.client_settings}
+        pace = {"fetch.wait.max.ms": 10, "reconnect.backoff.ms": 10}
+        settings = {"bootstrap.servers": self.bootstrap, **group, **level, **pace, **self.client_settings}
         with Consumer(settings) as consumer:
             partitions = consumer.list_topics(topic, timeout=_PATIENCE).topics[topic].partitions
             consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
