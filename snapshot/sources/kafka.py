@@ -36,6 +36,8 @@ from snapshot.sources.kafka_split import KafkaSplit, TopicPartition, split_of
 
 Start: TypeAlias = "Literal['earliest', 'latest', 'committed'] | datetime"
 
+_SOON: Final = 50
+"""Milliseconds for which a broker waits for more before it says that there is nothing, where a partition ends."""
 _STARTS: Final = ("earliest", "latest", "committed")
 
 
@@ -158,7 +160,9 @@ class Kafka:
 
     @property
     def _settings(self) -> dict[str, object]:
-        return settings(self.bootstrap, self.group, self.options)
+        # That nothing comes after control records, a consumer is told when its request has waited for more.
+        sooner: Options = {"fetch.wait.max.ms": _SOON} if self.bounded else {}
+        return settings(self.bootstrap, self.group, {**sooner, **self.options})
 
     @property
     def _where(self) -> str:
