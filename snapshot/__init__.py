@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from snapshot.sinks.kafka_sink import ToKafka as ToKafka
     from snapshot.sinks.heap_sink import ToHeap as ToHeap
     from snapshot.sinks.heap_sink import read_heap as read_heap
+    from snapshot.sinks.postgres_sink import ToPostgres as ToPostgres
     from snapshot.sinks.rocksdb_sink import ToRocksDB as ToRocksDB
     from snapshot.sinks.rocksdb_sink import read_rocksdb as read_rocksdb
     from snapshot.sinks.sqlite_sink import ToSQLite as ToSQLite
@@ -57,6 +58,7 @@ _HOME = {
     "sinks.file_sink": ("ToFiles",),
     "sinks.kafka_sink": ("ToKafka",),
     "sinks.heap_sink": ("ToHeap", "read_heap"),
+    "sinks.postgres_sink": ("ToPostgres",),
     "sinks.rocksdb_sink": ("ToRocksDB", "read_rocksdb"),
     "sinks.sqlite_sink": ("ToSQLite",),
     "sources.collection": ("ABORT", "Collection", "EOF", "PAUSE"),

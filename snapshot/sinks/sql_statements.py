@@ -101,8 +101,11 @@ class TokenStatements:
 
     @property
     def add(self) -> str:
-        """By job, sink, token, generation and attempt; the database refuses one that is there."""
-        return f"INSERT INTO {self.table} (job, sink, token, generation, attempt) VALUES ({', '.join([self.mark] * 5)})"
+        """By job, sink, token, generation and attempt; no row is inserted if it is there."""
+        marks = ", ".join([self.mark] * 5)
+        return (
+            f"INSERT INTO {self.table} (job, sink, token, generation, attempt) VALUES ({marks}) ON CONFLICT DO NOTHING"
+        )
 
     @property
     def find(self) -> str:

@@ -97,8 +97,9 @@ class SqliteCommit:
 
     def has_token(self) -> bool:
         """Whether it is committed."""
+        token = (self._who.job, self._who.uid, self._staged.token.text)
         with self._errors():
-            return self._find()
+            return self._connection.execute(self._tokens.find, token).fetchone() is not None
 
     def write(self) -> None:
         """Write rows and token, and delete the tokens that nobody will ask for again."""
@@ -107,11 +108,10 @@ class SqliteCommit:
             reason = overtaken(fence, self._who.incarnation, self._who.job, self._who.uid, self._tokens.table)
             if reason is not None:
                 raise TargetError(TargetAnswer.FENCED, reason)
-            if self._find():
-                raise TargetError(TargetAnswer.UNKNOWN, "another committer was faster")
             made_by = self._staged.token.made_by
             token = (self._who.job, self._who.uid, self._staged.token.text, made_by.generation, made_by.attempt)
-            self._execute(self._tokens.add, *token)
+            if self._connection.execute(self._tokens.add, token).rowcount == 0:
+                raise TargetError(TargetAnswer.UNKNOWN, "another committer was faster")
             for chunk in in_chunks(self._rows):
                 put(self._connection, self._staged.table, chunk, self._staged.key, self._staged.deleted)
             for text in self._staged.settled:
@@ -121,10 +121,6 @@ class SqliteCommit:
     def _by(self) -> tuple[str, str, int, int]:
         made_by = self._who.incarnation
         return self._who.job, self._who.uid, made_by.generation, made_by.attempt
-
-    def _find(self) -> bool:
-        token = (self._who.job, self._who.uid, self._staged.token.text)
-        return self._connection.execute(self._tokens.find, token).fetchone() is not None
 
     def _execute(self, statement: str, *values: object) -> None:
         self._connection.execute(statement, values)

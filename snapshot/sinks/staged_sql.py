@@ -42,7 +42,7 @@ class StagedChanges:
 
 
 class StagedSql:
-    """A writer that stages rows; `commit` is what commits them."""
+    """A writer that stages rows; `commit` is what commits them, and `close` is called in the end."""
 
     def __init__(
         self,
@@ -52,11 +52,13 @@ class StagedSql:
         deleted: str,
         lives: TokenLives,
         commit: Callable[[TransactionId, CommitPayload], CommitAnswer],
+        close: Callable[[], None] = lambda: None,
     ) -> None:
         self._rows = StagedRows(context.uid, context.staging)
         self._about = {"table": table, "key": list(key), "deleted": deleted}
         self._lives = lives
         self._commit = commit
+        self._close = close
         self._token: Token | None = None
 
     def begin(self, transaction: TransactionId) -> None:
@@ -80,3 +82,4 @@ class StagedSql:
     def close(self) -> None:
         """Forget what is not prepared."""
         self._rows.close()
+        self._close()

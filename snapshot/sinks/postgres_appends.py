@@ -1,0 +1,228 @@
+"""Rows that stream into PostgreSQL while their epoch runs, in a transaction that is prepared with it.
+
+What always holds: the event loop talks to no server: a thread does, with one connection, transaction after transaction.
+The rows of a transaction are kept until it is prepared, unless they are many: so when the connection breaks, another
+one is given all of them; those of which some have been let go fail the attempt, which makes them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final
+
+import psycopg
+import pyarrow as pa
+
+from snapshot.frozen_json import Json
+from snapshot.ids import TransactionId
+from snapshot.manifest import CommitPayload
+from snapshot.program.rows import Rows
+from snapshot.program.sink import CommitAnswer, Sealed, SinkContext, SinkError
+from snapshot.sinks.commit_tokens import Token, TokenLives
+from snapshot.sinks.direct_rows import BATCH, WAITING
+from snapshot.sinks.last_rows import in_chunks
+from snapshot.sinks.postgres_columns import copy_rows
+from snapshot.sinks.postgres_prepared import gid_of, is_prepared, prepare
+from snapshot.sinks.postgres_session import Connection, Sessions, execute, passes, words
+from snapshot.sinks.postgres_target import Tokens
+from snapshot.sinks.sql_statements import quoted
+
+KEPT: Final = 64 << 20
+"""Bytes of a transaction that are kept until it is prepared."""
+_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+
+
+@dataclass(slots=True, eq=False)
+class _Transaction:
+    """Rows on their way into one transaction. The event loop adds, the thread takes."""
+
+    token: Token
+    rows: list[pa.RecordBatch] = field(default_factory=list)
+    """All of them, unless some were let go."""
+    taken: int = 0
+    """Of `rows`, how many the server has been given."""
+    size: int = 0
+    waiting: int = 0
+    """Bytes that the thread was not asked to take."""
+    whole: bool = True
+    begun: bool = False
+    broken: str = ""
+    """What happened to the connection."""
+    writing: Future[None] | None = None
+    settled: tuple[str, ...] = ()
+    payload: CommitPayload | None = None
+
+    def let_go(self) -> None:
+        """Forget what the server has."""
+        self.whole = False
+        del self.rows[: self.taken]
+        self.taken = 0
+
+    def prepared(self, table: str) -> None:
+        """The server has all, and keeps it."""
+        about = {"table": table, "gid": gid_of(self.token), "nonce": self.token.nonce, "settled": list(self.settled)}
+        self.payload = CommitPayload(Json.of(about))
+        self.rows = []
+
+
+class PreparedAppends:
+    """A writer that appends to one table."""
+
+    def __init__(
+        self,
+        context: SinkContext,
+        sessions: Sessions,
+        table: str,
+        lives: TokenLives,
+        commit: Callable[[TransactionId, CommitPayload], CommitAnswer],
+    ) -> None:
+        self._uid = context.uid
+        self._sessions = sessions
+        self._table = table
+        self._tokens = Tokens(context.job, context.uid, context.incarnation, table)
+        self._lives = lives
+        self._commit = commit
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"rows-{context.uid}")
+        self._connection: Connection | None = None
+        self._current: _Transaction | None = None
+        self._failure = ""
+        self._closed = False
+
+    # --- in the event loop --------------------------------------------------------------------------------------------
+
+    def begin(self, transaction: TransactionId) -> None:
+        """Draw a token; the server hears of it with the first rows."""
+        self._current = _Transaction(Token.new(transaction))
+
+    def write(self, rows: Rows) -> None:
+        """Have the rows sent when there are enough of them; waits if they come faster than the server takes them."""
+        self._check()
+        if not len(rows):
+            return
+        current = self._current
+        assert current is not None, "a transaction was begun"
+        current.rows.append(rows.batch)
+        current.size += rows.size
+        current.waiting += rows.size
+        if current.waiting < BATCH:
+            return
+        if current.writing is None or current.writing.done():
+            self._hand_over(current)
+        elif current.waiting >= WAITING:
+            current.writing.result()
+            self._hand_over(current)
+        if current.broken and current.size > KEPT + WAITING:
+            self._failure = f"its rows cannot wait any longer: {current.broken}"
+            self._check()
+
+    def seal(self) -> Sealed:
+        """Have the rest sent, and the transaction prepared."""
+        self._check()
+        current, self._current = self._current, None
+        assert current is not None, "a transaction was begun"
+        if current.size:
+            current.settled = tuple(self._lives.settled)
+            current.writing = self._thread.submit(self._send, current, True)
+        return _SealedAppends(self, current)
+
+    def close(self) -> None:
+        """Send nothing more; the server rolls back what is not prepared."""
+        self._closed = True
+        self._thread.submit(self._hang_up)
+        self._thread.shutdown(wait=False)
+        self._sessions.close()
+
+    def _hand_over(self, current: _Transaction) -> None:
+        current.waiting = 0
+        current.writing = self._thread.submit(self._send, current, False)
+
+    def _check(self) -> None:
+        if self._failure:
+            raise SinkError(f"sink {self._uid}: {self._failure}")
+
+    # --- in threads ---------------------------------------------------------------------------------------------------
+
+    def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
+        """Commit what is prepared."""
+        return self._commit(transaction, payload)
+
+    def prepare(self, sealed: _Transaction) -> CommitPayload | None:
+        """Wait until it is prepared; if the connection broke, do all of it again with another."""
+        if sealed.writing is None:
+            return None
+        sealed.writing.result()
+        if sealed.payload is None:
+            self._check()
+            self._again(sealed)
+        return sealed.payload
+
+    def _send(self, transaction: _Transaction, last: bool) -> None:
+        """Give the server what it has not; in the end, have it prepared."""
+        if self._closed or self._failure or transaction.broken:
+            return
+        try:
+            if self._connection is None:
+                self._connection = self._sessions.connect()
+            if not transaction.begun:
+                execute(self._connection, _BEGIN)
+                transaction.begun = True
+            end = len(transaction.rows)
+            for chunk in in_chunks(transaction.rows[transaction.taken : end]):
+                copy_rows(self._connection, quoted(self._table), chunk)
+            transaction.taken = end
+            if last:
+                self._prepare(self._connection, transaction)
+            elif transaction.size > KEPT:
+                transaction.let_go()
+        except psycopg.Error as error:
+            self._hang_up()
+            self._failed(transaction, error)
+
+    def _again(self, transaction: _Transaction) -> None:
+        if not transaction.whole:
+            raise SinkError(f"sink {self._uid}: {transaction.broken}")
+        try:
+            with self._sessions.session() as connection:
+                if is_prepared(connection, transaction.token):
+                    transaction.prepared(self._table)
+                    return
+                execute(connection, _BEGIN)
+                for chunk in in_chunks(transaction.rows):
+                    copy_rows(connection, quoted(self._table), chunk)
+                self._prepare(connection, transaction)
+        except psycopg.Error as error:
+            self._failed(transaction, error)
+            raise SinkError(f"sink {self._uid}: {transaction.broken}") from error
+        self._check()
+
+    def _prepare(self, connection: Connection, transaction: _Transaction) -> None:
+        overtaken = prepare(connection, self._tokens, transaction.token)
+        if overtaken is None:
+            transaction.prepared(self._table)
+        else:
+            self._failure = overtaken
+
+    def _failed(self, transaction: _Transaction, error: psycopg.Error) -> None:
+        """A connection can be made again, as long as all rows are here; a refusal is one for good."""
+        transaction.broken = words(error, self._sessions.dsn)
+        if not passes(error) or not transaction.whole:
+            self._failure = transaction.broken
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._sessions.give_up(self._connection)
+            self._connection = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _SealedAppends:
+    """A transaction that takes no more rows."""
+
+    writer: PreparedAppends
+    transaction: _Transaction
+
+    def prepare(self) -> CommitPayload | None:
+        """Have it prepared, unless it is."""
+        return self.writer.prepare(self.transaction)

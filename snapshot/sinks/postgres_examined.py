@@ -1,0 +1,84 @@
+"""What a PostgreSQL database lacks for a sink, found before anything starts.
+
+What always holds: it changes nothing but what the sink makes: the table of tokens, and the table if it is told to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from snapshot.sinks.postgres_columns import declared_for, found_table, takes
+from snapshot.sinks.postgres_session import Connection, execute
+from snapshot.sinks.sql_statements import TokenStatements, quoted
+from snapshot.sinks.table_fit import Wanted, create_table, misfits
+
+_TABLE: Final = """
+SELECT relkind::text, relpersistence::text, has_table_privilege(oid, 'INSERT'), has_table_privilege(oid, 'SELECT'),
+    has_table_privilege(oid, 'UPDATE'), has_table_privilege(oid, 'DELETE')
+FROM pg_class WHERE oid = to_regclass(%s)
+"""
+_PREPARED: Final = """
+SELECT current_setting('max_prepared_transactions')::int, (SELECT count(*) FROM pg_prepared_xacts)
+"""
+_TABLE_KINDS: Final = ("r", "p")
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """A database, and what a sink wants of it."""
+
+    connection: Connection
+    wanted: Wanted
+    exactly_once: bool
+    staged: bool
+
+    def faults(self, schema: pa.Schema, create: bool) -> Sequence[str]:
+        """Why the rows cannot go there, in sentences."""
+        [read_only] = execute(self.connection, "SELECT pg_is_in_recovery()").fetchall()[0]
+        if read_only:
+            return ["the server is a standby, which takes no rows; give the address of the primary"]
+        if create:
+            execute(self.connection, create_table(self.wanted, schema, declared_for))
+        faults = self._table_faults()
+        if faults:
+            return faults
+        if self.exactly_once:
+            execute(self.connection, TokenStatements(self.wanted.table, "%s").create)
+        found = found_table(self.connection, self.wanted.table)
+        return [*misfits(schema, self.wanted, found, takes), *self._setting_faults()]
+
+    def _table_faults(self) -> list[str]:
+        table = self.wanted.table
+        row = execute(self.connection, _TABLE, quoted(table)).fetchone()
+        if row is None:
+            return [f"there is no table {table} in this database; make it, or use create=True"]
+        kind, persistence, *granted = row
+        if kind not in _TABLE_KINDS:
+            return [f"{table} is no table that rows can be added to; a view or a foreign table cannot be used"]
+        if self.exactly_once and persistence == "u":
+            return [f"{table} is an unlogged table, which is empty after a crash of the server; ALTER TABLE SET LOGGED"]
+        needed = [
+            "INSERT",
+            *(["SELECT", "UPDATE"] if self.wanted.key else []),
+            *(["DELETE"] if self.wanted.deleted else []),
+        ]
+        has = dict(zip(("INSERT", "SELECT", "UPDATE", "DELETE"), granted, strict=True))
+        missing = [privilege for privilege in needed if not has[privilege]]
+        return [f"the role lacks the privilege to {' and '.join(missing)} on {table}; GRANT it"] if missing else []
+
+    def _setting_faults(self) -> list[str]:
+        if not self.exactly_once or self.staged:
+            return []
+        [most, held] = execute(self.connection, _PREPARED).fetchall()[0]
+        advice = "set it to two or more for each partition and restart the server, or use mode='staged'"
+        if most == 0:
+            return [f"max_prepared_transactions is 0, so the server keeps no prepared transactions; {advice}"]
+        if held >= most:
+            return [
+                f"max_prepared_transactions is {most}, and there are so many already, see pg_prepared_xacts; {advice}"
+            ]
+        return []

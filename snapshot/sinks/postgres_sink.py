@@ -1,0 +1,191 @@
+"""Rows for a table of a PostgreSQL database, in transactions that the server keeps prepared, or staged with a token.
+
+What always holds: rows are visible when their epoch is complete, all of a transaction at once, and once; the password
+is in nothing that is printed or stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+
+from snapshot.ids import JobId, TransactionId
+from snapshot.manifest import CommitPayload
+from snapshot.program.sink import Abilities, CommitAnswer, SinkContext, SinkWriter
+from snapshot.sinks.commit_tokens import TokenLives
+from snapshot.sinks.direct_rows import DirectRows
+from snapshot.sinks.staged_rows import UNREADABLE, staged_batches, unreadable
+from snapshot.sinks.staged_sql import StagedChanges, StagedSql
+from snapshot.sinks.table_fit import Wanted, key_faults
+from snapshot.sinks.token_target import commit_by_token
+from snapshot.transaction_events import CommitOutcome
+from statebackend.ids import Incarnation, Uid
+
+if TYPE_CHECKING:
+    from snapshot.sinks.postgres_session import Connection, Sessions
+
+Mode = Literal["prepared", "staged"]
+_DONE = (CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED)
+
+
+@dataclass(frozen=True, slots=True)
+class ToPostgres:
+    """A sink that writes a table of the database that `dsn` names; `table` may have a schema before a dot.
+
+    `dsn` is what libpq understands. Its password is not printed, but it is in the program; libpq also takes it from a
+    password file or the environment of all processes. Rows go to columns of the same names. `create` makes the table
+    if it is missing. Beside it is a table `epochcut_commits`, a row for each transaction that may be asked for again;
+    who deletes rows there may get output twice.
+
+    With mode "prepared", rows are sent while their epoch runs, in a transaction that the server keeps from the epoch's
+    cut until its commit. That needs the setting `max_prepared_transactions`, two or more for each partition; a commit
+    has to be by the same role, in the same database. A transaction that is open or prepared locks the table against
+    changes of its columns, and keeps dead rows from being cleared away. Up to 64 MiB of an epoch's rows are kept, so
+    that a server that restarts costs no attempt.
+
+    With mode "staged", rows are staged in the job's tree, and written by one transaction at commit. It is always so
+    with `key`, for which the table has a primary key or a unique index: a row replaces the one with its key, and the
+    last one of a transaction counts; rows whose column `deleted` is true delete instead.
+
+    With `exactly_once=False`, rows are written as they come, in batches, and again after a rollback.
+    """
+
+    dsn: str = field(repr=False)
+    table: str
+    key: tuple[str, ...] = ()
+    deleted: str = ""
+    create: bool = False
+    mode: Mode = "prepared"
+    exactly_once: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", tuple(self.key))
+
+    @property
+    def abilities(self) -> Abilities:
+        """The server can do both."""
+        return Abilities(keeps_prepared=True, reads_tokens=True)
+
+    def check(self, schema: pa.Schema) -> Sequence[str]:
+        """A missing library, a dsn that cannot be read, keys that the rows do not have, types without a column."""
+        problems = key_faults(schema, self._wanted)
+        if self.mode not in ("prepared", "staged"):
+            problems.append(f"the mode is {self.mode!r}; known are prepared and staged")
+        if find_spec("psycopg") is None:
+            return [*problems, "PostgreSQL is written with psycopg, which is missing: pip install 'epochcut[postgres]'"]
+        from snapshot.sinks.postgres_columns import declared_for
+        from snapshot.sinks.postgres_session import dsn_faults
+
+        for one in self._wanted.written(schema):
+            if not declared_for(one.type):
+                problems.append(f"PostgreSQL has no column for {one.name!r} of {one.type}; cast it in the stream")
+        return [*problems, *dsn_faults(self.dsn)]
+
+    def examine(self, job: JobId, uid: Uid, schema: pa.Schema) -> Sequence[str]:  # noqa: ARG002
+        """The server cannot be reached, refuses us, lacks the table, a privilege or a setting, or columns do not fit.
+        Makes the table of tokens, and what `create` asks for.
+        """
+        import psycopg
+
+        from snapshot.sinks.postgres_examined import Examined
+        from snapshot.sinks.postgres_session import connect, dsn_faults, words
+
+        if faults := dsn_faults(self.dsn):
+            return faults
+        try:
+            with connect(self.dsn) as connection:
+                examined = Examined(connection, self._wanted, self.exactly_once, self._is_staged)
+                return examined.faults(schema, self.create)
+        except psycopg.Error as error:
+            return [words(error, self.dsn)]
+
+    def open(self, context: SinkContext) -> SinkWriter:
+        """Open it in a partition."""
+        from snapshot.sinks.postgres_appends import PreparedAppends
+        from snapshot.sinks.postgres_session import Sessions
+        from snapshot.sinks.postgres_target import put, transaction
+
+        sessions = Sessions(self.dsn)
+        commits = _Commits(self, context, sessions)
+        if not self.exactly_once:
+
+            def write(rows: pa.Table) -> None:
+                with sessions.session() as connection, transaction(connection):
+                    put(connection, self.table, rows, self.key, self.deleted)
+
+            return DirectRows(context.uid, write, commits.commit, sessions.close)
+        if self._is_staged:
+            return StagedSql(context, self.table, self.key, self.deleted, commits.lives, commits.commit, sessions.close)
+        return PreparedAppends(context, sessions, self.table, commits.lives, commits.commit)
+
+    def recover(self, job: JobId, uid: Uid, older_than: Incarnation, named: Collection[TransactionId]) -> None:
+        """Fence older attempts off, roll back what they have prepared and no epoch names, and delete tokens that nobody
+        will ask for.
+        """
+        from snapshot.sinks.postgres_prepared import abort_leftovers
+        from snapshot.sinks.postgres_session import connect
+        from snapshot.sinks.postgres_target import Tokens
+
+        with connect(self.dsn) as connection:
+            if self.exactly_once:
+                Tokens(job, uid, older_than, self.table).begin_attempt(connection, named)
+            abort_leftovers(connection, job, uid, older_than, named)
+
+    @property
+    def _is_staged(self) -> bool:
+        return self.mode == "staged" or bool(self.key)
+
+    @property
+    def _wanted(self) -> Wanted:
+        return Wanted(self.table, self.key, self.deleted)
+
+
+class _Commits:
+    """Commits of one sink in one partition, in a background thread: of either kind, whatever the program says now."""
+
+    def __init__(self, sink: ToPostgres, context: SinkContext, sessions: Sessions) -> None:
+        self._sink = sink
+        self._context = context
+        self._sessions = sessions
+        self.lives = TokenLives()
+
+    def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
+        """Commit what is prepared, or write what is staged with its token, or find the token."""
+        import psycopg
+
+        from snapshot.sinks.postgres_session import passes, words
+
+        self.lives.asked()
+        try:
+            with self._sessions.session() as connection:
+                return self._commit(connection, transaction, payload)
+        except UNREADABLE as error:
+            return unreadable(error)
+        except psycopg.Error as error:
+            outcome = CommitOutcome.RETRY_LATER if passes(error) else CommitOutcome.FAILED
+            return CommitAnswer(outcome, words(error, self._sink.dsn))
+
+    def _commit(self, connection: Connection, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
+        from snapshot.sinks.postgres_prepared import PreparedCommit, commit_prepared
+        from snapshot.sinks.postgres_target import StagedCommit, Tokens
+
+        context, dsn = self._context, self._sink.dsn
+        prepared = PreparedCommit.of(transaction, payload)
+        if prepared is not None:
+            tokens = Tokens(context.job, context.uid, context.incarnation, prepared.table)
+            answer = commit_prepared(connection, dsn, tokens, prepared)
+            token, settled = prepared.token, prepared.settled
+        else:
+            staged = StagedChanges.of(transaction, payload)
+            tokens = Tokens(context.job, context.uid, context.incarnation, staged.table)
+            rows = staged_batches(payload, context.staging)
+            answer = commit_by_token(StagedCommit(connection, dsn, tokens, staged, rows))
+            token, settled = staged.token, staged.settled
+        if answer.outcome in _DONE:
+            self.lives.committed(token.text)
+            self.lives.forgotten(settled)
+        return answer

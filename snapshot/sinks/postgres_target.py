@@ -1,0 +1,170 @@
+"""Rows and tokens in tables of a PostgreSQL database: written together in one transaction, which is committed once.
+
+What always holds: whoever commits a committable inserts its token first; a second one waits there until the first is
+committed or gone, and then finds the token. While a commit is under way it shares a lock on the row that says which
+attempt is the newest, and that row only rises: from when a later attempt has raised it, none that is older can commit
+anything, though its token has been deleted since. So the fence is that row, and no lock outlives its transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import psycopg
+import pyarrow as pa
+
+from snapshot.ids import JobId, TransactionId
+from snapshot.program.sink import SinkError
+from snapshot.sinks.commit_tokens import Token, overtaken, to_forget, token_of
+from snapshot.sinks.last_rows import changes, in_chunks
+from snapshot.sinks.postgres_columns import copy_rows
+from snapshot.sinks.postgres_session import Connection, execute, target_error
+from snapshot.sinks.sql_statements import TableStatements, TokenStatements, column, quoted
+from snapshot.sinks.staged_sql import StagedChanges
+from snapshot.sinks.token_target import TargetError
+from snapshot.token_commit import TargetAnswer
+from statebackend.ids import Incarnation, Uid
+
+_CHANGED: Final = "epochcut_changed"
+_DELETED: Final = "epochcut_deleted"
+
+
+@contextmanager
+def transaction(connection: Connection) -> Iterator[None]:
+    """Commit in the end, or roll back."""
+    execute(connection, "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+    try:
+        yield
+    except psycopg.Error:
+        raise  # the connection is given up, and with it the transaction
+    except BaseException:
+        execute(connection, "ROLLBACK")
+        raise
+    execute(connection, "COMMIT")
+
+
+def put(connection: Connection, table: str, rows: pa.Table, key: Sequence[str], deleted: str) -> None:
+    """Bring rows, or changes by key, into a table, within the current transaction."""
+    if not key:
+        copy_rows(connection, quoted(table), rows)
+        return
+    change = changes(rows, key, deleted)
+    statements = TableStatements(table, tuple(change.rows.column_names), tuple(key))
+    if len(change.rows):
+        with _copied(connection, table, _CHANGED, change.rows):
+            columns = ", ".join(map(column, statements.columns))
+            execute(connection, statements.put(f"SELECT {columns} FROM {_CHANGED}"))
+    if len(change.deleted):
+        with _copied(connection, table, _DELETED, change.deleted):
+            same = " AND ".join(f"target.{column(name)} = {_DELETED}.{column(name)}" for name in key)
+            execute(connection, f"DELETE FROM {quoted(table)} AS target USING {_DELETED} WHERE {same}")
+
+
+@contextmanager
+def _copied(connection: Connection, table: str, name: str, rows: pa.Table) -> Iterator[None]:
+    """The rows in a table of this transaction's own, with the columns' types of another."""
+    columns = ", ".join(map(column, rows.column_names))
+    execute(connection, f"CREATE TEMP TABLE {name} ON COMMIT DROP AS SELECT {columns} FROM {quoted(table)} LIMIT 0")
+    copy_rows(connection, name, rows)
+    yield
+    execute(connection, f"DROP TABLE {name}")
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The tokens of a sink, as one of its attempts sees them, in the table beside another one."""
+
+    job: JobId
+    uid: Uid
+    ours: Incarnation
+    beside: str
+
+    @property
+    def statements(self) -> TokenStatements:
+        """How they are asked for."""
+        return TokenStatements(self.beside, "%s")
+
+    def raise_fence(self, connection: Connection) -> None:
+        """From now on no older attempt can commit; waits for commits that are under way."""
+        fence = self._fence(connection, "")
+        if fence is None or fence < (self.ours.generation, self.ours.attempt):
+            statement = self.statements.raise_fence
+            execute(connection, statement, self.job, self.uid, self.ours.generation, self.ours.attempt)
+
+    def overtaken(self, connection: Connection, hold: bool = False) -> str | None:
+        """Why this attempt is over, if it is. With `hold` it cannot become so before the transaction's end."""
+        fence = self._fence(connection, " FOR SHARE" if hold else "")
+        return overtaken(fence, self.ours, self.job, self.uid, self.statements.table)
+
+    def add(self, connection: Connection, token: Token) -> bool:
+        """Insert a token; False if it is there. Waits for whoever is about to insert the same."""
+        made_by = token.made_by
+        values = (self.job, self.uid, token.text, made_by.generation, made_by.attempt)
+        return execute(connection, self.statements.add, *values).rowcount == 1
+
+    def has(self, connection: Connection, token: Token) -> bool:
+        """Whether a token is committed."""
+        return execute(connection, self.statements.find, self.job, self.uid, token.text).fetchone() is not None
+
+    def forget(self, connection: Connection, texts: Collection[str]) -> None:
+        """Delete tokens."""
+        for text in texts:
+            execute(connection, self.statements.forget, self.job, self.uid, text)
+
+    def begin_attempt(self, connection: Connection, named: Collection[TransactionId]) -> None:
+        """Fence older attempts off, and delete the tokens that nobody will ask for; `SinkError` if we are fenced."""
+        self.raise_fence(connection)
+        if (reason := self.overtaken(connection)) is not None:
+            raise SinkError(reason)
+        rows = execute(connection, self.statements.every, self.job, self.uid).fetchall()
+        tokens = [token_of(self.job, self.uid, str(text)) for [text] in rows]
+        self.forget(connection, [token.text for token in to_forget(tokens, self.ours, named)])
+
+    def _fence(self, connection: Connection, how: str) -> tuple[int, int] | None:
+        row = execute(connection, self.statements.fence + how, self.job, self.uid).fetchone()
+        return None if row is None else (int(row[0]), int(row[1]))
+
+
+class StagedCommit:
+    """One committable whose rows are staged, at its database."""
+
+    def __init__(
+        self, connection: Connection, dsn: str, tokens: Tokens, staged: StagedChanges, rows: Iterator[pa.RecordBatch]
+    ) -> None:
+        self._connection = connection
+        self._dsn = dsn
+        self._tokens = tokens
+        self._staged = staged
+        self._rows = rows
+
+    def fence(self) -> None:
+        """Say that this attempt commits: none that is older commits anything from now on."""
+        with self._errors():
+            self._tokens.raise_fence(self._connection)
+
+    def has_token(self) -> bool:
+        """Whether it is committed."""
+        with self._errors():
+            return self._tokens.has(self._connection, self._staged.token)
+
+    def write(self) -> None:
+        """Write token and rows, and delete the tokens that nobody will ask for again."""
+        with self._errors(), transaction(self._connection):
+            if (reason := self._tokens.overtaken(self._connection, hold=True)) is not None:
+                raise TargetError(TargetAnswer.FENCED, reason)
+            if not self._tokens.add(self._connection, self._staged.token):
+                raise TargetError(TargetAnswer.UNKNOWN, "another committer was faster")
+            for chunk in in_chunks(self._rows):
+                put(self._connection, self._staged.table, chunk, self._staged.key, self._staged.deleted)
+            self._tokens.forget(self._connection, self._staged.settled)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            self._connection.close()
+            raise target_error(error, self._dsn) from error
