@@ -16,7 +16,7 @@ _PATIENCE = 30.0
 
 
 class S3Server:
-    """A server that may be killed and started again with the same objects and credentials, but another port."""
+    """A server that may be killed and started again with the same objects, credentials and port."""
 
     def __init__(self, folder: Path) -> None:
         self._objects = folder / "objects"
@@ -24,6 +24,7 @@ class S3Server:
         self.log = folder / "s3-server.log"
         self._key, self._secret = token_hex(10), token_hex(20)
         self._process: subprocess.Popen[bytes] | None = None
+        self._port = 0
         self.endpoint = ""
 
     def start(self) -> None:
@@ -31,9 +32,10 @@ class S3Server:
         if not PROGRAM.exists():
             raise FileNotFoundError(f"{PROGRAM} is not built; `make test-servers` builds it")
         for _ in range(3):
-            port = _free_port()
+            port = self._port or _free_port()
             self.endpoint = f"http://127.0.0.1:{port}"
             if self._serves(port):
+                self._port = port
                 return
         raise RuntimeError(f"the S3 server does not start:\n{self.end_of_log()}")
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from tests.targets import embedded
+from tests.targets import embedded, servers
 from tests.targets.target import Running
 
 TARGETS: Final[Mapping[str, Running]] = {
     "files": embedded.files,
     "sqlite": embedded.sqlite,
     "rocksdb": embedded.rocksdb,
+    "kafka": servers.kafka,
+    "s3": servers.s3,
 }
