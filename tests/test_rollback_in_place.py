@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from snapshot import Collection, KeyedProcess, ProcessContext, Stream, ToDriver, fail_points
+from snapshot import Collection, Generate, KeyedProcess, ProcessContext, Stream, ToDriver, fail_points
 from snapshot.fail_points import POINTS
 from snapshot.frames import MarkerMode
 from snapshot.host.crash_points import VARIABLE
 from snapshot.host.failures import is_of_state
 from snapshot.host.messages import Failed, FailureKind, FirstOutput, Restored
+from snapshot.host.options import HostOptions
 from snapshot.program.program import Program
 from snapshot.program.row_class import Row
 from snapshot.program.schemas import schema_of
@@ -239,6 +243,32 @@ def both_branches() -> Program:
     rows = Stream.read(Collection([(n % 7, n) for n in range(1000)], NUMBERS), uid="rows")
     keyed = rows.key_by("k").sum("n", uid="sums").write(ToDriver(), uid="keyed")
     return keyed + rows.write(ToDriver(), uid="plain")
+
+
+ASKED: list[float] = []
+
+
+def noting_when(numbers: NDArray[np.int64]) -> Mapping[str, NDArray[np.int64]]:
+    ASKED.append(time.monotonic())
+    return {"k": numbers % 7, "n": numbers}
+
+
+def test_a_source_that_gives_few_rows_at_a_time_leaves_the_process_to_whoever_opens_state(tmp_path: Path) -> None:
+    ASKED.clear()
+    rows = Stream.read(Generate(noting_when, NUMBERS, count=600, rate=1000), uid="rows")
+    keyed = rows.key_by("k").sum("n", uid="sums").write(ToDriver(), uid="keyed")
+    program = keyed + rows.write(ToDriver(), uid="plain")
+    options = HostOptions(status_interval=20)
+    with held_at(of_state.RESTORE_OPENED) as release, DrivenWorker(tmp_path, program, options) as worker:
+        worker.deploy()
+        worker.until_read(200)
+        asked = ASKED[:]
+        release.set()
+        worker.restored()
+        worker.finish()
+        plain, keyed_rows = worker.rows("plain"), worker.rows("keyed")
+    assert len(asked) <= 2 + (asked[-1] - asked[0]) / 0.02
+    assert [len(rows) for rows in (plain, keyed_rows)] == [600, 600]
 
 
 def test_state_that_cannot_be_opened_ends_an_attempt_that_has_begun(tmp_path: Path) -> None:

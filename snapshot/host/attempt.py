@@ -62,6 +62,9 @@ from statebackend.snapshots.uploads import Durable, NotDurable
 _SHOWN: Final = 8
 _TURN: Final = 0.004
 """Seconds that a stage may work before the others, and the sockets, have their turn."""
+_SPARING: Final = 0.02
+"""Seconds from one turn to the next, and that a stage may work in one, while state is being opened: a source that gives
+a few rows each millisecond would take half of the interpreter from the thread that opens it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,8 @@ class PartitionAttempt:
         self._all_ended = False
         self._due: Timer | None = None
         self._soon = False
+        self._opening = False
+        self._turned_at = 0.0
         self._at: Uid | None = None  # whose code runs, for whoever reads of its failure
         self._status: Timer | None = None
         try:
@@ -175,6 +180,7 @@ class PartitionAttempt:
         """Commit what the epoch carries, process what was in flight, then go on; keyed operators when they are open."""
         self._began = True
         deploy = self._deploy
+        self._opening = any(run.pending for run in self._stages)
         self._tell_if_restored()
         if not self._settled and deploy.epoch is not None:
             self._say(HasCommitted(deploy.incarnation, deploy.partition, deploy.epoch))
@@ -199,11 +205,13 @@ class PartitionAttempt:
         run = next(run for run in self._stages if run.uid == uid)
         self._at = uid
         self._guarded(lambda: run.open(opened.state))
+        self._opening = any(other.pending for other in self._stages)
         self._tell_if_restored()
+        self._soon = False  # the turn that it may mean comes later
         self._poke()
 
     def _tell_if_restored(self) -> None:
-        if any(run.pending for run in self._stages):
+        if self._opening:
             return
         opened = self._states.values()
         downloaded_ms = max((state.downloaded_ms for state in opened), default=0.0)
@@ -284,9 +292,14 @@ class PartitionAttempt:
         self._around.loop.wake(self._poke)
 
     def _poke(self) -> None:
-        if not self._soon and not self._closed and self._began:
-            self._soon = True
-            self._around.loop.call_soon(self._turn)
+        if self._soon or self._closed or not self._began:
+            return
+        self._soon = True
+        loop = self._around.loop
+        if self._opening:
+            loop.call_at(self._turned_at + _SPARING, self._turn)
+        else:
+            loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         self._soon = False
@@ -299,16 +312,18 @@ class PartitionAttempt:
             self._due.cancel()
             self._due = None
         busy = False
+        self._turned_at = monotonic()
+        most = _SPARING if self._opening else _TURN
         for run in reversed(self._stages):
             self._at = run.uid
             if run.source is not None:
                 run.source.woken()
-            busy = run.work(monotonic() + _TURN) or busy
+            busy = run.work(monotonic() + most, sparing=self._opening) or busy
             if run.keyed is not None:
                 self._poll(run, run.keyed)
         now = monotonic()
         for run in self._stages:
-            if busy:
+            if busy and not self._opening:
                 run.flush_if_lingering(now)
             else:
                 run.flush()

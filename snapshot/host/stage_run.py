@@ -40,6 +40,7 @@ from statebackend.keys.columns import key_column
 from statebackend.keys.types import KeyType
 
 _NOBODY = float("inf")
+_NO_LIMIT = float("inf")
 _PROCEED = align.Proceed()
 
 _FOR_MARKERS = 4
@@ -257,19 +258,22 @@ class StageRun:
 
     # --- working ------------------------------------------------------------------------------------------------------
 
-    def work(self, until: float) -> bool:
+    def work(self, until: float, *, sparing: bool = False) -> bool:
         """Read or process for a while, until there is nothing to do or an output is full; whether anything was done.
 
+        If it is `sparing`, no split of its source is read more than once: while rows are made others become due.
         While it is pending nothing is, but that its channels are not read when too much waits.
         """
         if self.pending:
             self._govern_inputs()
             return False
         done = self._wake_if_due()
+        reads = max(1, len(self.source.splits)) if sparing and self.source is not None else _NO_LIMIT
         while not self._is_blocked():
             if self.source is not None:
-                if not self._read_once(self.source):
+                if reads < 1 or not self._read_once(self.source):
                     break
+                reads -= 1
             elif self._aligner.idle:
                 break
             else:
