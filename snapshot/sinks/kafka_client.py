@@ -28,11 +28,11 @@ OURS: Final = frozenset(
     | {"acks", "request.required.acks", "delivery.report.only.error", "isolation.level"}
 )
 """Settings that the sink makes itself."""
-_DEFAULTS: Final[Mapping[str, Setting]] = {
+_DEFAULTS: Final[Mapping[str, Setting]] = {"reconnect.backoff.ms": 10, "log_level": 4}
+_OF_PRODUCERS: Final[Mapping[str, Setting]] = {
     "partitioner": "murmur2_random",  # a key is in the partition in which clients of the JVM put it
     "queue.buffering.max.kbytes": 64 << 10,
-    "reconnect.backoff.ms": 10,
-    "log_level": 4,
+    "delivery.report.only.error": True,
 }
 _LOG: Final = logging.getLogger("epochcut.kafka")
 _LOG.addHandler(logging.NullHandler())
@@ -61,7 +61,7 @@ class KafkaClients:
     def _producer(self, settings: Mapping[str, object]) -> Producer:
         from confluent_kafka import Producer
 
-        return Producer({**self._settings(), **settings, "delivery.report.only.error": True}, logger=_LOG)
+        return Producer({**_OF_PRODUCERS, **self._settings(), **settings}, logger=_LOG)
 
     def consumer(self, group: str) -> Consumer:
         """A consumer that can read what a group has committed; it reads nothing else and commits nothing."""

@@ -121,6 +121,6 @@ class Slot:
             return _Token(Committed.parse(found.metadata or ""), group)
         except ValueError as error:
             reason = (
-                f"the consumer group {place.group!r} holds commit tokens, but somebody else committed to it: {error}"
+                f"the consumer group {place.group!r} is for commit tokens, but somebody else committed to it: {error}"
             )
             raise TargetError(TargetAnswer.REFUSED, reason) from error

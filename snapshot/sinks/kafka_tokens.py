@@ -6,6 +6,7 @@ have expired is never taken for one that was not written.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +16,7 @@ from snapshot.ids import TransactionId
 from snapshot.transaction_events import parse_transaction_id
 
 _PREFIX: Final = "epochcut/"
+_RANGES: Final = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 SHORTEST_MEMORY: Final = 60.0
 """Seconds for which any broker remembers a token: the least that it lets anybody choose."""
 _SURE: Final = 0.9
@@ -30,10 +32,11 @@ class Committed:
     @classmethod
     def parse(cls, text: str) -> Committed:
         """What `str` gave; `ValueError` for anything else."""
-        ranges = tuple(_range(part) for part in text.split(",")) if text else ()
-        committed = cls(ranges)
-        if str(committed) != text or any(first > last for first, last in ranges):
+        if not _RANGES.fullmatch(text):
             raise ValueError(f"{text!r} is no list of committed transactions")
+        committed = cls(tuple(_range(part) for part in text.split(",")))
+        if str(committed) != text or any(first > last for first, last in committed.ranges):
+            raise ValueError(f"{text!r} is no list of committed transactions in its shortest form")
         return committed
 
     def __str__(self) -> str:

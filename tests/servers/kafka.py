@@ -42,7 +42,7 @@ _SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "auto.create.topics.enable": "false",
     # A broker that was killed may register again when its session is over.
-    "broker.session.timeout.ms": "2000",
+    "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "200",
     "controller.quorum.election.timeout.ms": "100",
     "controller.quorum.election.backoff.max.ms": "100",

@@ -3,15 +3,38 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
+import pyarrow as pa
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
 
+from snapshot.frozen_json import Json
+from snapshot.manifest import CommitPayload, StoredFile
+from snapshot.program.rows import Rows
+from snapshot.program.sink import SinkError
 from snapshot.sinks.kafka_sink import ToKafka
-from snapshot.testing.sinks import CHECKS, SinkTrial, Surroundings
+from snapshot.sinks.kafka_slot import Slot
+from snapshot.sinks.kafka_tokens import About, group_of
+from snapshot.sinks.token_target import TargetError
+from snapshot.testing.sink_machine import sink_machine
+from snapshot.testing.sinks import CHECKS, SCHEMA, SinkBench, SinkTrial, Surroundings, write
+from snapshot.token_commit import TargetAnswer
+from snapshot.transaction_events import CommitOutcome
+from statebackend.snapshots.transfer import MissingFile
 from tests.servers.kafka import KafkaServer
 
 pytestmark = pytest.mark.servers
+
+COMMITTED, ALREADY = CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED
+RETRY, FAILED = CommitOutcome.RETRY_LATER, CommitOutcome.FAILED
 
 
 def trial(server: KafkaServer, sink: ToKafka) -> SinkTrial:
@@ -21,11 +44,364 @@ def trial(server: KafkaServer, sink: ToKafka) -> SinkTrial:
     return SinkTrial(sink, visible)
 
 
+@dataclass(slots=True)
+class Interrupted(Surroundings):
+    """Staged files; something happens when the second one of a commit is asked for."""
+
+    happens: Callable[[], None] | None = None
+    asked: list[StoredFile] = field(default_factory=list)
+
+    def get(self, file: StoredFile) -> bytes:
+        self.asked.append(file)
+        if len(self.asked) == 2 and self.happens is not None:
+            happens, self.happens = self.happens, None
+            happens()
+        return super(Interrupted, self).get(file)  # slots make another class of it
+
+
+class Story:
+    """A transaction of two parts, and what happens in the middle of its commit."""
+
+    def __init__(self, server: KafkaServer, sink: ToKafka) -> None:
+        self.server = server
+        self.topic = sink.topic
+        self.bench = SinkBench(trial(server, sink))
+        self.around = self.bench.around = Interrupted()
+        (self.transaction, payload, rows), (_, other, more) = self.bench.prepared(), self.bench.prepared()
+        self.payload = replace(payload, staged=payload.staged + other.staged)
+        self.rows = rows + more
+        self.before = self.ends()
+
+    def ends(self) -> tuple[int, int]:
+        """Where readers of committed records get to in partition 0, and where its log ends."""
+        found = []
+        for level in ("read_committed", "read_uncommitted"):
+            group = {"group.id": "ends", "isolation.level": level, **self.server.client_settings}
+            with Consumer({"bootstrap.servers": self.server.bootstrap, **group}) as consumer:
+                offsets = consumer.get_watermark_offsets(TopicPartition(self.topic, 0), timeout=20, cached=False)
+                assert offsets is not None
+                found.append(offsets[1])
+        return found[0], found[1]
+
+    def await_records(self) -> None:
+        """Wait until the first records are in the log, and see that no reader has them."""
+        await_that(lambda: self.ends()[1] > self.before[1])
+        self.bench.expect([], "records of an open transaction are not visible")
+
+    def commit(self) -> tuple[CommitOutcome, str]:
+        writer = self.bench.writer()
+        self.around.asked.clear()
+        answer = writer.commit(self.transaction, self.payload)
+        writer.close()
+        return answer.outcome, answer.reason
+
+
+def await_that(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up
+        threading.Event().wait(0.05)
+
+
 @pytest.fixture(scope="session")
 def topic(kafka_server: KafkaServer) -> str:
     return kafka_server.make_topic(2)
 
 
+@pytest.fixture
+def own_topic(kafka_server: KafkaServer) -> str:
+    return kafka_server.make_topic()
+
+
+# --- the kit ----------------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("check", CHECKS)
 def test_it_passes_the_kit(check: Callable[[SinkTrial], None], kafka_server: KafkaServer, topic: str) -> None:
-    check(trial(kafka_server, ToKafka(kafka_server.bootstrap, topic, key="row")))
+    bad = [ToKafka(kafka_server.bootstrap, "nowhere"), ToKafka(kafka_server.bootstrap, topic, transaction_timeout=1e6)]
+    good = trial(kafka_server, ToKafka(kafka_server.bootstrap, topic, key="row"))
+    check(replace(good, bad=bad))
+
+
+def test_any_order_of_events_and_crashes_shows_each_row_once(kafka_server: KafkaServer, topic: str) -> None:
+    machine = sink_machine(trial(kafka_server, ToKafka(kafka_server.bootstrap, topic, key="row")))
+    few = settings(max_examples=3, stateful_step_count=12, deadline=None, database=None)
+    run_state_machine_as_test(machine, settings=few)
+
+
+# --- in the middle of a commit ----------------------------------------------------------------------------------------
+
+
+def test_what_the_broker_aborts_for_its_age_is_committed_by_the_next_try(
+    kafka_server: KafkaServer, own_topic: str
+) -> None:
+    story = Story(kafka_server, ToKafka(kafka_server.bootstrap, own_topic, key="row", transaction_timeout=1.0))
+
+    def grow_old() -> None:
+        story.await_records()
+        await_that(lambda: len(set(story.ends())) == 1)  # readers stop before it until it is aborted
+
+    story.around.happens = grow_old
+    outcome, reason = story.commit()
+    assert outcome is RETRY
+    assert "aborts what takes longer than transaction_timeout=1" in reason
+    assert story.commit() == (COMMITTED, "")
+    story.bench.expect(story.rows, "the next try commits")
+
+
+def test_a_committer_that_is_overtaken_writes_nothing(kafka_server: KafkaServer, own_topic: str) -> None:
+    story = Story(kafka_server, ToKafka(kafka_server.bootstrap, own_topic, key="row"))
+
+    def overtake() -> None:
+        assert story.bench.settle(story.transaction, story.payload, 2).outcome is COMMITTED
+
+    story.around.happens = overtake
+    outcome, reason = story.commit()
+    assert outcome is RETRY
+    assert "fenced" in reason or "epoch" in reason
+    assert story.commit() == (ALREADY, "")
+    story.bench.expect(story.rows, "what two commit at once is there once")
+
+
+def test_a_commit_whose_answer_got_lost_is_not_done_again(
+    kafka_server: KafkaServer, own_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story, commit = Story(kafka_server, ToKafka(kafka_server.bootstrap, own_topic, key="row")), Slot.commit
+
+    def lose_the_answer(*arguments: object) -> None:
+        commit(*arguments)  # type: ignore[arg-type]
+        raise TargetError(TargetAnswer.UNKNOWN, "the connection is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Slot, "commit", lose_the_answer)
+        assert story.commit() == (RETRY, "the connection is gone")
+    assert story.commit() == (ALREADY, "")
+    story.bench.expect(story.rows, "its rows are there once")
+
+
+def test_a_broker_that_is_killed_in_the_middle_of_a_commit_has_the_rows_once(mortal_kafka_server: KafkaServer) -> None:
+    server = mortal_kafka_server
+    sink = ToKafka(server.bootstrap, server.make_topic(), key="row", transaction_timeout=3.0)
+    before = SinkBench(trial(server, sink))
+    transaction, payload, _ = before.prepared()
+    before.settle(transaction, payload)
+    story = Story(server, sink)
+
+    def kill() -> None:
+        story.await_records()
+        server.kill()
+
+    story.around.happens = kill
+    outcome, _ = story.commit()
+    assert outcome is RETRY
+    [problem] = sink.examine(story.bench.job, story.bench.uid, SCHEMA)
+    assert f"Kafka at {server.bootstrap} cannot be reached" in problem
+    server.start()
+    story.bench.recover(2, [story.transaction])
+    story.bench.settle(story.transaction, story.payload, 2)
+    story.bench.expect(story.rows, "its rows are there once")
+    assert before.settle(transaction, payload, 2).outcome is ALREADY
+
+
+def test_what_a_partition_left_open_that_is_gone_is_aborted_by_whoever_commits_for_it(
+    kafka_server: KafkaServer, own_topic: str
+) -> None:
+    story = Story(kafka_server, ToKafka(kafka_server.bootstrap, own_topic, key="row"))
+    left = story.bench.prepared_by(3)
+    dead = Producer(
+        {
+            "bootstrap.servers": kafka_server.bootstrap,
+            "transactional.id": About.read(left.payload.value.value()).producer,
+            **kafka_server.client_settings,
+        }
+    )
+    dead.init_transactions(20)
+    dead.begin_transaction()
+    dead.produce(own_topic, b'{"row":"half of it"}')
+    dead.flush(20)
+    committed, end = story.ends()
+    assert committed < end
+    writer = story.bench.writer(1, partition=1, generation=2)
+    assert writer.commit(left.transaction, left.payload).outcome is COMMITTED
+    writer.close()
+    await_that(lambda: len(set(story.ends())) == 1)
+    story.bench.expect(left.rows, "the committable's rows are there, and nothing of the dead producer")
+
+
+def test_readers_see_all_of_a_transaction_or_nothing_at_every_moment(kafka_server: KafkaServer, own_topic: str) -> None:
+    sink = ToKafka(kafka_server.bootstrap, own_topic, key="row")
+    good: list[set[str]] = []
+    bad: set[str] = set()
+    seen: list[Counter[str]] = []
+    enough = threading.Event()
+    look = trial(kafka_server, sink).visible
+
+    def read() -> None:
+        while not enough.is_set():
+            seen.append(Counter(look(Surroundings())))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for number in range(8):
+            story = Story(kafka_server, sink)
+            if number % 2:
+                bad |= set(story.rows)
+                story.around.happens = lose_a_file
+                assert story.commit()[0] is FAILED
+            else:
+                good.append(set(story.rows))
+                assert story.commit()[0] is COMMITTED
+    finally:
+        enough.set()
+        reader.join()
+    seen.append(Counter(look(Surroundings())))
+    assert len(seen) > 3
+    assert set(seen[-1]) == set[str]().union(*good)
+    for rows in seen:
+        assert not bad & set(rows)
+        assert all(count == 1 for count in rows.values())
+        assert all(transaction <= set(rows) or not transaction & set(rows) for transaction in good)
+
+
+def lose_a_file() -> None:
+    raise MissingFile("somebody has removed it")
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [5_000, 2_000_000], ids=["by the broker", "by the client"])
+def test_a_record_that_is_too_large_is_refused_by_its_key_until_there_is_room(
+    kafka_server: KafkaServer, size: int
+) -> None:
+    topic = kafka_server.make_topic(config={"max.message.bytes": "4000"})
+    sink = ToKafka(kafka_server.bootstrap, topic, key="row")
+    bench = SinkBench(trial(kafka_server, sink))
+    small, large = bench.rows(1)[0], f"{bench.job}: {'x' * size}"
+    writer, transaction = bench.writer(), bench.name()
+    writer.begin(transaction)
+    write(writer, [small, large])
+    payload = writer.seal().prepare()
+    assert payload is not None
+    answer = writer.commit(transaction, payload)
+    writer.close()
+    assert answer.outcome is FAILED
+    assert f"the record with the key '{bench.job}: xxx" in answer.reason
+    assert "MSG_SIZE_TOO_LARGE" in answer.reason
+    bench.expect([], "nothing of a transaction that was refused is visible")
+    make_room(kafka_server, topic)
+    later = SinkBench(trial(kafka_server, replace(sink, options={"message.max.bytes": 10_000_000})))
+    later.around = bench.around
+    assert later.settle(transaction, payload).outcome is COMMITTED
+    bench.expect([small, large], "where there is room it is committed")
+
+
+def make_room(server: KafkaServer, topic: str) -> None:
+    entry = ConfigEntry("max.message.bytes", "10000000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = server.admin()
+    admin.incremental_alter_configs([resource])[resource].result(timeout=20)
+
+
+def sealed_long_ago(payload: CommitPayload) -> CommitPayload:
+    about = replace(About.read(payload.value.value()), sealed_at=0)
+    return replace(payload, value=Json.of({"rows": 3, **about.json()}))
+
+
+def test_a_token_that_may_be_forgotten_is_a_failure_and_no_reason_to_write(
+    kafka_server: KafkaServer, own_topic: str
+) -> None:
+    sink = ToKafka(kafka_server.bootstrap, own_topic, key="row")
+    bench = SinkBench(trial(kafka_server, sink))
+    (done, payload, rows), (unknown, other, _) = bench.prepared(), bench.prepared()
+    bench.settle(done, payload)
+    writer = bench.writer()
+    assert writer.commit(done, sealed_long_ago(payload)).outcome is ALREADY
+    answer = writer.commit(unknown, sealed_long_ago(other))
+    assert answer.outcome is FAILED
+    assert "cannot be told whether its 3 records are in topic" in answer.reason
+    assert "168 h, offsets.retention.minutes" in answer.reason
+    bench.expect(rows, "nothing is written that may be there")
+    writer.close()
+
+
+def test_a_group_to_which_somebody_else_commits_is_not_taken_for_a_token(
+    kafka_server: KafkaServer, own_topic: str
+) -> None:
+    bench = SinkBench(trial(kafka_server, ToKafka(kafka_server.bootstrap, own_topic, key="row")))
+    transaction, payload, _ = bench.prepared()
+    group = {"group.id": group_of(transaction), **kafka_server.client_settings}
+    with Consumer({"bootstrap.servers": kafka_server.bootstrap, **group}) as consumer:
+        consumer.commit(offsets=[TopicPartition(own_topic, 0, 5, "mine")], asynchronous=False)
+    writer = bench.writer()
+    answer = writer.commit(transaction, payload)
+    writer.close()
+    assert answer.outcome is FAILED
+    assert "somebody else committed to it: 'mine'" in answer.reason
+
+
+def test_a_topic_that_is_missing_is_made_if_that_was_asked_for(kafka_server: KafkaServer) -> None:
+    bench = SinkBench(trial(kafka_server, ToKafka(kafka_server.bootstrap, "made-by-the-sink")))
+    sink = ToKafka(kafka_server.bootstrap, "made-by-the-sink", create=3)
+    [problem] = replace(sink, create=None).examine(bench.job, bench.uid, SCHEMA)
+    assert "has no topic 'made-by-the-sink'" in problem
+    for _ in range(2):
+        assert sink.examine(bench.job, bench.uid, SCHEMA) == []
+    admin = kafka_server.admin()
+    assert len(admin.list_topics("made-by-the-sink", timeout=20).topics["made-by-the-sink"].partitions) == 3
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+def test_upserts_deletions_headers_partitions_and_times_are_in_the_records(kafka_server: KafkaServer) -> None:
+    topic = kafka_server.make_topic(3, {"cleanup.policy": "compact"})
+    sink = ToKafka(kafka_server.bootstrap, topic, key="k", headers="h", partition="p", timestamp="t", tombstone="gone")
+    rows = pa.record_batch(
+        {
+            "k": ["a", "b"],
+            "n": [1, 2],
+            "h": pa.array([[("x", "1")], None], pa.map_(pa.string(), pa.string())),
+            "p": [2, 0],
+            "t": [1_700_000_000_000, 1_700_000_000_001],
+            "gone": [False, True],
+        }
+    )
+    assert sink.check(rows.schema) == []
+    bench = SinkBench(trial(kafka_server, sink))
+    writer, transaction = bench.writer(), bench.name()
+    writer.begin(transaction)
+    writer.write(Rows(rows))
+    payload = writer.seal().prepare()
+    assert payload is not None
+    assert writer.commit(transaction, payload).outcome is COMMITTED
+    writer.close()
+    deleted, upserted = kafka_server.records(topic)
+    assert (deleted.partition, deleted.key, deleted.value) == (0, b"b", None)
+    assert (upserted.partition, upserted.key, upserted.value) == (2, b"a", b'{"k":"a","n":1}')
+    assert (list(upserted.headers), upserted.timestamp) == ([("x", b"1")], 1_700_000_000_000)
+
+
+def test_at_least_once_rows_are_sent_as_they_come(kafka_server: KafkaServer, own_topic: str) -> None:
+    bench = SinkBench(trial(kafka_server, ToKafka(kafka_server.bootstrap, own_topic, key="row", exactly_once=False)))
+    writer, rows = bench.writer(), bench.rows(5)
+    writer.begin(bench.name())
+    write(writer, rows)
+    assert writer.seal().prepare() is None
+    bench.expect(rows, "they are there before their epoch is complete")
+    with pytest.raises(SinkError, match="MSG_SIZE_TOO_LARGE"):
+        write(writer, ["x" * 2_000_000])
+    with pytest.raises(SinkError, match="MSG_SIZE_TOO_LARGE"):
+        writer.seal().prepare()
+    writer.close()
+
+
+def test_at_least_once_what_was_prepared_before_is_committed(kafka_server: KafkaServer, own_topic: str) -> None:
+    sink = ToKafka(kafka_server.bootstrap, own_topic, key="row")
+    bench = SinkBench(trial(kafka_server, sink))
+    transaction, payload, rows = bench.prepared()
+    later = SinkBench(trial(kafka_server, replace(sink, exactly_once=False)))
+    later.around = bench.around
+    later.settle(transaction, payload)
+    bench.expect(rows, "what an epoch carries is committed by whatever program comes next")
