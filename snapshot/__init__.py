@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from snapshot.program.stream import Stream as Stream
     from snapshot.sinks.driver_sink import ToDriver as ToDriver
     from snapshot.sinks.file_sink import ToFiles as ToFiles
-    from snapshot.sinks.kafka_sink import ToKafka as ToKafka
     from snapshot.sinks.heap_sink import ToHeap as ToHeap
     from snapshot.sinks.heap_sink import read_heap as read_heap
+    from snapshot.sinks.kafka_sink import ToKafka as ToKafka
     from snapshot.sinks.postgres_sink import ToPostgres as ToPostgres
     from snapshot.sinks.rocksdb_sink import ToRocksDB as ToRocksDB
     from snapshot.sinks.rocksdb_sink import read_rocksdb as read_rocksdb

@@ -375,7 +375,7 @@ def test_a_null_where_none_may_be_is_a_bad_record(on_bad: OnBad) -> None:
     if on_bad == "skip":
         assert rows(decoding.decoded(records(values))) == [{"n": 1}]
     else:
-        with pytest.raises(BadRecord, match="must not be null|required field was absent"):
+        with pytest.raises(BadRecord, match=r"must not be null|required field was absent"):
             decoding.decoded(records(values))
 
 
