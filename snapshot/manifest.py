@@ -159,7 +159,8 @@ class Manifest:
     """One epoch of a job. `operators` are ordered by uid.
 
     `attempt` is the one of the epoch's generation that made it; `parent` is the complete epoch on which it is based,
-    `NO_EPOCH` for a job without a past; `created_at` is in milliseconds since 1970.
+    `NO_EPOCH` for a job without a past; `created_at` is in milliseconds since 1970. `notes` are for people: where the
+    epoch comes from and what it took. Nothing is ever decided by them.
     """
 
     job: JobId
@@ -170,6 +171,7 @@ class Manifest:
     created_at: int
     operators: tuple[OperatorSnapshot, ...]
     parent: Epoch = NO_EPOCH
+    notes: Json = NULL
     _paths: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

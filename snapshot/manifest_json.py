@@ -21,7 +21,7 @@ from reprlib import repr as _shown
 from typing import NoReturn, TypeVar, cast
 
 from snapshot.frames import Watermark
-from snapshot.frozen_json import Json, JsonLike
+from snapshot.frozen_json import NULL, Json, JsonLike
 from snapshot.ids import ChannelId, JobId, TransactionId
 from snapshot.manifest import (
     ChannelState,
@@ -59,10 +59,12 @@ def digest(data: bytes) -> str:
 def encode(manifest: Manifest) -> bytes:
     """The canonical bytes of the manifest."""
     parent = "null" if manifest.parent == NO_EPOCH else f'"{manifest.parent}"'
+    # Left out where there are none, as in the manifests that were written before there was such a thing.
+    notes = "" if manifest.notes == NULL else f'"notes":{manifest.notes.text},'
     start = (
         f'{{"job":{_text(manifest.job)},"epoch":"{manifest.epoch}","attempt":{manifest.attempt},"parent":{parent},'
         f'"kind":"{manifest.kind.value}","max_parallelism":{manifest.max_parallelism},'
-        f'"created_at":{manifest.created_at},"operators":['
+        f'"created_at":{manifest.created_at},{notes}"operators":['
     )
     body = [start.encode()]
     for number, operator in enumerate(manifest.operators):
@@ -202,6 +204,7 @@ def _committable(committable: Committable[CommitPayload]) -> str:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 _BODY = frozenset({"job", "epoch", "attempt", "parent", "kind", "max_parallelism", "created_at", "operators"})
+_NOTES = frozenset({"notes"})
 _OPERATOR = frozenset({"uid", "parallelism", "enumerator", "subtasks"})
 _BROADCAST = frozenset({"broadcast"})
 _SUBTASK = frozenset({"partition", "key_groups", "files", "positions", "watermark", "channels", "committables"})
@@ -218,7 +221,7 @@ class _Reader:
         self._where = where
 
     def manifest(self, value: object) -> Manifest:
-        body = self._fields(value, "body", _BODY)
+        body = self._fields(value, "body", _BODY, _NOTES)
         return Manifest(
             job=JobId(self._text(body, "body", "job")),
             epoch=Epoch.parse(self._text(body, "body", "epoch")),
@@ -228,6 +231,7 @@ class _Reader:
             created_at=self._integer(body, "body", "created_at"),
             operators=self._each(body, "body", "operators", self._operator),
             parent=NO_EPOCH if body["parent"] is None else Epoch.parse(self._text(body, "body", "parent")),
+            notes=_json(body.get("notes")),
         )
 
     def subtask(self, value: object) -> SubtaskSnapshot:

@@ -82,6 +82,7 @@ WORLD = {
 WORLDLY_FOLDERS = (
     "recovery/command/",
     "recovery/driver/",
+    "recovery/savepoints/",
     "snapshot/host/",
     "snapshot/operators/",
     "snapshot/program/",
@@ -101,6 +102,7 @@ CORES_IN_THEM = {
     "recovery/driver/slots.py",
     "recovery/driver/savepoints.py",
     "recovery/driver/splits.py",
+    "recovery/savepoints/notes.py",
     "snapshot/host/handshake.py",
     "snapshot/host/purposes.py",
 }

@@ -40,14 +40,14 @@ def birth_of(store: BlobStore, name: str | None, max_parallelism: int | None) ->
 
     A crash leaves the job born or not; the next start finds out.
     """
-    if name is not None and not _NAME.fullmatch(name):
-        raise WrongJob(f"{name!r} is no name of a job; use 1 to 64 letters, digits, '_', '.' and '-'")
+    if name is not None:
+        _check_name(name)
     try:
         found = store.read(JOB)
     except BlobNotFound:
         chosen = name or "job"
-        birth = Birth(chosen, JobId(f"{chosen}-{token_hex(4)}"), max_parallelism or DEFAULT_MAX_PARALLELISM)
-        store.create(JOB, _bytes_of(birth))
+        birth = new_birth(chosen, max_parallelism or DEFAULT_MAX_PARALLELISM)
+        store.create(JOB, bytes_of(birth))
         found = store.read(JOB)  # whoever was first
     birth = _birth_from(found)
     if name is not None and name != birth.name:
@@ -60,6 +60,12 @@ def birth_of(store: BlobStore, name: str | None, max_parallelism: int | None) ->
     return birth
 
 
+def new_birth(name: str, max_parallelism: int) -> Birth:
+    """A job that nobody else is; `WrongJob` if it cannot have this name."""
+    _check_name(name)
+    return Birth(name, JobId(f"{name}-{token_hex(4)}"), max_parallelism)
+
+
 def find_birth(store: BlobStore, uri: str) -> Birth:
     """The job whose tree is there; `WrongJob` if there is none."""
     try:
@@ -68,7 +74,13 @@ def find_birth(store: BlobStore, uri: str) -> Birth:
         raise WrongJob(f"there is no job at {uri}: it has no {JOB}") from None
 
 
-def _bytes_of(birth: Birth) -> bytes:
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise WrongJob(f"{name!r} is no name of a job; use 1 to 64 letters, digits, '_', '.' and '-'")
+
+
+def bytes_of(birth: Birth) -> bytes:
+    """What `job.json` says."""
     return json.dumps(
         {
             "format": _FORMAT,

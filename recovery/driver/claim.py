@@ -70,7 +70,7 @@ def claim(store: BlobStore, settings: JobSettings, driver: str, patience: Patien
     patience = patience or Patience()
     journal = StoredJournal(store, patience)
     writer = JournalWriter(journal.read())
-    generation = _claim(journal, writer, driver)
+    generation = claim_next(journal, writer, driver)
     manifests = _look(store, writer.state, patience)
     present = frozenset(info.path for info in patience.ask(lambda: store.list(SHARED)))
     observed = Observed(
@@ -104,7 +104,8 @@ def claim(store: BlobStore, settings: JobSettings, driver: str, patience: Patien
     return Start(generation, tree, epoch, replay, skipped, _discover(settings, manifest))
 
 
-def _claim(journal: StoredJournal, writer: JournalWriter, driver: str) -> Generation:
+def claim_next(journal: StoredJournal, writer: JournalWriter, driver: str) -> Generation:
+    """Claim the generation after the newest; `JournalInDoubt` if that cannot be had or told."""
     for _ in range(_CLAIMS):
         generation = Generation(writer.state.generation + 1)
         match propose(journal, writer, Claimed(generation, driver)):
