@@ -67,6 +67,7 @@ EDGES = {
     "statebackend/tables/cold_run.py",
     "statebackend/tables/frozen_table.py",
     "statebackend/tables/key_arena.py",
+    "statebackend/tables/stored_blocks.py",
     "statebackend/tables/table.py",
     "statebackend/tables/turns.py",
 }
