@@ -17,10 +17,15 @@ from snapshot.sinks.sql_statements import TokenStatements, quoted
 from snapshot.sinks.table_fit import Wanted, create_table, misfits
 
 _TABLE: Final = """
-SELECT relkind::text, relpersistence::text, has_table_privilege(oid, 'INSERT'), has_table_privilege(oid, 'SELECT'),
+SELECT relkind::text, has_table_privilege(oid, 'INSERT'), has_table_privilege(oid, 'SELECT'),
     has_table_privilege(oid, 'UPDATE'), has_table_privilege(oid, 'DELETE')
 FROM pg_class WHERE oid = to_regclass(%s)
 """
+_PARTS: Final = """
+SELECT oid::regclass::text, relkind::text, relpersistence::text FROM pg_class
+WHERE oid = to_regclass(%s) OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass(%s))) ORDER BY 1
+"""
+"""A table and its partitions."""
 _PREPARED: Final = """
 SELECT current_setting('max_prepared_transactions')::int, (SELECT count(*) FROM pg_prepared_xacts)
 """
@@ -56,11 +61,11 @@ class Examined:
         row = execute(self.connection, _TABLE, quoted(table)).fetchone()
         if row is None:
             return [f"there is no table {table} in this database; make it, or use create=True"]
-        kind, persistence, *granted = row
+        kind, *granted = row
         if kind not in _TABLE_KINDS:
             return [f"{table} is no table that rows can be added to; a view or a foreign table cannot be used"]
-        if self.exactly_once and persistence == "u":
-            return [f"{table} is an unlogged table, which is empty after a crash of the server; ALTER TABLE SET LOGGED"]
+        if self.exactly_once and (faults := self._parts_faults()):
+            return faults
         needed = [
             "INSERT",
             *(["SELECT", "UPDATE"] if self.wanted.key else []),
@@ -69,6 +74,19 @@ class Examined:
         has = dict(zip(("INSERT", "SELECT", "UPDATE", "DELETE"), granted, strict=True))
         missing = [privilege for privilege in needed if not has[privilege]]
         return [f"the role lacks the privilege to {' and '.join(missing)} on {table}; GRANT it"] if missing else []
+
+    def _parts_faults(self) -> list[str]:
+        """Where rows would be that the server does not write in the transaction of their token, or forgets."""
+        faults = []
+        table = quoted(self.wanted.table)
+        for name, kind, persistence in execute(self.connection, _PARTS, table, table).fetchall():
+            if kind == "f":
+                faults.append(f"{name} is a foreign table, which another server commits by itself; detach it")
+            elif persistence == "u":
+                faults.append(
+                    f"{name} is an unlogged table, which is empty after a crash of the server; ALTER TABLE SET LOGGED"
+                )
+        return faults
 
     def _setting_faults(self) -> list[str]:
         if not self.exactly_once or self.staged:

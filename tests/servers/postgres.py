@@ -160,6 +160,21 @@ def running_postgres(settings: dict[str, str] | None = None) -> Iterator[Postgre
         server.remove()
 
 
+@contextmanager
+def small_folder() -> Iterator[Path]:
+    """A folder that the server may use, on a disk of its own with room for two megabytes; only root can make one."""
+    folder = Path(tempfile.mkdtemp(prefix="small-"))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=777", "small", str(folder)], check=True, timeout=20)
+    try:
+        place = folder / "space"
+        place.mkdir()
+        shutil.chown(place, "postgres")
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True, timeout=20)
+        folder.rmdir()
+
+
 def _children(parent: int) -> list[int]:
     text = Path(f"/proc/{parent}/task/{parent}/children").read_text()
     return [int(pid) for pid in text.split()]

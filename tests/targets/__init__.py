@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from tests.targets import embedded, servers
+from tests.targets import embedded, postgres, servers
 from tests.targets.target import Running
 
 TARGETS: Final[Mapping[str, Running]] = {
@@ -14,4 +14,7 @@ TARGETS: Final[Mapping[str, Running]] = {
     "rocksdb": embedded.rocksdb,
     "kafka": servers.kafka,
     "s3": servers.s3,
+    "postgres": postgres.prepared,
+    "postgres-staged": postgres.staged,
+    "postgres-upserts": postgres.upserts,
 }

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import psycopg
 import pyarrow as pa
 
 from snapshot import ToPostgres
@@ -42,6 +41,8 @@ def upserts(folder: Path) -> Iterator[Target]:
 
 @contextmanager
 def _running(like: ToPostgres) -> Iterator[Target]:
+    import psycopg
+
     with running_postgres() as server:
         sink = replace(like, dsn=server.make_database())
 
