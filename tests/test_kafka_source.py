@@ -196,6 +196,13 @@ def test_what_kafka_keeps_is_in_columns_of_their_own() -> None:
     }
 
 
+def test_headers_may_be_a_map() -> None:
+    schema = pa.schema([("kafka_headers", pa.map_(pa.string(), pa.binary()))])
+    both = [Made(b"", more=[("a", b"x")]), Made(b"", more={"b": "y"})]
+    found = rows(Decoding("raw", schema, "fail").decoded(both))
+    assert [row["kafka_headers"] for row in found] == [[("a", b"x")], [("b", b"y")]]
+
+
 def test_what_kafka_does_not_know_is_null() -> None:
     [row] = rows(Decoding("json", BESIDE, "fail").decoded([Made(None, time=(0, -1))]))
     assert (row["kafka_timestamp"], row["kafka_key"], row["kafka_value"], row["kafka_headers"]) == (

@@ -38,6 +38,8 @@ _ASK: Final = 1.0
 _PAUSE: Final = 0.1
 _QUEUED: Final = 16 << 10
 """Kilobytes that are read ahead of one partition."""
+_FULL: Final = 10
+"""Milliseconds until it is looked again whether there is room for more; by default it would be a second."""
 
 
 def settings(bootstrap: str, group: str | None, options: Options) -> dict[str, object]:
@@ -45,6 +47,8 @@ def settings(bootstrap: str, group: str | None, options: Options) -> dict[str, o
     return {
         "isolation.level": "read_committed",
         "queued.max.messages.kbytes": _QUEUED,
+        "queued.min.messages": 1_000_000,  # so that the size alone counts
+        "fetch.queue.backoff.ms": _FULL,
         "log_level": 0,  # what matters is told by errors, and not on the standard error output
         **options,
         "bootstrap.servers": bootstrap,

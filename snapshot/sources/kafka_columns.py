@@ -84,7 +84,7 @@ _TYPES: Final[dict[str, tuple[pa.DataType, ...]]] = {
     ),
     "kafka_key": (pa.binary(), pa.string()),
     "kafka_value": (pa.binary(), pa.string()),
-    "kafka_headers": (_HEADERS,),
+    "kafka_headers": (_HEADERS, pa.map_(pa.string(), pa.binary())),
     ERROR: (pa.string(),),
 }
 """What each may be in the schema; the first is what it is by nature."""
@@ -114,10 +114,9 @@ def column_of(field: pa.Field, records: Sequence[Record]) -> pa.Array:
     column = pa.array(fill(records), natural)
     if column.type == field.type:
         return column
-    return (
-        column.cast(pa.timestamp("ms", field.type.tz)).cast(field.type) if _is_time(field) else column.cast(field.type)
-    )
-
-
-def _is_time(field: pa.Field) -> bool:
-    return bool(pa.types.is_timestamp(field.type))
+    if pa.types.is_map(field.type):
+        pairs = column.values
+        return pa.MapArray.from_arrays(column.offsets, pairs.field("name"), pairs.field("value"))
+    if pa.types.is_timestamp(field.type):
+        column = column.cast(pa.timestamp("ms", field.type.tz))
+    return column.cast(field.type)

@@ -113,10 +113,13 @@ class KafkaServer:
         admin = self.admin()
         while self._process.poll() is None and time.monotonic() < give_up:
             try:
-                if admin.list_topics(timeout=1).brokers:
+                found = admin.list_topics(timeout=1)
+                partitions = [one for topic in found.topics.values() for one in topic.partitions.values()]
+                if found.brokers and all(one.leader >= 0 for one in partitions):
                     return True
             except KafkaException:
-                time.sleep(0.05)
+                pass
+            time.sleep(0.05)
         self.kill()
         return False
 
