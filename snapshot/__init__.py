@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from snapshot.sinks.heap_sink import ToHeap as ToHeap
     from snapshot.sinks.heap_sink import read_heap as read_heap
     from snapshot.sinks.kafka_sink import ToKafka as ToKafka
+    from snapshot.sinks.listed_folder import committed_files as committed_files
     from snapshot.sinks.postgres_sink import ToPostgres as ToPostgres
     from snapshot.sinks.rocksdb_sink import ToRocksDB as ToRocksDB
     from snapshot.sinks.rocksdb_sink import read_rocksdb as read_rocksdb
@@ -56,6 +57,7 @@ _HOME = {
     "program.stream": ("Stream",),
     "sinks.driver_sink": ("ToDriver",),
     "sinks.file_sink": ("ToFiles",),
+    "sinks.listed_folder": ("committed_files",),
     "sinks.kafka_sink": ("ToKafka",),
     "sinks.heap_sink": ("ToHeap", "read_heap"),
     "sinks.postgres_sink": ("ToPostgres",),

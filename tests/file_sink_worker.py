@@ -22,7 +22,7 @@ from snapshot.transaction_events import transaction_id
 from statebackend.ids import Partition, Uid
 
 JOB, UID = JobId("a job"), Uid("out")
-STEPS = 30
+STEPS = 28
 """How many the process takes if nobody kills it."""
 
 P = ParamSpec("P")

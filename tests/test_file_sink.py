@@ -17,13 +17,15 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapshot.ids import JobId
 from snapshot.program.sink import SinkError
 from snapshot.sinks.file_formats import WrittenFormat, encoded
 from snapshot.sinks.file_sink import ToFiles, file_name, transaction_of
+from snapshot.sinks.folder import open_folder
+from snapshot.sinks.listed_folder import committed_files
 from snapshot.testing.sink_machine import sink_machine
 from snapshot.testing.sinks import CHECKS, DONE, SinkBench, SinkTrial, Surroundings, attempt, write
 from snapshot.transaction_events import CommitOutcome, transaction_id
@@ -37,38 +39,56 @@ FORMATS: tuple[WrittenFormat, ...] = ("parquet", "jsonl", "csv")
 def readable(uri: str) -> Sequence[str]:
     """The rows in a folder, as somebody reads them who knows nothing of transactions."""
     files, root = fsspec.core.url_to_fs(uri)
-    found: list[str] = []
-    for path in files.glob(f"{root}/part-*"):
-        with files.open(path, "rb") as file:
-            match str(path).rpartition(".")[2]:
-                case "parquet":
-                    found += pa.parquet.read_table(file).column("row").to_pylist()
-                case "csv":
-                    found += pa.csv.read_csv(file).column("row").to_pylist()
-                case "jsonl":
-                    found += [json.loads(line)["row"] for line in file]
-                case other:
-                    raise AssertionError(other)
-    return found
+    return [row for path in files.glob(f"{root}/part-*") for row in rows_in(f"{files.unstrip_protocol(path)}")]
 
 
-def trial(uri: str, format: WrittenFormat = "parquet", roll_bytes: int = 64 << 20) -> SinkTrial:
+def readable_by_list(uri: str) -> Sequence[str]:
+    """The rows in files that are said to be committed."""
+    return [row for file in committed_files(uri) for row in rows_in(file)]
+
+
+def rows_in(uri: str) -> list[str]:
+    with fsspec.open(uri, "rb") as file:
+        match uri.rpartition(".")[2]:
+            case "parquet":
+                return list(pa.parquet.read_table(file).column("row").to_pylist())
+            case "csv":
+                return list(pa.csv.read_csv(file).column("row").to_pylist())
+            case "jsonl":
+                return [json.loads(line)["row"] for line in file]
+            case other:
+                raise AssertionError(other)
+
+
+def trial(
+    uri: str, format: WrittenFormat = "parquet", roll_bytes: int = 64 << 20, listed: bool = False, bad: str = ""
+) -> SinkTrial:
     def visible(_: Surroundings) -> Sequence[str]:
-        return readable(uri)
+        if listed:
+            assert readable(uri) == []
+        return readable_by_list(uri) if listed else readable(uri)
 
     def clear() -> None:
         for thread in threading.enumerate():
-            if thread.name.startswith("files-"):
+            if thread.name.startswith("pieces-"):
                 thread.join()  # a sink that was closed may still be writing its last file
         files, root = fsspec.core.url_to_fs(uri)
         if files.exists(root):
             files.rm(root, recursive=True)
 
-    return SinkTrial(ToFiles(uri, format, roll_bytes), visible, clear)
+    def pending(job: JobId) -> int:
+        """How many transactions of a job are staged."""
+        held = open_folder(uri, listed).leftovers(lambda name: transaction_of(name) is not None)
+        return len({made for file in held if (made := transaction_of(file.name)) and made.startswith(f"{job}/")})
+
+    bad_sinks = [ToFiles(bad, format, listed=listed)] if bad else []
+    return SinkTrial(ToFiles(uri, format, roll_bytes, listed), visible, clear, pending=pending, bad=bad_sinks)
 
 
 TestToFilesMachine = sink_machine(trial("memory://machine")).TestCase
 TestToFilesRollingMachine = sink_machine(trial("memory://rolling", "jsonl", roll_bytes=1)).TestCase
+TestListedFilesMachine = sink_machine(trial("memory://listed", "csv", roll_bytes=1, listed=True)).TestCase
+TestListedFilesMachine.settings = settings(max_examples=30)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -76,7 +96,16 @@ TestToFilesRollingMachine = sink_machine(trial("memory://rolling", "jsonl", roll
 def test_a_local_folder_passes_the_kit(
     check: Callable[[SinkTrial], None], format: WrittenFormat, tmp_path: Path
 ) -> None:
-    check(trial(str(tmp_path / "out"), format))
+    (tmp_path / "file").touch()
+    check(trial(str(tmp_path / "out"), format, bad=str(tmp_path / "file" / "out")))
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_a_list_of_committed_files_passes_the_kit(
+    check: Callable[[SinkTrial], None], kind: str, tmp_path: Path
+) -> None:
+    check(trial(f"{kind}://{tmp_path}/listed", roll_bytes=1, listed=True))
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -219,7 +248,7 @@ def test_a_disk_that_stays_full_fails_the_attempt_before_memory_is_full(
     first, second, third = bench.rows(3)
     write(writer, [first])
     write(writer, [second])
-    with pytest.raises(SinkError, match=r"sink the/sink: the staged file .* the disk is full"):
+    with pytest.raises(SinkError, match="sink the/sink: its rows could not be stored: the disk is full"):
         write(writer, [third])
 
 
@@ -238,8 +267,11 @@ def test_what_cannot_be_written_is_found_by_check() -> None:
     assert len(ToFiles("memory://x", "csv").check(schema)) == 2
     [problem] = ToFiles("memory://x", "orc").check(schema)  # type: ignore[arg-type]
     assert "known are parquet, jsonl, csv" in problem
-    [problem] = ToFiles("s3://bucket/x").check(schema)
-    assert "s3:// has no rename in one step" in problem
+    [problem] = ToFiles("ftp://host/x").check(schema)
+    assert "ftp:// has no rename in one step" in problem
+    assert ToFiles("ftp://host/x", listed=True).check(schema) == []
+    [problem] = ToFiles("nosuch://x", listed=True).check(schema)
+    assert "fsspec knows no nosuch://" in problem
     assert "roll_bytes is 0" in ToFiles("memory://x", roll_bytes=0).check(schema)[0]
 
 

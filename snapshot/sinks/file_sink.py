@@ -1,4 +1,4 @@
-"""Files that appear when their epoch is complete: staged under hidden names, renamed at commit.
+"""Files that appear when their epoch is complete: staged where nobody reads, made visible in one step at commit.
 
 What always holds: the names of a transaction's files follow from its id, so that whoever commits it, however often and
 after whichever crash, gives the same files the same names; and readers see whole files only.
@@ -8,26 +8,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-from snapshot.frozen_json import Json
+from snapshot.frozen_json import NULL, Json, JsonLike
 from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
 from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
 from snapshot.sinks.file_formats import EXTENSIONS, WrittenFormat, encoded, unsuitable
-from snapshot.sinks.folder import KNOWN, Folder, open_folder
-from snapshot.sources.location import everywhere, protocol_of
+from snapshot.sinks.folder import StagedFile, open_folder, unwritable
+from snapshot.sinks.pieces import Pieces, SealedPieces
+from snapshot.sources.location import everywhere
 from snapshot.transaction_events import CommitOutcome, may_be_aborted, parse_transaction_id
 from statebackend.ids import Incarnation, Uid
 
 _LONGEST_NAME = 255
 """Bytes that a file's name may have on the usual file systems."""
-_UNDER_WAY = 2
-"""Files of a writer that may wait to be written before `write` waits with them."""
 _NAME = re.compile(r"part-(?P<transaction>(?:[A-Za-z0-9_~-]|\.[0-9a-f]{2})+)-(?P<number>0|[1-9][0-9]*)\.[a-z]+")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_/-]")
 
@@ -64,15 +62,21 @@ class ToFiles:
     dot, as most do. Rows wait in memory until their epoch's cut, or until they take `roll_bytes` there: then they
     become a file of their own while further rows come. Two such files of a partition may be under way at a time.
 
-    `uri` is a folder of a local (or mounted) file system that all partitions and the driver see, or `memory://` within
-    one process. A commit finds its files at the uri that they were written to, even if the program's has changed since.
+    `uri` is a folder of a local (or mounted) file system that all partitions and the driver see, where a file is
+    staged in `.staged` and renamed at commit; `s3://<bucket>/<prefix>`, where it is an upload in parts that is
+    completed at commit, so that the key and its secret are to be given as `storage_options`; or `memory://` within one
+    process. A commit finds its files at the uri that they were written to, even if the program's has changed since.
     Files of the newest epoch must not be moved away before the next epoch is complete: a driver that starts in
     between could not tell whether they were committed, and stops.
+
+    With `listed`, `uri` may be of any storage that fsspec knows, and no file appears: `snapshot.committed_files(uri)`
+    says which ones are committed. A recovery lists all of them.
     """
 
     uri: str
     format: WrittenFormat = "parquet"
     roll_bytes: int = 64 << 20
+    listed: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "uri", everywhere(self.uri))
@@ -88,14 +92,8 @@ class ToFiles:
         return Abilities(keeps_prepared=True)
 
     def check(self, schema: pa.Schema) -> Sequence[str]:
-        """Unknown formats and file systems, and columns that the format cannot hold."""
-        problems = []
-        protocol = protocol_of(self.uri)
-        if protocol not in KNOWN:
-            problems.append(
-                f"files at {self.uri} could not appear as a whole: {protocol}:// has no rename in one step; "
-                f"use a folder of a local or mounted file system"
-            )
+        """Unknown formats and file systems, libraries that are missing, and columns that the format cannot hold."""
+        problems = list(unwritable(self.uri, self.listed))
         if self.roll_bytes < 1:
             problems.append(f"roll_bytes is {self.roll_bytes}; it must be at least 1")
         if self.format not in EXTENSIONS:
@@ -103,8 +101,8 @@ class ToFiles:
         return [*problems, *unsuitable(self.format, schema)]
 
     def examine(self, job: JobId, uid: Uid, schema: pa.Schema) -> Sequence[str]:  # noqa: ARG002
-        """There is nothing to look at."""
-        return []
+        """Storage that is down, refuses the credentials or has no such bucket, and folders that cannot be written."""
+        return [f"sink {uid}: {problem}" for problem in open_folder(self.uri, self.listed).problems()]
 
     def open(self, context: SinkContext) -> SinkWriter:
         """Open it in a partition."""
@@ -112,126 +110,122 @@ class ToFiles:
 
     def recover(self, job: JobId, uid: Uid, older_than: Incarnation, named: Collection[TransactionId]) -> None:
         """Delete the staged files of this sink that are leftovers. A crash leaves the others to the next recovery."""
-        folder = open_folder(self.uri)
-        for file in folder.staged():
-            transaction = transaction_of(file)
+
+        def may_go(name: str) -> bool:
+            transaction = transaction_of(name)
             if transaction is None:
-                continue
+                return False
             made = parse_transaction_id(transaction)
-            if (made.job, made.sink) == (job, uid) and may_be_aborted(transaction, older_than, named):
-                folder.drop(file)
+            return (made.job, made.sink) == (job, uid) and may_be_aborted(transaction, older_than, named)
 
-
-@dataclass(slots=True, eq=False)
-class _File:
-    """Rows that become one file. They are kept until it is written, so that writing may be tried again."""
-
-    name: str
-    batches: list[pa.RecordBatch] = field(default_factory=list)
-    size: int = 0
-    written: Future[None] | None = None
-
-    def write(self, folder: Folder, format: WrittenFormat) -> None:
-        """Write the staged file, once."""
-        if self.batches:
-            folder.stage(self.name, encoded(format, pa.Table.from_batches(self.batches)))
-            self.batches = []
+        folder = open_folder(self.uri, self.listed)
+        for file in folder.leftovers(may_go):
+            folder.drop(file)
 
 
 class _Writer:
-    """The sink in a partition: its own thread writes the files that are full before their epoch is over."""
+    """The sink in a partition: a file is a piece of its transaction."""
 
     def __init__(self, sink: ToFiles, context: SinkContext) -> None:
         self._sink = sink
         self._uid = context.uid
-        self._folder = open_folder(sink.uri)
-        self._thread: ThreadPoolExecutor | None = None
-        self._transaction: TransactionId | None = None
-        self._files: list[_File] = []
+        self._folder = open_folder(sink.uri, sink.listed)
+        self._files: Pieces[StagedFile] = Pieces(context.uid, sink.roll_bytes)
 
     def begin(self, transaction: TransactionId) -> None:
         """Begin with no file."""
-        if len(file_name(transaction, 10**6, EXTENSIONS[self._sink.format])) > _LONGEST_NAME:
+        folder, format, extension = self._folder, self._sink.format, EXTENSIONS[self._sink.format]
+        if len(file_name(transaction, 10**6, extension)) > _LONGEST_NAME:
             raise SinkError(
                 f"sink {self._uid}: files cannot be named after transaction {transaction}: their names would have more "
                 f"than {_LONGEST_NAME} characters. Give the job and the sink shorter names"
             )
-        self._transaction, self._files = transaction, []
+
+        def stage(number: int, batches: Sequence[pa.RecordBatch]) -> StagedFile:
+            data = encoded(format, pa.Table.from_batches(batches))
+            return folder.stage(file_name(transaction, number, extension), data)
+
+        self._files.begin(stage)
 
     def write(self, rows: Rows) -> None:
         """Keep the rows; begin to write a file if there are enough. Waits if files are written more slowly than they
         fill.
         """
-        if not len(rows):
-            return
-        assert self._transaction is not None, "a transaction was begun"
-        if not self._files or self._files[-1].size >= self._sink.roll_bytes:
-            name = file_name(self._transaction, len(self._files), EXTENSIONS[self._sink.format])
-            self._files.append(_File(name))
-        current = self._files[-1]
-        current.batches.append(rows.batch)
-        current.size += rows.size
-        if current.size >= self._sink.roll_bytes:
-            self._write_ahead(current)
+        self._files.write(rows)
 
     def seal(self) -> Sealed:
         """Hand over the files, written or not."""
-        files, self._files, self._transaction = self._files, [], None
-        return _SealedFiles(tuple(files), self._sink, self._folder)
+        return _SealedFiles(self._files.seal(), self._sink)
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
-        """Rename the files, those that are not renamed yet."""
-        stored = payload.value.value()
-        assert isinstance(stored, dict)
-        root, names = str(stored["root"]), [str(name) for name in stored["files"]]
-        folder = open_folder(root)
+        """Publish the files, those that are not visible yet."""
+        committed = _committed_in(payload)
         try:
-            already = all(folder.is_published(name) for name in names)
-            missing = [name for name in names if not folder.publish(name)]
-        except OSError as error:
-            return CommitAnswer(CommitOutcome.RETRY_LATER, f"files could not be renamed in {root}: {error}")
-        if missing:
+            folder = self._folder if committed.is_of(self._sink) else open_folder(committed.root, committed.listed)
+            published = folder.publish(committed.files)
+        except Exception as error:  # what storage raises has no common ancestor, and none of it says what happened
+            reason = f"the files in {committed.root} could not be made visible now: {error}"
+            return CommitAnswer(CommitOutcome.RETRY_LATER, reason)
+        if published.missing:
             return CommitAnswer(
                 CommitOutcome.FAILED,
-                f"{', '.join(missing)} of transaction {transaction} is neither staged nor visible in {root}; if a "
-                f"reader has taken it away after it appeared, put it back and start again",
+                f"{', '.join(published.missing)} of transaction {transaction} is neither staged nor visible in "
+                f"{committed.root}; if a reader has taken it away after it appeared, put it back and start again",
             )
-        return CommitAnswer(CommitOutcome.ALREADY_COMMITTED if already else CommitOutcome.COMMITTED)
+        return CommitAnswer(CommitOutcome.ALREADY_COMMITTED if published.already else CommitOutcome.COMMITTED)
 
     def close(self) -> None:
         """Begin to write no more files; the one that is being written, and all staged ones, are left to `recover`."""
-        self._files = []
-        if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
-
-    def _write_ahead(self, full: _File) -> None:
-        under_way = [file for file in self._files if file.written is not None and file.batches]
-        if len(under_way) >= _UNDER_WAY:
-            _wait(self._uid, under_way[0])
-        self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix=f"files-{self._uid}")
-        full.written = self._thread.submit(full.write, self._folder, self._sink.format)
+        self._files.close()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SealedFiles:
     """The files of a sealed transaction."""
 
-    files: Sequence[_File]
+    files: SealedPieces[StagedFile]
     sink: ToFiles
-    folder: Folder
 
     def prepare(self) -> CommitPayload | None:
         """Write what is not written yet."""
-        for file in self.files:
-            if file.written is not None:
-                file.written.exception()  # if it failed, it is tried again here
-            file.write(self.folder, self.sink.format)
-        names = [file.name for file in self.files]
-        return CommitPayload(Json.of({"root": self.sink.uri, "files": names})) if names else None
+        files = self.files.stored()
+        return _Committed(self.sink.uri, self.sink.listed, files).payload() if files else None
 
 
-def _wait(uid: Uid, file: _File) -> None:
-    assert file.written is not None
-    error = file.written.exception()
-    if error is not None:
-        raise SinkError(f"sink {uid}: the staged file {file.name} could not be written: {error}") from error
+@dataclass(frozen=True, slots=True)
+class _Committed:
+    """What a payload says: where the files are, how readers find them there, and which they are."""
+
+    root: str
+    listed: bool
+    files: Sequence[StagedFile]
+
+    def is_of(self, sink: ToFiles) -> bool:
+        """Whether the sink as it is now would write there."""
+        return (self.root, self.listed) == (sink.uri, sink.listed)
+
+    def payload(self) -> CommitPayload:
+        """As it is stored: a file that has no ticket is its name."""
+        files: list[JsonLike] = [
+            file.name if file.ticket == NULL else {"name": file.name, "ticket": file.ticket.value()}
+            for file in self.files
+        ]
+        return CommitPayload(Json.of({"root": self.root, "listed": self.listed, "files": files}))
+
+
+def _committed_in(payload: CommitPayload) -> _Committed:
+    match payload.value.value():
+        case {"root": str(root), "files": list(files), **more}:
+            return _Committed(root, more.get("listed") is True, [_staged_file(file) for file in files])
+        case other:
+            raise ValueError(f"{other!r} is no payload of files")
+
+
+def _staged_file(stored: JsonLike) -> StagedFile:
+    match stored:
+        case str(name):
+            return StagedFile(name)
+        case {"name": str(name), "ticket": ticket}:
+            return StagedFile(name, Json.of(ticket))
+        case other:
+            raise ValueError(f"{other!r} is no staged file")

@@ -1,132 +1,98 @@
-"""A folder in which a file appears as a whole, by being renamed: of this machine's file systems, or in memory.
+"""A folder in which files appear as a whole: what the sink asks of it, whatever kind of storage it is in.
 
-What always holds: when a method returns, what it did survives a crash of the machine; what was under way when a crash
-came is not visible under a final name, or is there as a whole.
+What always holds: a file is staged, and no reader takes it for a file; then it is published, by whoever has what
+staging it gave, as often as anybody likes, and is visible once.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import fsspec
 import pyarrow as pa
-from fsspec.implementations.local import LocalFileSystem
 
+from snapshot.frozen_json import NULL, Json
 from snapshot.sources.location import protocol_of
 
-STAGED = ".staged"
-"""The folder of what is not visible yet: names that begin with a dot are ignored by those who read folders."""
-KNOWN = ("file", "memory")
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A file that is not visible yet. `ticket` is what its storage needs to publish or drop it, beside the name."""
+
+    name: str
+    ticket: Json = NULL
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What became of files that were to be published: those that are `missing` are neither staged nor visible, all
+    others are visible; `already` says that they were before.
+    """
+
+    missing: Sequence[str] = ()
+    already: bool = False
 
 
 class Folder(Protocol):
-    """Names are those of files: without a slash."""
+    """Names are those of files: without a slash. Every method raises what the storage raises; threads may share it."""
 
-    def stage(self, name: str, data: pa.Buffer) -> None:
-        """Write a staged file, in place of one of this name that a failure has left."""
+    def problems(self) -> Sequence[str]:
+        """Why nothing can be written here now, as sentences. Makes nothing."""
 
-    def publish(self, name: str) -> bool:
-        """Give a staged file its final name; whether it has it by now, because of this call or of an earlier one.
-        True says so for sure, False that there is neither.
-        """
+    def stage(self, name: str, data: pa.Buffer) -> StagedFile:
+        """Write a file that survives a crash and is not visible, in place of what a failure has left."""
 
-    def is_published(self, name: str) -> bool:
-        """Whether the final name is there."""
+    def publish(self, files: Sequence[StagedFile]) -> Published:
+        """Make all the files of a transaction visible, those that are not; what it raises leaves it unknown."""
 
-    def staged(self) -> Sequence[str]:
-        """The names of all staged files, anybody's."""
+    def leftovers(self, may_go: Callable[[str], bool]) -> Sequence[StagedFile]:
+        """The staged files that are not visible and whose names may go."""
 
-    def drop(self, name: str) -> None:
+    def drop(self, file: StagedFile) -> None:
         """Delete a staged file; nothing is done if it is gone."""
 
 
-def open_folder(uri: str) -> Folder:
-    """The folder that a URI names; it is made when something is staged. `ValueError` for unknown kinds."""
-    match protocol_of(uri):
-        case "file":
-            return _LocalFolder(Path(LocalFileSystem._strip_protocol(uri)))
-        case "memory":
-            return _MemoryFolder(uri)
-        case other:
-            raise ValueError(f"{uri}: a file of {other}:// cannot be renamed in one step; known are {', '.join(KNOWN)}")
-
-
-class _LocalFolder:
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._staged = root / STAGED
-
-    def stage(self, name: str, data: pa.Buffer) -> None:
-        if not self._staged.is_dir():
-            self._staged.mkdir(parents=True, exist_ok=True)
-            for folder in (self._root, *self._root.parents[:1]):
-                _sync(folder)
-        with (self._staged / name).open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        _sync(self._staged)
-
-    def publish(self, name: str) -> bool:
-        final = self._root / name
-        if not final.exists():
-            try:
-                (self._staged / name).rename(final)
-            except FileNotFoundError:
-                if not final.exists():  # another committer may have been faster
-                    return False
-        _sync(self._root)
-        return True
-
-    def is_published(self, name: str) -> bool:
-        return (self._root / name).exists()
-
-    def staged(self) -> Sequence[str]:
-        try:
-            return sorted(path.name for path in self._staged.iterdir())
-        except FileNotFoundError:
-            return []
-
-    def drop(self, name: str) -> None:
-        (self._staged / name).unlink(missing_ok=True)
-
-
-class _MemoryFolder:
-    def __init__(self, uri: str) -> None:
-        self._files, self._root = fsspec.core.url_to_fs(uri)
-
-    def stage(self, name: str, data: pa.Buffer) -> None:
-        self._files.pipe_file(f"{self._root}/{STAGED}/{name}", data.to_pybytes())
-
-    def publish(self, name: str) -> bool:
-        if not self.is_published(name):
-            try:
-                self._files.mv(f"{self._root}/{STAGED}/{name}", f"{self._root}/{name}")
-            except FileNotFoundError:
-                return self.is_published(name)
-        return True
-
-    def is_published(self, name: str) -> bool:
-        return bool(self._files.exists(f"{self._root}/{name}"))
-
-    def staged(self) -> Sequence[str]:
-        try:
-            return sorted(path.rpartition("/")[2] for path in self._files.ls(f"{self._root}/{STAGED}", detail=False))
-        except FileNotFoundError:
-            return []
-
-    def drop(self, name: str) -> None:
-        with suppress(FileNotFoundError):
-            self._files.rm_file(f"{self._root}/{STAGED}/{name}")
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def unwritable(uri: str, listed: bool) -> Sequence[str]:
+    """Why no folder can be opened there, whatever state the storage is in; sentences."""
+    protocol = protocol_of(uri)
+    if not listed and protocol not in _EXTRA_OF:
+        return [
+            f"files at {uri} could not appear as a whole: {protocol}:// has no rename in one step; use a folder of a "
+            f"local or mounted file system, s3://, or listed=True"
+        ]
+    if protocol not in fsspec.available_protocols():
+        return [f"files at {uri} cannot be written: fsspec knows no {protocol}://"]
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        fsspec.get_filesystem_class(protocol)
+    except ImportError as error:
+        extra = _EXTRA_OF.get(protocol)
+        advice = f"pip install 'epochcut[{extra}]'" if extra else str(error)
+        return [f"files at {uri} cannot be written: {advice}"]
+    return []
+
+
+def open_folder(uri: str, listed: bool = False) -> Folder:
+    """The folder that a URI names; it is made when something is staged. Of those that are not `unwritable`."""
+    match "listed" if listed else protocol_of(uri):
+        case "listed":
+            from snapshot.sinks.listed_folder import ListedFolder
+
+            return ListedFolder(uri)
+        case "file":
+            from snapshot.sinks.local_folder import LocalFolder
+
+            return LocalFolder(uri)
+        case "s3":
+            from snapshot.sinks.s3_folder import S3Folder
+
+            return S3Folder(uri)
+        case _:
+            from snapshot.sinks.renaming_folder import RenamingFolder
+
+            return RenamingFolder(uri)
+
+
+_EXTRA_OF: Final[Mapping[str, str | None]] = {"file": None, "memory": None, "s3": "s3"}
+"""The kinds of storage in which a file can appear in one step, and the extra that brings their library."""

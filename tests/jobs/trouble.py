@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import snapshot.sinks.folder
 from snapshot import ToFiles
+from snapshot.sinks.local_folder import LocalFolder
 from statebackend.stores.local_store import LocalStore
 from statebackend.stores.store import StoreUnavailable, UnknownOutcome
 from tests.silence import deafen_channels
 
 _STORE: Final = ("create", "write", "read", "stat", "list", "delete", "upload", "download")
-_FOLDER: Final = ("stage", "publish", "is_published", "staged", "drop")
+_FOLDER: Final = ("stage", "publish", "leftovers", "drop")
 _TICK: Final = 0.02
 _SLOW: Final = 0.2
 _installed: dict[str, object] = {}
@@ -51,7 +51,7 @@ def install(switch: Path) -> Callable[[], None]:
     if _installed:
         return lambda: None
     calls: list[tuple[type, str]] = [(LocalStore, name) for name in _STORE]
-    calls += [(snapshot.sinks.folder._LocalFolder, name) for name in _FOLDER]
+    calls += [(LocalFolder, name) for name in _FOLDER]
     for kind, name in calls:
         _installed[name] = getattr(kind, name)
         setattr(kind, name, _troubled(getattr(kind, name), name, switch, counts=threading.Lock()))

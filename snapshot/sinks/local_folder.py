@@ -1,0 +1,90 @@
+"""A folder of this machine's file systems, in which files appear by being renamed.
+
+What always holds: when a method returns, what it did survives a crash of the machine; what was under way when a crash
+came is not visible under a final name, or is there as a whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from fsspec.implementations.local import LocalFileSystem
+
+from snapshot.sinks.folder import Published, StagedFile
+
+STAGED: Final = ".staged"
+"""The folder of what is not visible yet: names that begin with a dot are ignored by those who read folders."""
+
+
+class LocalFolder:
+    """The folder at a path or `file://` URI."""
+
+    def __init__(self, uri: str) -> None:
+        self._root = Path(LocalFileSystem._strip_protocol(uri))
+        self._staged = self._root / STAGED
+
+    def problems(self) -> Sequence[str]:
+        """See `Folder.problems`."""
+        there = next(path for path in (self._root, *self._root.parents) if path.exists())
+        if not there.is_dir():
+            return [f"files cannot be written to {self._root}: {there} is no folder"]
+        if not os.access(there, os.W_OK | os.X_OK):
+            return [f"files cannot be written to {self._root}: this user may not write to {there}"]
+        return []
+
+    def stage(self, name: str, data: pa.Buffer) -> StagedFile:
+        """See `Folder.stage`. A file that cannot be written as a whole, as on a full disk, leaves no part of it."""
+        if not self._staged.is_dir():
+            self._staged.mkdir(parents=True, exist_ok=True)
+            for folder in (self._root, *self._root.parents[:1]):
+                _sync(folder)
+        path = self._staged / name
+        try:
+            with path.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+        _sync(self._staged)
+        return StagedFile(name)
+
+    def publish(self, files: Sequence[StagedFile]) -> Published:
+        """See `Folder.publish`."""
+        already = all((self._root / file.name).exists() for file in files)
+        missing = [file.name for file in files if not self._rename(file.name)]
+        _sync(self._root)
+        return Published(missing, already)
+
+    def _rename(self, name: str) -> bool:
+        final = self._root / name
+        if not final.exists():
+            try:
+                (self._staged / name).rename(final)
+            except FileNotFoundError:
+                return final.exists()  # another committer may have been faster
+        return True
+
+    def leftovers(self, may_go: Callable[[str], bool]) -> Sequence[StagedFile]:
+        """See `Folder.leftovers`."""
+        try:
+            return [StagedFile(path.name) for path in sorted(self._staged.iterdir()) if may_go(path.name)]
+        except FileNotFoundError:
+            return []
+
+    def drop(self, file: StagedFile) -> None:
+        """See `Folder.drop`."""
+        (self._staged / file.name).unlink(missing_ok=True)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,77 @@
+"""A folder of a remote file system that renames in one step, through fsspec; and one in memory, for tests.
+
+What always holds: what is published is there as a whole, as it was renamed; a rename whose answer is not known is asked
+for by looking for the final name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import fsspec
+import pyarrow as pa
+
+from snapshot.sinks.folder import Published, StagedFile
+from snapshot.sinks.local_folder import STAGED
+
+
+class RenamingFolder:
+    """The folder at a URI that fsspec knows. It is opened when it is used, so that a server that is down fails that."""
+
+    def __init__(self, uri: str) -> None:
+        self._files, self._root = fsspec.core.url_to_fs(uri)
+
+    def problems(self) -> Sequence[str]:
+        """See `Folder.problems`."""
+        try:
+            self._is_there(self._root)
+        except Exception as error:
+            return [f"files cannot be written to {self._root}: {error}"]
+        return []
+
+    def stage(self, name: str, data: pa.Buffer) -> StagedFile:
+        """See `Folder.stage`."""
+        self._files.makedirs(f"{self._root}/{STAGED}", exist_ok=True)
+        self._files.pipe_file(f"{self._root}/{STAGED}/{name}", data.to_pybytes())
+        return StagedFile(name)
+
+    def publish(self, files: Sequence[StagedFile]) -> Published:
+        """See `Folder.publish`."""
+        already = all(self._is_there(f"{self._root}/{file.name}") for file in files)
+        return Published([file.name for file in files if not self._rename(file.name)], already)
+
+    def _rename(self, name: str) -> bool:
+        """Whether the file is visible now; raises if it is still staged."""
+        staged, final = f"{self._root}/{STAGED}/{name}", f"{self._root}/{name}"
+        if self._is_there(final):
+            return True
+        with suppress(FileNotFoundError):
+            self._files.mv(staged, final)
+        if self._is_there(final):
+            return True
+        if self._is_there(staged):
+            raise OSError(f"{staged} could not be renamed to {final}")
+        return self._is_there(final)  # another committer may have been faster
+
+    def _is_there(self, path: str) -> bool:
+        """Unlike fsspec's `exists`, for which nothing is there when it cannot be asked."""
+        try:
+            self._files.info(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def leftovers(self, may_go: Callable[[str], bool]) -> Sequence[StagedFile]:
+        """See `Folder.leftovers`."""
+        try:
+            found = self._files.ls(f"{self._root}/{STAGED}", detail=False)
+        except FileNotFoundError:
+            return []
+        names = sorted(str(path).rpartition("/")[2] for path in found)
+        return [StagedFile(name) for name in names if may_go(name)]
+
+    def drop(self, file: StagedFile) -> None:
+        """See `Folder.drop`."""
+        with suppress(FileNotFoundError):
+            self._files.rm_file(f"{self._root}/{STAGED}/{file.name}")

@@ -1,0 +1,161 @@
+"""A folder of a bucket: a file is staged as an upload in parts, and appears when the upload is completed.
+
+What always holds: an upload gives its object a nonce, so that whoever completes it, or is told that there is no such
+upload, finds out from the object whether it was this upload that made it. What a server says of a completion is not
+believed without that: one that was repeated, or met another, may be answered before the object is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from secrets import token_hex
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+from fsspec.config import conf
+from s3fs import S3FileSystem
+
+from snapshot.frozen_json import Json, JsonLike
+from snapshot.sinks.folder import Published, StagedFile
+
+_NONCE: Final = "epochcut-upload"
+_PART: Final = 16 << 20
+"""Bytes of a part; servers want 5 MiB at least, but for the last one."""
+_MOST_PARTS: Final = 10_000
+_GONE: Final = {"NoSuchUpload", "NoSuchKey", "404"}
+_CONFIG: Final[Mapping[str, object]] = {
+    "connect_timeout": 3,
+    "retries": {"mode": "standard", "total_max_attempts": 3},
+}
+"""Short: a commit is tried again by its caller, and what cannot be staged now goes with the next epoch."""
+
+_Response: TypeAlias = Mapping[str, object]
+
+
+class S3Folder:
+    """The folder at a URI `s3://<bucket>/<prefix>`, with the options of storage that this process was given."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._bucket, _, prefix = uri.partition("://")[2].strip("/").partition("/")
+        self._prefix = f"{prefix}/" if prefix else ""
+        given = conf.get("s3", {}).get("config_kwargs", {})
+        self._files = S3FileSystem(
+            config_kwargs={**_CONFIG, **given}, use_listings_cache=False, skip_instance_cache=True
+        )
+        self._files.retries = 1
+
+    def problems(self) -> Sequence[str]:
+        """See `Folder.problems`. Leftovers are listed, as a recovery will do."""
+        try:
+            for _ in self._uploads():
+                break
+        except Exception as error:
+            advice = _ADVICE.get(_code_of(error), "S3 does not answer as it should")
+            return [f"files cannot be written to {self._uri}: {advice} ({error})"]
+        return []
+
+    def stage(self, name: str, data: pa.Buffer) -> StagedFile:
+        """See `Folder.stage`. A crash leaves an upload that `leftovers` finds."""
+        nonce = token_hex(16)
+        upload = str(self._call("create_multipart_upload", name, Metadata={_NONCE: nonce})["UploadId"])
+        try:
+            parts = self._upload_parts(name, upload, memoryview(data))
+        except BaseException:
+            with suppress(Exception):  # recovery does it if it cannot be done now
+                self._call("abort_multipart_upload", name, UploadId=upload)
+            raise
+        return StagedFile(name, Json.of({"upload": upload, "nonce": nonce, "parts": parts}))
+
+    def _upload_parts(self, name: str, upload: str, data: memoryview) -> list[JsonLike]:
+        size = max(_PART, -(-len(data) // _MOST_PARTS))
+        parts: list[JsonLike] = []
+        for number, start in enumerate(range(0, len(data), size), start=1):
+            body = bytes(data[start : start + size])
+            sent = self._call("upload_part", name, UploadId=upload, PartNumber=number, Body=body)
+            sums = {key: str(value) for key, value in sent.items() if key == "ETag" or key.startswith("Checksum")}
+            parts.append({"PartNumber": number, **sums})
+        return parts
+
+    def publish(self, files: Sequence[StagedFile]) -> Published:
+        """See `Folder.publish`."""
+        completed = [self._complete(file) for file in files]
+        missing = []
+        for file, was_there in zip(files, completed, strict=True):
+            if self._nonce_of(file.name) == _field(file, "nonce"):
+                continue
+            if was_there:
+                raise OSError(f"S3 says that {file.name} is complete, but it is not there yet")
+            missing.append(file.name)
+        return Published(missing, already=not any(completed))
+
+    def _complete(self, file: StagedFile) -> bool:
+        """Complete the upload; whether the server knew of it, which it no longer does some time after that."""
+        parts = {"Parts": _field(file, "parts")}
+        try:
+            upload = _field(file, "upload")
+            self._call("complete_multipart_upload", file.name, UploadId=upload, MultipartUpload=parts)
+        except Exception as error:
+            if _code_of(error) in _GONE:
+                return False
+            raise
+        return True
+
+    def _nonce_of(self, name: str) -> str | None:
+        try:
+            metadata = self._call("head_object", name)["Metadata"]
+        except Exception as error:
+            if _code_of(error) in _GONE:
+                return None
+            raise
+        return metadata.get(_NONCE) if isinstance(metadata, dict) else None
+
+    def leftovers(self, may_go: Callable[[str], bool]) -> Sequence[StagedFile]:
+        """See `Folder.leftovers`: all uploads that are not completed."""
+        return [file for file in self._uploads() if may_go(file.name)]
+
+    def _uploads(self) -> Iterator[StagedFile]:
+        marker: dict[str, object] = {}
+        while True:
+            page = self._files.call_s3("list_multipart_uploads", Bucket=self._bucket, Prefix=self._prefix, **marker)
+            for upload in page.get("Uploads", ()):
+                name = str(upload["Key"]).removeprefix(self._prefix)
+                yield StagedFile(name, Json.of({"upload": str(upload["UploadId"])}))
+            if not page.get("IsTruncated"):
+                return
+            marker = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+    def drop(self, file: StagedFile) -> None:
+        """See `Folder.drop`."""
+        try:
+            self._call("abort_multipart_upload", file.name, UploadId=_field(file, "upload"))
+        except Exception as error:
+            if _code_of(error) not in _GONE:
+                raise
+
+    def _call(self, method: str, name: str, **arguments: object) -> _Response:
+        answer: _Response = self._files.call_s3(method, Bucket=self._bucket, Key=self._prefix + name, **arguments)
+        return answer
+
+
+_ADVICE: Final = {
+    "NoSuchBucket": "there is no such bucket; make it",
+    "InvalidAccessKeyId": "S3 does not know this key; give storage_options={'s3': {'key': ..., 'secret': ...}}",
+    "SignatureDoesNotMatch": "the secret is not the key's; give storage_options={'s3': {'key': ..., 'secret': ...}}",
+    "AccessDenied": "this key may not list and make uploads there",
+}
+
+
+def _field(file: StagedFile, name: str) -> JsonLike:
+    ticket = file.ticket.value()
+    if not isinstance(ticket, dict) or name not in ticket:
+        raise ValueError(f"{ticket!r} is no ticket of an upload: it has no {name}")
+    field: JsonLike = ticket[name]
+    return field
+
+
+def _code_of(error: BaseException) -> str:
+    """The server's own word, which s3fs translates and keeps as the cause."""
+    response = getattr(error.__cause__ or error, "response", None)
+    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
