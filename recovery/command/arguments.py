@@ -14,6 +14,7 @@ from typing import TypeAlias
 from recovery.attached import Attached, attach
 from recovery.command.exits import WrongUsage
 from recovery.driver.event_log import plain
+from recovery.savepoints.job_tree import NEWEST
 
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -41,6 +42,20 @@ def add_running_job(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--checkpoints", metavar="URI", help="the folder or URI of its checkpoints")
     which.add_argument(
         "--job-folder", metavar="FOLDER", help="the folder for its files, if it was started with another (`local`)"
+    )
+
+
+def add_tree(parser: argparse.ArgumentParser) -> None:
+    """Which job's tree is meant, running or not."""
+    parser.add_argument(
+        "--checkpoints", required=True, metavar="URI", help="the folder or URI of the job's checkpoints"
+    )
+
+
+def add_epoch(parser: argparse.ArgumentParser) -> None:
+    """Which epoch of it is meant."""
+    parser.add_argument(
+        "--epoch", default=NEWEST, metavar="EPOCH", help="newest, newest-savepoint, 17 or 17-2 (%(default)s)"
     )
 
 

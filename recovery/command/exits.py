@@ -11,7 +11,15 @@ from typing import Final
 from recovery.attached import CommandDeclined, ConnectionLost
 from recovery.driver.birth import WrongJob
 from recovery.driver.reach import JobNotRunning, NotAllowed
+from recovery.driver.tree import FencedOff, JournalInDoubt
 from recovery.inject.moments import MomentPassed
+from recovery.savepoints.job_tree import NoSuchEpoch, UnusableEpoch
+from recovery.savepoints.new_tree import TargetExists
+from recovery.savepoints.stopped_job import JobRuns, NotAdmitted
+from snapshot.journal_entries import JournalError
+from snapshot.manifest import ManifestError
+from statebackend.backends.backend import BackendError, DamagedFile
+from statebackend.snapshots.transfer import MissingFile, UnknownChecksum
 from statebackend.stores.store import StoreError
 
 
@@ -24,6 +32,10 @@ class Exit(IntEnum):
     NOT_RUNNING = 3
     NOT_ALLOWED = 4
     ENDED = 5
+    NOTHING_THERE = 6
+    DAMAGED = 7
+    EXISTS = 8
+    RUNS = 9
     INTERRUPTED = 130
 
 
@@ -34,6 +46,10 @@ MEANINGS: Final = {
     Exit.NOT_RUNNING: "there is no such job, or it does not run on this host",
     Exit.NOT_ALLOWED: "this user may not speak to the job",
     Exit.ENDED: "the job ended, or its driver died, before it was done",
+    Exit.NOTHING_THERE: "the job has no such epoch, operator or state, or has it no more",
+    Exit.DAMAGED: "what is to be read is damaged, missing, or of a newer version",
+    Exit.EXISTS: "the target is there already, and is not replaced",
+    Exit.RUNS: "the job runs, and has to be stopped first",
     Exit.INTERRUPTED: "Ctrl-C",
 }
 
@@ -47,9 +63,22 @@ ERRORS: Final[tuple[tuple[type[Exception], Exit], ...]] = (
     (JobNotRunning, Exit.NOT_RUNNING),
     (WrongJob, Exit.NOT_RUNNING),
     (NotAllowed, Exit.NOT_ALLOWED),
+    (NoSuchEpoch, Exit.NOTHING_THERE),
+    (UnusableEpoch, Exit.DAMAGED),
+    (ManifestError, Exit.DAMAGED),
+    (JournalError, Exit.DAMAGED),
+    (DamagedFile, Exit.DAMAGED),
+    (MissingFile, Exit.DAMAGED),
+    (UnknownChecksum, Exit.DAMAGED),
+    (TargetExists, Exit.EXISTS),
+    (JobRuns, Exit.RUNS),
     (ConnectionLost, Exit.ENDED),
     (CommandDeclined, Exit.DECLINED),
     (MomentPassed, Exit.DECLINED),
+    (NotAdmitted, Exit.DECLINED),
+    (FencedOff, Exit.DECLINED),
+    (JournalInDoubt, Exit.DECLINED),
+    (BackendError, Exit.DECLINED),
     (StoreError, Exit.DECLINED),
     (OSError, Exit.DECLINED),
 )
