@@ -19,7 +19,7 @@ from snapshot.frozen_json import Json
 from snapshot.ids import TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
-from snapshot.program.sink import CommitAnswer, Sealed, SinkContext, SinkError
+from snapshot.program.sink import CommitAnswer, Sealed, SinkContext, SinkError, Staging
 from snapshot.sinks.commit_tokens import Token, TokenLives
 from snapshot.sinks.direct_rows import BATCH, WAITING
 from snapshot.sinks.last_rows import in_chunks
@@ -28,6 +28,9 @@ from snapshot.sinks.postgres_prepared import gid_of, is_prepared, prepare
 from snapshot.sinks.postgres_session import Connection, Sessions, execute, passes, words
 from snapshot.sinks.postgres_target import Tokens
 from snapshot.sinks.sql_statements import quoted
+from snapshot.sinks.staged_rows import StagedRows
+from snapshot.sinks.staged_sql import StagedChanges
+from statebackend.ids import Uid
 
 KEPT: Final = 64 << 20
 """Bytes of a transaction that are kept until it is prepared."""
@@ -66,6 +69,16 @@ class _Transaction:
         self.payload = CommitPayload(Json.of(about))
         self.rows = []
 
+    def stage(self, table: str, staging: Staging, uid: Uid) -> None:
+        """Store the rows in the job's tree: the server has none of them."""
+        staged = StagedRows(uid, staging)
+        for batch in self.rows:
+            staged.write(Rows(batch))
+        about = StagedChanges(table, (), "", self.token, self.settled)
+        self.payload = staged.seal(about.stored()).prepare()
+        staged.close()
+        self.rows = []
+
 
 class PreparedAppends:
     """A writer that appends to one table."""
@@ -79,6 +92,7 @@ class PreparedAppends:
         commit: Callable[[TransactionId, CommitPayload], CommitAnswer],
     ) -> None:
         self._uid = context.uid
+        self._staging = context.staging
         self._sessions = sessions
         self._table = table
         self._tokens = Tokens(context.job, context.uid, context.incarnation, table)
@@ -192,6 +206,8 @@ class PreparedAppends:
                 for chunk in in_chunks(transaction.rows):
                     copy_rows(connection, quoted(self._table), chunk)
                 self._prepare(connection, transaction)
+        except psycopg.errors.OutOfMemory:  # which is what the server says when it has as many as it may
+            transaction.stage(self._table, self._staging, self._uid)
         except psycopg.Error as error:
             self._failed(transaction, error)
             raise SinkError(f"sink {self._uid}: {transaction.broken}") from error

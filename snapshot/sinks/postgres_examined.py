@@ -11,10 +11,13 @@ from typing import Final
 
 import pyarrow as pa
 
+from snapshot.ids import JobId
 from snapshot.sinks.postgres_columns import declared_for, found_table, takes
+from snapshot.sinks.postgres_prepared import token_in
 from snapshot.sinks.postgres_session import Connection, execute
 from snapshot.sinks.sql_statements import TokenStatements, quoted
 from snapshot.sinks.table_fit import Wanted, create_table, misfits
+from statebackend.ids import Uid
 
 _TABLE: Final = """
 SELECT relkind::text, has_table_privilege(oid, 'INSERT'), has_table_privilege(oid, 'SELECT'),
@@ -27,15 +30,17 @@ WHERE oid = to_regclass(%s) OR oid IN (SELECT relid FROM pg_partition_tree(to_re
 """
 """A table and its partitions."""
 _PREPARED: Final = """
-SELECT current_setting('max_prepared_transactions')::int, (SELECT count(*) FROM pg_prepared_xacts)
+SELECT current_setting('max_prepared_transactions')::int, (SELECT array_agg(gid) FROM pg_prepared_xacts)
 """
 _TABLE_KINDS: Final = ("r", "p")
 
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """A database, and what a sink wants of it."""
+    """A database, and what a sink of a job wants of it."""
 
+    job: JobId
+    uid: Uid
     connection: Connection
     wanted: Wanted
     exactly_once: bool
@@ -91,12 +96,13 @@ class Examined:
     def _setting_faults(self) -> list[str]:
         if not self.exactly_once or self.staged:
             return []
-        [most, held] = execute(self.connection, _PREPARED).fetchall()[0]
+        [most, gids] = execute(self.connection, _PREPARED).fetchall()[0]
+        others = [gid for gid in gids or () if token_in(self.job, self.uid, str(gid)) is None]
         advice = "set it to two or more for each partition and restart the server, or use mode='staged'"
         if most == 0:
             return [f"max_prepared_transactions is 0, so the server keeps no prepared transactions; {advice}"]
-        if held >= most:
+        if len(others) >= most:
             return [
-                f"max_prepared_transactions is {most}, and there are so many already, see pg_prepared_xacts; {advice}"
+                f"max_prepared_transactions is {most}, and others have so many already, see pg_prepared_xacts; {advice}"
             ]
         return []

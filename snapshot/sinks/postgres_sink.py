@@ -45,7 +45,7 @@ class ToPostgres:
     cut until its commit. That needs the setting `max_prepared_transactions`, two or more for each partition; a commit
     has to be by the same role, in the same database. A transaction that is open or prepared locks the table against
     changes of its columns, and keeps dead rows from being cleared away. Up to 64 MiB of an epoch's rows are kept, so
-    that a server that restarts costs no attempt.
+    that a server that restarts costs no attempt; they are staged when the server can keep no more transactions.
 
     With mode "staged", rows are staged in the job's tree, and written by one transaction at commit. It is always so
     with `key`, for which the table has a primary key or a unique index: a row replaces the one with its key, and the
@@ -85,7 +85,7 @@ class ToPostgres:
                 problems.append(f"PostgreSQL has no column for {one.name!r} of {one.type}; cast it in the stream")
         return [*problems, *dsn_faults(self.dsn)]
 
-    def examine(self, job: JobId, uid: Uid, schema: pa.Schema) -> Sequence[str]:  # noqa: ARG002
+    def examine(self, job: JobId, uid: Uid, schema: pa.Schema) -> Sequence[str]:
         """The server cannot be reached, refuses us, lacks the table, a privilege or a setting, or columns do not fit.
         Makes the table of tokens, and what `create` asks for.
         """
@@ -98,7 +98,7 @@ class ToPostgres:
             return faults
         try:
             with connect(self.dsn) as connection:
-                examined = Examined(connection, self._wanted, self.exactly_once, self._is_staged)
+                examined = Examined(job, uid, connection, self._wanted, self.exactly_once, self._is_staged)
                 return examined.faults(schema, self.create)
         except psycopg.Error as error:
             return [words(error, self.dsn)]

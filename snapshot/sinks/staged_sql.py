@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from snapshot.frozen_json import JsonLike
 from snapshot.ids import TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
@@ -30,7 +31,7 @@ class StagedChanges:
 
     @classmethod
     def of(cls, transaction: TransactionId, payload: CommitPayload) -> StagedChanges:
-        """Read what `StagedSql` has written."""
+        """Read what `stored` has written."""
         stored = payload.value.value()
         assert isinstance(stored, dict)
         key, settled = stored["key"], stored["settled"]
@@ -39,6 +40,13 @@ class StagedChanges:
         token = Token(transaction, str(stored["nonce"]))
         names = tuple(map(str, key)), tuple(map(str, settled))
         return cls(str(stored["table"]), names[0], str(stored["deleted"]), token, names[1])
+
+    def stored(self) -> dict[str, JsonLike]:
+        """What a payload says."""
+        key, settled = list(self.key), list(self.settled)
+        return {
+            "table": self.table, "key": key, "deleted": self.deleted, "nonce": self.token.nonce, "settled": settled
+        }  # fmt: skip
 
 
 class StagedSql:
@@ -55,7 +63,7 @@ class StagedSql:
         close: Callable[[], None] = lambda: None,
     ) -> None:
         self._rows = StagedRows(context.uid, context.staging)
-        self._about = {"table": table, "key": list(key), "deleted": deleted}
+        self._table, self._key, self._deleted = table, tuple(key), deleted
         self._lives = lives
         self._commit = commit
         self._close = close
@@ -73,7 +81,8 @@ class StagedSql:
     def seal(self) -> Sealed:
         """Hand over the rows, with what their committer has to know."""
         assert self._token is not None, "a transaction was begun"
-        return self._rows.seal({**self._about, "nonce": self._token.nonce, "settled": list(self._lives.settled)})
+        about = StagedChanges(self._table, self._key, self._deleted, self._token, tuple(self._lives.settled))
+        return self._rows.seal(about.stored())
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Write rows and token, unless the token is there."""

@@ -584,19 +584,27 @@ def test_a_server_without_prepared_transactions_is_refused_for_them() -> None:
         assert SqlBench(replace(sink, mode="staged"), ROWS).examine() == []
 
 
-def test_when_no_more_can_be_prepared_the_epoch_is_declined_and_prepared_later() -> None:
+def test_when_no_more_can_be_prepared_rows_are_staged_instead(monkeypatch: pytest.MonkeyPatch) -> None:
     with running_postgres({"max_prepared_transactions": "1"}) as server:
-        bench = SqlBench(ToPostgres(server.dsn(), "t", create=True), ROWS)
+        bench, other = (SqlBench(ToPostgres(server.dsn(), "t", create=True), ROWS, job) for job in ("one", "other"))
         assert bench.examine() == []
         writer = bench.open()
         one = bench.prepared(writer, [row(1, "a")])
-        assert "max_prepared_transactions is 1, and there are so many already" in bench.examine()[0]
-        transaction, sealed = bench.sealed(writer, [row(2, "b")])
+        assert bench.examine() == []
+        assert "max_prepared_transactions is 1, and others have so many already" in other.examine()[0]
+        two = bench.prepared(writer, [row(2, "b")])
+        assert ("gid" in str(one[1].value), "gid" in str(two[1].value)) == (True, False)
+        assert read(server.dsn(), "SELECT 1 FROM t") == []
+        for transaction in (two, one):
+            settled(writer, *transaction)
+            assert writer.commit(*transaction).outcome is CommitOutcome.ALREADY_COMMITTED
+        assert sorted(read(server.dsn(), "SELECT k, v FROM t")) == [(1, "a"), (2, "b")]
+        one = bench.prepared(writer, [row(3, "c")])
+        monkeypatch.setattr(postgres_appends, "KEPT", 1)
+        _, sealed = bench.sealed(writer, [row(4, "d" * (9 << 20))], [row(5)])
+        bench.begin(writer)
         with pytest.raises(SinkError, match="maximum number of prepared transactions reached"):
             sealed.prepare()
-        settled(writer, *one)
-        settled(writer, transaction, some(sealed.prepare(), transaction))
-        assert len(read(server.dsn(), "SELECT 1 FROM t")) == 2
         writer.close()
 
 
