@@ -67,7 +67,7 @@ def compare(plan: Plan, manifest: Manifest, *, unsettled: bool) -> ProgramFit:
     now, then = kinds_of(plan), {operator.uid: operator for operator in manifest.operators}
     added = tuple(f"{uid} ({now[uid].value})" for uid in sorted(now.keys() - then.keys()))
     gone = [then[uid] for uid in sorted(then.keys() - now.keys())]
-    removed = tuple(f"{one.uid}, with {held}" for one in gone if (held := ", ".join(_held_by(one))))
+    removed = tuple(f"{one.uid}, with {held}" for one in gone if (held := ", ".join(held_by(one))))
     lost = tuple(
         f"{one.uid}, with output that is not committed yet"
         for one in gone
@@ -130,7 +130,8 @@ def _kind_of(operator: OperatorSnapshot) -> Kind | None:
     return None
 
 
-def _held_by(operator: OperatorSnapshot) -> Iterator[str]:
+def held_by(operator: OperatorSnapshot) -> Iterator[str]:
+    """What an operator keeps in an epoch, in words."""
     if operator.subtasks[0].state is not None:
         yield "keyed state"
     if _kind_of(operator) is Kind.SOURCE:

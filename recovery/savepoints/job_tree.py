@@ -16,10 +16,11 @@ from snapshot.host.storage import use_storage
 from snapshot.journal_entries import Pinner
 from snapshot.journal_state import EpochRecord, EpochState, JournalState
 from snapshot.journal_store import StoredJournal
+from snapshot.layout import JOB
 from snapshot.manifest import DamagedManifest, ForeignJob, Manifest, NewerManifest, check_job
 from snapshot.manifest_json import decode, digest
 from statebackend.ids import Epoch
-from statebackend.stores.limited_store import open_limited
+from statebackend.stores.limited_store import find_limited
 from statebackend.stores.patience import Patience
 from statebackend.stores.store import BlobNotFound, BlobStore
 
@@ -148,8 +149,16 @@ def open_tree(uri: str, storage_options: Mapping[str, Mapping[str, object]] | No
     what the store raises. `storage_options` are those of `recovery.run`.
     """
     use_storage(storage_options or {})
-    store = open_limited(uri, _SECONDS)
+    store = find_limited(uri, _SECONDS)
     return JobTree(uri, store, find_birth(store, uri), journal_of(store).read())
+
+
+def find_jobs(uri: str, storage_options: Mapping[str, Mapping[str, object]] | None = None) -> tuple[str, ...]:
+    """The places of all jobs at a folder or URI, itself and at any depth below it, in order."""
+    use_storage(storage_options or {})
+    paths = [info.path for info in find_limited(uri, _SECONDS).list()]
+    folders = [path.removesuffix(JOB).rstrip("/") for path in paths if path == JOB or path.endswith(f"/{JOB}")]
+    return tuple(f"{uri.rstrip('/')}/{folder}" if folder else uri for folder in folders)
 
 
 def journal_of(store: BlobStore) -> StoredJournal:

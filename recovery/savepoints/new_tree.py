@@ -14,6 +14,8 @@ from secrets import token_hex
 from typing import Final
 
 from recovery.driver.birth import Birth, bytes_of
+from recovery.savepoints import fail_points
+from recovery.savepoints.fail_points import reached
 from snapshot.journal_entries import PinId, Pinner
 from snapshot.journal_json import encode_summary
 from snapshot.journal_state import EpochRecord, JournalState, Pin
@@ -61,6 +63,7 @@ class NewTree:
         data, epoch = encode(manifest), manifest.epoch
         path = path_of(ManifestFile(epoch, token_hex(8)))
         self.store.write(path, data)
+        reached(fail_points.NEW_MANIFEST_WRITTEN)
         pending = any(one.committables for operator in manifest.operators for one in operator.subtasks)
         state = JournalState(
             number=_FIRST,
@@ -74,7 +77,9 @@ class NewTree:
         alone = self.store.create(path_of(JournalSummary(_FIRST)), encode_summary(state)) is Creation.CREATED
         if not alone or not _is_there(self.store, self._mark):
             raise TargetExists(f"{self.uri}: another command makes a tree there; give this one a place of its own")
+        reached(fail_points.JOURNAL_BEGUN)
         self.store.create(JOB, bytes_of(self.birth))
+        reached(fail_points.JOB_BORN)
         self.store.delete(self._mark)
 
 
@@ -94,6 +99,7 @@ def begin(uri: str, birth: Birth, generation: Generation, verb: str) -> NewTree:
     store.write(mine, json.dumps({"format": "epochcut.unfinished", "version": 1, "by": verb}).encode())
     for path in (*(path for path in found if parse(path) is not None), *marks):
         store.delete(path)
+    reached(fail_points.TREE_BEGUN)
     return NewTree(uri, store, birth, generation, mine)
 
 

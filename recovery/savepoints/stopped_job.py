@@ -20,6 +20,8 @@ from recovery.attached import ConnectionLost, attach
 from recovery.driver.claim import claim_next
 from recovery.driver.reach import JobNotRunning, home_of
 from recovery.driver.tree import FencedOff, JournalInDoubt, propose
+from recovery.savepoints import fail_points
+from recovery.savepoints.fail_points import reached
 from recovery.savepoints.job_tree import JobTree, journal_of
 from snapshot.journal_entries import Body, Completed, PinId, Pinned, Pinner
 from snapshot.journal_writer import Fenced, Forgotten, JournalWriter, Refused, Won
@@ -69,8 +71,10 @@ class StoppedJob:
         data = encode(manifest)
         path = path_of(ManifestFile(manifest.epoch, token_hex(8)))
         self._tree.store.write(path, data)
+        reached(fail_points.NEW_MANIFEST_WRITTEN)
         pending = any(one.committables for operator in manifest.operators for one in operator.subtasks)
         self.propose(Completed(manifest.epoch, path, digest(data), pending))
+        reached(fail_points.NEW_EPOCH_ENTERED)
         self.propose(Pinned(PinId(f"savepoint-{manifest.epoch}"), manifest.epoch, Pinner.SAVEPOINT))
         return manifest.epoch
 
@@ -102,6 +106,7 @@ def take_over(tree: JobTree, verb: str, *, job_folder: Path | None = None) -> St
     journal = journal_of(tree.store)
     writer = JournalWriter(journal.read())
     generation = claim_next(journal, writer, f"recovery {verb}, process {os.getpid()} on {socket.gethostname()}")
+    reached(fail_points.TAKEN_OVER)
     return StoppedJob(tree, writer, generation)
 
 

@@ -28,6 +28,19 @@ def open_store(uri: str, **options: object) -> BlobStore:
     return store
 
 
+def find_store(uri: str, **options: object) -> BlobStore:
+    """The same for a place where something is already: nothing is made, and nothing tried out.
+
+    `StoreUnavailable` if there is no such folder.
+    """
+    protocol, _ = split_protocol(uri)
+    if protocol in (None, "file", "local"):
+        folder = Path(LocalFileSystem._strip_protocol(uri))
+        if not folder.is_dir():
+            raise StoreUnavailable(f"{uri}: there is no such folder, or it may not be looked at")
+    return _store_for(uri, options)
+
+
 def _store_for(uri: str, options: dict[str, object]) -> BlobStore:
     protocol, rest = split_protocol(uri)
     match protocol:

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from secrets import token_hex
 from typing import Final, Generic, TypeVar
 
-from statebackend.stores.fsspec_store import open_store
+from statebackend.stores.fsspec_store import find_store, open_store
 from statebackend.stores.store import BlobInfo, BlobStore, Creation, StoreError, StoreUnavailable, UnknownOutcome
 
 _SLOWEST: Final = 1 << 20
@@ -31,6 +31,11 @@ _Answer = TypeVar("_Answer")
 def open_limited(uri: str, seconds: float) -> BlobStore:
     """The store that a URI names (see `open_store`): no call of it waits longer than that, nor does opening it."""
     return LimitedStore(_limited(f"open {uri}", lambda: open_store(uri), seconds), seconds)
+
+
+def find_limited(uri: str, seconds: float) -> BlobStore:
+    """The same for a place where something is already (see `find_store`)."""
+    return LimitedStore(_limited(f"find {uri}", lambda: find_store(uri), seconds), seconds)
 
 
 class LimitedStore:

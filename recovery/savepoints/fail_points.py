@@ -1,0 +1,31 @@
+"""Named places of the commands that change a tree, at which a test can look, wait or crash.
+
+What always holds: what `statebackend.fail_points` says of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from statebackend.fail_points import reached as reached
+
+TAKEN_OVER: Final = "job taken over"
+TREE_BEGUN: Final = "tree begun"
+FILE_COPIED: Final = "file copied"
+NEW_MANIFEST_WRITTEN: Final = "new manifest written"
+NEW_EPOCH_ENTERED: Final = "new epoch entered"
+JOURNAL_BEGUN: Final = "journal begun"
+JOB_BORN: Final = "job born"
+GARBAGE_COLLECTED: Final = "garbage collected"
+
+POINTS: Final = (
+    TAKEN_OVER,
+    TREE_BEGUN,
+    FILE_COPIED,
+    NEW_MANIFEST_WRITTEN,
+    NEW_EPOCH_ENTERED,
+    JOURNAL_BEGUN,
+    JOB_BORN,
+    GARBAGE_COLLECTED,
+)
+"""All of them."""

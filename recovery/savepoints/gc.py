@@ -1,0 +1,141 @@
+"""Taking away what nobody refers to: everything is classified first, then the oldest goes first.
+
+What always holds: nothing is deleted that a retained epoch or a pin refers to, nor what the present generation may be
+about to refer to; so it is safe beside a running job, and an interrupted clean-up is just done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from recovery.cleanup import EpochFiles, Fate, ObservedTree, classify, plan_removal
+from recovery.savepoints import fail_points
+from recovery.savepoints.fail_points import reached
+from recovery.savepoints.job_tree import JobTree, NoSuchEpoch, UnusableEpoch
+from recovery.savepoints.stopped_job import StoppedJob
+from snapshot.journal_entries import Pinner
+from snapshot.journal_state import EpochRecord, Pin
+from snapshot.layout import JOB, ManifestFile, SharedFile, parse
+from statebackend.ids import Epoch, Generation
+from statebackend.stores.store import BlobInfo, StoreUnavailable
+
+_LOOKS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """A file that nobody needs, and why it may go."""
+
+    path: str
+    size: int
+    why: Fate
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupPlan:
+    """What was found. `doomed` are in the order in which they are to be deleted; the rest stays, with its sizes.
+
+    `pinned_by_readers` are pins that perhaps nobody uses any more: a reader that was killed leaves one.
+    """
+
+    job: str
+    doomed: tuple[Doomed, ...]
+    needed: int
+    needed_bytes: int
+    in_flight_possible: int
+    unexplained: int
+    foreign: tuple[str, ...]
+    pinned_by_readers: tuple[Pin, ...]
+
+    @property
+    def doomed_bytes(self) -> int:
+        """How much will be free."""
+        return sum(file.size for file in self.doomed)
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What was deleted; `leftovers` are unfinished files of writers that died."""
+
+    job: str
+    files: int
+    bytes: int
+    leftovers: int
+
+
+def plan_cleanup(tree: JobTree) -> CleanupPlan:
+    """What may be deleted as things are. The tree is looked at anew: journal, manifests and listing, in this order."""
+    now, references = _look(tree)
+    listed = {info.path: info for info in now.store.list()}
+    classified = classify(ObservedTree(now.state, references, tuple(listed)))
+    removable = [_doomed(listed[path], Fate.REMOVABLE) for path in classified.of(Fate.REMOVABLE)]
+    orphaned = [_doomed(listed[path], Fate.ORPHANED) for path in sorted(classified.of(Fate.ORPHANED), key=_age)]
+    needed = classified.of(Fate.NEEDED)
+    return CleanupPlan(
+        tree.birth.job,
+        (*removable, *orphaned),
+        len(needed),
+        sum(listed[path].size for path in needed),
+        len(classified.of(Fate.IN_FLIGHT_POSSIBLE)),
+        len(classified.of(Fate.UNEXPLAINED)),
+        tuple(path for path in classified.of(Fate.FOREIGN) if path != JOB),
+        tuple(pin for pin in now.state.pins if pin.pinner is Pinner.READER),
+    )
+
+
+def clean_up(tree: JobTree, plan: CleanupPlan, deleted: Callable[[Doomed], object] = lambda _: None) -> Cleaned:
+    """Delete what the plan names, in its order. Doing it again, also by several at once, does no harm."""
+    for file in plan.doomed:
+        tree.store.delete(file.path)
+        reached(fail_points.GARBAGE_COLLECTED)
+        deleted(file)
+    return Cleaned(plan.job, len(plan.doomed), plan.doomed_bytes, tree.store.remove_leftovers())
+
+
+def let_go(job: StoppedJob, keep: int = 1) -> tuple[Epoch, ...]:
+    """Let a job that was taken over have no more than its newest epochs, and what is pinned or not committed.
+
+    What they leave behind is named in the journal, and goes with the next clean-up. Returns the epochs that went.
+    """
+    tree = job.tree
+    references = tuple(EpochFiles(record.epoch, _references(tree, record)) for record in tree.state.retained)
+    removed = plan_removal(ObservedTree(tree.state, references), job.generation, keep)
+    if removed is None:
+        return ()
+    job.propose(removed)
+    return removed.epochs
+
+
+def _look(tree: JobTree) -> tuple[JobTree, tuple[EpochFiles, ...]]:
+    """The journal, and then the references of all epochs that it retains. All that later epochs of the job refer to is
+    of the present generation, or of the newest of these: so none of these may have been removed before it was read.
+    """
+    for _ in range(_LOOKS):
+        now = tree.look_again()
+        try:
+            return now, tuple(EpochFiles(record.epoch, _references(now, record)) for record in now.state.retained)
+        except NoSuchEpoch:
+            continue  # the running job was quicker
+    raise StoreUnavailable(f"{tree.uri}: the job removes its epochs more quickly than they can be read; try again")
+
+
+def _references(tree: JobTree, record: EpochRecord) -> frozenset[str] | None:
+    try:
+        return tree.manifest(record).references()
+    except UnusableEpoch:
+        return None
+
+
+def _doomed(info: BlobInfo, why: Fate) -> Doomed:
+    return Doomed(info.path, info.size, why)
+
+
+def _age(path: str) -> tuple[Generation, str]:
+    match parse(path):
+        case ManifestFile(epoch=epoch):
+            return epoch.generation, path
+        case SharedFile(incarnation=incarnation):
+            return incarnation.generation, path
+        case _:
+            raise ValueError(f"{path} is not a file of a generation")

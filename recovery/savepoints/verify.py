@@ -1,0 +1,212 @@
+"""Whether a tree is what it should be: every reference, every checksum, every key in its key group.
+
+What always holds: nothing is written; everything is looked at, also behind the first fault, and what is sound is told
+as well: which epochs a job could still be started from.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from recovery.driver.tree import checksum_of
+from recovery.savepoints.job_tree import JobTree, NoSuchEpoch, UnusableEpoch
+from snapshot.manifest import Manifest, StoredFile
+from statebackend.backends.backend import BackendError
+from statebackend.canonical.schema import KEY, KEY_GROUP
+from statebackend.files import FileRef, FileSet
+from statebackend.ids import Epoch, Uid
+from statebackend.keys.columns import key_column
+from statebackend.snapshots.transfer import download_all
+from statebackend.state_reader import StateReader, UnreadableState
+from statebackend.stores.store import BlobNotFound, BlobStore, StoreError
+from statebackend.tables.blocks import BlockError
+
+_AT_ONCE = 8
+
+Seen = Callable[[int], object]
+"""Is told how many more bytes have been looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Something that is not as it should be. `epochs` are those that cannot be restored because of it."""
+
+    epochs: tuple[Epoch, ...]
+    what: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was found. A job can be started from each of the `sound` epochs."""
+
+    job: str
+    epochs: int
+    files: int
+    bytes: int
+    keys: int
+    sound: tuple[Epoch, ...]
+    damages: tuple[Damage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ToVerify:
+    """What there is to look at: the manifests that can be read, each file once with the epochs that refer to it."""
+
+    manifests: tuple[Manifest, ...]
+    files: tuple[tuple[FileRef | StoredFile, tuple[Epoch, ...]], ...]
+    damages: tuple[Damage, ...]
+
+    @property
+    def bytes(self) -> int:
+        """How much will be read to check the files."""
+        return sum(file.size for file, _ in self.files)
+
+
+def what_to_verify(tree: JobTree, which: str | None = None) -> ToVerify:
+    """What one epoch consists of, or, unless said, all that the job could come back to."""
+    records = tree.state.usable if which is None else (tree.record(which),)
+    manifests, damages = [], []
+    for record in records:
+        try:
+            manifests.append(tree.manifest(record))
+        except UnusableEpoch as error:
+            damages.append(Damage((record.epoch,), record.manifest, error.reason))
+        except NoSuchEpoch:
+            continue  # removed by the running job while we looked
+    files: dict[str, FileRef | StoredFile] = {}
+    users: dict[str, list[Epoch]] = {}
+    for manifest in manifests:
+        for path, file in _files_of(manifest):
+            files.setdefault(path, file)
+            if manifest.epoch not in users.setdefault(path, []):
+                users[path].append(manifest.epoch)
+    return ToVerify(
+        tuple(manifests), tuple((files[path], tuple(users[path])) for path in sorted(files)), tuple(damages)
+    )
+
+
+def verify(
+    tree: JobTree, todo: ToVerify, *, keys: bool = True, scratch: Path | None = None, seen: Seen = lambda _: None
+) -> Verified:
+    """Look at all of it. `keys`: also open the state, and hash every key anew.
+
+    An epoch that a running job removes meanwhile is not a damage. What the store raises because it cannot be reached
+    is raised. `scratch` is a local folder with room for the largest partition's state.
+    """
+    with tempfile.TemporaryDirectory(prefix="verify-", dir=scratch) as folder:
+        damages = [*todo.damages, *_damaged_files(tree.store, todo, Path(folder), seen)]
+        damages = _still_there(tree, damages) if damages else damages
+        broken = {epoch for damage in damages for epoch in damage.epochs}
+        counted = 0
+        if keys:
+            for uid, state, epochs in _states(manifest for manifest in todo.manifests if manifest.epoch not in broken):
+                try:
+                    found, misplaced = _check_keys(tree.store, state, Path(folder))
+                except (BackendError, BlockError, UnreadableState, ValueError) as error:
+                    damages.append(Damage(epochs, f"state of {uid}, key groups {state.range}", str(error)))
+                    continue
+                counted += found
+                damages += [Damage(epochs, f"state of {uid}, key groups {state.range}", text) for text in misplaced]
+    broken = {epoch for damage in damages for epoch in damage.epochs}
+    sound = tuple(manifest.epoch for manifest in todo.manifests if manifest.epoch not in broken)
+    looked_at = len(todo.manifests) + len(todo.damages)
+    return Verified(tree.birth.job, looked_at, len(todo.files), todo.bytes, counted, sound, tuple(damages))
+
+
+def _files_of(manifest: Manifest) -> Iterator[tuple[str, FileRef | StoredFile]]:
+    for operator in manifest.operators:
+        if isinstance(operator.broadcast, StoredFile):
+            yield operator.broadcast.path, operator.broadcast
+        for subtask in operator.subtasks:
+            for ref in subtask.state.files if subtask.state is not None else ():
+                yield ref.path, ref
+            for channel in subtask.channels:
+                yield from ((part.path, part) for part in channel.parts if isinstance(part, StoredFile))
+            for committable in subtask.committables:
+                yield from ((file.path, file) for file in committable.payload.staged)
+
+
+def _damaged_files(store: BlobStore, todo: ToVerify, folder: Path, seen: Seen) -> list[Damage]:
+    def look(one: tuple[FileRef | StoredFile, tuple[Epoch, ...]]) -> Damage | None:
+        file, epochs = one
+        fault = _fault_of_state(store, file, folder) if isinstance(file, FileRef) else _fault_of_blob(store, file)
+        seen(file.size)
+        return None if fault is None else Damage(epochs, file.path, fault)
+
+    pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="verify")
+    try:
+        return [damage for damage in pool.map(look, todo.files) if damage is not None]
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _fault_of_state(store: BlobStore, file: FileRef, folder: Path) -> str | None:
+    try:
+        [local] = download_all(store, [file], folder, 1)
+    except BackendError as error:
+        return str(error)
+    local.unlink()
+    return None
+
+
+def _fault_of_blob(store: BlobStore, file: StoredFile) -> str | None:
+    try:
+        data = store.read(file.path)
+    except BlobNotFound:
+        return "it is missing"
+    if len(data) != file.size or checksum_of(data) != file.checksum:
+        return f"it has {len(data)} bytes with {checksum_of(data)}; {file.size} with {file.checksum} were written"
+    return None
+
+
+def _still_there(tree: JobTree, damages: Iterable[Damage]) -> list[Damage]:
+    """Without epochs that the job itself has removed since we looked."""
+    usable = {record.epoch for record in tree.look_again().state.usable}
+    kept = []
+    for damage in damages:
+        epochs = tuple(epoch for epoch in damage.epochs if epoch in usable)
+        if epochs:
+            kept.append(Damage(epochs, damage.what, damage.detail))
+    return kept
+
+
+def _states(manifests: Iterable[Manifest]) -> list[tuple[Uid, FileSet, tuple[Epoch, ...]]]:
+    """Each partition's state once, with all epochs that have it."""
+    found: dict[tuple[Uid, FileSet], list[Epoch]] = {}
+    for manifest in manifests:
+        for operator in manifest.operators:
+            for subtask in operator.subtasks:
+                if subtask.state is not None and subtask.state.files:
+                    found.setdefault((operator.uid, subtask.state), []).append(manifest.epoch)
+    return [(uid, state, tuple(epochs)) for (uid, state), epochs in found.items()]
+
+
+def _check_keys(store: BlobStore, state: FileSet, folder: Path) -> tuple[int, list[str]]:
+    """How many keys there are, in all states together, and what is wrong with them."""
+    counted, wrong = 0, []
+    try:
+        with StateReader(state, store, folder) as reader:
+            for spec in reader.states():
+                misplaced = 0
+                for batch in reader.batches(spec.name, expired=True):
+                    counted += len(batch)
+                    misplaced += _misplaced(batch, reader)
+                if misplaced:
+                    wrong.append(f"state {spec.name!r}: {misplaced} keys are in key groups that are not theirs")
+    except StoreError as error:
+        raise StoreError(f"state could not be read a second time: {error}") from error
+    return counted, wrong
+
+
+def _misplaced(batch: pa.RecordBatch, reader: StateReader) -> int:
+    keys = key_column(batch.column(KEY), reader.schema.key_type)
+    groups = batch.column(KEY_GROUP).to_numpy(zero_copy_only=False)
+    return int(np.count_nonzero(keys.groups(reader.schema.max_parallelism) != groups))
