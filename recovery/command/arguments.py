@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeAlias
 
 from recovery.attached import Attached, attach
@@ -56,6 +57,30 @@ def add_epoch(parser: argparse.ArgumentParser) -> None:
     """Which epoch of it is meant."""
     parser.add_argument(
         "--epoch", default=NEWEST, metavar="EPOCH", help="newest, newest-savepoint, 17 or 17-2 (%(default)s)"
+    )
+
+
+def add_job_folder(parser: argparse.ArgumentParser) -> None:
+    """For verbs that a running job must not see: where to look whether it runs."""
+    parser.add_argument(
+        "--job-folder",
+        metavar="FOLDER",
+        type=Path,
+        help="the folder for the job's files, if it was started with another (`local`): it must not run there",
+    )
+
+
+def add_dry_run(parser: argparse.ArgumentParser) -> None:
+    """For every verb that changes something."""
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+
+
+def add_accept_duplicates(parser: argparse.ArgumentParser) -> None:
+    """For verbs that may give up epochs."""
+    parser.add_argument(
+        "--accept-duplicates",
+        action="store_true",
+        help="give up epochs whose output may be committed, so that it is made once more",
     )
 
 

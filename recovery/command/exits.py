@@ -10,16 +10,22 @@ from typing import Final
 
 from recovery.attached import CommandDeclined, ConnectionLost
 from recovery.driver.birth import WrongJob
+from recovery.driver.claim import StartRefused
+from recovery.driver.failures import JobFailed
+from recovery.driver.program_fit import ProgramDoesNotFit
 from recovery.driver.reach import JobNotRunning, NotAllowed
-from recovery.driver.tree import FencedOff, JournalInDoubt
+from recovery.driver.tree import DamagedBroadcast, FencedOff, JournalInDoubt
 from recovery.inject.moments import MomentPassed
+from recovery.savepoints.coming_back import OutputWouldRepeat
 from recovery.savepoints.job_tree import NoSuchEpoch, UnusableEpoch
 from recovery.savepoints.new_tree import TargetExists
 from recovery.savepoints.stopped_job import JobRuns, NotAdmitted
 from snapshot.journal_entries import JournalError
 from snapshot.manifest import ManifestError
+from snapshot.program.problems import ProgramError
 from statebackend.backends.backend import BackendError, DamagedFile
 from statebackend.snapshots.transfer import MissingFile, UnknownChecksum
+from statebackend.states.schema import StateMismatch
 from statebackend.stores.store import StoreError
 
 
@@ -36,6 +42,8 @@ class Exit(IntEnum):
     DAMAGED = 7
     EXISTS = 8
     RUNS = 9
+    UNFIT = 10
+    FAILED = 11
     INTERRUPTED = 130
 
 
@@ -50,6 +58,8 @@ MEANINGS: Final = {
     Exit.DAMAGED: "what is to be read is damaged, missing, or of a newer version",
     Exit.EXISTS: "the target is there already, and is not replaced",
     Exit.RUNS: "the job runs, and has to be stopped first",
+    Exit.UNFIT: "the program cannot be imported, is wrong, or does not fit what the job left",
+    Exit.FAILED: "the job ran, and did not end well",
     Exit.INTERRUPTED: "Ctrl-C",
 }
 
@@ -70,15 +80,22 @@ ERRORS: Final[tuple[tuple[type[Exception], Exit], ...]] = (
     (DamagedFile, Exit.DAMAGED),
     (MissingFile, Exit.DAMAGED),
     (UnknownChecksum, Exit.DAMAGED),
+    (StartRefused, Exit.DAMAGED),
+    (DamagedBroadcast, Exit.DAMAGED),
     (TargetExists, Exit.EXISTS),
     (JobRuns, Exit.RUNS),
     (ConnectionLost, Exit.ENDED),
     (CommandDeclined, Exit.DECLINED),
     (MomentPassed, Exit.DECLINED),
     (NotAdmitted, Exit.DECLINED),
+    (OutputWouldRepeat, Exit.DECLINED),
     (FencedOff, Exit.DECLINED),
     (JournalInDoubt, Exit.DECLINED),
     (BackendError, Exit.DECLINED),
+    (ProgramError, Exit.UNFIT),
+    (ProgramDoesNotFit, Exit.UNFIT),
+    (StateMismatch, Exit.UNFIT),
+    (JobFailed, Exit.FAILED),
     (StoreError, Exit.DECLINED),
     (OSError, Exit.DECLINED),
 )

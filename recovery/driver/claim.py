@@ -55,6 +55,14 @@ class Start:
     """The splits of the sources that the epoch does not know."""
 
 
+@dataclass(frozen=True, slots=True)
+class WayBack:
+    """What a start of a job goes on from, and the manifests of all its epochs that can be read."""
+
+    decision: StartFresh | Restore
+    sound: Mapping[Epoch, Manifest]
+
+
 @dataclass(slots=True)
 class _Manifests:
     sound: dict[Epoch, Manifest] = field(default_factory=dict)
@@ -71,19 +79,13 @@ def claim(store: BlobStore, settings: JobSettings, driver: str, patience: Patien
     journal = StoredJournal(store, patience)
     writer = JournalWriter(journal.read())
     generation = claim_next(journal, writer, driver)
-    manifests = _look(store, writer.state, patience)
-    present = frozenset(info.path for info in patience.ask(lambda: store.list(SHARED)))
-    observed = Observed(
-        writer.state, generation, tuple(manifests.found), present, accept_duplicates=settings.accept_duplicates
+    way = way_back(
+        store, settings.store, writer.state, generation, patience, accept_duplicates=settings.accept_duplicates
     )
     epoch: Epoch | None = None
     replay: tuple[Epoch, ...] = ()
     skipped: tuple[str, ...] = ()
-    match decide(observed):
-        case Refuse(hindrances, unusable):
-            reasons = "\n".join(f"  {hindrance.why.value}: {hindrance.text}" for hindrance in hindrances)
-            details = "".join(f"\n  epoch {one.epoch}: {one.fault.value} ({one.detail})" for one in unusable)
-            raise StartRefused(f"the job cannot go on from {settings.store}:\n{reasons}{details}")
+    match way.decision:
         case StartFresh():
             pass
         case Restore(to, epochs, gives_up, unusable):
@@ -91,7 +93,7 @@ def claim(store: BlobStore, settings: JobSettings, driver: str, patience: Patien
                 _rewind(journal, writer, Rewound(generation, to))
             epoch, replay = to, epochs
             skipped = tuple(f"{one.epoch}: {one.fault.value} ({one.detail})" for one in unusable)
-    manifest = None if epoch is None else manifests.sound[epoch]
+    manifest = None if epoch is None else way.sound[epoch]
     if manifest is not None:
         check_job(manifest, settings.job, settings.store)
         fit = compare(settings.plan, manifest, unsettled=bool(replay))
@@ -100,8 +102,33 @@ def claim(store: BlobStore, settings: JobSettings, driver: str, patience: Patien
     if manifest is not None:
         found = manifest
         broadcasts[found.epoch] = patience.ask(lambda: read_broadcast(store, found))
-    tree = Tree(store, writer, generation, manifests.sound, broadcasts, patience)
+    tree = Tree(store, writer, generation, way.sound, broadcasts, patience)
     return Start(generation, tree, epoch, replay, skipped, _discover(settings, manifest))
+
+
+def way_back(
+    store: BlobStore,
+    uri: str,
+    state: JournalState,
+    generation: Generation,
+    patience: Patience,
+    *,
+    accept_duplicates: bool = False,
+) -> WayBack:
+    """From which epoch a generation goes on, as the journal and the store are now; writes nothing.
+
+    `StartRefused` with every reason if it cannot. It counts for good only if the generation was claimed before.
+    """
+    manifests = _look(store, state, patience)
+    present = frozenset(info.path for info in patience.ask(lambda: store.list(SHARED)))
+    observed = Observed(state, generation, tuple(manifests.found), present, accept_duplicates=accept_duplicates)
+    match decide(observed):
+        case Refuse(hindrances, unusable):
+            reasons = "\n".join(f"  {hindrance.why.value}: {hindrance.text}" for hindrance in hindrances)
+            details = "".join(f"\n  epoch {one.epoch}: {one.fault.value} ({one.detail})" for one in unusable)
+            raise StartRefused(f"the job cannot go on from {uri}:\n{reasons}{details}")
+        case decision:
+            return WayBack(decision, manifests.sound)
 
 
 def claim_next(journal: StoredJournal, writer: JournalWriter, driver: str) -> Generation:

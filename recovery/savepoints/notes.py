@@ -12,6 +12,7 @@ from typing import Final
 
 from snapshot.frozen_json import NULL, Json, JsonLike
 from snapshot.ids import JobId
+from snapshot.manifest import Manifest
 from statebackend.ids import Epoch, Partition
 
 _TIMES: Final = ("since_trigger_ms", "alignment_ms", "sync_ms", "async_ms")
@@ -53,6 +54,13 @@ class Notes:
     program: str = ""
     took: tuple[PartTook, ...] = ()
     origin: Origin | None = None
+
+
+def provenance(made_of: Manifest, how: str, uri: str, at: int) -> Json:
+    """The notes of what is made of an epoch of the tree at `uri`: who made it is known, and what it took is not."""
+    before = from_json(made_of.notes)
+    origin = Origin(how, uri, at, made_of.job, made_of.epoch, before.origin)
+    return to_json(Notes(before.program, origin=origin))
 
 
 def to_json(notes: Notes) -> Json:

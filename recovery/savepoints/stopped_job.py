@@ -23,10 +23,11 @@ from recovery.driver.tree import FencedOff, JournalInDoubt, propose
 from recovery.savepoints import fail_points
 from recovery.savepoints.fail_points import reached
 from recovery.savepoints.job_tree import JobTree, journal_of
+from recovery.savepoints.notes import provenance
 from snapshot.journal_entries import Body, Completed, PinId, Pinned, Pinner
 from snapshot.journal_writer import Fenced, Forgotten, JournalWriter, Refused, Won
 from snapshot.layout import Content, ManifestFile, SharedFile, path_of
-from snapshot.manifest import Manifest
+from snapshot.manifest import Manifest, ManifestKind
 from snapshot.manifest_json import digest, encode
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition
 
@@ -78,10 +79,22 @@ class StoppedJob:
         self.propose(Pinned(PinId(f"savepoint-{manifest.epoch}"), manifest.epoch, Pinner.SAVEPOINT))
         return manifest.epoch
 
-    def remade(self, manifest: Manifest) -> Manifest:
-        """The same content as the next epoch of this generation, to be changed and published."""
-        made = int(time.time() * 1000)
-        return replace(manifest, epoch=self.next_epoch, attempt=Attempt(0), created_at=made, parent=manifest.epoch)
+    def remade(self, manifest: Manifest, how: str) -> Manifest:
+        """The same content as the next epoch of this generation, to be changed and published.
+
+        `how` is the verb, for the notes. The caller owes that nothing in it is known to be committed: see
+        `coming_back.Chosen.manifest`.
+        """
+        now = int(time.time() * 1000)
+        return replace(
+            manifest,
+            epoch=self.next_epoch,
+            attempt=Attempt(0),
+            kind=ManifestKind.SAVEPOINT,
+            created_at=now,
+            parent=manifest.epoch,
+            notes=provenance(manifest, how, self._tree.uri, now),
+        )
 
     def propose(self, body: Body) -> None:
         """Bring this into the journal; `NotAdmitted`, `FencedOff` or `JournalInDoubt` if it is not there."""
