@@ -21,12 +21,16 @@ class Passive:
     `restarts` says how often a broken attempt is followed by another, and after which pause: by default at once, and
     then later and later while no epoch is completed, for about twenty minutes. `poisoned_after` says how many failures
     of the program in a row, without an epoch completed in between, are taken for a record that will always fail.
+
+    With `spread`, on a cluster, partitions do not stay on one executor when another one has a free slot: one at a time
+    moves there, as if a standby took over what it has open, so that output stops no longer than with one of those.
     """
 
     standbys: int = 0
     following: Following | str = Following.FILES
     restarts: Restarts = field(default_factory=lambda: ExponentialDelay(attempts=30))
     poisoned_after: int = 3
+    spread: bool = True
 
     def __post_init__(self) -> None:
         if self.standbys < 0:

@@ -26,6 +26,8 @@ from snapshot.host.messages import (
     Drain,
     EpochIsOver,
     EpochTiming,
+    Follow,
+    Followed,
     FromWorker,
     HasCommitted,
     Hello,
@@ -61,6 +63,8 @@ class Habits:
     end: bool = False
     """Say that all input has ended once no more splits will come."""
     relaunch: bool = True
+    follow: bool = False
+    """Say of each epoch at once that it is ready."""
     overtaken: tuple[ChannelState, ...] = ()
     broadcast: dict[Uid, bytes] = field(default_factory=dict)
 
@@ -68,9 +72,19 @@ class Habits:
 class ScriptedWorker:
     """One process, in a thread."""
 
-    def __init__(self, cluster: ScriptedCluster, driver: Address, secret: bytes, slot: int) -> None:
+    def __init__(
+        self,
+        cluster: ScriptedCluster,
+        driver: Address,
+        secret: bytes,
+        slot: int,
+        launch: int = 0,
+        executor: str = "",
+    ) -> None:
         self.cluster = cluster
         self.slot = slot
+        self.launch = launch
+        self.executor = executor
         self.name = token_hex(8)
         self.received: list[ToWorker] = []
         self.deploy: Deploy | None = None
@@ -127,7 +141,7 @@ class ScriptedWorker:
     def _reached(self, sock: object) -> None:
         self._control = ControlConnection(self._loop, sock, self._told, self._lost)  # type: ignore[arg-type]
         self._heart = Heartbeat(self._driver, self._secret, self.name, 0.05)
-        self._tell(Hello(self.name, Address("127.0.0.1", 1), os.getpid(), self.slot))
+        self._tell(Hello(self.name, Address("127.0.0.1", 1), os.getpid(), self.slot, self.launch, self.executor))
 
     def _lost(self, _reason: str) -> None:
         self._over = True
@@ -163,6 +177,8 @@ class ScriptedWorker:
                     self._end()
             case Drain():
                 self._end()
+            case Follow(epoch=epoch) if habits.follow:
+                self._tell(Followed(epoch, epoch))
             case Leave():
                 self._over = True
             case _:
@@ -261,10 +277,10 @@ class ScriptedCluster:
         if self.habits.relaunch and not self._stopping:
             self._launch(worker.slot)
 
-    def _launch(self, slot: int) -> None:
+    def _launch(self, slot: int, launch: int = 0, executor: str = "") -> None:
         assert self.driver is not None
         with self.changed:
-            self.workers.append(ScriptedWorker(self, self.driver, self.secret, slot))
+            self.workers.append(ScriptedWorker(self, self.driver, self.secret, slot, launch, executor))
             self.changed.notify_all()
 
     # --- for tests

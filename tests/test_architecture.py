@@ -103,6 +103,7 @@ CORES_IN_THEM = {
     "recovery/driver/slots.py",
     "recovery/driver/savepoints.py",
     "recovery/driver/splits.py",
+    "recovery/driver/spreading.py",
     "recovery/savepoints/notes.py",
     "snapshot/host/handshake.py",
     "snapshot/host/purposes.py",

@@ -127,3 +127,62 @@ def test_whatever_happens_an_empty_slot_has_a_launch_under_way_or_due(
         assert there or under_way or slots.next_step is not None
         if not there and slots.next_step is not None:
             assert slots.next_step <= now + 5.0
+
+
+# --- scouts, and slots that come and go
+
+
+def with_one_kept() -> tuple[Slots, Launch]:
+    slots = running(2)
+    scouts = slots.scouts()
+    assert scouts == Launch(2, 3)
+    assert slots.step(10.0) == [], "who asks for scouts begins them"
+    slots.keep(scouts, "scout", 10.0)
+    return slots, scouts
+
+
+def test_scouts_do_not_count_unless_one_is_kept() -> None:
+    slots = running(2)
+    scouts = slots.scouts()
+    assert not slots.appeared(scouts.number, "scout")
+    assert not slots.ended(scouts.number, 11.0)
+    assert slots.next_step is None
+
+
+def test_of_scouts_one_is_kept_and_has_a_slot_that_is_filled_again_as_all_are() -> None:
+    slots, scouts = with_one_kept()
+    assert not slots.appeared(scouts.number, "its like, which came later")
+    slots.lost("scout", 50.0, silent=False)
+    assert slots.appeared(scouts.number, "started again")
+    slots.lost("started again", 60.0, silent=False)
+    assert slots.ended(scouts.number, 60.0)
+    assert slots.step(60.0) == [Launch(2, 4)]
+    assert slots.appeared(4, "another")
+
+
+def test_a_slot_that_is_not_needed_any_more_is_filled_no_more() -> None:
+    slots, _ = with_one_kept()
+    slots.retire(0, 20.0)
+    slots.lost("w1", 20.1, silent=False)
+    assert not slots.appeared(1, "started again by Spark")
+    assert not slots.ended(1, 20.2)
+    assert slots.next_step is None
+    slots.lost("scout", 30.0, silent=False)
+    assert slots.step(30.0 + AGAIN) == [Launch(2, 4)]
+
+
+def test_a_process_that_does_not_leave_its_slot_is_ended() -> None:
+    slots = running(2)
+    slots.retire(1, 20.0)
+    assert slots.step(24.9) == []
+    assert slots.next_step == 25.0
+    assert slots.step(25.0) == [Cancel(2)]
+    assert slots.next_step is None
+
+
+def test_launches_of_a_slot_without_a_process_are_cancelled_at_once_when_it_is_not_needed() -> None:
+    slots = running(2)
+    slots.lost("w2", 20.0, silent=False)
+    slots.retire(1, 20.0)
+    assert slots.step(20.0) == [Cancel(2)]
+    assert slots.next_step is None

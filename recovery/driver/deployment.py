@@ -61,6 +61,7 @@ class Deployment:
         self._not_before = 0.0
         self._before: dict[str, Partition] = {}
         self._slots: dict[Partition, int] = {}
+        self._move: tuple[str, Partition] | None = None
         self._closed = False
         self.attempt: AttemptRun | None = None
         self.short_since: float | None = None
@@ -83,6 +84,10 @@ class Deployment:
         self.deploy_if_possible()
         self._confirm_claim(roll_back)
 
+    def hand_over(self, partition: Partition, worker: str) -> None:
+        """With the next roll-back this process gets the partition, if it is there then."""
+        self._move = worker, partition
+
     def wait_until(self, when: float) -> None:
         """Deploy nothing before this time of the loop."""
         self._not_before = when
@@ -94,7 +99,8 @@ class Deployment:
         if roll_back is None or self._closed or self._loop.now() < self._not_before:
             return
         there = self._workers.there
-        chosen = place(there, self._before, self._slots, self._settings.parallelism, self._standbys.ready)
+        parallelism, standbys = self._settings.parallelism, self._standbys
+        chosen = place(there, self._before, self._slots, parallelism, standbys.ready, standbys.only)
         if chosen is None:
             self.short_since = self._loop.now() if self.short_since is None else self.short_since
             return
@@ -114,8 +120,12 @@ class Deployment:
     def _drop(self) -> None:
         if self.attempt is not None:
             self._before = dict(self.attempt.deployed)
+            if self._move is not None:
+                worker, moved = self._move
+                self._before = {had: at for had, at in self._before.items() if at != moved} | {worker: moved}
             self.attempt.close()
             self.attempt = None
+        self._move = None
 
     def _confirm_claim(self, roll_back: RollBack) -> None:
         def confirmed(newest: Generation | BaseException) -> None:

@@ -30,7 +30,7 @@ from recovery.driver.failures import JobFailed
 from recovery.driver.generation import GenerationRun, Means
 from recovery.driver.injection import Injection
 from recovery.driver.job import JobSettings
-from recovery.driver.launch import Launcher
+from recovery.driver.launch import Launcher, Scouting
 from recovery.driver.line_file import LineFile
 from recovery.driver.progress import ProgressLine
 from recovery.driver.status import StatusBoard
@@ -81,6 +81,7 @@ class Driver:
         self._settings = settings
         self._store = store
         self._launcher = launcher
+        self._scouting = launcher if isinstance(launcher, Scouting) else None
         self._progress = progress
         self._options = options
         self._trace = trace
@@ -190,7 +191,12 @@ class Driver:
 
     def appeared(self, hello: Hello) -> bool:
         """See `workers.WorkerEvents`."""
-        if not self._launcher.appeared(hello.launch, hello.worker):
+        scouting = self._scouting
+        if scouting is not None and scouting.is_scout(hello.launch):
+            if not self._the_generation.wants(hello):
+                return False
+            scouting.keep(hello.launch, hello.worker)
+        elif not self._launcher.appeared(hello.launch, hello.worker):
             return False
         if self._options.storage_options and self._workers is not None:
             self._workers.send(hello.worker, UseStorage(self._options.storage_options))
@@ -250,7 +256,9 @@ class Driver:
             lost_after, tls = self._settings.lost_after / 1000, self._options.tls
             workers = Workers(loop, self._launcher.host, secret, lost_after, self, self._options.ports, tls)
             self._workers = workers
-            means = Means(loop, self._store, in_order, aside, workers, self.deliveries, self, self._open_trace())
+            means = Means(
+                loop, self._store, in_order, aside, workers, self.deliveries, self, self._open_trace(), self._scouting
+            )
             self._injection = Injection(workers, self.status.show, self.event, self._when_answered)
             self._generation = GenerationRun(self._settings, means)
             self._generation.begin()

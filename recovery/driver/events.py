@@ -167,6 +167,21 @@ class Marks:
     """No partition is further behind its sources' schedule than before; never before `opened`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved(Event):
+    """A partition runs on another executor, as the one that it left has others: that is no failure, and was planned."""
+
+    partition: Partition
+    worker: str
+    executor: str
+    left: str
+    """The executor before, as host and process id."""
+    epoch: Epoch | None
+    """From which all went on."""
+    took_ms: float
+    """From the moment in which the attempt was ended until all partitions had their state again."""
+
+
 # --- epochs ----------------------------------------------------------------------------------------------------------
 
 
@@ -285,6 +300,7 @@ AnyEvent = (
     | Running
     | AttemptFailed
     | Recovered
+    | Moved
     | EpochTriggered
     | EpochSkipped
     | EpochCompleted

@@ -1,7 +1,7 @@
 """What is done about a failure: the attempt is broken and begun anew, or the job given up with the best cause known.
 
 What always holds: whether it is tried again is decided by `recovery.restarts` alone; every broken attempt counts,
-also one that the coordinator broke itself.
+also one that the coordinator broke itself, but not one that was ended to move a partition.
 """
 
 from __future__ import annotations
@@ -52,14 +52,25 @@ class Failures:
         self._loop = loop
         self._consequences = consequences
         self._over: Incarnation | None = None
+        self._planned: Incarnation | None = None
         self._giving_up = False
 
     def completed(self) -> None:
         """An epoch was completed."""
         self._limit.completed()
 
+    def planned(self, incarnation: Incarnation) -> None:
+        """This attempt is about to be ended, and has not failed: what its partitions say of that does not count."""
+        self._over = self._planned = incarnation
+
+    def is_planned(self, incarnation: Incarnation) -> bool:
+        """Whether this attempt was ended without a failure."""
+        return incarnation == self._planned
+
     def failed(self, failure: Failure) -> None:
         """A partition or its process says that an attempt is over."""
+        if self.is_planned(failure.incarnation):
+            return
         if self._giving_up:
             if failure.cause in (Cause.PROGRAM, Cause.UNUSABLE):  # it explains what was known before
                 self._consequences.give_up(JobFailed(str(failure), failure.traceback))
@@ -76,7 +87,7 @@ class Failures:
 
     def broken_by_coordinator(self, next_one: Incarnation) -> None:
         """The coordinator goes on to this incarnation; if nobody reported that the one before is over, it broke it."""
-        broken = Incarnation(next_one.generation, Attempt(next_one.attempt - 1))
+        broken = before(next_one)
         if self._over is None or self._over < broken:
             failure = Failure(broken, Cause.EPOCHS, "more epochs in a row failed than are tolerated")
             verdict = self._count(failure)
@@ -97,6 +108,11 @@ class Failures:
             return
         self._giving_up = True
         self._loop.call_at(self._loop.now() + _BETTER_CAUSE, lambda: self._consequences.give_up(error))
+
+
+def before(incarnation: Incarnation) -> Incarnation:
+    """The attempt before this one."""
+    return Incarnation(incarnation.generation, Attempt(incarnation.attempt - 1))
 
 
 def failure_of(message: Failed) -> Failure:

@@ -15,7 +15,7 @@ from recovery.driver.tree import Tree
 from recovery.driver.workers import Workers
 from snapshot.host.messages import Follow, Followed, StandBy
 from snapshot.host.options import Following
-from statebackend.ids import Epoch
+from statebackend.ids import Epoch, Partition
 
 Trouble = Callable[[str, BaseException], object]
 
@@ -30,6 +30,8 @@ class _Standby:
     heard: Epoch | None = None
     has: Epoch | None = None
     hindered: bool = False
+    only: Partition | None = None
+    """It follows this partition alone, as that is to move there."""
 
 
 class Standbys:
@@ -43,23 +45,53 @@ class Standbys:
         self._standbys: dict[str, _Standby] = {}
         self._newest: Epoch | None = None
         self._follow: Follow | None = None
+        self._prepared: tuple[str, Partition] | None = None
+        self._left_out = ""
 
     @property
     def ready(self) -> Mapping[str, Epoch]:
         """Which epoch the processes have ready that have one."""
         return {worker: standby.has for worker, standby in self._standbys.items() if standby.has is not None}
 
+    @property
+    def only(self) -> Mapping[str, Partition]:
+        """Those that have nothing ready but one partition, and which."""
+        return {worker: standby.only for worker, standby in self._standbys.items() if standby.only is not None}
+
+    @property
+    def newest(self) -> Epoch | None:
+        """The newest complete epoch."""
+        return self._newest
+
+    def prepare(self, move: tuple[str, Partition] | None) -> None:
+        """This free process is to have the state of this partition open; with None nobody in particular is any more."""
+        if move == self._prepared:
+            return
+        before, self._prepared = self._prepared, move
+        for worker in {worker for worker, _ in filter(None, (before, move))}:
+            if worker in self._workers.there:
+                self._standbys.pop(worker, None)
+                self._begin(worker)
+        self._tell_all()
+
+    def leave_out(self, worker: str) -> None:
+        """This process need not stand by when it has no role any more: it is about to leave."""
+        self._left_out = worker
+
     def look(self, deployed: Collection[str]) -> None:
         """See who is there and has no role: a process has come, or all roles were dealt out."""
+        if self._prepared is not None and self._prepared[0] in deployed:
+            self._prepared = None
+        if self._left_out in deployed:
+            self._left_out = ""
         if self._settings.scheme.ready is Following.WARM:
             return
         there = self._workers.there
         for worker in [known for known in self._standbys if known in deployed or known not in there]:
             del self._standbys[worker]
         for worker in there:
-            if worker not in deployed and worker not in self._standbys:
-                self._standbys[worker] = _Standby()
-                self._workers.send(worker, self._stand_by())
+            if worker not in deployed and worker not in self._standbys and worker != self._left_out:
+                self._begin(worker)
         self._tell_all()
 
     def lost(self, worker: str) -> None:
@@ -84,6 +116,15 @@ class Standbys:
         standby.hindered = bool(message.problem)
         self._tell_all()
 
+    def _begin(self, worker: str) -> None:
+        """Tell a process once how to stand by; one that is to be warm alone forgets what it was told before."""
+        move = self._prepared
+        only = move[1] if move is not None and move[0] == worker else None
+        how = self._settings.scheme.ready if only is None else Following.OPEN
+        if how is not Following.WARM:
+            self._standbys[worker] = _Standby(only=only)
+        self._workers.send(worker, self._stand_by(how, only))
+
     def _tell_all(self) -> None:
         for worker, standby in self._standbys.items():
             if self._newest is not None and not standby.busy and standby.heard != self._newest:
@@ -96,14 +137,15 @@ class Standbys:
             self._follow = Follow(epoch, states_in(self._tree.manifest(epoch), settings.plan, settings.parallelism))
         return self._follow
 
-    def _stand_by(self) -> StandBy:
+    def _stand_by(self, how: Following, only: Partition | None) -> StandBy:
         settings = self._settings
         return StandBy(
             settings.job,
-            settings.scheme.ready,
+            how,
             settings.pickled_plan,
             settings.parallelism,
             settings.host,
             settings.store,
             settings.local,
+            only,
         )

@@ -19,14 +19,16 @@ from recovery.driver.deliveries import Deliveries
 from recovery.driver.deployment import Deployment
 from recovery.driver.endings import End, Endings
 from recovery.driver.epoch_times import EpochTimes
-from recovery.driver.failures import Failures, JobFailed, failure_of
+from recovery.driver.failures import Failures, JobFailed, before, failure_of
 from recovery.driver.feeding import Event, Feeder, Instruction
 from recovery.driver.following import Standbys
 from recovery.driver.housekeeping import Housekeeping
 from recovery.driver.job import JobSettings
+from recovery.driver.launch import Scouting
 from recovery.driver.manifests import DriversPart, all_transactions_in
 from recovery.driver.recovery_clock import RecoveryClock
 from recovery.driver.savepoints import Answer, SavepointWishes
+from recovery.driver.spreader import Spreader
 from recovery.driver.store_watch import watched_patience
 from recovery.driver.tree import FencedOff, PublicationDone, PublicationFailed, RemovalDone, Tree
 from recovery.driver.workers import Workers
@@ -62,7 +64,7 @@ from snapshot.host.messages import (
 from snapshot.journal_state import JournalState
 from snapshot.manifest import Inline, StoredFile
 from snapshot.trace import TraceWriter
-from statebackend.ids import Epoch, Generation, Incarnation, Uid
+from statebackend.ids import Epoch, Generation, Incarnation, Partition, Uid
 from statebackend.stores.store import BlobStore
 
 _ASK_AGAIN: Final = 1.0
@@ -97,6 +99,7 @@ class Means:
     deliveries: Deliveries
     observer: Observer
     trace: TraceWriter | None = None
+    scouting: Scouting | None = None
 
 
 class GenerationRun:
@@ -113,6 +116,7 @@ class GenerationRun:
         self._housekeeping: Housekeeping | None = None
         self._deployment: Deployment | None = None
         self._standbys: Standbys | None = None
+        self._spreader: Spreader | None = None
         limit = RestartLimit(settings.scheme.restarts, settings.scheme.poisoned_after)
         self._failures = Failures(limit, means.loop, self)
         self._patience = watched_patience(settings.store_patience / 1000, means.loop, self._note)
@@ -145,6 +149,7 @@ class GenerationRun:
         self._standbys = Standbys(self._settings, means.workers, outcome.tree, self._trouble)
         if outcome.epoch is not None:
             self._standbys.completed(outcome.epoch)
+        self._spreader = Spreader(self._settings, means.loop, means.workers, means.scouting, self._standbys, self)
         self._deployment = Deployment(
             self._settings,
             means.workers,
@@ -229,6 +234,7 @@ class GenerationRun:
 
     def _roll_back(self, roll_back: events.RollBack) -> None:
         self._endings.attempt_over()
+        self._restored_epoch = roll_back.epoch
         if self._deployment is not None:
             self._deployment.roll_back(roll_back)
 
@@ -267,6 +273,8 @@ class GenerationRun:
         )
         if self._deployment is not None:
             self._deployment.deploy_if_possible()
+        if self._spreader is not None:
+            self._spreader.appeared()
         if self._standbys is not None and self._attempt is not None:
             self._standbys.look(self._attempt.deployed)
 
@@ -281,6 +289,8 @@ class GenerationRun:
         if partition is not None and self._attempt is not None:
             why = f"{worker} is lost: {reason}"
             self._fail(Failure(self._attempt.incarnation, Cause.PROCESS, why, partition))
+        if self._spreader is not None:
+            self._spreader.lost(worker)
 
     def refused(self, peer: str, reason: str) -> None:
         """Somebody was turned away at the driver's port."""
@@ -308,8 +318,9 @@ class GenerationRun:
                 self._note(log.PeerRefused(at=time.time(), worker=worker, peer=peer, reason=reason))
             case Followed():
                 self._means.observer.followed(worker, message)
-                if self._standbys is not None:
+                if self._standbys is not None and self._spreader is not None:
                     self._standbys.followed(worker, message)
+                    self._spreader.look()
             case Stalled():
                 self._stalled(message)
             case Delivery():
@@ -377,17 +388,46 @@ class GenerationRun:
         if self._endings.draining:
             self._send_all(Drain(attempt.incarnation))
         self._ask_for_what_is_wanted()
+        if self._spreader is not None:
+            self._spreader.runs(self._restored_epoch)
+
+    # --- moves to other executors -------------------------------------------------------------------------------------
+
+    def wants(self, hello: Hello) -> bool:
+        """A process has come that was launched to see where there is room; whether it stays."""
+        return not self._ended and self._spreader is not None and self._spreader.wants(hello)
+
+    @property
+    def roles(self) -> Mapping[str, Partition]:
+        """See `spreader.Moving`."""
+        return {} if self._attempt is None else self._attempt.deployed
+
+    @property
+    def may_move(self) -> bool:
+        """See `spreader.Moving`."""
+        endings = self._endings
+        wished = endings.stopping or endings.draining or endings.wanted() is not None or self._savepoints.wanted
+        return self._is_running and not self._ended and not self._clock.running and not wished
+
+    def hand_over(self, partition: Partition, worker: str) -> None:
+        """See `spreader.Moving`."""
+        if self._deployment is None or self._attempt is None:
+            raise RuntimeError("nothing runs that could be handed over")
+        self._failures.planned(self._attempt.incarnation)
+        self._deployment.hand_over(partition, worker)
+        reason = f"partition {partition} moves to another executor"
+        self._tell(events.AttemptBroken(self._attempt.incarnation, reason))
 
     # --- failures -----------------------------------------------------------------------------------------------------
 
     def _fail(self, failure: Failure) -> None:
         if failure.incarnation.generation == self._incarnation.generation:
-            if self._is_current(failure.incarnation):
+            if self._is_current(failure.incarnation) and not self._failures.is_planned(failure.incarnation):
                 self._clock.detected(self._now_ms())
             self._failures.failed(failure)
 
-    def note(self, event: log.AttemptFailed) -> None:
-        """See `failures.Consequences`."""
+    def note(self, event: log.AnyEvent) -> None:
+        """See `failures.Consequences` and `spreader.Moving`."""
         self._note(event)
 
     def break_attempt(self, failure: Failure, not_before: float) -> None:
@@ -428,15 +468,22 @@ class GenerationRun:
             case events.Subsume(retain, oldest_base):
                 self._remove(retain, oldest_base)
             case events.RollBack():
-                if not self._clock.running:
-                    self._clock.detected(self._now_ms())
-                self._failures.broken_by_coordinator(instruction.incarnation)
-                self._clock.decided(self._now_ms())
-                self._restored_epoch, self._restored_age = instruction.epoch, self._times.age(self._now_ms())
+                if not self._failures.is_planned(before(instruction.incarnation)):
+                    self._broken(instruction)
                 if not self._ended:
                     self._roll_back(instruction)
             case events.Stop(reason):
                 self._end(FencedOff(event.by) if isinstance(event, events.Fenced) else JobFailed(reason))
+
+    def _broken(self, roll_back: events.RollBack) -> None:
+        """It was a failure that ended the attempt."""
+        if not self._clock.running:
+            self._clock.detected(self._now_ms())
+        self._failures.broken_by_coordinator(roll_back.incarnation)
+        self._clock.decided(self._now_ms())
+        self._restored_age = self._times.age(self._now_ms())
+        if self._spreader is not None:
+            self._spreader.broken()
 
     def _trigger(self, epoch: Epoch, trigger: events.Trigger, event: Event) -> None:
         marker, attempt = trigger.marker, self._attempt
@@ -564,6 +611,8 @@ class GenerationRun:
             self._deployment.close()
         if self._housekeeping is not None:
             self._housekeeping.close()
+        if self._spreader is not None:
+            self._spreader.close()
         marks = self._clock.over(finally_=True)
         if marks is not None:
             self._note_marks(marks)

@@ -60,6 +60,23 @@ class Keeper:
             self._changed.notify()
         return counts
 
+    def scouts(self) -> Launch:
+        """A launch that the launcher begins itself; see `Slots.scouts`."""
+        with self._changed:
+            return self._slots.scouts()
+
+    def keep(self, scouts: Launch, worker: str) -> None:
+        """One of the scouts is to stay."""
+        with self._changed:
+            self._slots.keep(scouts, worker, time.monotonic())
+            self._changed.notify()
+
+    def retire(self, slot: int) -> None:
+        """This slot is not needed any more."""
+        with self._changed:
+            self._slots.retire(slot, time.monotonic())
+            self._changed.notify()
+
     def lost(self, worker: str, *, silent: bool) -> None:
         """A process is not there any more; `silent` if it only gives no sign of life."""
         with self._changed:

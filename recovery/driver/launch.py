@@ -7,7 +7,7 @@ its slot; the run's secret is never on a command line.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from snapshot.host.messages import Address
 from snapshot.host.tls import Tls
@@ -57,3 +57,26 @@ class Launcher(Protocol):
 
     def stop(self, seconds: float) -> None:
         """After `release`: wait so long for them to end by themselves, and then end those that have not."""
+
+
+@runtime_checkable
+class Scouting(Protocol):
+    """A launcher whose processes may share executors, and that can find out where there is room. All return at once."""
+
+    def scout(self, tasks: int, over: Callable[[], object]) -> None:
+        """Start so many processes more, on as many executors as possible, or fewer if there are not so many free slots.
+
+        `over` is called in any thread when none of them comes any more, or when one that was kept has ended.
+        """
+
+    def is_scout(self, launch: int) -> bool:
+        """Whether who says hello with this launch was started to look, and none of its like has been kept yet."""
+
+    def keep(self, launch: int, worker: str) -> None:
+        """This one stays: from now on there is one slot more. All others of its launch are turned away."""
+
+    def recall(self) -> None:
+        """End the last ones that were started to look, unless one of them was kept."""
+
+    def retire(self, slot: int) -> None:
+        """There is one slot less: this one, whose process has been told to leave, if it has one."""

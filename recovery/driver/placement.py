@@ -20,11 +20,13 @@ def place(
     slots: Mapping[Partition, int],
     parallelism: int,
     ready: Mapping[str, Epoch],
+    only: Mapping[str, Partition] | None = None,
 ) -> Sequence[str] | None:
     """The process of each partition; None while there are too few.
 
     `before` is what the processes did in the attempt before, `slots` which slot each partition was in last: the task
-    that is started again in a slot finds the files of the one that was there.
+    that is started again in a slot finds the files of the one that was there. `ready` says which epoch a process has
+    ready, `only` of which partition alone, if not of all.
     """
     if len(there) < parallelism:
         return None
@@ -33,8 +35,9 @@ def place(
     for partition in (Partition(index) for index in range(parallelism)):
         if partition not in placed:
             slot = slots.get(partition, partition)
-            newest = max((ready[worker] for worker in free if worker in ready), default=None)
-            nearest = free if newest is None else [worker for worker in free if ready.get(worker) == newest]
+            has = {w: ready[w] for w in free if w in ready and (only or {}).get(w, partition) == partition}
+            newest = max(has.values(), default=None)
+            nearest = free if newest is None else [worker for worker in free if has.get(worker) == newest]
             crowds = Counter(there[worker].dies_with for worker in placed.values())
             chosen = min(nearest, key=lambda worker: (crowds[there[worker].dies_with], there[worker].slot != slot))
             free.remove(chosen)

@@ -26,6 +26,11 @@ class SavepointWishes:
         """Whether somebody waits for whom nothing is under way."""
         return bool(self._waiting)
 
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody waits."""
+        return bool(self._waiting or self._under_way)
+
     def add(self, answer: Answer) -> None:
         """Somebody wants one; who comes too late hears so at once."""
         if self._over is not None:

@@ -4,9 +4,10 @@ What always holds: a slot has one process at most that counts; as long as it has
 or due. Whatever else may still come of its other launches is cancelled, or turned away when it comes.
 
 A launch is whatever brings a process: a process of its own, or a job of Spark, which may bring several, one after the
-other. Who has lost a process does not know whether its launch brings another one, as Spark does for a task that was
-killed, or takes long to find out, as for an executor, or never does, as for a task that hangs. So a launch has a short
-time to bring another one by itself; then there is a second launch, and the process that comes first counts.
+other; scouts are several at once, of which one may be kept, in a slot of its own. Who has lost a process does not know
+whether its launch brings another one, as Spark does for a task that was killed, or takes long to find out, as for an
+executor, or never does, as for a task that hangs. So a launch has a short time to bring another one by itself; then
+there is a second launch, and the process that comes first counts.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Final
 _QUICK: Final = 1.0
 """A launch that has ended within so many seconds is followed by another one only after a pause, but for the first."""
 _PAUSES: Final = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
+_LEAVES: Final = 5.0
+"""Seconds in which a process leaves by itself when its slot is not needed any more."""
 _PATIENCE: Final = 5.0
 """Seconds after which the older launches of a slot without a process are given up: they may be what takes its place."""
 
@@ -62,10 +65,15 @@ class Slots:
         self._slots = [_Slot(index, now) for index in range(count)]
         self._again = again
         self._numbers = 0
+        self._indices = count
+        self._of_scouts: set[int] = set()
+        self._leaving: dict[int, float] = {}
+        """Launches that are not needed any more, and when those are cancelled that have not ended by themselves."""
         self._cancels: list[Cancel] = []
 
     def ended(self, number: int, now: float) -> bool:
         """A launch has ended, in whatever way, and brings nothing any more; False if it did not count any more."""
+        self._leaving.pop(number, None)
         slot = self._slot_with(number)
         if slot is None:
             return False
@@ -81,14 +89,33 @@ class Slots:
     def appeared(self, number: int, worker: str) -> bool:
         """A process has come; False if it is one too many, and has to leave.
 
-        Of one launch the later one is right: it would not be there if the other one still were.
+        Of one launch the later one is right: it would not be there if the other one still were; but not of scouts.
         """
         slot = self._slot_with(number)
-        if slot is None or (slot.worker and slot.brought_by != number):
+        if slot is None or (slot.worker and (slot.brought_by != number or number in self._of_scouts)):
             return False
         slot.worker, slot.brought_by, slot.overdue, slot.due = worker, number, None, None
         self._cancel(slot, [other for other in slot.launches if other != number])
         return True
+
+    def scouts(self) -> Launch:
+        """The launch of several processes, none of which counts unless it is kept; in a slot that is not there yet."""
+        self._numbers += 1
+        self._indices += 1
+        return Launch(self._indices - 1, self._numbers)
+
+    def keep(self, scouts: Launch, worker: str, now: float) -> None:
+        """One of the scouts is to stay: there is one slot more."""
+        self._of_scouts.add(scouts.number)
+        slot = _Slot(scouts.slot, None, {scouts.number: now}, worker, scouts.number)
+        self._slots.append(slot)
+
+    def retire(self, index: int, now: float) -> None:
+        """This slot is not needed any more; its process, if there is one, has been told to leave."""
+        slot = next((slot for slot in self._slots if slot.index == index), None)
+        if slot is not None:
+            self._slots.remove(slot)
+            self._leaving.update(dict.fromkeys(slot.launches, now + _LEAVES if slot.worker else now))
 
     def lost(self, worker: str, now: float, *, silent: bool) -> None:
         """The process that counts is gone; `silent` if it only gives no sign of life, and may hold its place."""
@@ -104,6 +131,9 @@ class Slots:
 
     def step(self, now: float) -> list[Launch | Cancel]:
         """All that is to be done now, each of it once."""
+        for number in [number for number, until in self._leaving.items() if until <= now]:
+            del self._leaving[number]
+            self._cancels.append(Cancel(number))
         launches = [launch for slot in self._slots for launch in self._launches(slot, now)]
         done: list[Launch | Cancel] = [*self._cancels, *launches]
         self._cancels = []
@@ -113,7 +143,7 @@ class Slots:
     def next_step(self) -> float | None:
         """When `step` has something to do next, if nothing happens before."""
         times = [when for slot in self._slots for when in (slot.due, slot.overdue) if when is not None]
-        return min(times, default=None)
+        return min([*times, *self._leaving.values()], default=None)
 
     def _launches(self, slot: _Slot, now: float) -> Iterator[Launch]:
         if slot.overdue is not None and slot.overdue <= now:

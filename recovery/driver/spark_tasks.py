@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from secrets import token_hex
 from typing import TYPE_CHECKING, Final
 
@@ -53,6 +54,8 @@ class SparkTasks:
         self._keeper: Keeper | None = None
         self._threads: dict[int, threading.Thread] = {}
         self._processes = 0
+        self._scouts: Launch | None = None
+        """The last ones, until one of them is kept."""
         self._warm_up = WarmUp(self._spark, self._free_slots)
 
     @property
@@ -139,6 +142,46 @@ class SparkTasks:
             self._spark.interrupt(self._tag)
             _join(threads, seconds)
 
+    # --- where there is room ------------------------------------------------------------------------------------------
+
+    def scout(self, tasks: int, over: Callable[[], object]) -> None:
+        """See `launch.Scouting`: the tasks are one Spark job, whose tasks Spark deals out to all executors in turn."""
+        threading.Thread(target=self._scout, args=(tasks, over), name="scouts", daemon=True).start()
+
+    def is_scout(self, launch: int) -> bool:
+        """See `launch.Scouting`."""
+        return self._scouts is not None and self._scouts.number == launch
+
+    def keep(self, launch: int, worker: str) -> None:
+        """See `launch.Scouting`."""
+        scouts, self._scouts = self._scouts, None
+        if self._keeper is not None and scouts is not None and scouts.number == launch:
+            self._processes += 1
+            self._keeper.keep(scouts, worker)
+
+    def recall(self) -> None:
+        """See `launch.Scouting`."""
+        scouts, self._scouts = self._scouts, None
+        if scouts is not None:
+            threading.Thread(target=self.cancel, args=(scouts.number,), name="recall", daemon=True).start()
+
+    def retire(self, slot: int) -> None:
+        """See `launch.Scouting`."""
+        if self._keeper is not None:
+            self._processes -= 1
+            self._keeper.retire(slot)
+
+    def _scout(self, tasks: int, over: Callable[[], object]) -> None:
+        room = 0
+        with suppress(Exception):  # the session may be gone
+            room = min(tasks, self._free_slots())
+        keeper = self._keeper
+        if room > 0 and keeper is not None and not keeper.released:
+            self._scouts = scouts = keeper.scouts()
+            self._threads[scouts.number] = threading.current_thread()
+            self._run(scouts, room)
+        over()
+
     # --- what the keeper asks for -------------------------------------------------------------------------------------
 
     def launch(self, launch: Launch) -> None:
@@ -151,12 +194,12 @@ class SparkTasks:
         """See `keeper.Launching`."""
         self._spark.interrupt(self._tag_of(number))
 
-    def _run(self, launch: Launch) -> None:
+    def _run(self, launch: Launch, tasks: int = 1) -> None:
         assert self._where is not None
         assert self._keeper is not None
         reason = "it returned"
         try:
-            self._spark.run(1, _task(*self._where, launch), (self._tag, self._tag_of(launch.number)))
+            self._spark.run(tasks, _task(*self._where, launch), (self._tag, self._tag_of(launch.number)))
         except Exception as error:
             reason = reason_of(error)
         self._threads.pop(launch.number, None)

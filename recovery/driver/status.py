@@ -147,7 +147,7 @@ def _after(status: RunStatus, event: log.AnyEvent) -> RunStatus:
             return replace(status, skipped=status.skipped + 1)
         case log.PartitionRestored() | log.PeerRefused() | log.EpochsRemoved() | log.FaultInjected():
             return status
-        case log.Stalled() | log.Trouble():
+        case log.Stalled() | log.Trouble() | log.Moved():
             return status
 
 

@@ -112,6 +112,13 @@ class Workers:
         for name in list(self._workers):
             self.send(name, message)
 
+    def dismiss(self, worker: str, reason: str) -> None:
+        """Let a process go that is not needed any more: it is not there from now on, and not reported lost."""
+        known = self._workers.get(worker)
+        if known is not None:
+            known.hello, known.turned_away = None, True
+            self.send(worker, Leave(reason))
+
     @property
     def queued_bytes(self) -> int:
         """What has been said and not been taken by the network yet."""

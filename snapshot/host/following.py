@@ -160,6 +160,8 @@ class Follower:
         operators = {stage.uid: stage.head.operator for stage in self._plan.stages if isinstance(stage.head, KeyedHead)}
         for uid, states in follow.states.items():
             for index, files in enumerate(states):
+                if self._stand_by.only not in (None, index):
+                    continue
                 place = _Place(uid, Partition(index), files.range)
                 if opened:
                     self._open(place, operators[uid], self._seat(place, files, self._store, self._plan))

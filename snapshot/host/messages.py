@@ -404,7 +404,8 @@ class UseStorage:
 class StandBy:
     """Nobody needs you now: get ready for any role of this job. What is to be ready of each epoch, `Follow` says.
 
-    It counts until the next deployment. `plan`, `store` and `local` are as in `Deploy`.
+    It counts until the next deployment. `plan`, `store` and `local` are as in `Deploy`. With `only`, nothing is to be
+    ready but what this partition has.
     """
 
     job: JobId
@@ -414,6 +415,7 @@ class StandBy:
     options: HostOptions
     store: str
     local: str
+    only: Partition | None = None
 
 
 @dataclass(frozen=True, slots=True)
