@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from snapshot.program.problems import ProgramError as ProgramError
     from snapshot.program.program import Program as Program
     from snapshot.program.stream import Stream as Stream
+    from snapshot.sinks.delta_sink import ToDelta as ToDelta
     from snapshot.sinks.driver_sink import ToDriver as ToDriver
     from snapshot.sinks.file_sink import ToFiles as ToFiles
     from snapshot.sinks.heap_sink import ToHeap as ToHeap
@@ -55,6 +56,7 @@ _HOME = {
     "program.problems": ("ProgramError",),
     "program.program": ("Program",),
     "program.stream": ("Stream",),
+    "sinks.delta_sink": ("ToDelta",),
     "sinks.driver_sink": ("ToDriver",),
     "sinks.file_sink": ("ToFiles",),
     "sinks.listed_folder": ("committed_files",),

@@ -1,7 +1,8 @@
-"""Targets that need no server: a folder of Parquet files, a table of SQLite, a RocksDB."""
+"""Targets that need no server: a folder of Parquet files, a Delta table, a table of SQLite, a RocksDB."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from snapshot import ToFiles, ToRocksDB, ToSQLite
+from snapshot import ToDelta, ToFiles, ToRocksDB, ToSQLite
 from snapshot.sinks.rocksdb_sink import read_rocksdb
 from tests.jobs.numbered import SCHEMA
 from tests.targets.plain_files import PlainFiles
@@ -27,6 +28,20 @@ def files(folder: Path) -> Iterator[Target]:
         return pa.concat_tables([SCHEMA.empty_table(), *tables])
 
     yield Target(ToFiles(str(target)), PlainFiles(str(target)), rows)
+
+
+@contextmanager
+def delta(folder: Path) -> Iterator[Target]:
+    """A Delta table, read as the JSON of its log says; so the log is never shortened."""
+    target = folder / "delta"
+
+    def rows() -> pa.Table:
+        entries = sorted((target / "_delta_log").glob("*.json"))
+        actions = [json.loads(line) for entry in entries for line in entry.read_text().splitlines()]
+        tables = [pq.read_table(target / action["add"]["path"]) for action in actions if "add" in action]
+        return pa.concat_tables([SCHEMA.empty_table(), *tables])
+
+    yield Target(ToDelta(str(target), create=True), None, rows)
 
 
 @contextmanager

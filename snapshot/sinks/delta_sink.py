@@ -1,0 +1,251 @@
+"""Rows for a Delta table: data files that no reader knows of until one entry of the table's log names them.
+
+What always holds: the entry that names a transaction's files also names the transaction, as an application's
+transaction of Delta's; of any number of committers of one transaction, Delta lets one write its entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from snapshot.frozen_json import Json, JsonLike
+from snapshot.ids import JobId, TransactionId
+from snapshot.manifest import CommitPayload
+from snapshot.program.rows import Rows
+from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
+from snapshot.sinks.delta_columns import misfits, unsuitable, written_schema
+from snapshot.sinks.delta_table import DataFile, DeltaPlace, files_in, found_table, schema_json
+from snapshot.sinks.delta_tokens import DeltaToken, Slots, token_of
+from snapshot.sinks.token_target import TargetError, commit_by_token
+from snapshot.sources.location import everywhere, protocol_of
+from snapshot.token_commit import TargetAnswer
+from snapshot.transaction_events import CommitOutcome, may_be_aborted, parse_transaction_id
+from statebackend.ids import Incarnation, Uid
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_LONGEST_NAME: Final = 255
+"""Bytes that a file's name may have on the usual file systems."""
+_DONE: Final = (CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED)
+
+
+@dataclass(frozen=True, slots=True)
+class ToDelta:
+    """A sink that adds rows to the Delta table at `uri`, which is not partitioned: a Parquet file and an entry in the
+    table's log for each epoch and partition with rows.
+
+    The table is in a folder of a local (or mounted) file system that all partitions and the driver see. `create` makes
+    it if there is none. Columns must be the table's, with its types; those that the rows lack are null. Rows wait in
+    memory until their epoch's cut. The log has sizes and counts of the files, no statistics of columns; whoever
+    compacts the table (OPTIMIZE) makes them.
+
+    Data files of epochs that are not complete stand beside the others; readers do not know of them. Those that came to
+    nothing are deleted when the next attempt begins. A VACUUM must not remove files that are younger than an epoch can
+    wait for its commit, which would be lost with them; its default, a week, is longer than a job should stand still.
+    The log keeps a few application ids for each attempt and partition of the job, for ever.
+    """
+
+    uri: str
+    create: bool = False
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        uri = everywhere(self.uri)
+        object.__setattr__(self, "uri", uri.removeprefix("file://") if protocol_of(uri) == "file" else uri)
+
+    @property
+    def exactly_once(self) -> bool:
+        """Rows appear at commit."""
+        return True
+
+    @property
+    def abilities(self) -> Abilities:
+        """A data file stays, and the table's log says what was committed."""
+        return Abilities(keeps_prepared=True, reads_tokens=True)
+
+    @property
+    def place(self) -> DeltaPlace:
+        """Where the table is."""
+        return DeltaPlace(self.uri, self.storage_options)
+
+    def check(self, schema: pa.Schema) -> Sequence[str]:
+        """The library is missing, the place is none for a table, or Delta has no such columns."""
+        problems = []
+        if find_spec("deltalake") is None:
+            problems.append("Delta tables need the package deltalake: pip install 'epochcut[delta]'")
+        if (protocol := protocol_of(self.uri)) != "file":
+            problems.append(
+                f"the Delta table {self.uri} would be in {protocol}://, where committing was not tried; use a folder "
+                f"of a local or mounted file system"
+            )
+        return [*problems, *unsuitable(schema)]
+
+    def examine(self, job: JobId, uid: Uid, schema: pa.Schema) -> Sequence[str]:  # noqa: ARG002
+        """The table cannot be read, is missing, is partitioned, has other columns, or asks of its writers what this one
+        does not do. Makes what `create` asks for.
+        """
+        place = self.place
+        try:
+            if not place.is_there():
+                if not self.create:
+                    return [f"there is no Delta table at {self.uri}; make it, or use create=True"]
+                place.make(schema)
+            faults = misfits(schema_json(schema), found_table(place.table()))
+        except TargetError as error:
+            return [str(error)]
+        return [f"the Delta table {self.uri}: {fault}" for fault in faults]
+
+    def open(self, context: SinkContext) -> SinkWriter:
+        """Open it in a partition."""
+        return _Writer(self, context)
+
+    def recover(self, job: JobId, uid: Uid, older_than: Incarnation, named: Collection[TransactionId]) -> None:
+        """Delete the data files of this sink that are leftovers: those of older attempts that no epoch names, and of
+        which the log knows nothing. What was committed once is left to the table's VACUUM. A crash leaves the others to
+        the next recovery.
+        """
+        place = self.place
+        older = [
+            (name, token)
+            for name, token in ((name, token_of(name)) for name in place.names())
+            if token is not None and _is_of(token, job, uid) and may_be_aborted(token.transaction, older_than, named)
+        ]
+        if not older:
+            return
+        table = place.table()
+        known = files_in(table)
+        for name, token in older:
+            if name not in known and not _is_committed(place, table, token):
+                place.drop(name)
+
+
+class _Writer:
+    """The sink in a partition."""
+
+    def __init__(self, sink: ToDelta, context: SinkContext) -> None:
+        self._sink = sink
+        self._uid = context.uid
+        self._columns = written_schema(context.schema)
+        self._slots = Slots()
+        self._token: DeltaToken | None = None
+        self._batches: list[pa.RecordBatch] = []
+
+    def begin(self, transaction: TransactionId) -> None:
+        """Begin with no rows."""
+        self._token, self._batches = self._slots.take(transaction), []
+        if len(self._token.file(10**6)) > _LONGEST_NAME:
+            raise SinkError(
+                f"sink {self._uid}: files cannot be named after transaction {transaction}: their names would have more "
+                f"than {_LONGEST_NAME} characters. Give the job and the sink shorter names"
+            )
+
+    def write(self, rows: Rows) -> None:
+        """Keep the rows, in the types that Delta has for them."""
+        if not len(rows):
+            return
+        try:
+            self._batches.append(rows.batch.cast(self._columns))
+        except pa.ArrowInvalid as error:
+            raise SinkError(f"sink {self._uid}: a value does not fit Delta's type: {error}") from error
+
+    def seal(self) -> Sealed:
+        """Hand over the rows."""
+        assert self._token is not None, "a transaction was begun"
+        batches, self._batches = self._batches, []
+        return _SealedRows(self._token, tuple(batches), self._columns, self._sink.place, self._slots)
+
+    def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
+        """Write the log's entry, unless it is there."""
+        answer = commit_by_token(_Committable(transaction, payload, self._sink.storage_options))
+        if answer.outcome in _DONE:
+            self._slots.free(transaction)
+        return answer
+
+    def close(self) -> None:
+        """Forget what is not prepared."""
+        self._batches = []
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _SealedRows:
+    """The rows of a sealed transaction."""
+
+    token: DeltaToken
+    batches: Sequence[pa.RecordBatch]
+    columns: pa.Schema
+    place: DeltaPlace
+    slots: Slots
+
+    def prepare(self) -> CommitPayload | None:
+        """Write the data file into the table's folder; again, it has the same name."""
+        if not self.batches:
+            self.slots.free(self.token.transaction)
+            return None
+        file = self.place.write(self.token.file(0), pa.Table.from_batches(self.batches))
+        about: dict[str, JsonLike] = {
+            "uri": self.place.uri,
+            "columns": schema_json(self.columns),
+            "writer": self.token.writer,
+            "slot": self.token.slot,
+            "files": [[file.name, file.size, file.rows]],
+        }
+        return CommitPayload(Json.of(about))
+
+
+class _Committable:
+    """Data files at their table, as the commit by token asks for them."""
+
+    def __init__(self, transaction: TransactionId, payload: CommitPayload, storage: Mapping[str, str]) -> None:
+        stored = payload.value.value()
+        assert isinstance(stored, dict)
+        files, slot = stored["files"], stored["slot"]
+        assert isinstance(files, Sequence)
+        assert isinstance(slot, int)
+        self._place = DeltaPlace(str(stored["uri"]), storage)
+        self._token = DeltaToken(transaction, str(stored["writer"]), slot)
+        self._columns = str(stored["columns"])
+        self._files = [DataFile(*file) for file in files]
+        self._table: DeltaTable | None = None
+
+    def fence(self) -> None:
+        """Read the table as it is now: whoever writes an entry for the transaction after that is in conflict with us,
+        and we with them.
+        """
+        self._table = self._place.table()
+
+    def has_token(self) -> bool:
+        """Whether the log says that the transaction is committed."""
+        assert self._table is not None, "it was read"
+        found = _is_committed(self._place, self._table, self._token)
+        if found:
+            self._place.sync_log(self._files)
+        return found
+
+    def write(self) -> None:
+        """Write the entry."""
+        assert self._table is not None, "it was read"
+        if faults := misfits(self._columns, found_table(self._table)):
+            raise TargetError(TargetAnswer.REFUSED, f"the Delta table {self._place.uri}: {faults[0]}")
+        if missing := self._place.missing(self._files):
+            raise TargetError(
+                TargetAnswer.REFUSED,
+                f"{', '.join(missing)} of transaction {self._token.transaction} is gone from {self._place.uri}, or is "
+                f"not as it was written; a VACUUM that keeps files for too short a time does that",
+            )
+        self._place.add(self._table, self._token, self._files)
+
+
+def _is_of(token: DeltaToken, job: JobId, uid: Uid) -> bool:
+    made = parse_transaction_id(token.transaction)
+    return (made.job, made.sink) == (job, uid)
+
+
+def _is_committed(place: DeltaPlace, table: DeltaTable, token: DeltaToken) -> bool:
+    version = place.version_of(table, token.app)
+    return version is not None and version >= token.version
