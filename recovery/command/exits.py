@@ -19,6 +19,7 @@ from recovery.inject.moments import MomentPassed
 from recovery.savepoints.coming_back import OutputWouldRepeat
 from recovery.savepoints.job_tree import NoSuchEpoch, UnusableEpoch
 from recovery.savepoints.new_tree import TargetExists
+from recovery.savepoints.rescaling import CannotRescale
 from recovery.savepoints.stopped_job import JobRuns, NotAdmitted
 from snapshot.journal_entries import JournalError
 from snapshot.manifest import ManifestError
@@ -89,6 +90,7 @@ ERRORS: Final[tuple[tuple[type[Exception], Exit], ...]] = (
     (MomentPassed, Exit.DECLINED),
     (NotAdmitted, Exit.DECLINED),
     (OutputWouldRepeat, Exit.DECLINED),
+    (CannotRescale, Exit.DECLINED),
     (FencedOff, Exit.DECLINED),
     (JournalInDoubt, Exit.DECLINED),
     (BackendError, Exit.DECLINED),

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from recovery.command import inject, status
+from recovery.command import inject, rescale, status
 from recovery.command.arguments import complain
 from recovery.command.exits import MEANINGS, Exit, exit_of
 
@@ -45,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    rescale.add_to(verbs)
     status.add_to(verbs)
     inject.add_to(verbs)
     return parser

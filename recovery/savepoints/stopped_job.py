@@ -1,8 +1,9 @@
 """A job that is taken over while it does not run, to make epochs in its tree: claimed, written, published.
 
 What always holds: whoever takes a job over has claimed its next generation, so that no driver that still runs somewhere
-can complete anything any more; an epoch that is made here is there, whole and pinned as a savepoint, or never was. A
-crash leaves a claim, which the next start supersedes, and perhaps files that nobody refers to (`recovery gc`).
+can complete anything any more; an epoch that is made here is there as a whole, and as the newest, or never was. A crash
+leaves a claim, which the next start supersedes, perhaps files that nobody refers to (`recovery gc`), and an epoch that
+is not yet pinned as a savepoint if it comes just before that.
 """
 
 from __future__ import annotations
@@ -76,8 +77,12 @@ class StoppedJob:
         pending = any(one.committables for operator in manifest.operators for one in operator.subtasks)
         self.propose(Completed(manifest.epoch, path, digest(data), pending))
         reached(fail_points.NEW_EPOCH_ENTERED)
-        self.propose(Pinned(PinId(f"savepoint-{manifest.epoch}"), manifest.epoch, Pinner.SAVEPOINT))
+        self.pin(manifest.epoch)
         return manifest.epoch
+
+    def pin(self, epoch: Epoch) -> None:
+        """Let the epoch be a savepoint; it is none yet."""
+        self.propose(Pinned(PinId(f"savepoint-{epoch}"), epoch, Pinner.SAVEPOINT))
 
     def remade(self, manifest: Manifest, how: str) -> Manifest:
         """The same content as the next epoch of this generation, to be changed and published.
