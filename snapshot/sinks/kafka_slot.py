@@ -10,7 +10,9 @@ is aborted or committed. Until somebody fences this one, nobody else can write s
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -24,8 +26,10 @@ from snapshot.sinks.token_target import TargetError
 from snapshot.token_commit import TargetAnswer
 
 if TYPE_CHECKING:
-    from confluent_kafka import Producer
+    from confluent_kafka import Producer, TopicPartition
 
+_ANSWER: Final = 2 * REACH
+"""Seconds until a call that has `REACH` seconds is given up."""
 _ABORT: Final = 2.0
 """Seconds to tell the broker that a transaction is given up; it finds out by itself later."""
 
@@ -78,7 +82,7 @@ class Slot:
                 produce(self._producer, place.topic, records, self._undelivered)
                 self._check()
             token = TopicPartition(place.topic, 0, committed.ranges[-1][1], str(committed))
-            self._producer.send_offsets_to_transaction([token], group, REACH)
+            self._send_token(token, group)
             self._producer.flush(self._timeout)
             self._check()
             self._producer.commit_transaction(self._timeout)
@@ -93,6 +97,30 @@ class Slot:
         if self._is_open:
             with suppress(KafkaException):  # somebody else has taken over, or the broker is out of reach
                 self._producer.abort_transaction(_ABORT)
+
+    def _send_token(self, token: TopicPartition, group: object) -> None:
+        """The client may wait for ever for the group's broker if that was away, whatever time it is given. Then its
+        thread is left behind with the producer: it commits nothing, and whoever takes over the transactional id aborts
+        what it has open.
+        """
+        sent: Future[None] = Future()
+
+        def send() -> None:
+            try:
+                self._producer.send_offsets_to_transaction([token], group, REACH)
+            except BaseException as error:  # whatever it is, it is raised where one waits for the answer
+                sent.set_exception(error)
+            else:
+                sent.set_result(None)
+
+        threading.Thread(target=send, name=f"token of {self.id}", daemon=True).start()
+        try:
+            sent.result(_ANSWER)
+        except TimeoutError:
+            reason = (
+                f"the client has not sent the commit token of {self.id!r} in {_ANSWER:g} s; its producer is given up"
+            )
+            raise TargetError(TargetAnswer.UNKNOWN, reason) from None
 
     def _check(self) -> None:
         if self._undelivered.reason is not None:

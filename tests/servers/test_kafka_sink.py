@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,6 +21,8 @@ from snapshot.frozen_json import Json
 from snapshot.manifest import CommitPayload, StoredFile
 from snapshot.program.rows import Rows
 from snapshot.program.sink import SinkError
+from snapshot.sinks import kafka_slot
+from snapshot.sinks.kafka_client import KafkaClients
 from snapshot.sinks.kafka_sink import ToKafka
 from snapshot.sinks.kafka_slot import Slot
 from snapshot.sinks.kafka_tokens import About, group_of
@@ -177,6 +180,51 @@ def test_a_commit_whose_answer_got_lost_is_not_done_again(
         assert story.commit() == (RETRY, "the connection is gone")
     assert story.commit() == (ALREADY, "")
     story.bench.expect(story.rows, "its rows are there once")
+
+
+class NeverSent:
+    """A producer whose client waits for ever with the token, as librdkafka does for a broker that was away."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self.goes_on = threading.Event()
+        self.ended = threading.Event()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._producer, name)
+
+    def send_offsets_to_transaction(self, *arguments: Any) -> None:
+        try:
+            assert self.goes_on.wait(60)
+            self._producer.send_offsets_to_transaction(*arguments)
+        finally:
+            self.ended.set()
+
+
+def test_a_client_that_never_comes_back_with_the_token_is_given_up_and_overtaken(
+    kafka_server: KafkaServer, own_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story(kafka_server, ToKafka(kafka_server.bootstrap, own_topic, key="row"))
+    stuck: list[NeverSent] = []
+
+    def made(clients: KafkaClients, *arguments: Any) -> NeverSent:
+        stuck.append(NeverSent(producer(clients, *arguments)))
+        return stuck[-1]
+
+    with monkeypatch.context() as patch:
+        producer = KafkaClients.producer
+        patch.setattr(KafkaClients, "producer", made)
+        patch.setattr(kafka_slot, "_ANSWER", 0.5)
+        outcome, reason = story.commit()
+    assert outcome is RETRY
+    assert "has not sent the commit token" in reason
+    story.bench.expect([], "nothing of it is visible")
+    assert story.commit() == (COMMITTED, "")
+    [late] = stuck
+    late.goes_on.set()
+    assert late.ended.wait(60)
+    assert story.commit() == (ALREADY, "")
+    story.bench.expect(story.rows, "its rows are there once, also when the first one goes on")
 
 
 def test_a_broker_that_is_killed_in_the_middle_of_a_commit_has_the_rows_once(mortal_kafka_server: KafkaServer) -> None:
