@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 JARS = Path(__file__).parents[2] / ".servers" / "kafka"
 _PATIENCE = 60.0
+_START = 240.0
+"""Seconds in which a broker comes up, on a machine that has much else to do."""
 _JAVA = (
     "java",
     "-Xmx256m",
@@ -109,7 +111,7 @@ class KafkaServer:
         with self.log.open("ab") as log:
             command = [*self._java, "kafka.Kafka", str(self._properties)]
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        give_up = time.monotonic() + _PATIENCE
+        give_up = time.monotonic() + _START
         admin = self.admin()
         while self._process.poll() is None and time.monotonic() < give_up:
             try:
@@ -141,26 +143,42 @@ class KafkaServer:
         admin.create_topics([topic])[name].result(timeout=_PATIENCE)
         return name
 
-    def records(self, topic: str) -> Sequence[Record]:
+    def records(self, topic: str, *, decided: bool = True) -> Sequence[Record]:
         """What is committed in a topic now, as somebody reads it who knows nothing of its writers: partition by
         partition, in order.
+
+        With `decided`, open transactions are waited for: a broker says that it commits one a moment before readers get
+        it. Without, this is what a reader gets at once.
         """
-        group = {"group.id": f"reader-{token_hex(8)}", "enable.auto.commit": False}
-        level = {"isolation.level": "read_committed", "enable.partition.eof": True, "auto.offset.reset": "earliest"}
-        pace = {"fetch.wait.max.ms": 10, "reconnect.backoff.ms": 10}
-        settings = {"bootstrap.servers": self.bootstrap, **group, **level, **pace, **self.client_settings}
-        with Consumer(settings) as consumer:
+        with self._consumer("read_committed") as consumer:
             partitions = consumer.list_topics(topic, timeout=_PATIENCE).topics[topic].partitions
+            ends = self.ends(topic, partitions) if decided else dict.fromkeys(partitions, 0)
             consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
             found: list[Record] = []
-            ended: set[int] = set()
+            reached: dict[int, int] = {}
             give_up = time.monotonic() + _PATIENCE
-            while len(ended) < len(partitions):
+            while any(reached.get(number, -1) < end for number, end in ends.items()):
                 if time.monotonic() > give_up:
-                    raise TimeoutError(f"{topic} could not be read to its end")
+                    raise TimeoutError(f"{topic} could not be read to its end: {reached} of {ends}")
                 for message in consumer.consume(1000, timeout=0.2):
-                    _take(message, found, ended)
+                    _take(message, found, reached)
         return sorted(found, key=lambda record: (record.partition, record.offset))
+
+    def ends(self, topic: str, partitions: Iterable[int], level: str = "read_uncommitted") -> dict[int, int]:
+        """Where readers get to in partitions, in offsets."""
+        found = {}
+        with self._consumer(level) as consumer:
+            for number in partitions:
+                offsets = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=20, cached=False)
+                assert offsets is not None
+                found[number] = offsets[1]
+        return found
+
+    def _consumer(self, level: str) -> Consumer:
+        group = {"group.id": f"reader-{token_hex(8)}", "enable.auto.commit": False}
+        reading = {"isolation.level": level, "enable.partition.eof": True, "auto.offset.reset": "earliest"}
+        pace = {"fetch.wait.max.ms": 10, "reconnect.backoff.ms": 10}
+        return Consumer({"bootstrap.servers": self.bootstrap, **group, **reading, **pace, **self.client_settings})
 
     def end_of_log(self) -> str:
         """The last lines that it wrote."""
@@ -175,16 +193,15 @@ class KafkaServer:
         return [*_JAVA, "-cp", f"{JARS}/*"]
 
 
-def _take(message: Message, found: list[Record], ended: set[int]) -> None:
-    error, partition = message.error(), message.partition()
+def _take(message: Message, found: list[Record], reached: dict[int, int]) -> None:
+    error, partition, offset = message.error(), message.partition(), message.offset()
     assert partition is not None
+    assert offset is not None
     if error is not None:
         if error.code() != KafkaError._PARTITION_EOF:
             raise KafkaException(error)
-        ended.add(partition)
+        reached[partition] = offset
         return
-    offset = message.offset()
-    assert offset is not None
     kind, timestamp = message.timestamp()
     headers = message.headers() or []
     assert isinstance(headers, list)
