@@ -27,10 +27,11 @@ import pyarrow as pa
 
 from statebackend.backends.rocksdb_backend import RocksDBBackend
 from statebackend.backends.row_store import RowStore
+from statebackend.backends.sst import read_sst
 from statebackend.canonical.exporting import StateExport
 from statebackend.canonical.source import OneKey, StateSource
 from statebackend.entries import META_KEY, ROW, after, delimited, head
-from statebackend.files import FileSet, floors
+from statebackend.files import FileRef, FileSet, floors
 from statebackend.keyed_state import Operator, schema_in
 from statebackend.keygroups import KeyGroupRange, key_group_of
 from statebackend.snapshots.restore import fetch
@@ -225,6 +226,27 @@ class StateReader:
             f"{self.schema.uid}: state {spec.name!r} expires in a time that its files do not say: give `now`, in its "
             f"milliseconds, or ask for expired entries, too"
         )
+
+
+def read_schema(file: FileRef, store: BlobStore, folder: Path) -> Schema:
+    """How states are declared as one file of an operator says it: as of its epoch.
+
+    A folder of its own is made in `folder`, and removed. Raises `UnreadableState` if the file does not say it, and
+    what fetching raises.
+    """
+    scratch = folder / f"reading-{token_hex(8)}"
+    try:
+        (path,) = fetch(FileSet(_around(file), (file,)), store, None, scratch / "fetched").paths
+        with read_sst(path, scratch) as content:
+            return schema_in(content.meta)
+    except BrokenSchema as error:
+        raise UnreadableState(f"{file.path} does not say what it holds: {error}") from error
+    finally:
+        rmtree(scratch, ignore_errors=True)
+
+
+def _around(file: FileRef) -> KeyGroupRange:
+    return KeyGroupRange(file.ranges[0].first, file.ranges[-1].end)
 
 
 def _schema(files: FileSet, backend: RocksDBBackend, declared: Operator | None) -> Schema:

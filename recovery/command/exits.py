@@ -18,7 +18,9 @@ from recovery.driver.tree import DamagedBroadcast, FencedOff, JournalInDoubt
 from recovery.inject.moments import MomentPassed
 from recovery.savepoints.coming_back import OutputWouldRepeat
 from recovery.savepoints.job_tree import NoSuchEpoch, UnusableEpoch
+from recovery.savepoints.json_values import WrongText
 from recovery.savepoints.new_tree import TargetExists
+from recovery.savepoints.reading import NoSuchState
 from recovery.savepoints.rescaling import CannotRescale
 from recovery.savepoints.stopped_job import JobRuns, NotAdmitted
 from snapshot.journal_entries import JournalError
@@ -26,6 +28,7 @@ from snapshot.manifest import ManifestError
 from snapshot.program.problems import ProgramError
 from statebackend.backends.backend import BackendError, DamagedFile
 from statebackend.snapshots.transfer import MissingFile, UnknownChecksum
+from statebackend.state_reader import UnreadableState
 from statebackend.states.schema import StateMismatch
 from statebackend.stores.store import StoreError
 
@@ -71,10 +74,12 @@ class WrongUsage(Exception):
 
 ERRORS: Final[tuple[tuple[type[Exception], Exit], ...]] = (
     (WrongUsage, Exit.USAGE),
+    (WrongText, Exit.USAGE),
     (JobNotRunning, Exit.NOT_RUNNING),
     (WrongJob, Exit.NOT_RUNNING),
     (NotAllowed, Exit.NOT_ALLOWED),
     (NoSuchEpoch, Exit.NOTHING_THERE),
+    (NoSuchState, Exit.NOTHING_THERE),
     (UnusableEpoch, Exit.DAMAGED),
     (ManifestError, Exit.DAMAGED),
     (JournalError, Exit.DAMAGED),
@@ -83,6 +88,7 @@ ERRORS: Final[tuple[tuple[type[Exception], Exit], ...]] = (
     (UnknownChecksum, Exit.DAMAGED),
     (StartRefused, Exit.DAMAGED),
     (DamagedBroadcast, Exit.DAMAGED),
+    (UnreadableState, Exit.DAMAGED),
     (TargetExists, Exit.EXISTS),
     (JobRuns, Exit.RUNS),
     (ConnectionLost, Exit.ENDED),

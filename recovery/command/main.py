@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from recovery.command import inject, rescale, status
+from recovery.command import inject, inspect, rescale, status
 from recovery.command.arguments import complain
 from recovery.command.exits import MEANINGS, Exit, exit_of
 
@@ -48,4 +48,5 @@ def _parser() -> argparse.ArgumentParser:
     rescale.add_to(verbs)
     status.add_to(verbs)
     inject.add_to(verbs)
+    inspect.add_to(verbs)
     return parser

@@ -1,0 +1,161 @@
+"""An epoch that is read from outside: which operators have state in it, and their files opened part by part.
+
+What always holds: nothing but the epoch's own files is read, and of these only what the asked key groups need; what
+was read is counted. Scratch is in a folder of its own, which is removed at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from recovery.savepoints.job_tree import FoundEpoch, JobTree, NoSuchEpoch
+from recovery.savepoints.pins import pinned
+from snapshot.manifest import OperatorSnapshot
+from statebackend.files import FileRef, FileSet, rescaled
+from statebackend.ids import KeyGroup, Uid
+from statebackend.keyed_state import Operator
+from statebackend.keygroups import KeyGroupRange
+from statebackend.snapshots.transfer import MissingFile
+from statebackend.state_reader import StateReader, read_schema
+from statebackend.states.schema import Schema, StateSpec
+
+
+class NoSuchState(LookupError):
+    """The epoch has no such operator or state; the message lists those that it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class BytesRead:
+    """How many files were opened, and how large they are together."""
+
+    files: int = 0
+    bytes: int = 0
+
+    def of(self, files: Sequence[FileRef]) -> BytesRead:
+        """With these as well."""
+        return BytesRead(self.files + len(files), self.bytes + sum(file.size for file in files))
+
+
+class OperatorStates:
+    """The keyed state of one operator in an epoch. For one thread."""
+
+    def __init__(self, reading: EpochReading, operator: OperatorSnapshot) -> None:
+        self._reading = reading
+        self.uid = operator.uid
+        self.parts = tuple(subtask.state for subtask in operator.subtasks if subtask.state is not None)
+        """The file sets of all partitions, in order."""
+
+    @property
+    def files(self) -> tuple[FileRef, ...]:
+        """All files, each once."""
+        return tuple({file.path: file for part in self.parts for file in part.files}.values())
+
+    @cached_property
+    def schema(self) -> Schema | None:
+        """How the states are declared, as the newest file says; None if there is no file yet."""
+        if not self.files:
+            return None
+        newest = max(file.epoch for file in self.files)
+        file = min((file for file in self.files if file.epoch == newest), key=lambda file: file.size)
+        self._reading.count([file])
+        with self._reading.named_if_gone():
+            return read_schema(file, self._reading.tree.store, self._reading.scratch)
+
+    def declared(self) -> Schema:
+        """The schema, or `NoSuchState` where nothing was written yet."""
+        if self.schema is None:
+            raise NoSuchState(f"{self.uid} has no state in epoch {self._reading.epoch} yet: nothing was written")
+        return self.schema
+
+    def state(self, name: str) -> StateSpec:
+        """How a state is declared; `NoSuchState` if there is none of this name."""
+        specs = self.declared().states
+        for spec in specs:
+            if spec.name == name:
+                return spec
+        raise NoSuchState(f"{self.uid} has no state {name!r}; it has {_listed([spec.name for spec in specs])}")
+
+    def files_of(self, groups: KeyGroupRange) -> FileSet:
+        """What the state of these key groups consists of, whichever partitions have them."""
+        return rescaled(self.parts, groups)
+
+    def files_of_group(self, group: KeyGroup) -> FileSet:
+        """What the state of one key group consists of."""
+        return self.files_of(KeyGroupRange(group, KeyGroup(group + 1)))
+
+    @contextmanager
+    def opened(self, files: FileSet, declared: Operator | None = None) -> Iterator[StateReader]:
+        """Open some of the files. What `StateReader` raises; `NoSuchEpoch` if the epoch was removed meanwhile."""
+        self._reading.count(files.files)
+        with self._reading.named_if_gone():
+            reader = StateReader(files, self._reading.tree.store, self._reading.scratch, declared)
+        with reader:
+            yield reader
+
+
+class EpochReading:
+    """An epoch in the hands of `read_epoch`."""
+
+    def __init__(self, tree: JobTree, found: FoundEpoch, scratch: Path) -> None:
+        self.tree = tree
+        self.found = found
+        self.epoch = found.record.epoch
+        self.scratch = scratch
+        self.read = BytesRead()
+        """What has been read so far, the manifest apart."""
+
+    @cached_property
+    def operators(self) -> tuple[OperatorStates, ...]:
+        """All operators with keyed state."""
+        keyed = (one for one in self.found.manifest.operators if one.subtasks[0].state is not None)
+        return tuple(OperatorStates(self, one) for one in keyed)
+
+    def operator(self, uid: str) -> OperatorStates:
+        """The one with this uid; `NoSuchState` if it is not there, or has no keyed state."""
+        for operator in self.operators:
+            if operator.uid == Uid(uid):
+                return operator
+        known = _listed([operator.uid for operator in self.operators])
+        has = f"those with keyed state are {known}" if known else "none has keyed state"
+        if any(operator.uid == uid for operator in self.found.manifest.operators):
+            raise NoSuchState(f"{uid} has no keyed state in epoch {self.epoch}; {has}")
+        raise NoSuchState(f"epoch {self.epoch} has no operator {uid!r}; {has}")
+
+    def count(self, files: Sequence[FileRef]) -> None:
+        """Note that these are read."""
+        self.read = self.read.of(files)
+
+    @contextmanager
+    def named_if_gone(self) -> Iterator[None]:
+        """A file that is missing because the epoch was removed meanwhile is told as that."""
+        try:
+            yield
+        except MissingFile as error:
+            now = {record.epoch for record in self.tree.look_again().state.usable}
+            if self.epoch not in now:
+                raise NoSuchEpoch(
+                    f"{self.tree.uri}: epoch {self.epoch} was removed while it was read; read a newer one"
+                ) from error
+            raise
+
+
+@contextmanager
+def read_epoch(tree: JobTree, which: str, *, pin: bool) -> Iterator[EpochReading]:
+    """Read an epoch, pinned meanwhile if that may take long; what `JobTree.find` raises."""
+    found = tree.find(which)
+    with TemporaryDirectory(prefix="epochcut-reading-") as scratch:
+        reading = EpochReading(tree, found, Path(scratch))
+        if not pin:
+            yield reading
+            return
+        with pinned(tree, found.record.epoch):
+            yield reading
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))
