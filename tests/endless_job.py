@@ -25,12 +25,14 @@ def program(output: Path) -> Program:
     )
 
 
-def start(folder: Path, *, parallelism: int = 2, standbys: int = 1, lost_after: str = "30s") -> recovery.Run:
+def start(
+    folder: Path, *, parallelism: int = 2, standbys: int = 1, lost_after: str = "30s", every: str = "150ms"
+) -> recovery.Run:
     return recovery.run(
         program(folder / "output"),
         checkpoints=folder / "tree",
         job="endless",
-        every="150ms",
+        every=every,
         parallelism=parallelism,
         scheme=Passive(standbys=standbys, restarts=FailureRate(1000, "1s", delay=0)),
         launcher=LocalProcesses(),

@@ -68,6 +68,10 @@ MEANINGS: Final = {
 }
 
 
+class FoundDamage(Exception):
+    """What was to be verified is damaged; the message says how much of it."""
+
+
 class WrongUsage(Exception):
     """The arguments make no sense together; the message says why."""
 
@@ -80,6 +84,7 @@ ERRORS: Final[tuple[tuple[type[Exception], Exit], ...]] = (
     (NotAllowed, Exit.NOT_ALLOWED),
     (NoSuchEpoch, Exit.NOTHING_THERE),
     (NoSuchState, Exit.NOTHING_THERE),
+    (FoundDamage, Exit.DAMAGED),
     (UnusableEpoch, Exit.DAMAGED),
     (ManifestError, Exit.DAMAGED),
     (JournalError, Exit.DAMAGED),

@@ -10,9 +10,26 @@ import os
 import sys
 from collections.abc import Sequence
 
-from recovery.command import inject, inspect, rescale, status
+from recovery.command import (
+    inject,
+    inspect,
+    listing,
+    rescale,
+    status,
+    upkeep,
+)
 from recovery.command.arguments import complain
 from recovery.command.exits import MEANINGS, Exit, exit_of
+
+_VERBS = (
+    listing,
+    status,
+    inspect,
+    rescale,
+    upkeep,
+    inject,
+)
+"""In the order of the help."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,8 +62,6 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    rescale.add_to(verbs)
-    status.add_to(verbs)
-    inject.add_to(verbs)
-    inspect.add_to(verbs)
+    for verb in _VERBS:
+        verb.add_to(verbs)
     return parser

@@ -1,0 +1,88 @@
+"""What has happened to a job, as far as its journal still says: starts, epochs, commits, going back, what was removed.
+
+What always holds: nothing is guessed. Entries are told in their order; what a summary has taken the place of is told as
+one line, and what came before that is forgotten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recovery.savepoints.job_tree import JobTree, NoSuchEpoch, UnusableEpoch
+from recovery.savepoints.notes import from_json
+from snapshot.journal_entries import Body, Claimed, Committed, Completed, Pinned, Pinner, Removed, Rewound, Unpinned
+from snapshot.journal_json import decode_entry, decode_summary
+from snapshot.journal_state import EpochRecord, JournalState
+from snapshot.layout import JOURNAL, JournalEntry, JournalSummary, parse, path_of
+from statebackend.ids import Epoch
+from statebackend.stores.store import BlobNotFound
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """One entry. `what` is said for people; `at` is in milliseconds since 1970, where the epoch's manifest is still
+    there.
+
+    `took_ms` is the time from the trigger of an epoch until it was complete in the slowest partition.
+    """
+
+    number: int
+    kind: str
+    what: str
+    epoch: Epoch | None = None
+    at: int | None = None
+    took_ms: float | None = None
+
+
+def history(tree: JobTree) -> tuple[Happened, ...]:
+    """All that is still known, oldest first."""
+    places = [parse(info.path) for info in tree.store.list(JOURNAL)]
+    floor = max((place.number for place in places if isinstance(place, JournalSummary)), default=0)
+    found: list[Happened] = []
+    if floor:
+        state = decode_summary(floor, tree.store.read(path_of(JournalSummary(floor))))
+        found.append(Happened(floor, "summary", _summarised(state)))
+    entries = sorted(place.number for place in places if isinstance(place, JournalEntry))
+    for number in (number for number in entries if number > floor):
+        try:
+            data = tree.store.read(path_of(JournalEntry(number)))
+        except BlobNotFound:
+            continue  # compacted while we read
+        found.append(_told(tree, number, decode_entry(number, data).body))
+    return tuple(found)
+
+
+def _summarised(state: JournalState) -> str:
+    epochs = f"{len(state.epochs)} epochs, the newest {state.newest_complete}" if state.epochs else "no epoch"
+    return f"generation {state.generation}, claimed by {state.driver}; {epochs}; what came before is forgotten"
+
+
+def _told(tree: JobTree, number: int, body: Body) -> Happened:
+    match body:
+        case Claimed(generation, driver):
+            return Happened(number, "started", f"generation {generation}, claimed by {driver}")
+        case Completed(epoch, manifest, digest, has_committables):
+            pending = ", with output to be committed" if has_committables else ""
+            at, took = _of_manifest(tree, EpochRecord(epoch, manifest, digest, has_committables))
+            return Happened(number, "completed", f"epoch {epoch}{pending}", epoch, at, took)
+        case Committed(_, epoch):
+            return Happened(number, "committed", f"all output up to epoch {epoch}", epoch)
+        case Rewound(_, epoch):
+            return Happened(number, "went back", f"to epoch {epoch}; later ones are given up", epoch)
+        case Removed(_, epochs, files, manifests):
+            named = ", ".join(map(str, epochs))
+            return Happened(number, "removed", f"epochs {named}: {len(files) + len(manifests)} files", epochs[-1])
+        case Pinned(pin, epoch, pinner):
+            who = "as a savepoint" if pinner is Pinner.SAVEPOINT else f"by reader {pin}"
+            return Happened(number, "pinned", f"epoch {epoch} {who}", epoch)
+        case Unpinned(pin):
+            return Happened(number, "unpinned", f"{pin}")
+
+
+def _of_manifest(tree: JobTree, record: EpochRecord) -> tuple[int | None, float | None]:
+    try:
+        manifest = tree.manifest(record)
+    except (UnusableEpoch, NoSuchEpoch):
+        return None, None
+    took = [part.since_trigger_ms for part in from_json(manifest.notes).took]
+    return manifest.created_at, max(took, default=None)

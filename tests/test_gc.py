@@ -1,0 +1,176 @@
+"""Cleaning up from outside: what nobody needs goes, what somebody may need stays, also beside a running job."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import recovery
+from recovery.cleanup import Fate
+from recovery.driver.events import AnyEvent, EpochCompleted
+from recovery.savepoints import fail_points
+from recovery.savepoints.disposal import dispose
+from recovery.savepoints.gc import clean_up, let_go, plan_cleanup
+from recovery.savepoints.job_tree import NoSuchEpoch, open_tree
+from recovery.savepoints.stopped_job import JobRuns, take_over
+from recovery.savepoints.verify import verify, what_to_verify
+from snapshot.layout import SHARED, parse
+from statebackend.fail_points import at
+from tests.command_line import run_command
+from tests.endless_job import PATIENCE
+from tests.endless_job import start as start_endless
+from tests.shop_job import tree_of
+
+GARBAGE = {"shared/1-0-7-901.sst", "shared/1-1-7-902.staged", "epochs/77-1-abc/manifest.json"}
+
+
+def paths(tree: Path) -> set[str]:
+    return {info.path for info in open_tree(str(tree)).store.list()}
+
+
+def sound(tree: Path) -> bool:
+    found = open_tree(str(tree))
+    return verify(found, what_to_verify(found)).damages == ()
+
+
+def with_garbage(tmp_path: Path) -> Path:
+    """A tree with files of a fenced generation that nobody refers to, of the present one, and of somebody else."""
+    tree = tree_of(tmp_path)
+    take_over(open_tree(str(tree)), "test")
+    for name in GARBAGE:
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_bytes(b"left")
+    (tree / "shared/2-0-1-1.sst").write_bytes(b"of the present generation")
+    (tree / "notes.txt").write_bytes(b"somebody else's")
+    return tree
+
+
+def test_only_what_a_fenced_generation_left_goes(tmp_path: Path) -> None:
+    tree = with_garbage(tmp_path)
+    before = paths(tree)
+    plan = plan_cleanup(open_tree(str(tree)))
+    assert {file.path for file in plan.doomed if file.why is Fate.ORPHANED} == GARBAGE
+    assert plan.in_flight_possible == 1
+    assert plan.foreign == ("notes.txt",)
+    assert paths(tree) == before
+    done = clean_up(open_tree(str(tree)), plan)
+    assert paths(tree) == before - {file.path for file in plan.doomed}
+    assert done.files == len(plan.doomed)
+    assert sound(tree)
+    assert plan_cleanup(open_tree(str(tree))).doomed == ()
+
+
+def test_a_clean_up_that_was_interrupted_is_just_done_again(tmp_path: Path) -> None:
+    tree = with_garbage(tmp_path)
+    found = open_tree(str(tree))
+    plan = plan_cleanup(found)
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    with at(fail_points.GARBAGE_COLLECTED, die, fail_points.POINTS), pytest.raises(KeyboardInterrupt):
+        clean_up(found, plan)
+    assert plan.doomed[0].path not in paths(tree)
+    clean_up(found, plan)
+    assert not {file.path for file in plan.doomed} & paths(tree)
+    assert sound(tree)
+
+
+def test_nothing_goes_that_an_unreadable_epoch_may_need(tmp_path: Path) -> None:
+    tree = with_garbage(tmp_path)
+    (tree / open_tree(str(tree)).record().manifest).write_text("{}")
+    plan = plan_cleanup(open_tree(str(tree)))
+    assert not GARBAGE & {file.path for file in plan.doomed}
+    assert plan.unexplained >= 3
+
+
+def test_a_job_that_was_taken_over_is_left_with_its_newest_epoch_and_its_savepoints(tmp_path: Path) -> None:
+    tree = tree_of(tmp_path)
+    job = take_over(open_tree(str(tree)), "test")
+    first = open_tree(str(tree)).record("newest-savepoint").epoch
+    second = job.publish(job.remade(job.tree.find().manifest, "test"))
+    third = job.publish(job.remade(job.tree.find().manifest, "test"))
+    dispose(open_tree(str(tree)), str(second))
+    job = take_over(open_tree(str(tree)), "gc")
+    assert second in let_go(job)
+    clean_up(open_tree(str(tree)), plan_cleanup(open_tree(str(tree))))
+    left = open_tree(str(tree))
+    assert {record.epoch for record in left.state.retained} == {first, third}
+    needed = frozenset().union(*(left.manifest(record).references() for record in left.state.retained))
+    assert {path for path in paths(tree) if path.startswith(SHARED)} == needed
+    assert sound(tree)
+
+
+def test_an_epoch_that_nobody_has_pinned_cannot_be_disposed_of(tmp_path: Path) -> None:
+    tree = open_tree(str(tree_of(tmp_path)))
+    epoch = str(tree.record("newest-savepoint").epoch)
+    dispose(tree, epoch, dry_run=True)
+    dispose(tree.look_again(), epoch)
+    with pytest.raises(NoSuchEpoch, match=f"epoch {epoch} is not pinned"):
+        dispose(tree.look_again(), epoch)
+
+
+def completed(run: recovery.Run, epochs: int) -> None:
+    """Wait until the job has completed so many more."""
+    left = threading.Semaphore(0)
+
+    def heard(event: AnyEvent) -> None:
+        if isinstance(event, EpochCompleted):
+            left.release()
+
+    enough = run.listen(heard)
+    for _ in range(epochs):
+        assert left.acquire(timeout=PATIENCE), "no epoch was completed"
+    enough()
+
+
+def test_cleaning_up_beside_a_running_job_takes_nothing_that_it_needs(tmp_path: Path) -> None:
+    run = start_endless(tmp_path, every="50ms")
+    tree = tmp_path / "tree"
+    stop = threading.Event()
+    cleaned: list[int] = []
+
+    def clean() -> None:
+        while not stop.is_set():
+            found = open_tree(str(tree))
+            cleaned.append(clean_up(found, plan_cleanup(found)).files)
+
+    try:
+        completed(run, 5)
+        with pytest.raises(JobRuns, match="stop it first"):
+            take_over(open_tree(str(tree)), "gc", job_folder=tmp_path / "local")
+        cleaner = threading.Thread(target=clean)
+        cleaner.start()
+        completed(run, 20)
+        stop.set()
+        cleaner.join()
+    finally:
+        stop.set()
+        run.stop()
+    assert len(cleaned) > 1
+    assert sound(tree)
+    assert all(parse(path) is not None or path == "job.json" for path in paths(tree))
+
+
+def test_the_commands_say_what_they_would_do_and_what_they_did(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = with_garbage(tmp_path)
+    before = paths(tree)
+    ended = run_command(capsys, "gc", "--checkpoints", tree, "--dry-run")
+    assert (ended.code, ended.err) == (0, "")
+    assert "left by a fenced generation, which can complete nothing any more" in ended.out
+    assert "1 files may be of an epoch in flight" in ended.out
+    assert "1 files are not ours and stay, such as notes.txt" in ended.out
+    assert paths(tree) == before
+    ended = run_command(capsys, "gc", "--checkpoints", tree)
+    assert ended.out.startswith("deleted ")
+    assert run_command(capsys, "gc", "--checkpoints", tree, "--json").json["files"] == 0
+    epoch = open_tree(str(tree)).record("newest-savepoint").epoch
+    ended = run_command(capsys, "dispose", "--checkpoints", tree, "--epoch", str(epoch), "--dry-run")
+    assert f"epoch {epoch} would no longer be pinned" in ended.out
+    ended = run_command(capsys, "dispose", "--checkpoints", tree, "--epoch", str(epoch))
+    assert f"epoch {epoch} is no longer pinned (savepoint-{epoch}); recovery gc --take-over removes it" in ended.out
+    assert run_command(capsys, "dispose", "--checkpoints", tree, "--epoch", str(epoch)).code == 6

@@ -1,0 +1,104 @@
+"""Verification of a tree: what is damaged is found and named, and what is sound is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from recovery.savepoints.job_tree import open_tree
+from recovery.savepoints.stopped_job import take_over
+from recovery.savepoints.verify import Verified, verify, what_to_verify
+from snapshot.manifest import Manifest
+from tests.command_line import run_command
+from tests.shop_job import tree_of
+
+
+def verified(tree: Path, which: str | None = None) -> Verified:
+    found = open_tree(str(tree))
+    return verify(found, what_to_verify(found, which))
+
+
+def state_files(tree: Path) -> list[Path]:
+    manifest: Manifest = open_tree(str(tree)).find().manifest
+    return [tree / path for path in sorted(manifest.references())]
+
+
+def test_a_sound_tree_is_sound_with_all_its_keys(tmp_path: Path) -> None:
+    tree = tree_of(tmp_path)
+    found = verified(tree)
+    assert found.damages == ()
+    assert found.sound == tuple(record.epoch for record in open_tree(str(tree)).state.usable)
+    assert found.keys > 100
+    assert found.bytes >= sum(file.stat().st_size for file in state_files(tree))
+
+
+def cut_short(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def flip_a_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [(cut_short, "bytes, and"), (flip_a_bit, "its content has sha256:"), (Path.unlink, "is not in")],
+)
+def test_a_damaged_file_is_named_with_the_epochs_that_need_it(
+    damage: Callable[[Path], None], said: str, tmp_path: Path
+) -> None:
+    tree = tree_of(tmp_path)
+    file = state_files(tree)[0]
+    damage(file)
+    found = verified(tree)
+    [one] = found.damages
+    assert one.what == str(file.relative_to(tree))
+    assert said in one.detail
+    assert one.epochs == tuple(record.epoch for record in open_tree(str(tree)).state.usable)
+    assert found.sound == ()
+
+
+def test_epochs_that_do_not_need_a_damaged_manifest_stay_sound(tmp_path: Path) -> None:
+    tree = tree_of(tmp_path)
+    first = open_tree(str(tree)).record()
+    job = take_over(open_tree(str(tree)), "test")
+    newest = job.publish(job.remade(job.tree.find().manifest, "test"))
+    (tree / job.tree.record().manifest).write_text("{}")
+    found = verified(tree)
+    assert found.sound[-1] == first.epoch
+    [one] = found.damages
+    assert one.epochs == (newest,)
+    assert verified(tree, str(first.epoch)).damages == ()
+
+
+def test_keys_in_key_groups_that_are_not_theirs_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = tree_of(tmp_path)
+    monkeypatch.setattr("statebackend.keys.columns.KeyColumn.groups", lambda keys, most: keys.hashes * 0)
+    found = verified(tree)
+    assert found.sound == ()
+    assert {one.what.partition(",")[0] for one in found.damages} == {"state of baskets"}
+    assert "keys are in key groups that are not theirs" in found.damages[0].detail
+
+
+def test_the_command_says_what_is_sound_and_ends_with_a_code_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = tree_of(tmp_path)
+    epoch = open_tree(str(tree)).record().epoch
+    ended = run_command(capsys, "verify", "--checkpoints", tree)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.splitlines()[-1].endswith(str(epoch))
+    file = state_files(tree)[0]
+    flip_a_bit(file)
+    ended = run_command(capsys, "verify", "--checkpoints", tree)
+    assert ended.code == 7
+    assert f"damaged: {file.relative_to(tree)}: " in ended.out
+    assert ended.out.splitlines()[-1] == "sound: none"
+    assert ended.err == "recovery: 1 damages were found\n"
+    as_json = run_command(capsys, "verify", "--checkpoints", tree, "--json")
+    assert as_json.json["damages"][0]["what"] == str(file.relative_to(tree))
+    assert run_command(capsys, "verify", "--checkpoints", tree, "--epoch", "999").code == 6
