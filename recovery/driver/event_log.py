@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from recovery.driver.events import AnyEvent, Trouble
 from recovery.driver.line_file import LineFile
@@ -98,7 +98,7 @@ def line_of(event: AnyEvent) -> str:
 def plain(value: object) -> object:
     """A value as JSON has it: ids as their texts, dataclasses as objects."""
     match value:
-        case Epoch() | Incarnation():
+        case Epoch() | Incarnation() | PurePath():
             return str(value)
         case Enum():
             return value.value
