@@ -21,12 +21,16 @@ from recovery.driver.command_messages import (
     Answered,
     AnyCommand,
     Asked,
+    CancelJob,
     Command,
     Declined,
+    DrainJob,
     FollowEvents,
     FromDriver,
     InjectFault,
     ShowStatus,
+    StopJob,
+    TakeSavepoint,
     Told,
 )
 from recovery.driver.events import AnyEvent, Finished, GaveUp, Stopped
@@ -39,6 +43,7 @@ from snapshot.host.control import ControlConnection
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.purposes import CommandOf
 from snapshot.host.tls import TlsRefused, UnusableTls
+from statebackend.ids import Epoch
 from statebackend.stores.fsspec_store import open_store
 
 _PATIENCE: Final = 10.0
@@ -85,6 +90,41 @@ class Attached:
         """Let a fault happen now, and say to whom it did, and when. `CommandDeclined` if it cannot."""
         return self.ask(InjectFault(order))
 
+    def savepoint(self, timeout: float | None = None) -> Epoch:
+        """Take a savepoint while the job runs; it is complete and pinned when this returns.
+
+        `CommandDeclined` if the job is over first. Whoever waits no longer than `timeout` may get one all the same.
+        """
+        return self.ask(TakeSavepoint(), timeout)
+
+    def stop(self, *, savepoint: bool = False) -> Epoch | None:
+        """Stop the job behind one more epoch, which is complete and committed when this returns.
+
+        With `savepoint` the epoch is pinned, and returned. `ConnectionLost` if the job fails before that.
+        """
+        return self._end(StopJob(savepoint))
+
+    def drain(self) -> None:
+        """Let all sources end where they are, all follow from the end of input that does, and the job end."""
+        self._end(DrainJob())
+
+    def cancel(self) -> None:
+        """End the job at once; started again, it goes on from its last complete epoch."""
+        self._end(CancelJob())
+
+    def _end(self, command: Command[None]) -> Epoch | None:
+        self.follow()
+        self.ask(command)
+        for _ in self.events():
+            pass
+        match self._over:
+            case Stopped(savepoint=epoch):
+                return epoch
+            case GaveUp(reason=reason):
+                raise ConnectionLost(f"job {self.job} failed before it had stopped: {reason}")
+            case _:
+                return None
+
     def follow(self) -> None:
         """Begin to take events in, for `next_event`; nothing if it was said before."""
         if not self._following:
@@ -114,15 +154,19 @@ class Attached:
             if event is not None:
                 yield event
 
-    def ask(self, command: Command[Answer]) -> Answer:
-        """Ask for something, and wait for the answer. `CommandDeclined` or `ConnectionLost` if there is none."""
+    def ask(self, command: Command[Answer], timeout: float | None = 0.0) -> Answer:
+        """Ask for something, and wait for the answer. `CommandDeclined` or `ConnectionLost` if there is none.
+
+        It may take `timeout` seconds, for ever if that is None; unless said, what anything may take.
+        """
+        seconds = self._timeout if timeout == 0.0 else timeout
         if self._connection is None or self._lost:
             raise ConnectionLost(self._lost or "it is closed")
         self._last += 1
         number = self._last
         self._connection.send(Asked(number, cast("AnyCommand", command)))
-        if not self._loop.run(lambda: number in self._answers or bool(self._lost), self._timeout):
-            raise ConnectionLost(f"the driver of {self.job} (process {self.pid}) gave no answer in {self._timeout:g} s")
+        if not self._loop.run(lambda: number in self._answers or bool(self._lost), seconds):
+            raise ConnectionLost(f"the driver of {self.job} (process {self.pid}) gave no answer in {seconds:g} s")
         match self._answers.pop(number, None):
             case Answered(_, answer):
                 return cast("Answer", answer)

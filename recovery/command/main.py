@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from recovery.command import (
+    ending,
     inject,
     inspect,
     listing,
@@ -24,6 +25,7 @@ from recovery.command.exits import MEANINGS, Exit, exit_of
 _VERBS = (
     listing,
     status,
+    ending,
     inspect,
     rescale,
     upkeep,

@@ -15,6 +15,7 @@ from recovery.driver.events import AnyEvent
 from recovery.driver.status import RunStatus
 from recovery.inject.orders import Order
 from recovery.inject.report import Injected
+from statebackend.ids import Epoch
 
 Answer = TypeVar("Answer")
 
@@ -42,7 +43,29 @@ class InjectFault(Command[Injected]):
     order: Order
 
 
-ToCarryOut = ShowStatus | InjectFault
+@dataclass(frozen=True, slots=True)
+class TakeSavepoint(Command[Epoch]):
+    """Take a savepoint while the job runs. The answer is its epoch, when it is complete and pinned."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopJob(Command[None]):
+    """Stop behind one more epoch, which is pinned if it is to be a savepoint. Answered at once; `Stopped` is told."""
+
+    savepoint: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DrainJob(Command[None]):
+    """Let all sources end where they are, and then the job. Answered at once; `Finished` is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelJob(Command[None]):
+    """End at once. Answered before that; `Stopped` is told."""
+
+
+ToCarryOut = ShowStatus | InjectFault | TakeSavepoint | StopJob | DrainJob | CancelJob
 """What the driver does with the job."""
 
 AnyCommand = ToCarryOut | FollowEvents

@@ -21,7 +21,15 @@ from typing import Final
 
 from recovery.driver import events as log
 from recovery.driver import reach
-from recovery.driver.command_messages import InjectFault, ShowStatus, ToCarryOut
+from recovery.driver.command_messages import (
+    CancelJob,
+    DrainJob,
+    InjectFault,
+    ShowStatus,
+    StopJob,
+    TakeSavepoint,
+    ToCarryOut,
+)
 from recovery.driver.commands import Commands, Reply
 from recovery.driver.deliveries import Deliveries
 from recovery.driver.endings import End, EndKind
@@ -233,6 +241,18 @@ class Driver:
             case InjectFault(order):
                 assert self._injection is not None
                 self._injection.inject(order, by, reply)
+            case TakeSavepoint():
+                self._the_generation.savepoint(reply)
+            case StopJob(savepoint):
+                reply(None)
+                self._the_generation.stop(savepoint=savepoint)
+            case DrainJob():
+                reply(None)
+                self._the_generation.drain()
+            case CancelJob():
+                reply(None)
+                cancelled = Cancelled(f"the job was cancelled by {by}")
+                self._when_answered(lambda: self._the_generation.cancel(cancelled))
 
     def _when_answered(self, act: Callable[[], object]) -> None:
         if self._commands.queued_bytes:
