@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 DRAWING = ("simulated_recovery", "third_party_protocol", "wrong_protocol")
 STREAMS = ("word_count", "unpaid_orders", "fraud_rules")
 ON_SPARK = ("visits_in_spark", "clicks")
+WITH_SERVERS = ("kafka_to_kafka",)
 
 
 def run(example: str, *arguments: str, hash_seed: str = "random") -> str:
@@ -38,10 +39,10 @@ def run(example: str, *arguments: str, hash_seed: str = "random") -> str:
 
 def test_every_example_is_known_here() -> None:
     names = {path.stem for path in (ROOT / "examples").glob("[!_]*.py")}
-    assert names == {*DRAWING, *STREAMS, *ON_SPARK}
+    assert names == {*DRAWING, *STREAMS, *ON_SPARK, *WITH_SERVERS}
 
 
-@pytest.mark.parametrize("example", [*DRAWING, *STREAMS, *ON_SPARK])
+@pytest.mark.parametrize("example", [*DRAWING, *STREAMS, *ON_SPARK, *WITH_SERVERS])
 def test_an_example_explains_itself(example: str) -> None:
     out = run(example, "--help")
     assert out.startswith("usage: ")
