@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from recovery.command import (
     ending,
+    export,
     inject,
     inspect,
     listing,
@@ -27,6 +28,7 @@ _VERBS = (
     status,
     ending,
     inspect,
+    export,
     rescale,
     upkeep,
     inject,
