@@ -41,9 +41,7 @@ class S3Folder:
         self._bucket, _, prefix = uri.partition("://")[2].strip("/").partition("/")
         self._prefix = f"{prefix}/" if prefix else ""
         given = conf.get("s3", {}).get("config_kwargs", {})
-        self._files = S3FileSystem(
-            config_kwargs={**_CONFIG, **given}, use_listings_cache=False, skip_instance_cache=True
-        )
+        self._files = S3FileSystem(config_kwargs={**_CONFIG, **given}, use_listings_cache=False)
         self._files.retries = 1
 
     def problems(self) -> Sequence[str]:
@@ -74,8 +72,7 @@ class S3Folder:
         for number, start in enumerate(range(0, len(data), size), start=1):
             body = bytes(data[start : start + size])
             sent = self._call("upload_part", name, UploadId=upload, PartNumber=number, Body=body)
-            sums = {key: str(value) for key, value in sent.items() if key == "ETag" or key.startswith("Checksum")}
-            parts.append({"PartNumber": number, **sums})
+            parts.append({"PartNumber": number, "ETag": str(sent["ETag"])})
         return parts
 
     def publish(self, files: Sequence[StagedFile]) -> Published:
