@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,13 +12,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
+import snapshot
 from snapshot.manifest import CommitPayload
 from snapshot.program.sink import CommitAnswer, Sink, SinkContext, SinkError, SinkWriter
 from snapshot.sinks.file_sink import ToFiles
 from snapshot.sinks.heap_sink import ToHeap, _targets, forget_heap, read_heap
 from snapshot.sinks.rocksdb_sink import ToRocksDB
 from snapshot.structured.batch_log import BatchLog, Decision
+from snapshot.structured.formats import FORMATS, Files, RocksDB, _Message
 from snapshot.structured.query import SinkQuery, Written
 from snapshot.structured.sink_options import sink_of
 from snapshot.transaction_events import CommitOutcome
@@ -290,3 +294,44 @@ def test_options_that_are_wrong_are_refused(options: dict[str, str], problem: st
     with pytest.raises(SinkError) as raised:
         sink_of("epochcut.every", _Every, options)
     assert problem in str(raised.value)
+
+
+COLUMNS = StructType([StructField("n", LongType()), StructField("at", TimestampType())])
+PLACE = {"path": "/out", "checkpointLocation": "/checkpoint"}
+
+
+def test_every_format_is_named_after_a_sink_that_there_is() -> None:
+    assert [format.name().removeprefix("epochcut.") for format in FORMATS] == [
+        "files", "kafka", "postgres", "sqlite", "rocksdb"
+    ]  # fmt: skip
+    for format in FORMATS:
+        assert hasattr(snapshot, format.sink)
+
+
+def test_what_is_staged_lies_in_the_checkpoint_or_where_the_option_says() -> None:
+    assert Files(PLACE).streamWriter(COLUMNS, False)._staging == "/checkpoint/epochcut"
+    assert Files({**PLACE, "staging": "/elsewhere"}).streamWriter(COLUMNS, False)._staging == "/elsewhere"
+    with pytest.raises(SinkError, match="needs the option 'checkpointLocation', or 'staging'"):
+        Files({"path": "/out"}).streamWriter(COLUMNS, False)
+
+
+def test_a_writer_can_be_sent_to_another_process() -> None:
+    writer = pickle.loads(pickle.dumps(Files(PLACE).streamWriter(COLUMNS, False)))
+    assert (writer._sink, writer._patience) == (ToFiles("/out"), 60.0)
+    assert writer._schema.field("at").type == pa.timestamp("us", "UTC")
+
+
+def test_a_query_that_cannot_work_is_refused_when_its_writer_is_made() -> None:
+    with pytest.raises(SinkError, match=r"outputMode\('complete'\) would replace them all"):
+        Files(PLACE).streamWriter(COLUMNS, True)
+    with pytest.raises(SinkError, match=r"epochcut\.rocksdb: there is no column 'user'"):
+        RocksDB({**PLACE, "key": "user"}).streamWriter(COLUMNS, False)
+
+
+def test_an_abort_drops_nothing_that_may_have_been_decided() -> None:
+    queries = Queries()
+    written = queries.write(1, "run")
+    writer = Files(PLACE).streamWriter(COLUMNS, False)
+    writer.abort([None, *map(_Message, written)], 1)
+    queries.start().commit(1, written)
+    assert Counter(queries.visible()) == Counter(rows_of(1, 0) + rows_of(1, 1))

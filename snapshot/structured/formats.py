@@ -140,16 +140,4 @@ class RocksDB(_Format):
     sink = "ToRocksDB"
 
 
-class Delta(_Format):
-    """`epochcut.delta`: `ToDelta`."""
-
-    sink = "ToDelta"
-
-
-class HTTP(_Format):
-    """`epochcut.http`: `ToHTTP`, at least once."""
-
-    sink = "ToHTTP"
-
-
-FORMATS: tuple[type[_Format], ...] = (Files, Kafka, Postgres, SQLite, RocksDB, Delta, HTTP)
+FORMATS: tuple[type[_Format], ...] = (Files, Kafka, Postgres, SQLite, RocksDB)
