@@ -140,4 +140,10 @@ class RocksDB(_Format):
     sink = "ToRocksDB"
 
 
-FORMATS: tuple[type[_Format], ...] = (Files, Kafka, Postgres, SQLite, RocksDB)
+class Delta(_Format):
+    """`epochcut.delta`: `ToDelta`."""
+
+    sink = "ToDelta"
+
+
+FORMATS: tuple[type[_Format], ...] = (Files, Kafka, Postgres, SQLite, RocksDB, Delta)
