@@ -233,6 +233,7 @@ def run(
         accept_duplicates=options.get("accept_duplicates", False),
         store_patience=int(seconds(options, "store_patience", 300.0) * 1000),
         compact_after=options.get("compact_after", 256),
+        program_version=options.get("program_version", ""),
         inline_broadcast=options.get("inline_broadcast", 64 << 10),
     )
     driver = Driver(

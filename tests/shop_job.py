@@ -62,7 +62,14 @@ def program(rows: int = BEFORE + AFTER) -> Program:
 
 def start(folder: Path, of: Program | None = None, **options: Any) -> recovery.Run:
     """Start the job, or go on, in this folder."""
-    chosen: dict[str, Any] = {"every": "200ms", "parallelism": 2, "progress": False, "job": "shop", **options}
+    chosen: dict[str, Any] = {
+        "every": "200ms",
+        "parallelism": 2,
+        "progress": False,
+        "job": "shop",
+        "program_version": "summer",
+        **options,
+    }
     return recovery.run(
         of or program(),
         checkpoints=folder / "tree",

@@ -6,10 +6,14 @@ What always holds: an epoch's report has every partition that acknowledged it on
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from recovery.driver.events import EpochCompleted, PartitionDone
+from recovery.savepoints.notes import PartTook
 from snapshot.host.messages import Acknowledgement
 from statebackend.ids import Epoch
+
+_NOTED: Final = 100
 
 
 @dataclass(slots=True)
@@ -37,6 +41,12 @@ class EpochTimes:
             since = now - epoch.triggered_at
             epoch.done.append(PartitionDone(partition=said.partition, since_trigger_ms=since, timing=said.timing))
 
+    def taken(self, epoch: Epoch) -> tuple[PartTook, ...]:
+        """What it took in the partitions that have acknowledged it, for its notes: of very many, in the slowest."""
+        under_way = self._epochs.get(epoch)
+        slowest = sorted(under_way.done if under_way else (), key=lambda done: -done.since_trigger_ms)[:_NOTED]
+        return tuple(_noted(done) for done in sorted(slowest, key=lambda done: done.partition))
+
     def completed(self, epoch: Epoch, now: float, at: float) -> EpochCompleted:
         """The epoch is in the journal."""
         under_way = self._epochs.pop(epoch, None) or _UnderWay(now, savepoint=False)
@@ -62,3 +72,16 @@ class EpochTimes:
     def age(self, now: float) -> float | None:
         """How long ago the last complete epoch was triggered; none if this driver has completed none."""
         return None if self._last_complete is None else now - self._last_complete
+
+
+def _noted(done: PartitionDone) -> PartTook:
+    timing = done.timing
+    return PartTook(
+        done.partition,
+        done.since_trigger_ms,
+        timing.alignment,
+        timing.sync,
+        timing.asynchronous,
+        timing.state_bytes,
+        timing.channel_bytes,
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from recovery.driver import events as log
@@ -33,6 +33,7 @@ from recovery.driver.store_watch import watched_patience
 from recovery.driver.tree import FencedOff, PublicationDone, PublicationFailed, RemovalDone, Tree
 from recovery.driver.workers import Workers
 from recovery.restarts import Cause, Failure, RestartLimit
+from recovery.savepoints import notes
 from snapshot import coordinator_events as events
 from snapshot import fail_points
 from snapshot.coordinator import Coordinator, CoordinatorState
@@ -528,9 +529,10 @@ class GenerationRun:
 
     def _publish(self, publish: events.Publish[Acknowledgement]) -> None:
         known, most, tree = self._enumerators.pop(publish.epoch), self._settings.inline_broadcast, self._the_tree
+        noted = notes.to_json(notes.Notes(self._settings.program_version, self._times.taken(publish.epoch)))
 
         def part(broadcast: Mapping[Uid, StoredFile | Inline]) -> DriversPart:
-            return DriversPart(known.job, known.max_parallelism, known.created_at, known.enumerators, broadcast)
+            return replace(known, broadcast=broadcast, notes=noted)
 
         self._means.in_order.submit(
             lambda: tree.publish(publish, part, most), lambda said: self._published(publish.epoch, said)

@@ -39,5 +39,7 @@ class JobSettings:
     """For so many milliseconds the driver asks a store again that does not do what it is asked."""
     compact_after: int = 256
     """The journal is compacted when it has so many more entries."""
+    program_version: str = ""
+    """What the program's author calls this version of it."""
     inline_broadcast: int = 64 << 10
     """Broadcast state up to this size is put into the manifest itself."""

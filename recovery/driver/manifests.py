@@ -46,6 +46,7 @@ class DriversPart:
     created_at: int
     enumerators: Mapping[Uid, Json]
     broadcast: Mapping[Uid, StoredFile | Inline]
+    notes: Json = NULL
 
 
 def manifest_of(publish: Publish[Acknowledgement], part: DriversPart) -> Manifest:
@@ -71,6 +72,7 @@ def manifest_of(publish: Publish[Acknowledgement], part: DriversPart) -> Manifes
         created_at=part.created_at,
         operators=tuple(operators),
         parent=NO_EPOCH if publish.base is None else publish.base,
+        notes=part.notes,
     )
 
 

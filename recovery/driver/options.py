@@ -48,6 +48,8 @@ class RunOptions(TypedDict, total=False):
     """The number of key groups, fixed when the job is born (128)."""
     allow_non_restored_state: bool
     """Drop what the snapshot has of operators that the program no longer has (False)."""
+    program_version: str
+    """What you call this version of the program; it stands in every epoch, for people ("")."""
     accept_duplicates: bool
     """Go back behind an epoch that is damaged, though its output may be committed and be made again (False)."""
 
