@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from snapshot.sinks.file_sink import ToFiles as ToFiles
     from snapshot.sinks.heap_sink import ToHeap as ToHeap
     from snapshot.sinks.heap_sink import read_heap as read_heap
+    from snapshot.sinks.http_sink import ToHTTP as ToHTTP
     from snapshot.sinks.kafka_sink import ToKafka as ToKafka
     from snapshot.sinks.listed_folder import committed_files as committed_files
     from snapshot.sinks.postgres_sink import ToPostgres as ToPostgres
@@ -60,6 +61,7 @@ _HOME = {
     "sinks.driver_sink": ("ToDriver",),
     "sinks.file_sink": ("ToFiles",),
     "sinks.listed_folder": ("committed_files",),
+    "sinks.http_sink": ("ToHTTP",),
     "sinks.kafka_sink": ("ToKafka",),
     "sinks.heap_sink": ("ToHeap", "read_heap"),
     "sinks.postgres_sink": ("ToPostgres",),

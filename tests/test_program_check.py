@@ -3,12 +3,24 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
-from snapshot import KeyedCoProcess, KeyedProcess, Program, ProgramError, Session, Sliding, Stream, Tumbling
+from snapshot import (
+    KeyedCoProcess,
+    KeyedProcess,
+    Program,
+    ProgramError,
+    Session,
+    Sliding,
+    Stream,
+    ToHTTP,
+    ToSQLite,
+    Tumbling,
+)
 from snapshot.program.durations import NotADuration
 from snapshot.program.plan import EventTime
 from snapshot.program.row_class import Row
@@ -332,6 +344,13 @@ def test_a_sink_whose_target_can_neither_keep_nor_show_what_was_committed_is_ref
     assert problem.startswith("out: Nowhere cannot be exactly-once")
     clicks().write(Nowhere(abilities=Abilities(), exactly_once=False), uid="out").check()
     clicks().write(Nowhere(abilities=Abilities(reads_tokens=True)), uid="out").check()
+
+
+@pytest.mark.parametrize("sink", [ToHTTP("http://host/rows"), ToSQLite("rows.db", "rows", journal="off")])
+def test_targets_without_transactions_are_refused_unless_at_least_once_is_asked_for(sink: ToHTTP | ToSQLite) -> None:
+    (problem,) = problems(clicks().write(sink, uid="out"))
+    assert f"{type(sink).__name__} cannot be exactly-once: its target can neither" in problem
+    clicks().write(replace(sink, exactly_once=False), uid="out").check()
 
 
 def test_a_class_in_the_place_of_a_source_or_a_sink_is_refused() -> None:

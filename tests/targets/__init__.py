@@ -13,6 +13,7 @@ TARGETS: Final[Mapping[str, Running]] = {
     "delta": embedded.delta,
     "sqlite": embedded.sqlite,
     "rocksdb": embedded.rocksdb,
+    "http": embedded.http,
     "kafka": servers.kafka,
     "s3": servers.s3,
     "postgres": postgres.prepared,

@@ -1,4 +1,4 @@
-"""Targets that need no server: a folder of Parquet files, a Delta table, a table of SQLite, a RocksDB."""
+"""Targets that need no server of another project: files, Delta, SQLite, RocksDB, and HTTP to a server in here."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from snapshot import ToDelta, ToFiles, ToRocksDB, ToSQLite
+from snapshot import ToDelta, ToFiles, ToHTTP, ToRocksDB, ToSQLite
 from snapshot.sinks.rocksdb_sink import read_rocksdb
 from tests.jobs.numbered import SCHEMA
+from tests.targets.http_rows import row_server
 from tests.targets.plain_files import PlainFiles
 from tests.targets.target import Target
 
@@ -69,3 +70,14 @@ def rocksdb(folder: Path) -> Iterator[Target]:
         return table.select(SCHEMA.names) if table.num_columns else SCHEMA.empty_table()
 
     yield Target(ToRocksDB(path, key="i"), None, rows)
+
+
+@contextmanager
+def http(folder: Path) -> Iterator[Target]:
+    """A server that takes each key once."""
+    with row_server() as server:
+
+        def rows() -> pa.Table:
+            return pa.Table.from_pylist(server.rows(), SCHEMA)
+
+        yield Target(ToHTTP(server.url, exactly_once=False), None, rows, server.stop, server.start)
