@@ -80,4 +80,4 @@ def http(folder: Path) -> Iterator[Target]:
         def rows() -> pa.Table:
             return pa.Table.from_pylist(server.rows(), SCHEMA)
 
-        yield Target(ToHTTP(server.url, exactly_once=False), None, rows, server.stop, server.start)
+        yield Target(ToHTTP(server.url, rows_per_request=50, exactly_once=False), None, rows, server.stop, server.start)
