@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from recovery.driver import events as log
+from recovery.driver import reports
 from recovery.driver.attempt import AttemptRun
 from recovery.driver.claim import Start, claim
 from recovery.driver.deliveries import Deliveries
@@ -26,11 +27,12 @@ from recovery.driver.housekeeping import Housekeeping
 from recovery.driver.job import JobSettings
 from recovery.driver.launch import Scouting
 from recovery.driver.manifests import DriversPart, all_transactions_in
+from recovery.driver.publications import Publications
 from recovery.driver.recovery_clock import RecoveryClock
 from recovery.driver.savepoints import Answer, SavepointWishes
 from recovery.driver.spreader import Spreader
 from recovery.driver.store_watch import watched_patience
-from recovery.driver.tree import FencedOff, PublicationDone, PublicationFailed, RemovalDone, Tree
+from recovery.driver.tree import FencedOff, Removal, Tree
 from recovery.driver.workers import Workers
 from recovery.restarts import Cause, Failure, RestartLimit
 from recovery.savepoints import notes
@@ -62,10 +64,8 @@ from snapshot.host.messages import (
     TriggerEpoch,
     WantsSplit,
 )
-from snapshot.journal_state import JournalState
-from snapshot.manifest import Inline, StoredFile
 from snapshot.trace import TraceWriter
-from statebackend.ids import Epoch, Generation, Incarnation, Partition, Uid
+from statebackend.ids import Epoch, Generation, Incarnation, Partition
 from statebackend.stores.store import BlobStore
 
 _ASK_AGAIN: Final = 1.0
@@ -112,8 +112,7 @@ class GenerationRun:
         self._loop = means.loop
         self._coordinator: Coordinator[Acknowledgement] | None = None
         self._tree: Tree | None = None
-        self._journal = JournalState()
-        self._removing = False
+        self._publications: Publications | None = None
         self._housekeeping: Housekeeping | None = None
         self._deployment: Deployment | None = None
         self._standbys: Standbys | None = None
@@ -124,7 +123,6 @@ class GenerationRun:
         self._feeder: Feeder | None = None
         self._endings = Endings()
         self._savepoints = SavepointWishes()
-        self._enumerators: dict[Epoch, DriversPart] = {}
         self._times = EpochTimes()
         self._clock = RecoveryClock()
         self._restored_epoch: Epoch | None = None
@@ -163,7 +161,9 @@ class GenerationRun:
             self._standbys,
         )
         self._housekeeping = Housekeeping(self._settings, means.loop, means.aside, outcome.tree, self._note)
-        self._journal = state = outcome.tree.state
+        most_inline = self._settings.inline_broadcast
+        self._publications = Publications(outcome.tree, means.in_order, most_inline, self)
+        state = outcome.tree.state
         options = self._settings.coordinator
         last_number, now = state.newest_complete.number, self._now()
         if outcome.epoch not in outcome.replay:  # the journal says that all it names is committed
@@ -262,16 +262,7 @@ class GenerationRun:
         if self._ended:
             self._means.workers.send(hello.worker, Leave("the job has ended"))
             return
-        self._note(
-            log.WorkerJoined(
-                at=time.time(),
-                worker=hello.worker,
-                slot=hello.slot,
-                pid=hello.pid,
-                address=str(hello.address),
-                executor=hello.executor,
-            )
-        )
+        self._note(reports.joined(hello))
         if self._deployment is not None:
             self._deployment.deploy_if_possible()
         if self._spreader is not None:
@@ -323,7 +314,7 @@ class GenerationRun:
                     self._standbys.followed(worker, message)
                     self._spreader.look()
             case Stalled():
-                self._stalled(message)
+                self._note(reports.stalled(message))
             case Delivery():
                 if self._is_current(message.incarnation):
                     self._means.deliveries.add(message)
@@ -333,27 +324,13 @@ class GenerationRun:
                 if self._is_current(message.incarnation) and self._attempt is not None:
                     self._of_attempt(self._attempt, message)
 
-    def _stalled(self, stalled: Stalled) -> None:
-        self._note(
-            log.Stalled(
-                at=time.time(),
-                incarnation=stalled.incarnation,
-                partition=stalled.partition,
-                uid=stalled.uid,
-                epoch=stalled.epoch,
-                seconds=stalled.seconds,
-                waits_for=stalled.waits_for,
-                stack=stalled.stack,
-            )
-        )
-
     def _of_attempt(
         self, attempt: AttemptRun, message: Restored | FirstOutput | WantsSplit | AllEnded | Figures
     ) -> None:
         match message:
             case Restored(_, partition, downloaded_ms):
                 self._clock.restored(self._now_ms(), downloaded_ms)
-                self._note_restored(message)
+                self._note(reports.restored(message))
                 if attempt.restored(partition):
                     self._all_restored(attempt)
             case FirstOutput():
@@ -368,18 +345,6 @@ class GenerationRun:
                 self._clock.lag(self._now_ms(), partition, lag)
                 self._note_recovery()
                 self._means.observer.figures(message)
-
-    def _note_restored(self, restored: Restored) -> None:
-        self._note(
-            log.PartitionRestored(
-                at=time.time(),
-                incarnation=restored.incarnation,
-                partition=restored.partition,
-                in_place=restored.in_place,
-                downloaded_ms=restored.downloaded_ms,
-                opened_ms=restored.opened_ms,
-            )
-        )
 
     def _all_restored(self, attempt: AttemptRun) -> None:
         attempt.started()
@@ -458,16 +423,15 @@ class GenerationRun:
             case events.Abandon():
                 self._abandon(instruction)
             case events.Publish():
-                self._publish(instruction)
+                noted = notes.Notes(self._settings.program_version, self._times.taken(instruction.epoch))
+                self._the_publications.publish(instruction, notes.to_json(noted))
             case events.Complete(epoch):
                 self._send_all(EpochIsOver(self._incarnation, epoch, complete=True))
                 reached(fail_points.COMPLETE_TOLD)
             case events.RecordCommitted(epoch):
-                self._means.in_order.submit(
-                    lambda: self._the_tree.record_committed(epoch), lambda said: self._committed(epoch, said)
-                )
+                self._the_publications.record_committed(epoch)
             case events.Subsume(retain, oldest_base):
-                self._remove(retain, oldest_base)
+                self._the_publications.remove(retain, oldest_base)
             case events.RollBack():
                 if not self._failures.is_planned(before(instruction.incarnation)):
                     self._broken(instruction)
@@ -490,13 +454,9 @@ class GenerationRun:
         marker, attempt = trigger.marker, self._attempt
         if attempt is None:
             raise RuntimeError(f"epoch {epoch} was triggered while no attempt is deployed")
-        self._enumerators[epoch] = DriversPart(
-            self._settings.job,
-            self._settings.plan.max_parallelism,
-            int(time.time() * 1000),
-            attempt.enumerators(),
-            {},
-        )
+        settings, now = self._settings, int(time.time() * 1000)
+        part = DriversPart(settings.job, settings.plan.max_parallelism, now, attempt.enumerators(), {})
+        self._the_publications.triggered(epoch, part)
         pauses = self._endings.triggered(epoch, savepoint=marker.savepoint, asked_by=event)
         if marker.savepoint:
             self._savepoints.triggered(epoch)
@@ -507,7 +467,7 @@ class GenerationRun:
 
     def _abandon(self, abandon: events.Abandon) -> None:
         epoch, reason = abandon.epoch, abandon.reason
-        self._enumerators.pop(epoch, None)
+        self._the_publications.given_up(epoch)
         self._times.given_up(epoch)
         self._savepoints.given_up(epoch)
         if self._endings.given_up(epoch) or self._savepoints.waiting:
@@ -527,69 +487,35 @@ class GenerationRun:
 
     # --- what the store has done --------------------------------------------------------------------------------------
 
-    def _publish(self, publish: events.Publish[Acknowledgement]) -> None:
-        known, most, tree = self._enumerators.pop(publish.epoch), self._settings.inline_broadcast, self._the_tree
-        noted = notes.to_json(notes.Notes(self._settings.program_version, self._times.taken(publish.epoch)))
+    def published(self, epoch: Epoch, *, pinned: bool) -> None:
+        """See `publications.Publishing`."""
+        reached(fail_points.BEFORE_COMPLETE)
+        self._failures.completed()
+        self._means.deliveries.completed(all_transactions_in(self._the_tree.manifest(epoch)))
+        self._note(self._times.completed(epoch, self._now_ms(), time.time()))
+        if self._standbys is not None:
+            self._standbys.completed(epoch)
+        self._tell(events.Published(epoch))
+        if pinned:
+            self._savepoints.taken(epoch)
+        self._end_if_reached()
 
-        def part(broadcast: Mapping[Uid, StoredFile | Inline]) -> DriversPart:
-            return replace(known, broadcast=broadcast, notes=noted)
+    def not_published(self, epoch: Epoch, reason: str) -> None:
+        """See `publications.Publishing`."""
+        self._tell(events.PublishFailed(epoch, reason))
 
-        self._means.in_order.submit(
-            lambda: tree.publish(publish, part, most), lambda said: self._published(publish.epoch, said)
-        )
-
-    def _published(self, epoch: Epoch, said: PublicationDone | PublicationFailed | BaseException) -> None:
-        if self._ended:
-            return
-        match said:
-            case PublicationDone(state=state, pinned=pinned):
-                self._journal = state
-                reached(fail_points.BEFORE_COMPLETE)
-                self._failures.completed()
-                self._means.deliveries.completed(all_transactions_in(self._the_tree.manifest(epoch)))
-                self._note(self._times.completed(epoch, self._now_ms(), time.time()))
-                if self._standbys is not None:
-                    self._standbys.completed(epoch)
-                self._tell(events.Published(epoch))
-                if pinned:
-                    self._savepoints.taken(epoch)
-                self._end_if_reached(state)
-            case PublicationFailed(reason):
-                self._tell(events.PublishFailed(epoch, reason))
-            case BaseException():
-                self._journal_failed(said)
-
-    def _committed(self, epoch: Epoch, said: JournalState | BaseException) -> None:
-        if self._ended:
-            return
-        if isinstance(said, BaseException):
-            self._journal_failed(said)
-            return
-        self._journal = said
+    def committed(self, epoch: Epoch) -> None:
+        """See `publications.Publishing`."""
         self._note(log.EpochCommitted(at=time.time(), epoch=epoch))
-        self._end_if_reached(said)
+        self._end_if_reached()
 
-    def _remove(self, retain: int, oldest_base: Epoch | None) -> None:
-        """Plan it now, as later an epoch may be in flight of which the coordinator did not know."""
-        tree = self._the_tree
-        planned = None if self._removing else tree.plan_removal(self._journal, retain, oldest_base)
-        if planned is not None:
-            self._removing = True
-            self._means.in_order.submit(lambda: tree.remove(planned), self._removed)
+    def removed(self, removal: Removal) -> None:
+        """See `publications.Publishing`."""
+        if self._housekeeping is not None:
+            self._housekeeping.removed(removal, self._the_publications.journal)
 
-    def _removed(self, said: RemovalDone | BaseException) -> None:
-        self._removing = False
-        if self._ended:
-            return
-        if isinstance(said, BaseException):
-            self._journal_failed(said)
-            return
-        self._journal = said.state
-        if self._housekeeping is not None and said.removal is not None:
-            self._the_tree.forget(said.removal.epochs)
-            self._housekeeping.removed(said.removal, said.state)
-
-    def _journal_failed(self, error: BaseException) -> None:
+    def journal_failed(self, error: BaseException) -> None:
+        """See `publications.Publishing`."""
         if isinstance(error, FencedOff):
             self._tell(events.Fenced(error.by))
         else:
@@ -597,8 +523,8 @@ class GenerationRun:
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    def _end_if_reached(self, state: JournalState) -> None:
-        end = self._endings.reached(state)
+    def _end_if_reached(self) -> None:
+        end = self._endings.reached(self._the_publications.journal)
         if end is not None:
             self._end(end)
 
@@ -607,14 +533,9 @@ class GenerationRun:
             return
         self._ended = True
         self._patience.give_up()
-        if self._feeder is not None:
-            self._feeder.close()
-        if self._deployment is not None:
-            self._deployment.close()
-        if self._housekeeping is not None:
-            self._housekeeping.close()
-        if self._spreader is not None:
-            self._spreader.close()
+        for part in (self._feeder, self._publications, self._deployment, self._housekeeping, self._spreader):
+            if part is not None:
+                part.close()
         marks = self._clock.over(finally_=True)
         if marks is not None:
             self._note_marks(marks)
@@ -633,6 +554,12 @@ class GenerationRun:
         if self._tree is None:
             raise RuntimeError("the job is not claimed yet")
         return self._tree
+
+    @property
+    def _the_publications(self) -> Publications:
+        if self._publications is None:
+            raise RuntimeError("the job is not claimed yet")
+        return self._publications
 
     @property
     def _attempt(self) -> AttemptRun | None:

@@ -1,0 +1,49 @@
+"""What processes report, as the events of the log that say so.
+
+What always holds: an event says no more than the report does, and when it came.
+"""
+
+from __future__ import annotations
+
+import time
+
+from recovery.driver import events as log
+from snapshot.host import messages
+
+
+def joined(hello: messages.Hello) -> log.WorkerJoined:
+    """A process is there."""
+    return log.WorkerJoined(
+        at=time.time(),
+        worker=hello.worker,
+        slot=hello.slot,
+        pid=hello.pid,
+        address=str(hello.address),
+        executor=hello.executor,
+    )
+
+
+def stalled(report: messages.Stalled) -> log.Stalled:
+    """Code of the user's, or a target, takes long."""
+    return log.Stalled(
+        at=time.time(),
+        incarnation=report.incarnation,
+        partition=report.partition,
+        uid=report.uid,
+        epoch=report.epoch,
+        seconds=report.seconds,
+        waits_for=report.waits_for,
+        stack=report.stack,
+    )
+
+
+def restored(report: messages.Restored) -> log.PartitionRestored:
+    """A partition has its state."""
+    return log.PartitionRestored(
+        at=time.time(),
+        incarnation=report.incarnation,
+        partition=report.partition,
+        in_place=report.in_place,
+        downloaded_ms=report.downloaded_ms,
+        opened_ms=report.opened_ms,
+    )
