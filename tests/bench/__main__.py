@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from tests.bench import (
     alignment,
@@ -41,7 +42,7 @@ Workloads = Mapping[str, Callable[[], Iterator[Figure]]]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the arguments name; the result is the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__, epilog=EXAMPLE)
-    names = f"of {', '.join(_workloads())}; none for all, and state for all that begin with it"
+    names = f"of {', '.join(_workloads())}; none for all, and state or W4 for all that begin with it"
     parser.add_argument("only", nargs="*", metavar="ONLY", help=names)
     parser.add_argument("--small", action="store_true", help="try it in seconds, at sizes whose figures mean nothing")
     parser.add_argument("--write", action="store_true", help="renew the committed results instead of showing them")
@@ -80,7 +81,7 @@ def _workloads(*, small: bool = False, write: bool = False) -> Workloads:
         w3.WORKLOAD: lambda: w3.figures(w3.SMALL if small else w3.FULL),
         sinks.WORKLOAD: lambda: sinks.figures(sinks.SMALL if small else sinks.FULL),
         standbys.WORKLOAD: lambda: standbys.figures(standbys.SMALL if small else standbys.FULL),
-        w4.WORKLOAD: lambda: w4.figures(w4.SMALL if small else w4.FULL),
+        **{name: partial(part, w4.SMALL if small else w4.FULL) for name, part in w4.PARTS.items()},
     }
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -166,10 +166,24 @@ class Kills:
     """From each kill to the moment in which the driver knew."""
 
 
+def _always(_run: recovery.Run) -> bool:
+    return True
+
+
+def _apart(run: recovery.Run) -> bool:
+    """Whether every partition has an executor of its own."""
+    status = run.status()
+    return len({status.executors.get(worker) for worker, at in status.workers.items() if at is not None}) == PARALLELISM
+
+
 def killed(
-    sizes: Sizes, spark: SparkSession | None, standbys: int, kill: Callable[[recovery.Run, Random], None]
+    sizes: Sizes,
+    spark: SparkSession | None,
+    standbys: int,
+    kill: Callable[[recovery.Run, Random], None],
+    ready: Callable[[recovery.Run], bool] = _always,
 ) -> Kills:
-    """Run the job with a plain sink, and kill again and again."""
+    """Run the job with a plain sink, and kill again and again, when it is ready for that."""
     random, at, recovered = Random(_SEED), [], 0
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -177,6 +191,7 @@ def killed(
         sink.mkdir()
         with job(sizes, Stopwatch(str(sink)), spark, folder, standbys) as run:
             for _ in range(sizes.kills):
+                until(run, lambda: ready(run), "the job is not ready for the next kill")
                 time.sleep(sizes.pause + random.random())
                 at.append(time.time_ns() // 1_000)
                 kill(run, random)
@@ -337,39 +352,71 @@ def lost_and_twice(sizes: Sizes, spark: SparkSession | None, standbys: int) -> t
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
-def figures(sizes: Sizes = FULL) -> Iterator[Figure]:
-    """All figures of the workload."""
-    with session() if sizes.spark else nullcontext() as spark:
-        for name, standbys in (("worker", 0), ("standby", 1)):
-            progress(f"W4: {sizes.kills} kills of a worker, {standbys} standbys")
-            cpu = cpu_seconds_of_all()
-            kills = killed(sizes, spark, standbys, kill_worker)
-            yield from _figures(name, kills.outages, cpu_seconds_of_all() - cpu)
-            yield from _marks(name, kills)
-        progress("W4: rows lost and twice with an exactly-once sink")
-        cpu = cpu_seconds_of_all()
-        lost, twice = lost_and_twice(sizes, spark, 1)
-        cpu = cpu_seconds_of_all() - cpu
-        yield figure(WORKLOAD, "rows_lost", "rows", [lost], cpu)
-        yield figure(WORKLOAD, "rows_twice", "rows", [twice], cpu)
-    if sizes.spark:
-        yield from _on_a_cluster(sizes)
-    progress(f"W4: {sizes.kills} kills of the driver")
+def worker_figures(sizes: Sizes = FULL) -> Iterator[Figure]:
+    """Kills of the process of a partition, which is started again."""
+    yield from _of_workers("worker", 0, sizes)
+
+
+def standby_figures(sizes: Sizes = FULL) -> Iterator[Figure]:
+    """The same, where another process has the state open."""
+    yield from _of_workers("standby", 1, sizes)
+
+
+def row_figures(sizes: Sizes = FULL) -> Iterator[Figure]:
+    """What was lost, and what came twice, from a sink that is exactly once."""
+    progress("W4: rows lost and twice with an exactly-once sink")
     cpu = cpu_seconds_of_all()
-    yield from _figures("driver", kills_of_the_driver(sizes), cpu_seconds_of_all() - cpu)
+    with _tasks(sizes) as spark:
+        lost, twice = lost_and_twice(sizes, spark, 1)
+    cpu = cpu_seconds_of_all() - cpu
+    yield figure(WORKLOAD, "rows_lost", "rows", [lost], cpu)
+    yield figure(WORKLOAD, "rows_twice", "rows", [twice], cpu)
 
 
-def _on_a_cluster(sizes: Sizes) -> Iterator[Figure]:
+def executor_figures(sizes: Sizes = FULL) -> Iterator[Figure]:
+    """Kills of an executor where each partition has its own, and beside it Spark's query; nothing without Spark."""
+    if not sizes.spark:
+        return
     with TemporaryDirectory() as scratch, cluster(Path(scratch) / "cluster") as (spark, running):
         progress(f"W4: {sizes.kills} kills of an executor")
         cpu = cpu_seconds_of_all()
-        kills = killed(replace(sizes, pause=_UNTIL_WARM), spark, 0, kill_executor)
+        kills = killed(replace(sizes, pause=_UNTIL_WARM), spark, 0, kill_executor, _apart)
         yield from _figures("executor", kills.outages, cpu_seconds_of_all() - cpu)
         yield from _marks("executor", kills)
         progress("W4: Spark's own groupBy, kills of an executor")
         cpu = cpu_seconds_of_all()
         silent = kills_under_spark(sizes, spark, running)
         yield figure(WORKLOAD, "spark_group_by_executor_no_output_s", "s", silent, cpu_seconds_of_all() - cpu)
+
+
+def driver_figures(sizes: Sizes = FULL) -> Iterator[Figure]:
+    """Kills of the driver, with all processes of the job."""
+    progress(f"W4: {sizes.kills} kills of the driver")
+    cpu = cpu_seconds_of_all()
+    yield from _figures("driver", kills_of_the_driver(sizes), cpu_seconds_of_all() - cpu)
+
+
+PARTS: Final = {
+    f"{WORKLOAD}/worker": worker_figures,
+    f"{WORKLOAD}/standby": standby_figures,
+    f"{WORKLOAD}/rows": row_figures,
+    f"{WORKLOAD}/executor": executor_figures,
+    f"{WORKLOAD}/driver": driver_figures,
+}
+
+
+def _of_workers(name: str, standbys: int, sizes: Sizes) -> Iterator[Figure]:
+    progress(f"W4: {sizes.kills} kills of a worker, {standbys} standbys")
+    cpu = cpu_seconds_of_all()
+    with _tasks(sizes) as spark:
+        kills = killed(sizes, spark, standbys, kill_worker)
+    yield from _figures(name, kills.outages, cpu_seconds_of_all() - cpu)
+    yield from _marks(name, kills)
+
+
+def _tasks(sizes: Sizes) -> AbstractContextManager[SparkSession | None]:
+    """A session for the job's processes, if they are to be tasks of Spark."""
+    return session() if sizes.spark else nullcontext()
 
 
 def _figures(name: str, outages: Sequence[Outage], cpu: float) -> Iterator[Figure]:
