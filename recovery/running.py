@@ -40,6 +40,7 @@ from snapshot.program.problems import Problem, ProgramError
 from snapshot.program.program import Program
 from statebackend.ids import Epoch, Uid
 from statebackend.keygroups import check_parallelism
+from statebackend.stores.fsspec_store import absolute
 from statebackend.stores.limited_store import open_limited
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ def run(
         plan=plan,
         pickled_plan=_pickled(plan),
         parallelism=parallelism,
-        store=_absolute(uri),
+        store=absolute(uri),
         local=str(local.absolute())
         if "local" in options or launcher.local is None
         else f"{launcher.local}/{birth.job}",
@@ -254,11 +255,6 @@ def run(
     )
     driver.start()
     return Run(driver, birth, events_file)
-
-
-def _absolute(uri: str) -> str:
-    """A folder is the same one in processes that have another working directory."""
-    return uri if "://" in uri else str(Path(uri).absolute())
 
 
 def _examine_targets(plan: Plan, job: JobId) -> None:

@@ -8,6 +8,7 @@ gives None), so that a clean-up touches nothing that others put there. All paths
     epochs/<epoch>-<generation>-<nonce>/manifest.json   a manifest, published or not
     shared/<generation>-<partition>-<attempt>-<n>.sst   state; likewise .channel, .staged and .broadcast
     job.json                                            the job's name, which no clean-up touches
+    moved.json                                          in its place, where the job has been moved to
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ JOURNAL: Final = "journal"
 EPOCHS: Final = "epochs"
 SHARED: Final = "shared"
 JOB: Final = "job.json"
+MOVED: Final = "moved.json"
 
 _NUMBER = r"(0|[1-9][0-9]*)"
 _NONCE = re.compile(r"[0-9a-z]{1,64}")

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import recovery
 from recovery.driver.events import EpochCommitted
+from recovery.savepoints.coming_back import choose
 from recovery.savepoints.job_tree import JobTree, open_tree
 from recovery.savepoints.stopped_job import take_over
 from snapshot import Program
@@ -107,7 +108,7 @@ class Stopped:
 def add_output(stopped: Stopped) -> Epoch:
     """Let the tree have one more epoch, which carries output that nobody has committed, and nobody could."""
     job = take_over(stopped.tree, "test")
-    manifest = job.remade(stopped.tree.find().manifest, "test")
+    manifest = job.remade(choose(stopped.tree).manifest, "test")
     transaction = transaction_id(stopped.job, OUT, Incarnation(job.generation, Attempt(1)), Partition(0), 1)
     committable = Committable(transaction, manifest.epoch, CommitPayload(NULL))
     operators = (

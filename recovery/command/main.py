@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from recovery.command import (
+    copies,
     ending,
     export,
     inject,
@@ -32,6 +33,7 @@ _VERBS = (
     rescale,
     upkeep,
     inject,
+    copies,
 )
 """In the order of the help."""
 

@@ -13,17 +13,27 @@ from secrets import token_hex
 from typing import Final
 
 from snapshot.ids import JobId
-from snapshot.layout import JOB
+from snapshot.layout import JOB, MOVED
 from statebackend.keygroups import DEFAULT_MAX_PARALLELISM
 from statebackend.stores.store import BlobNotFound, BlobStore
 
 _FORMAT: Final = "epochcut.job"
+_MOVED: Final = "epochcut.moved"
 _VERSION: Final = 1
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class WrongJob(ValueError):
     """The tree belongs to another job, or to one that was born otherwise; the message says what to do."""
+
+
+class JobMoved(WrongJob):
+    """The job is somewhere else now; the message says where."""
+
+    def __init__(self, uri: str, job: JobId, to: str) -> None:
+        where = f"from {uri} " if uri else ""
+        super().__init__(f"job {job} was moved {where}to {to}; use that, or remove {MOVED} to begin another job there")
+        self.job, self.to = job, to
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,7 @@ def birth_of(store: BlobStore, name: str | None, max_parallelism: int | None) ->
     try:
         found = store.read(JOB)
     except BlobNotFound:
+        _refuse_if_moved(store, "")
         chosen = name or "job"
         birth = new_birth(chosen, max_parallelism or DEFAULT_MAX_PARALLELISM)
         store.create(JOB, bytes_of(birth))
@@ -71,7 +82,35 @@ def find_birth(store: BlobStore, uri: str) -> Birth:
     try:
         return _birth_from(store.read(JOB))
     except BlobNotFound:
+        _refuse_if_moved(store, uri)
         raise WrongJob(f"there is no job at {uri}: it has no {JOB}") from None
+
+
+def mark_moved(store: BlobStore, birth: Birth, to: str) -> None:
+    """Let the job be somewhere else, for all who look for it from now on. A crash in it lets it be here still."""
+    store.delete(MOVED)  # of an earlier move, from which it came back
+    store.create(MOVED, json.dumps({"format": _MOVED, "version": _VERSION, "job": birth.job, "to": to}).encode())
+    store.delete(JOB)
+
+
+def _refuse_if_moved(store: BlobStore, uri: str) -> None:
+    try:
+        data = store.read(MOVED)
+    except BlobNotFound:
+        return
+    match _json_of(data):
+        case {"format": "epochcut.moved", "version": 1, "job": str(job), "to": str(to)}:
+            raise JobMoved(uri, JobId(job), to)
+        case _:
+            raise WrongJob(f"{uri}: there is a {MOVED} that says not where the job is: {data[:100]!r}")
+
+
+def _json_of(data: bytes) -> object:
+    try:
+        found: object = json.loads(data)
+    except ValueError:
+        return None
+    return found
 
 
 def _check_name(name: str) -> None:

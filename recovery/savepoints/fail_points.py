@@ -16,6 +16,7 @@ NEW_MANIFEST_WRITTEN: Final = "new manifest written"
 NEW_EPOCH_ENTERED: Final = "new epoch entered"
 JOURNAL_BEGUN: Final = "journal begun"
 JOB_BORN: Final = "job born"
+MOVED_AWAY: Final = "job moved away"
 GARBAGE_COLLECTED: Final = "garbage collected"
 
 POINTS: Final = (
@@ -26,6 +27,7 @@ POINTS: Final = (
     NEW_EPOCH_ENTERED,
     JOURNAL_BEGUN,
     JOB_BORN,
+    MOVED_AWAY,
     GARBAGE_COLLECTED,
 )
 """All of them."""

@@ -20,6 +20,7 @@ from snapshot.layout import JOB
 from snapshot.manifest import DamagedManifest, ForeignJob, Manifest, NewerManifest, check_job
 from snapshot.manifest_json import decode, digest
 from statebackend.ids import Epoch
+from statebackend.stores.fsspec_store import absolute
 from statebackend.stores.limited_store import find_limited
 from statebackend.stores.patience import Patience
 from statebackend.stores.store import BlobNotFound, BlobStore
@@ -150,7 +151,7 @@ def open_tree(uri: str, storage_options: Mapping[str, Mapping[str, object]] | No
     """
     use_storage(storage_options or {})
     store = find_limited(uri, _SECONDS)
-    return JobTree(uri, store, find_birth(store, uri), journal_of(store).read())
+    return JobTree(absolute(uri), store, find_birth(store, uri), journal_of(store).read())
 
 
 def find_jobs(uri: str, storage_options: Mapping[str, Mapping[str, object]] | None = None) -> tuple[str, ...]:

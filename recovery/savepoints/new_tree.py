@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import count
 from secrets import token_hex
 from typing import Final
@@ -18,14 +19,14 @@ from recovery.savepoints import fail_points
 from recovery.savepoints.fail_points import reached
 from snapshot.journal_entries import PinId, Pinner
 from snapshot.journal_json import encode_summary
-from snapshot.journal_state import EpochRecord, JournalState, Pin
+from snapshot.journal_state import EpochRecord, EpochState, JournalState, Pin
 from snapshot.journal_store import fresh_nonce
-from snapshot.layout import JOB, Content, JournalSummary, ManifestFile, SharedFile, parse, path_of
+from snapshot.layout import JOB, MOVED, Content, JournalSummary, ManifestFile, SharedFile, parse, path_of
 from snapshot.manifest import Manifest
 from snapshot.manifest_json import digest, encode
 from statebackend.ids import Attempt, Generation, Incarnation, Partition
-from statebackend.stores.limited_store import open_limited
-from statebackend.stores.store import BlobNotFound, BlobStore, Creation
+from statebackend.stores.limited_store import find_limited, open_limited
+from statebackend.stores.store import BlobNotFound, BlobStore, Creation, StoreUnavailable
 
 _SECONDS: Final = 60.0
 _FIRST: Final = 1
@@ -37,6 +38,15 @@ _UNFINISHED: Final = "unfinished"
 
 class TargetExists(ValueError):
     """The place for a new tree is not free; the message says what is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptEpoch:
+    """An epoch that a new tree shall have besides its newest."""
+
+    manifest: Manifest
+    state: EpochState
+    pinned: bool
 
 
 class NewTree:
@@ -54,24 +64,24 @@ class NewTree:
         incarnation, numbers = Incarnation(self.generation, Attempt(0)), count(1)
         return lambda: path_of(SharedFile(incarnation, partition, next(numbers), content))
 
-    def finish(self, manifest: Manifest) -> None:
+    def finish(self, manifest: Manifest, before: Sequence[KeptEpoch] = ()) -> None:
         """Make it a job with this epoch, pinned as a savepoint. All files that the epoch refers to are there already.
 
-        The manifest is of this job and generation. `TargetExists` if another command works here too: two at once at
-        one place are not meant, and one of them fails.
+        `before` are older epochs of the same job, oldest first. `TargetExists` if another command works here too: two
+        at once at one place are not meant, and one of them fails.
         """
-        data, epoch = encode(manifest), manifest.epoch
-        path = path_of(ManifestFile(epoch, token_hex(8)))
-        self.store.write(path, data)
+        newest = KeptEpoch(manifest, EpochState.COMPLETE, pinned=True)
+        kept = [*before, newest]
+        records = tuple(map(self._write, kept))
         reached(fail_points.NEW_MANIFEST_WRITTEN)
-        pending = any(one.committables for operator in manifest.operators for one in operator.subtasks)
+        epochs = [one.manifest.epoch for one in kept if one.pinned]
         state = JournalState(
             number=_FIRST,
             generation=self.generation,
             driver=f"recovery, at {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}",
-            newest_complete=epoch,
-            epochs=(EpochRecord(epoch, path, digest(data), pending),),
-            pins=(Pin(PinId(f"savepoint-{epoch}"), epoch, Pinner.SAVEPOINT),),
+            newest_complete=manifest.epoch,
+            epochs=records,
+            pins=tuple(Pin(PinId(f"savepoint-{epoch}"), epoch, Pinner.SAVEPOINT) for epoch in epochs),
             nonces=(fresh_nonce(),),
         )
         alone = self.store.create(path_of(JournalSummary(_FIRST)), encode_summary(state)) is Creation.CREATED
@@ -80,27 +90,57 @@ class NewTree:
         reached(fail_points.JOURNAL_BEGUN)
         self.store.create(JOB, bytes_of(self.birth))
         reached(fail_points.JOB_BORN)
+        self.store.delete(MOVED)
         self.store.delete(self._mark)
+
+    def _write(self, kept: KeptEpoch) -> EpochRecord:
+        data, epoch = encode(kept.manifest), kept.manifest.epoch
+        path = path_of(ManifestFile(epoch, token_hex(8)))
+        self.store.write(path, data)
+        pending = any(one.committables for operator in kept.manifest.operators for one in operator.subtasks)
+        return EpochRecord(epoch, path, digest(data), pending, kept.state)
 
 
 def begin(uri: str, birth: Birth, generation: Generation, verb: str) -> NewTree:
-    """Begin a tree at a place where nothing is, or where the same was interrupted.
+    """Begin a tree at a place where nothing is, or where the same was interrupted, or from where a job was moved away.
 
     `TargetExists` if something of somebody else is there, a job above all.
     """
     store = open_limited(uri, _SECONDS)
+    found = _found_at(store, uri)
+    mine = f"{_UNFINISHED}/{token_hex(8)}.json"
+    store.write(mine, json.dumps({"format": "epochcut.unfinished", "version": 1, "by": verb}).encode())
+    for path in (path for path in found if parse(path) is not None or _is_mark(path)):
+        store.delete(path)
+    if found:
+        store.remove_leftovers()
+    reached(fail_points.TREE_BEGUN)
+    return NewTree(uri, store, birth, generation, mine)
+
+
+def check_free(uri: str) -> None:
+    """`TargetExists` where `begin` would raise it; nothing is made, for a dry run."""
+    try:
+        store = find_limited(uri, _SECONDS)
+    except StoreUnavailable:
+        if "://" in uri and not uri.startswith("file:"):
+            raise
+        return  # the folder will be made
+    _found_at(store, uri)
+
+
+def _found_at(store: BlobStore, uri: str) -> list[str]:
     found = [info.path for info in store.list()]
     if JOB in found:
         raise TargetExists(f"{uri}: there is a job already; give the new one a place of its own")
-    marks = [path for path in found if path.startswith(f"{_UNFINISHED}/")]
-    if found and not marks:
-        raise TargetExists(f"{uri}: it is not empty, there is {found[0]}; give the new job a place of its own")
-    mine = f"{_UNFINISHED}/{token_hex(8)}.json"
-    store.write(mine, json.dumps({"format": "epochcut.unfinished", "version": 1, "by": verb}).encode())
-    for path in (*(path for path in found if parse(path) is not None), *marks):
-        store.delete(path)
-    reached(fail_points.TREE_BEGUN)
-    return NewTree(uri, store, birth, generation, mine)
+    others = [path for path in found if path != MOVED]
+    if others and not any(map(_is_mark, found)):
+        raise TargetExists(f"{uri}: it is not empty, there is {others[0]}; give the new job a place of its own")
+    return found
+
+
+def _is_mark(path: str) -> bool:
+    return path.startswith(f"{_UNFINISHED}/")
 
 
 def is_unfinished(store: BlobStore) -> bool:

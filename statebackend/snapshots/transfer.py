@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from statebackend.backends.backend import BackendError, DamagedFile, LocalDiskFull
 from statebackend.files import FileRef
@@ -33,6 +33,22 @@ class UnknownChecksum(BackendError):
     """A checksum of a kind that this program cannot check: a newer one has written the file."""
 
 
+class Checked(Protocol):
+    """A reference to a file that says what is in it. `checksum` is `<algorithm>:<hex digits>`."""
+
+    @property
+    def path(self) -> str:
+        """Where it is in the store."""
+
+    @property
+    def size(self) -> int:
+        """So many bytes."""
+
+    @property
+    def checksum(self) -> str:
+        """Of all of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Upload:
     """A local file, and the path in the store that nobody else uses."""
@@ -47,7 +63,7 @@ def checksum_of(file: Path) -> str:
         return f"{ALGORITHM}:{hashlib.file_digest(opened, ALGORITHM).hexdigest()}"
 
 
-def target_in(folder: Path, file: FileRef) -> Path:
+def target_in(folder: Path, file: Checked) -> Path:
     """Where in a folder a download puts the file: never the same for two paths, and readable."""
     distinct = hashlib.sha256(file.path.encode()).hexdigest()[:16]
     return folder / f"{distinct}-{file.path.rpartition('/')[2]}"
@@ -107,7 +123,37 @@ def download_all(
     return tuple(targets[file.path] for file in wanted)
 
 
-def _download(store: BlobStore, file: FileRef, target: Path) -> None:
+def copy_all(
+    source: BlobStore,
+    target: BlobStore,
+    files: Iterable[Checked],
+    folder: Path,
+    threads: int = 8,
+    on_done: Callable[[Checked], None] | None = None,
+) -> None:
+    """Put all these files into another store under the same names, each checked on its way through the folder.
+
+    `on_done` is called in the caller's thread for each that is there. The folder needs room for as many of the largest
+    as there are threads. Raises what `download_all` and `upload_all` raise; then some may be in the target, and doing
+    it all again is harmless. A crash leaves files in the folder as well.
+    """
+
+    def copy(file: Checked) -> None:
+        local = target_in(folder, file)
+        try:
+            _download(source, file, local)
+            try:
+                target.upload(local, file.path)
+            except StoreError as error:
+                error.add_note(f"while copying {_named(file)}")
+                raise
+        finally:
+            local.unlink(missing_ok=True)
+
+    _all_at_once(copy, sorted(files, key=lambda file: -file.size), threads, on_done)
+
+
+def _download(store: BlobStore, file: Checked, target: Path) -> None:
     if not file.checksum.startswith(f"{ALGORITHM}:"):
         raise UnknownChecksum(
             f"{_named(file)} has the checksum {file.checksum!r}, and this program can check {ALGORITHM} only; "
@@ -136,11 +182,11 @@ def _download(store: BlobStore, file: FileRef, target: Path) -> None:
         raise DamagedFile(_damage(store, file, f"its content has {checksum}, and {file.checksum} was written"))
 
 
-def _named(file: FileRef) -> str:
-    return f"{file.path} ({file.kind.value} of epoch {file.epoch})"
+def _named(file: Checked) -> str:
+    return f"{file.path} ({file.kind.value} of epoch {file.epoch})" if isinstance(file, FileRef) else file.path
 
 
-def _damage(store: BlobStore, file: FileRef, fault: str) -> str:
+def _damage(store: BlobStore, file: Checked, fault: str) -> str:
     return f"{_named(file)} in {store} is damaged: {fault}; restore an epoch that does not name it, or bring it back"
 
 

@@ -41,6 +41,11 @@ def find_store(uri: str, **options: object) -> BlobStore:
     return _store_for(uri, options)
 
 
+def absolute(uri: str) -> str:
+    """The same place, also for processes that have another working directory."""
+    return uri if "://" in uri else str(Path(uri).absolute())
+
+
 def _store_for(uri: str, options: dict[str, object]) -> BlobStore:
     protocol, rest = split_protocol(uri)
     match protocol:

@@ -1,0 +1,271 @@
+"""A job's epoch in a tree of its own: forked as a new job, copied as the same one, or moved with all that the job has.
+
+What always holds: every file is checked on its way, so a tree that is there is sound; what is interrupted leaves a
+place that is no job, and can be done again. The origin stays as it is, but for a move, which ends it only when the job
+is there as a whole at the new place.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from recovery.driver.birth import Birth, JobMoved, WrongJob, mark_moved, new_birth
+from recovery.savepoints import fail_points
+from recovery.savepoints.coming_back import Chosen, choose, go_back, without_output
+from recovery.savepoints.fail_points import reached
+from recovery.savepoints.job_tree import NEWEST, JobTree, NoSuchEpoch, UnusableEpoch, open_tree
+from recovery.savepoints.new_tree import KeptEpoch, NewTree, begin, check_free
+from recovery.savepoints.notes import from_json, provenance
+from recovery.savepoints.pins import pinned
+from recovery.savepoints.stopped_job import refuse_if_it_runs, take_over
+from snapshot.ids import JobId
+from snapshot.journal_entries import JournalError
+from snapshot.layout import JOURNAL, parse
+from snapshot.manifest import Manifest, ManifestKind, StoredFile
+from statebackend.files import FileRef
+from statebackend.ids import Attempt, Epoch, Generation
+from statebackend.snapshots.transfer import Checked, copy_all
+from statebackend.stores.fsspec_store import absolute
+from statebackend.stores.limited_store import find_limited
+from statebackend.stores.store import BlobStore, StoreUnavailable
+
+FORK: Final = "fork"
+COPY: Final = "copy"
+MOVE: Final = "move"
+
+_SECONDS: Final = 60.0
+
+Begun = Callable[[int], Callable[[int], object]]
+"""Is told how many bytes will be copied, and gives what is then told how many more have been."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlan:
+    """What of which job is brought where. `output` counts the transactions that are not known to be committed."""
+
+    how: str
+    uri: str
+    into: str
+    job: JobId
+    epoch: Epoch
+    becomes: JobId
+    epochs: int
+    files: int
+    bytes: int
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What was done, or would be: `made` is the newest epoch of the new tree, None for a dry run.
+
+    `passed_over` are newer epochs that cannot be used, and older ones that a move leaves behind, with the reasons;
+    `gives_up` are complete ones that the job does not come back to.
+    """
+
+    plan: CopyPlan
+    made: Epoch | None
+    passed_over: tuple[str, ...]
+    gives_up: tuple[Epoch, ...] = ()
+
+
+def fork(
+    tree: JobTree,
+    into: str,
+    which: str = NEWEST,
+    *,
+    name: str | None = None,
+    dry_run: bool = False,
+    begun: Begun = lambda _: lambda _: None,
+) -> Copied:
+    """Make a new job of an epoch, which may be of a job that runs. Its output that is not yet committed stays with it.
+
+    Raises `TargetExists`, what `coming_back.choose` raises, `DamagedFile` and `MissingFile` for a file that is not as
+    it was written, and what the stores raise: then, and after a crash, there is no job at the new place.
+    """
+    chosen = choose(tree, which, accept_duplicates=True)
+    birth = new_birth(name or tree.birth.name, tree.birth.max_parallelism)
+    source = chosen.found.record.epoch
+    epoch = Epoch(Generation(source.generation + 1), source.number + 1)
+    now = _now()
+    manifest = replace(
+        without_output(chosen.manifest),
+        job=birth.job,
+        epoch=epoch,
+        attempt=Attempt(0),
+        kind=ManifestKind.SAVEPOINT,
+        created_at=now,
+        parent=source,
+        notes=provenance(chosen.found.manifest, FORK, tree.uri, now),
+    )
+    return _in_its_own_tree(tree, into, chosen, manifest, birth, epoch.generation, FORK, dry_run, begun)
+
+
+def copy(
+    tree: JobTree,
+    into: str,
+    which: str = NEWEST,
+    *,
+    accept_duplicates: bool = False,
+    dry_run: bool = False,
+    begun: Begun = lambda _: lambda _: None,
+) -> Copied:
+    """Make the same job once more, with this epoch as its only one: an archive, as only one of the two may be started.
+
+    The job may run. Raises as `fork` does, and `OutputWouldRepeat` where a newest epoch that is damaged would be
+    passed over; one that is named is copied whatever came after it.
+    """
+    chosen = choose(tree, which, accept_duplicates=accept_duplicates or which != NEWEST)
+    manifest = replace(chosen.manifest, notes=provenance(chosen.found.manifest, COPY, tree.uri, _now()))
+    generation = Generation(tree.state.generation + 1)  # whatever the origin has named so far is named no more
+    return _in_its_own_tree(tree, into, chosen, manifest, tree.birth, generation, COPY, dry_run, begun)
+
+
+def move(
+    tree: JobTree,
+    into: str,
+    *,
+    accept_duplicates: bool = False,
+    dry_run: bool = False,
+    job_folder: Path | None = None,
+    begun: Begun = lambda _: lambda _: None,
+) -> Copied:
+    """Let the job, with all its epochs and savepoints, be at another place, and no more here. It must not run.
+
+    Raises as `copy` does, and `JobRuns`. A crash leaves the job here or there, and doing it again goes on; whoever
+    looks for it here finds where it is.
+    """
+    refuse_if_it_runs(tree, job_folder)
+    chosen = choose(tree, accept_duplicates=accept_duplicates)
+    if not _is_there(tree, into, chosen.found.record.epoch):
+        check_free(into)
+    if dry_run:
+        older, left = _older(tree, chosen)
+        plan = _plan(tree, into, chosen, tree.birth, MOVE, [*(one.manifest for one in older), chosen.manifest])
+        return Copied(plan, None, (*map(str, chosen.found.passed_over), *left), chosen.gives_up)
+    job = take_over(tree, MOVE, job_folder=job_folder)
+    chosen = go_back(job, accept_duplicates=accept_duplicates)
+    older, left = _older(job.tree, chosen)
+    manifest = replace(chosen.manifest, notes=provenance(chosen.found.manifest, MOVE, tree.uri, _now()))
+    manifests = [*(one.manifest for one in older), manifest]
+    plan = _plan(tree, into, chosen, tree.birth, MOVE, manifests)
+    if not _is_there(tree, into, manifest.epoch):
+        new = begin(into, tree.birth, job.generation, MOVE)
+        _copy_files(tree, new, manifests, begun(plan.bytes))
+        new.finish(manifest, older)
+    mark_moved(tree.store, tree.birth, absolute(into))
+    reached(fail_points.MOVED_AWAY)
+    _empty(tree.store)
+    return Copied(plan, manifest.epoch, (*map(str, chosen.found.passed_over), *left), chosen.gives_up)
+
+
+def finish_move(uri: str, into: str, moved: JobMoved) -> None:
+    """Take away what a move that was interrupted at its very end has left; `JobMoved` if it went elsewhere."""
+    if moved.to != absolute(into):
+        raise moved
+    _empty(find_limited(uri, _SECONDS))
+
+
+def files_of(manifests: Iterable[Manifest]) -> tuple[FileRef | StoredFile, ...]:
+    """All files that these epochs refer to, each once."""
+    found: dict[str, FileRef | StoredFile] = {}
+    for manifest in manifests:
+        for operator in manifest.operators:
+            if isinstance(operator.broadcast, StoredFile):
+                found.setdefault(operator.broadcast.path, operator.broadcast)
+            for part in operator.subtasks:
+                for ref in part.state.files if part.state is not None else ():
+                    found.setdefault(ref.path, ref)
+                in_flight = (one for state in part.channels for one in state.parts if isinstance(one, StoredFile))
+                staged = (file for one in part.committables for file in one.payload.staged)
+                for file in (*in_flight, *staged):
+                    found.setdefault(file.path, file)
+    return tuple(found.values())
+
+
+def _in_its_own_tree(
+    tree: JobTree,
+    into: str,
+    chosen: Chosen,
+    manifest: Manifest,
+    birth: Birth,
+    generation: Generation,
+    how: str,
+    dry_run: bool,
+    begun: Begun,
+) -> Copied:
+    plan = _plan(tree, into, chosen, birth, how, [manifest])
+    passed_over = tuple(map(str, chosen.found.passed_over))
+    if dry_run:
+        check_free(into)
+        return Copied(plan, None, passed_over)
+    with pinned(tree, chosen.found.record.epoch):
+        new = begin(into, birth, generation, how)
+        _copy_files(tree, new, [manifest], begun(plan.bytes))
+        new.finish(manifest)
+    return Copied(plan, manifest.epoch, passed_over)
+
+
+def _plan(tree: JobTree, into: str, chosen: Chosen, birth: Birth, how: str, manifests: Sequence[Manifest]) -> CopyPlan:
+    files = files_of(manifests)
+    output = sum(len(part.committables) for operator in chosen.manifest.operators for part in operator.subtasks)
+    return CopyPlan(
+        how,
+        tree.uri,
+        into,
+        tree.birth.job,
+        chosen.found.record.epoch,
+        birth.job,
+        len(manifests),
+        len(files),
+        sum(file.size for file in files),
+        output,
+    )
+
+
+def _is_there(tree: JobTree, into: str, epoch: Epoch) -> bool:
+    """Whether a move that was interrupted has brought the job there already."""
+    try:
+        there = open_tree(into)
+        found = there.manifest(there.record(str(epoch)))
+    except (WrongJob, StoreUnavailable, JournalError, NoSuchEpoch, UnusableEpoch):
+        return False
+    origin = from_json(found.notes).origin
+    return there.birth == tree.birth and origin is not None and (origin.how, origin.uri) == (MOVE, tree.uri)
+
+
+def _older(tree: JobTree, chosen: Chosen) -> tuple[list[KeptEpoch], list[str]]:
+    """The epochs before the chosen one, as they will be at the new place, and why some will not."""
+    kept, left = [], []
+    for record in tree.state.usable:
+        if record.epoch < chosen.found.record.epoch:
+            try:
+                kept.append(KeptEpoch(tree.manifest(record), record.state, record.epoch in tree.savepoints))
+            except UnusableEpoch as error:
+                left.append(str(error))
+    return kept, left
+
+
+def _copy_files(tree: JobTree, new: NewTree, manifests: Sequence[Manifest], copied: Callable[[int], object]) -> None:
+    def done(file: Checked) -> None:
+        copied(file.size)
+        reached(fail_points.FILE_COPIED)
+
+    with tempfile.TemporaryDirectory(prefix="copy-") as folder:
+        copy_all(tree.store, new.store, files_of(manifests), Path(folder), on_done=done)
+
+
+def _empty(store: BlobStore) -> None:
+    """Take away all that the job had; its journal first, so that nobody takes what is left of it for a job."""
+    ours = [info.path for info in store.list() if parse(info.path) is not None]
+    for path in sorted(ours, key=lambda path: not path.startswith(f"{JOURNAL}/")):
+        store.delete(path)
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
