@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,10 +34,12 @@ from snapshot.sinks.delta_columns import FoundDelta, misfits
 from snapshot.sinks.delta_table import DataFile, DeltaPlace, schema_json
 from snapshot.sinks.delta_tokens import DeltaToken, token_of
 from snapshot.sinks.token_target import TargetError
+from snapshot.structured.query import SinkQuery
 from snapshot.testing.sink_machine import sink_machine
 from snapshot.testing.sinks import CHECKS, DONE, SCHEMA, SinkTrial, Surroundings, attempt, settled, some
 from snapshot.transaction_events import CommitOutcome, parse_transaction_id, transaction_id
 from statebackend.ids import Partition, Uid
+from statebackend.stores.memory_store import MemoryStore
 from tests import delta_sink_worker
 from tests.delta_sink_worker import STEPS
 from tests.file_sink_worker import JOB, UID, context, read_journal, rows_of
@@ -75,11 +78,14 @@ def gone(folder: Path) -> Iterator[None]:
         away.rename(folder)
 
 
-def trial(root: Path) -> SinkTrial:
+def trial(root: Path, roll_bytes: int = 64 << 20) -> SinkTrial:
     folder = root / "table"
-    sink = ToDelta(str(folder), storage_options={"secret": "not to be seen"})
+    sink = ToDelta(str(folder), roll_bytes=roll_bytes, storage_options={"secret": "not to be seen"})
 
     def make() -> None:
+        for thread in threading.enumerate():
+            if thread.name.startswith("pieces-"):
+                thread.join()  # a sink that was closed may still be writing its last file
         shutil.rmtree(folder, ignore_errors=True)
         DeltaTable.create(folder, SCHEMA)
 
@@ -90,8 +96,8 @@ def trial(root: Path) -> SinkTrial:
 
     def pending(job: JobId) -> int:
         left = {path.name for path in folder.glob("*.parquet")} - set(in_log(folder))
-        tokens = [token for token in map(token_of, left) if token is not None]
-        return len([token for token in tokens if parse_transaction_id(token.transaction).job == job])
+        transactions = {token.transaction for token in map(token_of, left) if token is not None}
+        return len([one for one in transactions if parse_transaction_id(one).job == job])
 
     make()
     DeltaTable.create(root / "parts", pa.schema({"row": pa.string(), "p": pa.int64()}), partition_by=["p"])
@@ -105,9 +111,14 @@ def test_it_passes_the_kit(check: Callable[[SinkTrial], None], tmp_path: Path) -
     check(trial(tmp_path))
 
 
+@pytest.mark.parametrize("check", CHECKS)
+def test_files_that_roll_with_each_batch_pass_the_kit(check: Callable[[SinkTrial], None], tmp_path: Path) -> None:
+    check(trial(tmp_path, roll_bytes=1))
+
+
 def test_it_passes_any_order_of_events(tmp_path: Path) -> None:
     chosen = settings(max_examples=10, stateful_step_count=20, deadline=None)
-    run_state_machine_as_test(sink_machine(trial(tmp_path)), settings=chosen)
+    run_state_machine_as_test(sink_machine(trial(tmp_path, roll_bytes=100)), settings=chosen)
 
 
 @pytest.fixture
@@ -319,6 +330,29 @@ def test_a_prepare_that_failed_is_tried_again_with_the_same_rows(
     assert content(bench) == {1: "a"}
 
 
+def test_a_transaction_larger_than_roll_bytes_is_several_files_and_one_entry(tmp_path: Path) -> None:
+    bench = SqlBench(ToDelta(str(tmp_path / "table"), create=True, roll_bytes=100))
+    assert bench.examine() == []
+    bench.commit(bench.open(), *([change(k, "x" * 60)] for k in range(9)))
+    assert set(content(bench)) == set(range(9))
+    assert len(files(bench)) > 2
+    assert DeltaTable(folder_of(bench)).version() == 1
+
+
+def test_a_batch_of_a_query_is_there_once_however_often_it_is_written_and_committed(tmp_path: Path) -> None:
+    store = MemoryStore(f"delta {tmp_path}")
+    rows = [pa.RecordBatch.from_pylist([change(1, "a")], CHANGES)]
+
+    def start() -> SinkQuery:
+        return SinkQuery("query", "delta", ToDelta(str(tmp_path / "table"), create=True), store, 1.0, CHANGES)
+
+    for run in ("first", "second"):
+        written = [start().write(0, partition, run, False, rows) for partition in range(2)]
+        for _ in range(2):
+            start().commit(0, written)
+    assert read(tmp_path / "table").to_pylist() == [change(1, "a")] * 2
+
+
 def test_every_type_that_delta_has_is_read_as_it_was_written(tmp_path: Path) -> None:
     at, naive = datetime(2026, 1, 2, 3, 4, 5, 678000, UTC), datetime(2026, 1, 2, 3, 4, 5)
     columns: list[tuple[str, pa.DataType, object]] = [
@@ -366,6 +400,7 @@ def test_what_delta_could_not_have_is_said_without_a_table() -> None:
     assert "Delta has no column of the name 'a b'" in ToDelta("/t").check(pa.schema({"a b": pa.int8()}))[0]
     assert "does not look at the case" in ToDelta("/t").check(pa.schema({"a": pa.int8(), "A": pa.int8()}))[0]
     assert "the rows have no column" in ToDelta("/t").check(pa.schema([]))
+    assert "roll_bytes is 0" in ToDelta("/t", roll_bytes=0).check(CHANGES)[0]
     for uri in ("s3://bucket/t", "memory://t"):
         assert "where committing was not tried" in ToDelta(uri).check(CHANGES)[0]
 

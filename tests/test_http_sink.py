@@ -14,10 +14,12 @@ from snapshot import ToHTTP
 from snapshot.ids import TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.sink import Abilities, SinkError, SinkWriter
+from snapshot.structured.query import SinkQuery
 from snapshot.structured.sink_options import sink_of
 from snapshot.testing.sink_promises import it_is_plain_data_without_a_fault
 from snapshot.testing.sinks import CHECKS, SinkTrial, Surroundings, settled
 from snapshot.transaction_events import CommitOutcome
+from statebackend.stores.memory_store import MemoryStore
 from tests.sql_bench import CHANGES, SqlBench, change
 from tests.targets.http_rows import Deed, RowServer, row_server
 
@@ -302,6 +304,21 @@ def test_a_server_that_speaks_no_tls_is_found_before_anything_starts(server: Row
     bench = SqlBench(ToHTTP(server.url.replace("http:", "https:"), exactly_once=False))
     [problem] = bench.examine()
     assert "cannot be reached: [SSL" in problem
+
+
+def test_a_batch_of_a_query_has_the_same_keys_however_often_it_is_written_and_committed(server: RowServer) -> None:
+    store = MemoryStore(f"http {server.port}")
+    rows = [pa.RecordBatch.from_pylist([change(1, "a")], CHANGES)]
+
+    def start() -> SinkQuery:
+        return SinkQuery("query", "http", ToHTTP(server.url, exactly_once=False), store, 1.0, CHANGES)
+
+    for run in ("first", "second"):
+        written = [start().write(0, partition, run, False, rows) for partition in range(2)]
+        for _ in range(2):
+            start().commit(0, written)
+    assert len(server.came) == 8
+    assert server.rows() == [change(1, "a")] * 2
 
 
 def test_options_of_a_query_make_it() -> None:

@@ -21,6 +21,7 @@ from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, 
 from snapshot.sinks.delta_columns import misfits, unsuitable, written_schema
 from snapshot.sinks.delta_table import DataFile, DeltaPlace, files_in, found_table, schema_json
 from snapshot.sinks.delta_tokens import DeltaToken, Slots, token_of
+from snapshot.sinks.pieces import Pieces, SealedPieces
 from snapshot.sinks.token_target import TargetError, commit_by_token
 from snapshot.sources.location import everywhere, protocol_of
 from snapshot.token_commit import TargetAnswer
@@ -37,12 +38,13 @@ _DONE: Final = (CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED)
 
 @dataclass(frozen=True, slots=True)
 class ToDelta:
-    """A sink that adds rows to the Delta table at `uri`, which is not partitioned: a Parquet file and an entry in the
-    table's log for each epoch and partition with rows.
+    """A sink that adds rows to the Delta table at `uri`, which is not partitioned: an entry in the
+    table's log, and a Parquet file or more, for each epoch and partition with rows.
 
     The table is in a folder of a local (or mounted) file system that all partitions and the driver see. `create` makes
     it if there is none. Columns must be the table's, with its types; those that the rows lack are null. Rows wait in
-    memory until their epoch's cut. The log has sizes and counts of the files, no statistics of columns; whoever
+    memory until their epoch's cut, or until they take `roll_bytes` there: then they become a file of their own while
+    further rows come. The log has sizes and counts of the files, no statistics of columns; whoever
     compacts the table (OPTIMIZE) makes them.
 
     Data files of epochs that are not complete stand beside the others; readers do not know of them. Those that came to
@@ -53,6 +55,7 @@ class ToDelta:
 
     uri: str
     create: bool = False
+    roll_bytes: int = 64 << 20
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -84,6 +87,8 @@ class ToDelta:
                 f"the Delta table {self.uri} would be in {protocol}://, where committing was not tried; use a folder "
                 f"of a local or mounted file system"
             )
+        if self.roll_bytes < 1:
+            problems.append(f"roll_bytes is {self.roll_bytes}; it must be at least 1")
         return [*problems, *unsuitable(schema)]
 
     def examine(self, job: JobId, uid: Uid, schema: pa.Schema) -> Sequence[str]:  # noqa: ARG002
@@ -126,39 +131,46 @@ class ToDelta:
 
 
 class _Writer:
-    """The sink in a partition."""
+    """The sink in a partition: a thread writes the files that are full before their epoch is over."""
 
     def __init__(self, sink: ToDelta, context: SinkContext) -> None:
         self._sink = sink
+        self._place = sink.place
         self._uid = context.uid
         self._columns = written_schema(context.schema)
         self._slots = Slots()
         self._token: DeltaToken | None = None
-        self._batches: list[pa.RecordBatch] = []
+        self._files: Pieces[DataFile] = Pieces(context.uid, sink.roll_bytes)
 
     def begin(self, transaction: TransactionId) -> None:
-        """Begin with no rows."""
-        self._token, self._batches = self._slots.take(transaction), []
-        if len(self._token.file(10**6)) > _LONGEST_NAME:
+        """Begin with no file."""
+        place, token = self._place, self._slots.take(transaction)
+        if len(token.file(10**6)) > _LONGEST_NAME:
             raise SinkError(
                 f"sink {self._uid}: files cannot be named after transaction {transaction}: their names would have more "
                 f"than {_LONGEST_NAME} characters. Give the job and the sink shorter names"
             )
 
+        def store(number: int, batches: Sequence[pa.RecordBatch]) -> DataFile:
+            return place.write(token.file(number), pa.Table.from_batches(batches))
+
+        self._token = token
+        self._files.begin(store)
+
     def write(self, rows: Rows) -> None:
-        """Keep the rows, in the types that Delta has for them."""
-        if not len(rows):
-            return
+        """Keep the rows, in the types that Delta has for them; begin to write a file if there are enough. Waits if
+        files are written more slowly than they fill.
+        """
         try:
-            self._batches.append(rows.batch.cast(self._columns))
+            self._files.write(Rows(rows.batch.cast(self._columns)))
         except pa.ArrowInvalid as error:
             raise SinkError(f"sink {self._uid}: a value does not fit Delta's type: {error}") from error
 
     def seal(self) -> Sealed:
-        """Hand over the rows."""
-        assert self._token is not None, "a transaction was begun"
-        batches, self._batches = self._batches, []
-        return _SealedRows(self._token, tuple(batches), self._columns, self._sink.place, self._slots)
+        """Hand over the files, written or not."""
+        token, self._token = self._token, None
+        assert token is not None, "a transaction was begun"
+        return _SealedFiles(token, self._files.seal(), self._columns, self._place, self._slots)
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Write the log's entry, unless it is there."""
@@ -168,32 +180,32 @@ class _Writer:
         return answer
 
     def close(self) -> None:
-        """Forget what is not prepared."""
-        self._batches = []
+        """Begin to write no more files; those that are written are left to `recover`."""
+        self._files.close()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _SealedRows:
-    """The rows of a sealed transaction."""
+class _SealedFiles:
+    """The files of a sealed transaction."""
 
     token: DeltaToken
-    batches: Sequence[pa.RecordBatch]
+    files: SealedPieces[DataFile]
     columns: pa.Schema
     place: DeltaPlace
     slots: Slots
 
     def prepare(self) -> CommitPayload | None:
-        """Write the data file into the table's folder; again, it has the same name."""
-        if not self.batches:
+        """Write into the table's folder what is not written yet; again, a file has the same name."""
+        files = self.files.stored()
+        if not files:
             self.slots.free(self.token.transaction)
             return None
-        file = self.place.write(self.token.file(0), pa.Table.from_batches(self.batches))
         about: dict[str, JsonLike] = {
             "uri": self.place.uri,
             "columns": schema_json(self.columns),
             "writer": self.token.writer,
             "slot": self.token.slot,
-            "files": [[file.name, file.size, file.rows]],
+            "files": [[file.name, file.size, file.rows] for file in files],
         }
         return CommitPayload(Json.of(about))
 
