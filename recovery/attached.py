@@ -10,11 +10,15 @@ import getpass
 import os
 import socket
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, TypeVar, cast
+
+import pyarrow as pa
+import pyarrow.ipc as ipc
 
 from recovery.driver.birth import find_birth
 from recovery.driver.command_messages import (
@@ -28,6 +32,7 @@ from recovery.driver.command_messages import (
     FollowEvents,
     FromDriver,
     InjectFault,
+    ReadLive,
     ShowStatus,
     StopJob,
     TakeSavepoint,
@@ -43,7 +48,7 @@ from snapshot.host.control import ControlConnection
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.purposes import CommandOf
 from snapshot.host.tls import TlsRefused, UnusableTls
-from statebackend.ids import Epoch
+from statebackend.ids import Epoch, Partition, Uid
 from statebackend.stores.fsspec_store import open_store
 
 _PATIENCE: Final = 10.0
@@ -57,6 +62,15 @@ class CommandDeclined(Exception):
 
 class ConnectionLost(Exception):
     """The job's driver has ended, or is gone, or does not answer; the message says what is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveState:
+    """What a process had of a key when it was asked: a table of canonical rows for each state."""
+
+    uid: str
+    partition: Partition
+    tables: Mapping[str, pa.Table]
 
 
 class Attached:
@@ -89,6 +103,16 @@ class Attached:
     def inject(self, order: Order) -> Injected:
         """Let a fault happen now, and say to whom it did, and when. `CommandDeclined` if it cannot."""
         return self.ask(InjectFault(order))
+
+    def read(self, uid: str, key: str, state: str | None = None) -> LiveState:
+        """What there is of a key now, as the operator itself would find it: no epoch has it, and it may be undone.
+
+        The key is as somebody types it: text, a number, hex digits for bytes, a JSON list. `CommandDeclined` if there
+        is no such operator, state or key, or if its partition goes back to an epoch just now.
+        """
+        found = self.ask(ReadLive(Uid(uid), key, state))
+        tables = {name: ipc.open_stream(data).read_all() for name, data in found.tables}
+        return LiveState(uid, found.partition, tables)
 
     def savepoint(self, timeout: float | None = None) -> Epoch:
         """Take a savepoint while the job runs; it is complete and pinned when this returns.

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
+from recovery.attached import attach
 from recovery.command.arguments import Verbs, add_epoch, add_tree, add_verb, show
 from recovery.command.exits import WrongUsage
 from recovery.driver.event_log import plain
-from recovery.savepoints.inspecting import Summary, Wanted, rows_of, summarise
-from recovery.savepoints.job_tree import open_tree
+from recovery.savepoints.inspecting import StateRows, Summary, Wanted, rows_of, summarise
+from recovery.savepoints.job_tree import NEWEST, open_tree
 from recovery.savepoints.reading import EpochReading, read_epoch
 
 _EXAMPLE: Final = """examples:
@@ -53,6 +54,9 @@ def add_to(verbs: Verbs) -> None:
     parser.add_argument("--key", help='one key: text, a number, hex digits for bytes, a JSON list as ["eu", 7]')
     parser.add_argument("--key-group", type=int, metavar="GROUP", help="the keys of one key group")
     parser.add_argument("--prefix", help="keys that begin so: of text, of hex digits, or the first fields as a list")
+    parser.add_argument(
+        "--live", action="store_true", help="what a running job has of the --key now; it may still be undone"
+    )
     parser.add_argument("--limit", type=int, default=_SHOWN, metavar="N", help="so many rows, 0 for all (%(default)s)")
     parser.add_argument("-v", "--verbose", action="store_true", help="say how much was read as well")
 
@@ -64,12 +68,30 @@ def _run(arguments: argparse.Namespace) -> None:
         raise WrongUsage("of which operator? give --uid; without it, all states are listed")
     if arguments.limit < 0:
         raise WrongUsage(f"{arguments.limit} rows cannot be shown; give 0 for all")
+    if arguments.live:
+        _show_live(arguments)
+        return
     with read_epoch(open_tree(arguments.checkpoints), arguments.epoch, pin=not one_group) as reading:
         if arguments.uid is None:
             summary = summarise(reading)
             show(summary, _in_words(summary), as_json=arguments.json)
         else:
             _show_rows(reading, arguments, wanted)
+
+
+def _show_live(arguments: argparse.Namespace) -> None:
+    if arguments.uid is None or arguments.key is None or arguments.epoch != NEWEST:
+        raise WrongUsage("a live read is of one key, and of no epoch: give --uid and --key, and no --epoch")
+    with attach(arguments.checkpoints) as job:
+        found = job.read(arguments.uid, arguments.key, arguments.state)
+    batches = [StateRows(name, batch) for name, table in found.tables.items() for batch in table.to_batches()]
+    rows = [row for batch in batches for row in batch.in_json()]
+    if arguments.json:
+        print("\n".join(map(json.dumps, rows)), end="\n" if rows else "")
+        print(json.dumps({"live": True, "partition": found.partition, "rows": len(rows)}))
+        return
+    print("\n".join(_table(rows, arguments.state is None)) if rows else "no rows")
+    print(f"live, from partition {found.partition}: no epoch has this yet, and a roll-back would undo it")
 
 
 def _show_rows(reading: EpochReading, arguments: argparse.Namespace, wanted: Wanted) -> None:

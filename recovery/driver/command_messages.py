@@ -15,7 +15,7 @@ from recovery.driver.events import AnyEvent
 from recovery.driver.status import RunStatus
 from recovery.inject.orders import Order
 from recovery.inject.report import Injected
-from statebackend.ids import Epoch
+from statebackend.ids import Epoch, Partition, Uid
 
 Answer = TypeVar("Answer")
 
@@ -65,7 +65,24 @@ class CancelJob(Command[None]):
     """End at once. Answered before that; `Stopped` is told."""
 
 
-ToCarryOut = ShowStatus | InjectFault | TakeSavepoint | StopJob | DrainJob | CancelJob
+@dataclass(frozen=True, slots=True)
+class LiveRows:
+    """What a process has of a key now, as Arrow streams by the names of states: no epoch has it yet."""
+
+    partition: Partition
+    tables: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLive(Command[LiveRows]):
+    """What is there of a key now, in one state of an operator or in all? The key is as somebody types it."""
+
+    uid: Uid
+    key: str
+    state: str | None
+
+
+ToCarryOut = ShowStatus | InjectFault | TakeSavepoint | StopJob | DrainJob | CancelJob | ReadLive
 """What the driver does with the job."""
 
 AnyCommand = ToCarryOut | FollowEvents

@@ -25,6 +25,7 @@ from recovery.driver.command_messages import (
     CancelJob,
     DrainJob,
     InjectFault,
+    ReadLive,
     ShowStatus,
     StopJob,
     TakeSavepoint,
@@ -40,11 +41,12 @@ from recovery.driver.injection import Injection
 from recovery.driver.job import JobSettings
 from recovery.driver.launch import Launcher, Scouting
 from recovery.driver.line_file import LineFile
+from recovery.driver.live_reads import LiveReads
 from recovery.driver.progress import ProgressLine
 from recovery.driver.status import StatusBoard
 from recovery.driver.workers import Workers
 from snapshot.host.event_loop import Background, EventLoop
-from snapshot.host.messages import Figures, Followed, FromWorker, Hello, Injected, UseStorage
+from snapshot.host.messages import Figures, Followed, FromWorker, Hello, Injected, StateRead, UseStorage
 from snapshot.host.tls import TlsSide
 from snapshot.trace import TraceWriter
 from statebackend.ids import Epoch
@@ -99,6 +101,7 @@ class Driver:
         self._workers: Workers | None = None
         self._commands = Commands(self._loop, self.command)
         self._injection: Injection | None = None
+        self._live_reads: LiveReads | None = None
         self._reach: reach.Reach | None = None
         self._outcome: End | Exception | None = None
         self._ready = threading.Event()
@@ -214,14 +217,21 @@ class Driver:
     def lost(self, worker: str, reason: str, *, silent: bool) -> None:
         """See `workers.WorkerEvents`."""
         self._launcher.lost(worker, silent=silent)
+        if self._live_reads is not None:
+            self._live_reads.lost(worker)
         self._the_generation.lost(worker, reason)
 
     def reported(self, worker: str, message: FromWorker) -> None:
         """See `workers.WorkerEvents`."""
-        if not isinstance(message, Injected):
-            self._the_generation.reported(worker, message)
-        elif self._injection is not None:
-            self._injection.said(worker, message)
+        match message:
+            case Injected():
+                if self._injection is not None:
+                    self._injection.said(worker, message)
+            case StateRead():
+                if self._live_reads is not None:
+                    self._live_reads.said(worker, message)
+            case _:
+                self._the_generation.reported(worker, message)
 
     def commanded(self, sock: socket.socket, name: str) -> None:
         """See `workers.WorkerEvents`."""
@@ -249,6 +259,9 @@ class Driver:
             case DrainJob():
                 reply(None)
                 self._the_generation.drain()
+            case ReadLive():
+                assert self._live_reads is not None
+                self._live_reads.read(command, reply)
             case CancelJob():
                 reply(None)
                 cancelled = Cancelled(f"the job was cancelled by {by}")
@@ -280,6 +293,7 @@ class Driver:
                 loop, self._store, in_order, aside, workers, self.deliveries, self, self._open_trace(), self._scouting
             )
             self._injection = Injection(workers, self.status.show, self.event, self._when_answered)
+            self._live_reads = LiveReads(self._settings, workers, self.status.show)
             self._generation = GenerationRun(self._settings, means)
             self._generation.begin()
             self._leave_reach(workers, secret)

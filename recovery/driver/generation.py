@@ -61,6 +61,7 @@ from snapshot.host.messages import (
     Refusal,
     Restored,
     Stalled,
+    StateRead,
     TriggerEpoch,
     WantsSplit,
 )
@@ -318,7 +319,7 @@ class GenerationRun:
             case Delivery():
                 if self._is_current(message.incarnation):
                     self._means.deliveries.add(message)
-            case Hello() | Injected():
+            case Hello() | Injected() | StateRead():
                 raise TypeError(f"{type(message).__name__} is not for the job")
             case Restored() | FirstOutput() | WantsSplit() | AllEnded() | Figures():
                 if self._is_current(message.incarnation) and self._attempt is not None:

@@ -25,6 +25,7 @@ from snapshot.host.epochs_here import ChannelParts, EpochsHere
 from snapshot.host.event_loop import Background, EventLoop, Timer
 from snapshot.host.failures import is_of_state, kind_of, text_of, traceback_of
 from snapshot.host.heads import NOTHING, KeyedRun, OpenedState, Seat
+from snapshot.host.live_reads import StillOpening, rows_of_key
 from snapshot.host.memory import memory_of_process
 from snapshot.host.messages import (
     AllEnded,
@@ -267,6 +268,13 @@ class PartitionAttempt:
         for run in self._stages:
             if run.uid == uid and run.source is not None:
                 run.source.assign(splits, last=last)
+
+    def read(self, uid: Uid, key: bytes | None, state: str | None) -> tuple[tuple[str, bytes], ...]:
+        """What there is of a key now; `StillOpening` while the operator's state is not there yet."""
+        for run in self._stages:
+            if run.uid == uid and run.keyed is not None:
+                return rows_of_key(run.keyed.state, key, state)
+        raise StillOpening(f"the state of {uid} is still being opened; ask again")
 
     # --- frames and turns ---------------------------------------------------------------------------------------------
 

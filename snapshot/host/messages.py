@@ -276,6 +276,15 @@ class Stalled:
     stack: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class StateRead:
+    """What was found of a key in states as they are now, each an Arrow stream by the state's name; or a `problem`."""
+
+    number: int
+    tables: tuple[tuple[str, bytes], ...] = ()
+    problem: str = ""
+
+
 FromWorker = (
     Hello
     | Stalled
@@ -293,6 +302,7 @@ FromWorker = (
     | Refusal
     | Figures
     | Injected
+    | StateRead
 )
 
 
@@ -491,6 +501,17 @@ class Inject:
     fault: Fault
 
 
+@dataclass(frozen=True, slots=True)
+class ReadState:
+    """Say what there is now of a key, in canonical bytes, in one state of an operator or in all; answer `StateRead`."""
+
+    incarnation: Incarnation
+    number: int
+    uid: Uid
+    key: bytes | None
+    state: str | None
+
+
 ToWorker = (
     Deploy
     | TriggerEpoch
@@ -503,4 +524,5 @@ ToWorker = (
     | StandBy
     | Follow
     | Inject
+    | ReadState
 )

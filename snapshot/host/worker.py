@@ -53,9 +53,11 @@ from snapshot.host.messages import (
     Hello,
     Inject,
     Leave,
+    ReadState,
     Refusal,
     StandBy,
     StandDown,
+    StateRead,
     ToWorker,
     TriggerEpoch,
     UseStorage,
@@ -276,8 +278,18 @@ class Worker:
                 self._done = True
             case UseStorage(options):
                 use_storage(options)
+            case ReadState():
+                self._tell(self._read(message))
             case Inject():
                 self._faults.inject(message, self._tell)
+
+    def _read(self, wanted: ReadState) -> StateRead:
+        if self._attempt is None or wanted.incarnation != self._incarnation:
+            return StateRead(wanted.number, problem="the partition goes back to an epoch just now; ask again")
+        try:
+            return StateRead(wanted.number, self._attempt.read(wanted.uid, wanted.key, wanted.state))
+        except Exception as error:  # whatever is wrong with a wish, the job goes on
+            return StateRead(wanted.number, problem=str(error))
 
     def _deploy(self, deploy: Deploy) -> None:
         self._stand_down()
