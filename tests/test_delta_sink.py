@@ -401,7 +401,8 @@ def test_what_delta_could_not_have_is_said_without_a_table() -> None:
     assert "does not look at the case" in ToDelta("/t").check(pa.schema({"a": pa.int8(), "A": pa.int8()}))[0]
     assert "the rows have no column" in ToDelta("/t").check(pa.schema([]))
     assert "roll_bytes is 0" in ToDelta("/t", roll_bytes=0).check(CHANGES)[0]
-    for uri in ("s3://bucket/t", "memory://t"):
+    assert ToDelta("s3://bucket/t").check(CHANGES) == []
+    for uri in ("gs://bucket/t", "memory://t"):
         assert "where committing was not tried" in ToDelta(uri).check(CHANGES)[0]
 
 
@@ -448,6 +449,8 @@ def test_a_log_that_cannot_be_read_is_said_and_waited_for(bench: SqlBench) -> No
     assert writer.commit(*prepared).outcome is CommitOutcome.RETRY_LATER
     [problem] = bench.examine()
     assert problem.startswith(f"the Delta table {folder_of(bench)}: ")
+    assert "Json error" in problem
+    assert len(problem.splitlines()) == 1
     entry.write_bytes(whole)
     settled(writer, *prepared)
 

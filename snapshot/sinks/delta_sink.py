@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _LONGEST_NAME: Final = 255
 """Bytes that a file's name may have on the usual file systems."""
+_KNOWN: Final = ("file", "s3")
 _DONE: Final = (CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED)
 
 
@@ -41,11 +42,12 @@ class ToDelta:
     """A sink that adds rows to the Delta table at `uri`, which is not partitioned: an entry in the
     table's log, and a Parquet file or more, for each epoch and partition with rows.
 
-    The table is in a folder of a local (or mounted) file system that all partitions and the driver see. `create` makes
-    it if there is none. Columns must be the table's, with its types; those that the rows lack are null. Rows wait in
-    memory until their epoch's cut, or until they take `roll_bytes` there: then they become a file of their own while
-    further rows come. The log has sizes and counts of the files, no statistics of columns; whoever
-    compacts the table (OPTIMIZE) makes them.
+    The table is in a folder of a local (or mounted) file system that all partitions and the driver see, or in a bucket
+    (`s3://`) of a server with conditional puts; `storage_options` are those of deltalake, beside what it reads from the
+    environment, and are neither printed nor written anywhere. `create` makes the table if there is none. Columns must
+    be the table's, with its types; those that the rows lack are null. Rows wait in memory until their epoch's cut, or
+    until they take `roll_bytes` there: then they become a file of their own while further rows come. The log has sizes
+    and counts of the files, no statistics of columns; whoever compacts the table (OPTIMIZE) makes them.
 
     Data files of epochs that are not complete stand beside the others; readers do not know of them. Those that came to
     nothing are deleted when the next attempt begins. A VACUUM must not remove files that are younger than an epoch can
@@ -82,10 +84,10 @@ class ToDelta:
         problems = []
         if find_spec("deltalake") is None:
             problems.append("Delta tables need the package deltalake: pip install 'epochcut[delta]'")
-        if (protocol := protocol_of(self.uri)) != "file":
+        if (protocol := protocol_of(self.uri)) not in _KNOWN:
             problems.append(
                 f"the Delta table {self.uri} would be in {protocol}://, where committing was not tried; use a folder "
-                f"of a local or mounted file system"
+                f"of a local or mounted file system, or s3://"
             )
         if self.roll_bytes < 1:
             problems.append(f"roll_bytes is {self.roll_bytes}; it must be at least 1")

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _LOG: Final = "_delta_log"
+_COLOUR: Final = re.compile("\x1b\\[[0-9;]*m")
+_FRAME: Final = re.compile(r" *\d+: ")
+_IMPATIENT: Final = {"max_retries": "2", "retry_timeout": "10s", "timeout": "10s", "connect_timeout": "3s"}
+"""Options of an object store, unless others are given: a commit is tried again by its caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +47,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class DeltaPlace:
-    """Where a table is: a folder, or the address of an object store. `storage` is how the library gets in there."""
+    """Where a table is: a folder, or the address of a bucket. `storage` is what the library needs to get in there."""
 
     uri: str
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -51,12 +57,16 @@ class DeltaPlace:
         """Whether it is in this machine's file systems."""
         return "://" not in self.uri
 
+    @property
+    def _options(self) -> dict[str, str]:
+        return dict(self.storage) if self.is_folder else {**_IMPATIENT, **self.storage}
+
     def table(self) -> DeltaTable:
         """The table as it is now; `TargetError` if there is none, or it cannot be told."""
         from deltalake import DeltaTable
 
         try:
-            return DeltaTable(self.uri, storage_options=dict(self.storage))
+            return DeltaTable(self.uri, storage_options=self._options)
         except Exception as error:
             raise self._unknown(error) from error
 
@@ -66,7 +76,7 @@ class DeltaPlace:
         from deltalake.exceptions import TableNotFoundError
 
         try:
-            DeltaTable(self.uri, storage_options=dict(self.storage))
+            DeltaTable(self.uri, storage_options=self._options)
         except TableNotFoundError:
             return False
         except Exception as error:
@@ -79,7 +89,7 @@ class DeltaPlace:
 
         columns = pa.schema([field.with_nullable(True) for field in written_schema(schema)])
         try:
-            DeltaTable.create(self.uri, columns, mode="ignore", storage_options=dict(self.storage))
+            DeltaTable.create(self.uri, columns, mode="ignore", storage_options=self._options)
         except Exception as error:
             if not self.is_there():  # another may have been faster
                 raise self._unknown(error) from error
@@ -144,7 +154,7 @@ class DeltaPlace:
                 added, "append", table.schema(), commit_properties=CommitProperties(app_transactions=said)
             )
         except (DeltaProtocolError, SchemaMismatchError) as error:
-            raise TargetError(TargetAnswer.REFUSED, f"the Delta table {self.uri}: {error}") from error
+            raise TargetError(TargetAnswer.REFUSED, f"the Delta table {self.uri}: {_said(error)}") from error
         except Exception as error:
             raise self._unknown(error) from error
         self.sync_log(files)
@@ -169,11 +179,10 @@ class DeltaPlace:
         """The table's folder, reached as the library does."""
         from deltalake.fs import DeltaStorageHandler
 
-        return pafs.PyFileSystem(DeltaStorageHandler(self.uri, dict(self.storage)))
+        return pafs.PyFileSystem(DeltaStorageHandler(self.uri, self._options))
 
     def _unknown(self, error: Exception) -> TargetError:
-        first = str(error).partition("\n")[0]
-        return TargetError(TargetAnswer.UNKNOWN, f"the Delta table {self.uri}: {first}")
+        return TargetError(TargetAnswer.UNKNOWN, f"the Delta table {self.uri}: {_said(error)}")
 
 
 def found_table(table: DeltaTable) -> FoundDelta:
@@ -194,6 +203,13 @@ def schema_json(schema: pa.Schema) -> str:
 def files_in(table: DeltaTable) -> Collection[str]:
     """The names of the data files that readers of the table read."""
     return {unquote(uri.rpartition("/")[2]) for uri in table.file_uris()}
+
+
+def _said(error: Exception) -> str:
+    """What the library says, in one line: without colours, and without the frames of its own stack."""
+    lines = _COLOUR.sub("", str(error)).splitlines()
+    told = takewhile(lambda line: not _FRAME.match(line), lines)
+    return ": ".join(line.lstrip(" \u21b3") for line in told)
 
 
 def _sync(path: Path) -> None:

@@ -16,6 +16,7 @@ TARGETS: Final[Mapping[str, Running]] = {
     "http": embedded.http,
     "kafka": servers.kafka,
     "s3": servers.s3,
+    "delta-s3": servers.delta_on_s3,
     "postgres": postgres.prepared,
     "postgres-staged": postgres.staged,
     "postgres-upserts": postgres.upserts,

@@ -13,10 +13,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from snapshot import ToFiles, ToKafka
+from snapshot import ToDelta, ToFiles, ToKafka
 from tests.jobs.numbered import SCHEMA
 from tests.servers.kafka import running_kafka
-from tests.servers.s3 import running_s3_server
+from tests.servers.s3 import S3Server, running_s3_server
 from tests.targets.target import Target
 
 
@@ -55,6 +55,32 @@ def s3(folder: Path) -> Iterator[Target]:
             "AWS_SECRET_ACCESS_KEY": given["secret"],
         }
         yield Target(ToFiles(bucket), None, rows, server.kill, server.start, environment)
+
+
+@contextmanager
+def delta_on_s3(folder: Path) -> Iterator[Target]:
+    """A Delta table in a bucket."""
+    from deltalake import DeltaTable
+
+    with running_s3_server(folder) as server:
+        uri, options = f"{server.make_bucket()}/table", delta_options(server)
+
+        def rows() -> pa.Table:
+            return DeltaTable(uri, storage_options=options).to_pyarrow_table().cast(SCHEMA)
+
+        yield Target(ToDelta(uri, create=True, storage_options=options), None, rows, server.kill, server.start)
+
+
+def delta_options(server: S3Server) -> dict[str, str]:
+    """What deltalake needs to reach the server."""
+    given = server.options
+    return {
+        "AWS_ENDPOINT_URL": given["endpoint_url"],
+        "AWS_ACCESS_KEY_ID": given["key"],
+        "AWS_SECRET_ACCESS_KEY": given["secret"],
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+    }
 
 
 def table(rows: Sequence[object]) -> pa.Table:
