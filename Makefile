@@ -3,6 +3,7 @@ PYTHON ?= python3
 PROFILE ?= ci
 AT_ONCE ?= 2
 BIN := .venv/bin
+SERVERS := .venv/servers .servers/versitygw .servers/kafka.stamp .servers/hadoop.stamp .servers/postgres.stamp
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -23,10 +24,10 @@ test-kills: KILLS ?= 200
 test-kills: .venv/test  ## jobs that have faults at random; KILLS=200 times, SEED=1, KINDS=worker,driver,hung,link,...
 	$(BIN)/python -m tests.job_kills --kills $(KILLS) --seed $(or $(SEED),1) $(if $(KINDS),--kinds $(KINDS))
 
-test-sinks: .venv/servers  ## jobs that write to real targets, all of which are killed; KILLS=50 RESTARTS=20 TARGETS="kafka ..."
+test-sinks: $(SERVERS)  ## jobs that write to real targets, all of which are killed; KILLS=50 RESTARTS=20 TARGETS="kafka ..."
 	$(BIN)/python -m tests.target_kills --kills $(or $(KILLS),50) --restarts $(or $(RESTARTS),20) $(if $(TARGETS),--targets $(TARGETS))
 
-test-servers: .venv/servers .servers/versitygw .servers/kafka.stamp .servers/postgres.stamp  ## the tests against real servers, which they start themselves
+test-servers: $(SERVERS)  ## the tests against real servers, which they start themselves
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m servers $(ARGS)
 
 # An S3 server whose conditional puts are atomic, from its source; its version is pinned in the file it depends on.
@@ -39,6 +40,12 @@ test-servers: .venv/servers .servers/versitygw .servers/kafka.stamp .servers/pos
 .servers/kafka.stamp: tests/servers/kafka.pom.xml
 	rm -rf .servers/kafka
 	mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.servers/kafka
+	@touch $@
+
+# The jars of HDFS, by Maven in the same way.
+.servers/hadoop.stamp: tests/servers/hdfs.pom.xml
+	rm -rf .servers/hadoop
+	mvn -q -B -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/.servers/hadoop
 	@touch $@
 
 # Debian's PostgreSQL, whose cluster is not needed, as tests make their own.

@@ -65,8 +65,9 @@ class ToFiles:
     `uri` is a folder of a local (or mounted) file system that all partitions and the driver see, where a file is
     staged in `.staged` and renamed at commit; `s3://<bucket>/<prefix>`, where it is an upload in parts that is
     completed at commit, so that the key and its secret are to be given as `storage_options`, and a rule of the bucket
-    that aborts uploads has to leave them for longer than the job may be down; or `memory://` within one process. A
-    commit finds its files at the uri that they were written to, even if the program's has changed since.
+    that aborts uploads has to leave them for longer than the job may be down;
+    `webhdfs://<user>@<name node>:<port>/<path>`, where it is renamed; or `memory://` within one process. A commit finds
+    its files at the uri that they were written to, even if the program's has changed since.
     Files of the newest epoch must not be moved away before the next epoch is complete: a driver that starts in
     between could not tell whether they were committed, and stops.
 

@@ -60,7 +60,7 @@ def unwritable(uri: str, listed: bool) -> Sequence[str]:
     if not listed and protocol not in _EXTRA_OF:
         return [
             f"files at {uri} could not appear as a whole: {protocol}:// has no rename in one step; use a folder of a "
-            f"local or mounted file system, s3://, or listed=True"
+            f"local or mounted file system, s3://, webhdfs://, or listed=True"
         ]
     if protocol not in fsspec.available_protocols():
         return [f"files at {uri} cannot be written: fsspec knows no {protocol}://"]
@@ -88,11 +88,15 @@ def open_folder(uri: str, listed: bool = False) -> Folder:
             from snapshot.sinks.s3_folder import S3Folder
 
             return S3Folder(uri)
+        case "webhdfs":
+            from snapshot.sinks.hdfs_folder import HdfsFolder
+
+            return HdfsFolder(uri)
         case _:
             from snapshot.sinks.renaming_folder import RenamingFolder
 
-            return RenamingFolder(uri)
+            return RenamingFolder(*fsspec.core.url_to_fs(uri))
 
 
-_EXTRA_OF: Final[Mapping[str, str | None]] = {"file": None, "memory": None, "s3": "s3"}
+_EXTRA_OF: Final[Mapping[str, str | None]] = {"file": None, "memory": None, "s3": "s3", "webhdfs": "hdfs"}
 """The kinds of storage in which a file can appear in one step, and the extra that brings their library."""

@@ -17,10 +17,10 @@ from snapshot.sinks.local_folder import STAGED
 
 
 class RenamingFolder:
-    """The folder at a URI that fsspec knows. It is opened when it is used, so that a server that is down fails that."""
+    """The folder at a path of a file system of fsspec."""
 
-    def __init__(self, uri: str) -> None:
-        self._files, self._root = fsspec.core.url_to_fs(uri)
+    def __init__(self, files: fsspec.AbstractFileSystem, root: str) -> None:
+        self._files, self._root = files, root
 
     def problems(self) -> Sequence[str]:
         """See `Folder.problems`."""
@@ -32,8 +32,11 @@ class RenamingFolder:
 
     def stage(self, name: str, data: pa.Buffer) -> StagedFile:
         """See `Folder.stage`."""
+        path = f"{self._root}/{STAGED}/{name}"
         self._files.makedirs(f"{self._root}/{STAGED}", exist_ok=True)
-        self._files.pipe_file(f"{self._root}/{STAGED}/{name}", data.to_pybytes())
+        self._files.pipe_file(path, data.to_pybytes())
+        if (size := self._files.info(path)["size"]) != len(data):
+            raise OSError(f"{path} has {size} bytes, though {len(data)} were written")
         return StagedFile(name)
 
     def publish(self, files: Sequence[StagedFile]) -> Published:

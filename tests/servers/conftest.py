@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from .hdfs import HdfsServer, running_hdfs
 from .kafka import KafkaServer, running_kafka
 from .postgres import PostgresServer, running_postgres
 from .s3 import S3Server, running_s3_server
@@ -23,6 +24,20 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 def mortal_s3_server(tmp_path: Path) -> Iterator[S3Server]:
     """A server of the test's own, which it may kill and start again."""
     with running_s3_server(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def hdfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer]:
+    """One HDFS for all tests that do not harm it; each makes its own folder."""
+    with running_hdfs(tmp_path_factory.mktemp("hdfs")) as server:
+        yield server
+
+
+@pytest.fixture
+def mortal_hdfs_server(tmp_path: Path) -> Iterator[HdfsServer]:
+    """An HDFS of the test's own, which it may kill and start again."""
+    with running_hdfs(tmp_path) as server:
         yield server
 
 
@@ -63,6 +78,8 @@ def pytest_runtest_makereport(
         for value in getattr(item, "funcargs", {}).values():
             if isinstance(value, S3Server):
                 report.sections.append(("S3 server log, last lines", value.end_of_log()))
+            if isinstance(value, HdfsServer):
+                report.sections.append(("HDFS logs, last lines", value.end_of_log()))
             if isinstance(value, KafkaServer):
                 report.sections.append(("Kafka broker log, last lines", value.end_of_log()))
             if isinstance(value, PostgresServer):

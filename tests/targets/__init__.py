@@ -17,6 +17,7 @@ TARGETS: Final[Mapping[str, Running]] = {
     "kafka": servers.kafka,
     "s3": servers.s3,
     "delta-s3": servers.delta_on_s3,
+    "hdfs": servers.hdfs,
     "postgres": postgres.prepared,
     "postgres-staged": postgres.staged,
     "postgres-upserts": postgres.upserts,

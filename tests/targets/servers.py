@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 
 from snapshot import ToDelta, ToFiles, ToKafka
 from tests.jobs.numbered import SCHEMA
+from tests.servers.hdfs import running_hdfs
 from tests.servers.kafka import running_kafka
 from tests.servers.s3 import S3Server, running_s3_server
 from tests.targets.target import Target
@@ -81,6 +83,21 @@ def delta_options(server: S3Server) -> dict[str, str]:
         "AWS_REGION": "us-east-1",
         "AWS_ALLOW_HTTP": "true",
     }
+
+
+@contextmanager
+def hdfs(folder: Path) -> Iterator[Target]:
+    """Parquet files in HDFS."""
+    with running_hdfs(folder) as server:
+        uri = server.make_folder()
+
+        def rows() -> pa.Table:
+            files, root = server.files(), uri.partition(server.address)[2]
+            names = [name for name in files.ls(root, detail=False) if "/part-" in name]
+            tables = [pq.read_table(BytesIO(files.cat_file(name))) for name in names]
+            return pa.concat_tables([SCHEMA.empty_table(), *tables])
+
+        yield Target(ToFiles(uri), None, rows, server.kill, server.start)
 
 
 def table(rows: Sequence[object]) -> pa.Table:
