@@ -231,6 +231,7 @@ def run(
         host=host,
         lost_after=int(seconds(options, "lost_after", 2.0) * 1000),
         allow_non_restored_state=options.get("allow_non_restored_state", False),
+        ignore_state=frozenset(map(Uid, options.get("ignore_state", ()))),
         accept_duplicates=options.get("accept_duplicates", False),
         store_patience=int(seconds(options, "store_patience", 300.0) * 1000),
         compact_after=options.get("compact_after", 256),

@@ -67,14 +67,14 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 def _fork(arguments: argparse.Namespace) -> None:
     tree = open_tree(arguments.checkpoints)
-    with _progress() as begun:
+    with shown_progress() as begun:
         done = fork(tree, arguments.into, arguments.epoch, name=arguments.name, dry_run=arguments.dry_run, begun=begun)
     show(done, in_words(done), as_json=arguments.json)
 
 
 def _copy(arguments: argparse.Namespace) -> None:
     tree, accepted = open_tree(arguments.checkpoints), arguments.accept_duplicates
-    with _progress() as begun:
+    with shown_progress() as begun:
         done = copy(
             tree, arguments.into, arguments.epoch, accept_duplicates=accepted, dry_run=arguments.dry_run, begun=begun
         )
@@ -90,7 +90,7 @@ def _move(arguments: argparse.Namespace) -> None:
         text = f"{moved.job} is in {moved.to} already"
         show({"job": moved.job, "into": moved.to, "made": None}, text, as_json=arguments.json)
         return
-    with _progress() as begun:
+    with shown_progress() as begun:
         done = move(
             tree,
             arguments.into,
@@ -103,7 +103,8 @@ def _move(arguments: argparse.Namespace) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Begun]:
+def shown_progress() -> Iterator[Begun]:
+    """A line of progress for files that are copied, if any are."""
     shown: list[Progress] = []
 
     def begun(total: int) -> Callable[[int], object]:

@@ -12,6 +12,8 @@ from recovery.attached import CommandDeclined, ConnectionLost
 from recovery.driver.birth import WrongJob
 from recovery.driver.claim import StartRefused
 from recovery.driver.failures import JobFailed
+from recovery.driver.launch import CannotLaunch
+from recovery.driver.options import UnknownOption
 from recovery.driver.program_fit import ProgramDoesNotFit
 from recovery.driver.reach import JobNotRunning, NotAllowed
 from recovery.driver.tree import DamagedBroadcast, FencedOff, JournalInDoubt
@@ -20,11 +22,15 @@ from recovery.savepoints.coming_back import OutputWouldRepeat
 from recovery.savepoints.job_tree import NoSuchEpoch, UnusableEpoch
 from recovery.savepoints.json_values import WrongText
 from recovery.savepoints.new_tree import TargetExists
+from recovery.savepoints.programs import NoSuchProgram
 from recovery.savepoints.reading import NoSuchState
 from recovery.savepoints.rescaling import CannotRescale
+from recovery.savepoints.restoring import BeyondMaximum
 from recovery.savepoints.stopped_job import JobRuns, NotAdmitted
+from snapshot.coordinator_options import ContradictingOptions
 from snapshot.journal_entries import JournalError
 from snapshot.manifest import ManifestError
+from snapshot.program.durations import NotADuration
 from snapshot.program.problems import ProgramError
 from statebackend.backends.backend import BackendError, DamagedFile
 from statebackend.snapshots.transfer import MissingFile, UnknownChecksum
@@ -102,9 +108,15 @@ ERRORS: Final[tuple[tuple[type[Exception], Exit], ...]] = (
     (NotAdmitted, Exit.DECLINED),
     (OutputWouldRepeat, Exit.DECLINED),
     (CannotRescale, Exit.DECLINED),
+    (BeyondMaximum, Exit.DECLINED),
+    (CannotLaunch, Exit.DECLINED),
+    (UnknownOption, Exit.USAGE),
+    (ContradictingOptions, Exit.USAGE),
+    (NotADuration, Exit.USAGE),
     (FencedOff, Exit.DECLINED),
     (JournalInDoubt, Exit.DECLINED),
     (BackendError, Exit.DECLINED),
+    (NoSuchProgram, Exit.UNFIT),
     (ProgramError, Exit.UNFIT),
     (ProgramDoesNotFit, Exit.UNFIT),
     (StateMismatch, Exit.UNFIT),

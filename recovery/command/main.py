@@ -18,6 +18,7 @@ from recovery.command import (
     inspect,
     listing,
     rescale,
+    restore,
     status,
     upkeep,
 )
@@ -30,6 +31,7 @@ _VERBS = (
     ending,
     inspect,
     export,
+    restore,
     rescale,
     upkeep,
     inject,

@@ -21,8 +21,8 @@ from recovery.decision import (
     decide,
 )
 from recovery.driver.job import JobSettings
-from recovery.driver.manifests import sources_of
-from recovery.driver.program_fit import compare
+from recovery.driver.manifests import sources_of, without_operators
+from recovery.driver.program_fit import check_ignored, compare
 from recovery.driver.tree import JournalInDoubt, Tree, propose, read_broadcast
 from snapshot.journal_entries import Claimed, Rewound
 from snapshot.journal_state import JournalState
@@ -93,16 +93,18 @@ def claim(store: BlobStore, settings: JobSettings, driver: str, patience: Patien
                 _rewind(journal, writer, Rewound(generation, to))
             epoch, replay = to, epochs
             skipped = tuple(f"{one.epoch}: {one.fault.value} ({one.detail})" for one in unusable)
-    manifest = None if epoch is None else way.sound[epoch]
+    manifest = None if epoch is None else without_operators(way.sound[epoch], settings.ignore_state)
     if manifest is not None:
         check_job(manifest, settings.job, settings.store)
+        check_ignored(way.sound[manifest.epoch], settings.ignore_state, unsettled=bool(replay))
         fit = compare(settings.plan, manifest, unsettled=bool(replay))
         fit.check(allow_non_restored_state=settings.allow_non_restored_state)
     broadcasts = {}
     if manifest is not None:
         found = manifest
         broadcasts[found.epoch] = patience.ask(lambda: read_broadcast(store, found))
-    tree = Tree(store, writer, generation, way.sound, broadcasts, patience)
+    restored = {} if manifest is None else {manifest.epoch: manifest}
+    tree = Tree(store, writer, generation, way.sound, broadcasts, patience, restored)
     return Start(generation, tree, epoch, replay, skipped, _discover(settings, manifest))
 
 

@@ -12,6 +12,7 @@ from snapshot.coordinator_options import CoordinatorOptions
 from snapshot.host.options import HostOptions
 from snapshot.ids import JobId
 from snapshot.program.plan import Plan
+from statebackend.ids import Uid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,8 @@ class JobSettings:
     """Milliseconds without a sign of life after which a process counts as lost."""
     allow_non_restored_state: bool = False
     """Drop what the epoch has of operators that the program no longer has."""
+    ignore_state: frozenset[Uid] = frozenset()
+    """Operators that begin anew, whatever the epoch has of them."""
     accept_duplicates: bool = False
     """Go back behind an epoch that cannot be used, though its output may be committed."""
     store_patience: int = 300_000

@@ -7,7 +7,7 @@ that the epoch does, once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from recovery.driver.splits import SplitDealer, SplitRules, enumerator_splits
@@ -131,6 +131,13 @@ def states_in(manifest: Manifest | None, plan: Plan, parallelism: int) -> Mappin
             if len(states) == parallelism:
                 found[operator.uid] = states
     return found
+
+
+def without_operators(manifest: Manifest, uids: Collection[Uid]) -> Manifest:
+    """The same epoch as if it knew nothing of these operators."""
+    if not uids:
+        return manifest
+    return replace(manifest, operators=tuple(one for one in manifest.operators if one.uid not in uids))
 
 
 def _role(restore: SubtaskRestore, broadcast: bytes | None) -> Role:

@@ -6,7 +6,7 @@ What always holds: an unknown option, or one with a value that cannot be meant, 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from pickle import dumps
@@ -50,6 +50,9 @@ class RunOptions(TypedDict, total=False):
     """Drop what the snapshot has of operators that the program no longer has (False)."""
     program_version: str
     """What you call this version of the program; it stands in every epoch, for people ("")."""
+    ignore_state: Collection[str]
+    """The uids of operators that begin anew at this start, whatever the epoch has of them, rows in flight included. Say
+    it for one start only: the next one would drop what they have by then (())."""
     accept_duplicates: bool
     """Go back behind an epoch that is damaged, though its output may be committed and be made again (False)."""
 

@@ -6,7 +6,7 @@ and output that is still to be committed never is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -74,6 +74,22 @@ def compare(plan: Plan, manifest: Manifest, *, unsettled: bool) -> ProgramFit:
         if unsettled and any(subtask.committables for subtask in one.subtasks)
     )
     return ProgramFit(manifest.epoch, added, removed, tuple(_changes(plan, manifest, now)), lost)
+
+
+def check_ignored(manifest: Manifest, ignored: Collection[Uid], *, unsettled: bool) -> None:
+    """`ProgramDoesNotFit` if the state of these operators cannot be ignored. `unsettled` as for `compare`."""
+    known = {operator.uid: operator for operator in manifest.operators}
+    for uid in sorted(ignored):
+        operator = known.get(uid)
+        if operator is None:
+            raise ProgramDoesNotFit(
+                f"the state of {uid} cannot be ignored: epoch {manifest.epoch} has no such operator, but "
+                f"{', '.join(sorted(known))}"
+            )
+        if unsettled and any(subtask.committables for subtask in operator.subtasks):
+            raise ProgramDoesNotFit(
+                f"the state of {uid} cannot be ignored: epoch {manifest.epoch} has its output that is not committed yet"
+            )
 
 
 def kinds_of(plan: Plan) -> dict[Uid, Kind]:

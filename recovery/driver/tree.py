@@ -91,14 +91,19 @@ class Tree:
         manifests: Mapping[Epoch, Manifest],
         broadcasts: Mapping[Epoch, Mapping[Uid, bytes]],
         patience: Patience | None = None,
+        restored: Mapping[Epoch, Manifest] | None = None,
     ) -> None:
-        """`patience` is for what must not be left in doubt; what others repeat is given up sooner."""
+        """`patience` is for what must not be left in doubt; what others repeat is given up sooner.
+
+        `restored` are epochs of which less is to be restored than they have: this much.
+        """
         self._store = store
         self._journal = StoredJournal(store, patience)
         self._brief_journal = StoredJournal(store)
         self._writer = writer
         self.generation = generation
         self._manifests = dict(manifests)
+        self._restored = dict(restored or {})
         self._broadcasts = dict(broadcasts)
         self._files = 0
 
@@ -108,8 +113,8 @@ class Tree:
         return self._writer.state
 
     def manifest(self, epoch: Epoch | None) -> Manifest | None:
-        """The manifest of a complete epoch; none for the beginning. Any thread may ask."""
-        return None if epoch is None else self._manifests[epoch]
+        """What is restored of a complete epoch; none for the beginning. Any thread may ask."""
+        return None if epoch is None else self._restored.get(epoch, self._manifests[epoch])
 
     def broadcast(self, epoch: Epoch | None) -> Mapping[Uid, bytes]:
         """The broadcast state of the epoch that the job would go back to. Any thread may ask."""
@@ -206,6 +211,7 @@ class Tree:
         """These epochs are removed."""
         for epoch in epochs:
             self._manifests.pop(epoch, None)
+            self._restored.pop(epoch, None)
 
     def _references(self, epoch: Epoch) -> frozenset[str] | None:
         manifest = self._manifests.get(epoch)
