@@ -22,11 +22,13 @@ from tests.rows_in_a_dict import RowsInADict
 
 TEXT = KeyType.of(str)
 LAYOUT = Layout("clicks", {"n.count": Accumulator.of(np.int64)}, TEXT, KeyGroupRange(KeyGroup(0), KeyGroup(4)), 4)
-IN_GROUP = [
-    key
-    for key in (b"%d" % n for n in range(100))
-    if canonical_column([key], TEXT).groups(LAYOUT.max_parallelism)[0] == 2
-]
+
+
+def group_of(key: bytes) -> int:
+    return int(canonical_column([key], TEXT).groups(LAYOUT.max_parallelism)[0])
+
+
+IN_GROUP = [key for key in (b"%d" % n for n in range(100)) if group_of(key) == 2]
 
 
 class Stored:
@@ -96,3 +98,21 @@ def test_a_block_with_other_columns_is_named_though_others_are_right(stored: Sto
         stored.store.put(entries.block(2, LAYOUT.state, b"", epoch), encode(other))
     with pytest.raises(DamagedBlock, match=r"float64.*epoch 2"):
         stored.few(10)
+
+
+def stored_under(group: int, epoch: int, key: bytes, count: int) -> tuple[bytes, bytes]:
+    keys = arrow_keys(canonical_column([key], TEXT))
+    block = Block(keys, {"n.count": np.array([count], dtype=np.int64)})
+    return entries.block(group, LAYOUT.state, b"", epoch), encode(block)
+
+
+def test_blocks_of_several_groups_are_decoded_in_their_order_and_each_is_checked_against_its_own(
+    stored: Stored,
+) -> None:
+    a, b = IN_GROUP[:2]
+    elsewhere = next(key for key in (b"%d" % n for n in range(100)) if group_of(key) == 1)
+    some = [stored_under(2, 1, a, 1), stored_under(2, 2, a, 2), stored_under(1, 1, elsewhere, 3)]
+    rows = [row for _, block in stored.blocks.together({b"": some}) for row in block.columns["n.count"].tolist()]
+    assert rows == [1, 2, 3]
+    with pytest.raises(DamagedBlock, match="key group 1, epoch 7"):
+        list(stored.blocks.together({b"": [*some, stored_under(1, 7, b, 4)]}))

@@ -6,9 +6,9 @@ under, as far as one of them tells.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -39,9 +39,12 @@ class Entries(Protocol):
         """Names and payloads from `start` up to, not including, `end`, in order."""
 
 
+Stored: TypeAlias = tuple[bytes, bytes]
+"""A block as it is stored: its name and its payload."""
+
 _DECODED_TOGETHER: Final = 1 << 20
-"""So many bytes of a group's blocks are decoded in one go: that is quicker than one by one, and it is known then how
-many rows there are."""
+"""So many bytes of blocks are decoded in one go: that is quicker than one by one, and it is known then how many rows
+there are."""
 
 _JOINED: Final = 1 << 14
 """About so many rows are in memory at a time, if a group has more."""
@@ -55,10 +58,14 @@ class StoredBlocks:
         self._store = store
         self._columns = {name: accumulator.dtype for name, accumulator in layout.columns.items()}
 
+    def place_of(self, name: bytes) -> int:
+        """Under which group a block is stored."""
+        return entries.group_of(name) - self._layout.groups.first
+
     def few(self, place: int, most: int) -> Mapping[bytes, list[Block]] | None:
         """What counts of a group's blocks, by namespace, oldest first; None if it has more rows than that."""
         found: dict[bytes, list[Block]] = {}
-        waiting: dict[bytes, list[tuple[bytes, bytes]]] = {}
+        waiting: dict[bytes, list[Stored]] = {}
         size = 0
         for name, payload in self._scan(place):
             namespace, _ = entries.parse_block(name)
@@ -68,29 +75,47 @@ class StoredBlocks:
             waiting.setdefault(namespace, []).append((name, payload))
             size += len(payload)
             if size >= _DECODED_TOGETHER:
-                most -= self._decode(place, waiting, found)
+                most -= self._decode(waiting, found)
                 waiting, size = {}, 0
                 if most < 0:
                     return None
-        most -= self._decode(place, waiting, found)
+        most -= self._decode(waiting, found)
         return None if most < 0 else found
 
-    def _decode(
-        self, place: int, blocks: Mapping[bytes, Sequence[tuple[bytes, bytes]]], into: dict[bytes, list[Block]]
-    ) -> int:
-        """Put blocks of a group, given by namespace, behind those that are known; how many rows they have."""
-        names = [name for some in blocks.values() for name, _ in some]
-        namespaces = [namespace for namespace, some in blocks.items() for _ in some]
-        begin = rows = 0
-        payloads = [payload for some in blocks.values() for _, payload in some]
+    def _decode(self, blocks: Mapping[bytes, Sequence[Stored]], into: dict[bytes, list[Block]]) -> int:
+        """Put blocks, given by namespace, behind those that are known; how many rows they have."""
+        rows = 0
+        for namespace, block in self._together(
+            [(namespace, one) for namespace, some in blocks.items() for one in some]
+        ):
+            into.setdefault(namespace, []).append(block)
+            rows += len(block.keys)
+        return rows
+
+    def together(self, blocks: Mapping[bytes, Iterable[Stored]]) -> Iterator[tuple[bytes, Block]]:
+        """The rows of blocks of any groups, given by namespace; of a group the oldest block comes first. Many blocks
+        are one, with nothing that says which are whole.
+        """
+        some: list[tuple[bytes, Stored]] = []
+        size = 0
+        for namespace, stored in blocks.items():
+            for one in stored:
+                some.append((namespace, one))
+                size += len(one[1])
+                if size >= _DECODED_TOGETHER:
+                    yield from self._together(some)
+                    some, size = [], 0
+        yield from self._together(some)
+
+    def _together(self, blocks: Sequence[tuple[bytes, Stored]]) -> Iterator[tuple[bytes, Block]]:
+        names = [name for _, (name, _) in blocks]
+        payloads = [payload for _, (_, payload) in blocks]
+        begin = 0
         for stretch in decode_together(payloads, lambda number: where(self._layout.table, names[number])):
             end = begin + len(stretch.counts)
-            self._check(stretch, place, names[begin:end])
-            for namespace, block in _by_namespace(stretch, namespaces[begin:end]):
-                into.setdefault(namespace, []).append(block)
-                rows += len(block.keys)
+            self._check(stretch, names[begin:end])
+            yield from _by_namespace(stretch, [namespace for namespace, _ in blocks[begin:end]])
             begin = end
-        return rows
 
     def joined(self, place: int) -> Iterator[tuple[bytes, Block]]:
         """What counts of a group's blocks, with their namespaces, many in one: of a key, what comes last is right."""
@@ -117,7 +142,7 @@ class StoredBlocks:
         for name, payload in self._scan(place):
             namespace, _ = entries.parse_block(name)
             if name >= whole.get(namespace, b""):
-                block = self.decoded(place, name, payload)
+                block = self._decoded(name, payload)
                 if len(block.keys):
                     yield namespace, block
 
@@ -125,14 +150,13 @@ class StoredBlocks:
         start = entries.head(self._layout.groups.first + place, self._layout.state, entries.BLOCK)
         return self._store.scan(start, entries.after(start))
 
-    def decoded(self, place: int, name: bytes, payload: bytes) -> Block:
-        """A stored block of this group."""
+    def _decoded(self, name: bytes, payload: bytes) -> Block:
         block = decode(payload, where(self._layout.table, name))
-        self._check(Stretch(block, [len(block.keys)]), place, [name])
+        self._check(Stretch(block, [len(block.keys)]), [name])
         return block
 
-    def _check(self, stretch: Stretch, place: int, names: Sequence[bytes]) -> None:
-        """See that blocks have the columns of the table and keys of this group: one tells almost as much as all."""
+    def _check(self, stretch: Stretch, names: Sequence[bytes]) -> None:
+        """See that blocks have the columns of the table and keys of their group: one tells almost as much as all."""
         block, counts = stretch.block, np.array(stretch.counts)
         some = np.flatnonzero(counts)
         if not len(some):
@@ -144,7 +168,8 @@ class StoredBlocks:
                 f"a block has columns {found} instead of {self._columns} ({at}); declare the table as it was"
             )
         first = block.keys.take(pa.array((np.cumsum(counts) - counts)[some]))
-        wrong = np.flatnonzero(self._layout.places(hashed(first, self._layout.key_type).hashes) != place)
+        places = np.array([self.place_of(names[int(which)]) for which in some])
+        wrong = np.flatnonzero(self._layout.places(hashed(first, self._layout.key_type).hashes) != places)
         if len(wrong):
             raise misplaced(where(self._layout.table, names[some[wrong[0]]]))
 

@@ -12,7 +12,8 @@ as a whole, but of each key a page. Time is what the caller says it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import chain
 from math import inf
 
 import numpy as np
@@ -25,10 +26,10 @@ from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import KeyColumn
 from statebackend.keys.types import KeyType
 from statebackend.tables.aggregations import Slots
-from statebackend.tables.blocks import Block, Column, arrow_keys, hashed, joined
+from statebackend.tables.blocks import Block, Column, arrow_keys, hashed, is_whole, joined
 from statebackend.tables.cold_keys import ColdKeys
 from statebackend.tables.frozen_table import FrozenSpace, FrozenTable
-from statebackend.tables.stored_blocks import Entries, StoredBlocks, in_one, misplaced
+from statebackend.tables.stored_blocks import Entries, Stored, StoredBlocks, in_one, misplaced
 from statebackend.tables.table_space import TableSpace, TouchClock
 from statebackend.tables.table_spec import EXPIRES, Layout, TableError, TableSpec, column_of
 from statebackend.tables.turns import Turns
@@ -405,27 +406,24 @@ class Table:
 
         They come by group, and in a group and namespace the oldest first. Nothing was changed here since the last cut.
         """
-        found: dict[bytes, list[tuple[int, Block]]] = {}
+        found: dict[bytes, dict[int, list[Stored]]] = {}
         for name, payload in blocks:
-            place = entries.group_of(name) - self._layout.groups.first
+            place = self._stored.place_of(name)
             if self._unloaded[place]:
                 continue
             namespace, _ = entries.parse_block(name)
-            block = self._stored.decoded(place, name, payload)
-            some = found.setdefault(namespace, [])
-            if block.whole:
-                some[:] = [one for one in some if one[0] != place]
+            some = found.setdefault(namespace, {}).setdefault(place, [])
+            if is_whole(payload):
+                some.clear()
                 group = self._layout.no_groups()
                 group[place] = True
                 space = self._known(namespace)
                 space.unload(space.in_groups(group))
-            if len(block.keys):
-                some.append((place, replace(block, whole=False)))
-        for namespace, some in found.items():
-            if some:
-                block = in_one([block for _, block in some])
-                keys = hashed(block.keys, self._layout.key_type)
-                self._space(namespace).load(keys, block, len(keys))
+            some.append((name, payload))
+        by_namespace = {namespace: chain.from_iterable(places.values()) for namespace, places in found.items()}
+        for namespace, block in self._stored.together(by_namespace):
+            keys = hashed(block.keys, self._layout.key_type)
+            self._space(namespace).load(keys, block, len(keys))
         self._remove_empty_spaces()
         self._count_keys()
         self._weigh()
