@@ -47,6 +47,7 @@ def test_each_figure_is_one_line_of_json_and_its_value_the_median_of_its_runs(
         "W2",
         "W3",
         "W4",
+        "W6",
         "standbys",
         "sinks",
     }

@@ -61,7 +61,7 @@ class SourceRun:
                 if position == NULL:
                     self._finished.add(split)
                 else:
-                    self._open(split, _read_to(position))
+                    self._open(split, read_to(position))
         except BaseException:
             with suppress(Exception):  # why it could not be opened says more
                 self.close()
@@ -186,7 +186,8 @@ class SourceRun:
         return None
 
 
-def _read_to(position: Json) -> JsonLike:
+def read_to(position: Json) -> JsonLike:
+    """How far a split was read, as its source says it in a cut."""
     value = position.value()
     assert isinstance(value, Mapping)
     return value[_AT]

@@ -27,6 +27,7 @@ from tests.bench import (
     w2,
     w3,
     w4,
+    w6,
 )
 from tests.bench.figures import Figure, progress
 
@@ -81,6 +82,7 @@ def _workloads(*, small: bool = False, write: bool = False) -> Workloads:
         w3.WORKLOAD: lambda: w3.figures(w3.SMALL if small else w3.FULL),
         sinks.WORKLOAD: lambda: sinks.figures(sinks.SMALL if small else sinks.FULL),
         standbys.WORKLOAD: lambda: standbys.figures(standbys.SMALL if small else standbys.FULL),
+        w6.WORKLOAD: lambda: w6.figures(w6.SMALL if small else w6.FULL),
         **{name: partial(part, w4.SMALL if small else w4.FULL) for name, part in w4.PARTS.items()},
     }
 
