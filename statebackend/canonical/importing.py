@@ -99,7 +99,7 @@ def import_tables(tables: Iterable[StateTable], state: KeyedState, *, outside: O
     _check_empty(state)
     total = Imported()
     for table in tables:
-        taken = _TableImport(table, state, outside).take()
+        taken = TableImport(table, state, outside).take()
         total = Imported(total.rows + taken.rows, total.skipped + taken.skipped)
     return total
 
@@ -113,10 +113,10 @@ def _check_empty(state: KeyedState) -> None:
             raise StateNotEmpty(f"{state.schema.uid} has state already; open it without files, and import first of all")
 
 
-class _TableImport:
-    """One table on its way into one state."""
+class TableImport:
+    """One table on its way into one state. A subclass says what becomes of rows."""
 
-    def __init__(self, table: StateTable, state: KeyedState, outside: Outside) -> None:
+    def __init__(self, table: StateTable, state: KeyedState, outside: Outside = Outside.REFUSE) -> None:
         self._table, self._state, self._outside = table, state, outside
         self._form = form_of(table.schema, table.place)
         self._place = f"{table.place}, state {self._form.spec.name!r} of {self._form.uid}"
@@ -126,6 +126,7 @@ class _TableImport:
         self._before = 0
 
     def take(self) -> Imported:
+        """Take all of it."""
         taken = skipped = 0
         try:
             for batch in self._table.batches:
@@ -198,6 +199,17 @@ class _TableImport:
             self._refuse(int(differing[0]), KEY_GROUP, "the key is of another group; if it was edited, leave it null")
 
     def _put_rows(self, batch: pa.RecordBatch, keys: KeyColumn, groups: NDArray[np.uint16]) -> None:
+        names, payloads = self._names(batch, keys, groups), self._all_payloads(batch)
+        rows, seen = self._state.contents.rows, set[bytes]()
+        for row, present in enumerate(rows.get_many(names)):
+            if present is not None or names[row] in seen:
+                self._refuse(row, KEY, "the same entry was there before; each is to be in the tables once")
+            seen.add(names[row])
+        for name, payload in zip(names, payloads, strict=True):
+            rows.put(name, payload)
+
+    def _names(self, batch: pa.RecordBatch, keys: KeyColumn, groups: NDArray[np.uint16]) -> list[bytes]:
+        """Under which names the entries of the rows lie."""
         namespaces, names = self._namespaces(batch), []
         rests, state = self._rests(batch), self._spec.id
         for row, group in enumerate(groups.tolist()):
@@ -206,14 +218,11 @@ class _TableImport:
                 names.append(entries.timer(group, state, unsortable(rests[row]), key, namespace))
             else:
                 names.append(entries.row(group, state, key, namespace, rests[row]))
-        payloads = [b""] * len(names) if self._rows_form is None else self._payloads(batch, self._rows_form)
-        rows, seen = self._state.contents.rows, set[bytes]()
-        for row, present in enumerate(rows.get_many(names)):
-            if present is not None or names[row] in seen:
-                self._refuse(row, KEY, "the same entry was there before; each is to be in the tables once")
-            seen.add(names[row])
-        for name, payload in zip(names, payloads, strict=True):
-            rows.put(name, payload)
+        return names
+
+    def _all_payloads(self, batch: pa.RecordBatch) -> list[bytes]:
+        """What is kept under them."""
+        return [b""] * len(batch) if self._rows_form is None else self._payloads(batch, self._rows_form)
 
     def _rests(self, batch: pa.RecordBatch) -> Sequence[bytes]:
         """What tells entries of one key and namespace apart."""

@@ -178,8 +178,28 @@ def accumulators_of(spec: StateSpec) -> dict[str, np.dtype[np.generic]]:
     return found
 
 
+def is_canonical(arrow: pa.Schema) -> bool:
+    """Whether a table says of itself which state it is of."""
+    return _FORMAT in (arrow.metadata or {})
+
+
+def state_of(arrow: pa.Schema, place: str) -> str:
+    """The name of the state whose table it is, whatever columns are there."""
+    return _form_said_by(arrow, place).spec.name
+
+
 def form_of(arrow: pa.Schema, place: str) -> TableForm:
     """The table that says so of itself, in `place`; all columns are there and of their types (see `fits`)."""
+    form = _form_said_by(arrow, place)
+    place = f"{place}, state {form.spec.name!r} of {form.uid}"
+    form = replace(
+        form, value=_as_said(VALUE, form.value, arrow, place), map_key=_as_said(MAP_KEY, form.map_key, arrow, place)
+    )
+    _check_columns(form, arrow, place)
+    return form
+
+
+def _form_said_by(arrow: pa.Schema, place: str) -> TableForm:
     metadata = arrow.metadata or {}
     version = metadata.get(_FORMAT)
     if version is None:
@@ -196,15 +216,9 @@ def form_of(arrow: pa.Schema, place: str) -> TableForm:
     try:
         schema = Schema.from_json(metadata.get(_STATE, b"").decode())
         (spec,) = schema.states
-        form = TableForm.of(schema, spec)
+        return TableForm.of(schema, spec)
     except (ValueError, TypeError) as error:
         raise DamagedTable(f"{place} does not say which state it holds: {error}; export it anew") from error
-    place = f"{place}, state {spec.name!r} of {schema.uid}"
-    form = replace(
-        form, value=_as_said(VALUE, form.value, arrow, place), map_key=_as_said(MAP_KEY, form.map_key, arrow, place)
-    )
-    _check_columns(form, arrow, place)
-    return form
 
 
 def _as_said(column: str, natural: Natural | None, arrow: pa.Schema, place: str) -> Natural | None:

@@ -35,10 +35,12 @@ _USUAL_DELTA: Final = 512 << 10
 class Policy:
     """How much space may be wasted: the files of a state may take this many times what lives in them.
 
-    More space means fewer bytes rewritten per epoch, and more files and bytes that a restore reads.
+    More space means fewer bytes rewritten per epoch, and more files and bytes that a restore reads. Without `rewrites`
+    nothing is ever rewritten, for somebody who makes one epoch and leaves.
     """
 
     space_amplification: float = 2.25
+    rewrites: bool = True
 
     def __post_init__(self) -> None:
         if not 1.1 <= self.space_amplification <= 100:
@@ -110,6 +112,8 @@ class Planner:
 
         Nothing as long as the last list was not answered.
         """
+        if not self._policy.rewrites:
+            return []
         self._credit += self._pace * size
         survey = _Survey(files, self._policy)
         if self._waiting:
