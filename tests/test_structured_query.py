@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pyarrow as pa
 import pytest
@@ -15,16 +15,19 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 import snapshot
+from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.sink import CommitAnswer, Sink, SinkContext, SinkError, SinkWriter
 from snapshot.sinks.file_sink import ToFiles
 from snapshot.sinks.heap_sink import ToHeap, _targets, forget_heap, read_heap
+from snapshot.sinks.http_sink import ToHTTP
 from snapshot.sinks.rocksdb_sink import ToRocksDB
 from snapshot.structured.batch_log import BatchLog, Decision
-from snapshot.structured.formats import FORMATS, Files, RocksDB, _Message
+from snapshot.structured.formats import FORMATS, HTTP, Files, RocksDB, _Message
 from snapshot.structured.query import SinkQuery, Written
 from snapshot.structured.sink_options import sink_of
 from snapshot.transaction_events import CommitOutcome
+from statebackend.ids import Incarnation, Uid
 from statebackend.stores.memory_store import MemoryStore
 from statebackend.stores.store import Creation, UnknownOutcome
 
@@ -252,6 +255,24 @@ class _Staged(ToHeap):
         return Writer()
 
 
+@dataclass(frozen=True)
+class _Unmade(ToHeap):
+    """A target in which something has to be made before it can be asked for leftovers."""
+
+    made: ClassVar[set[str]] = set()
+    reason: ClassVar[str] = ""
+
+    def examine(self, job: object, uid: object, schema: pa.Schema) -> list[str]:
+        if self.reason:
+            return [self.reason]
+        self.made.add(self.name)
+        return []
+
+    def recover(self, job: JobId, uid: Uid, older_than: Incarnation, named: Collection[TransactionId]) -> None:
+        if self.name not in self.made:
+            raise SinkError("something is missing")
+
+
 OPTIONS: Mapping[str, str] = {"path": "/x", "rollBytes": "7", "format": "csv", "checkpointLocation": "/c"}
 
 
@@ -270,12 +291,22 @@ class _Every(ToHeap):
     kind: Literal["a", "b"] = "a"
     more: Mapping[str, str] = field(default_factory=dict)
     keys: tuple[str, ...] = ()
+    codes: tuple[int, ...] = ()
 
 
 def test_options_have_the_types_of_the_fields() -> None:
-    given = {"name": "n", "process": "1", "flag": "TRUE", "share": "2", "most": "3", "kind": "b", "keys": "a,b"}
+    given = {
+        "name": "n",
+        "process": "1",
+        "flag": "TRUE",
+        "share": "2",
+        "most": "3",
+        "kind": "b",
+        "keys": "a,b",
+        "codes": "4, 5",
+    }
     every = sink_of("epochcut.every", _Every, {**given, "more": '{"k": "v"}'})
-    assert every == _Every("n", 1, True, 2.0, 3, "b", {"k": "v"}, ("a", "b"))
+    assert every == _Every("n", 1, True, 2.0, 3, "b", {"k": "v"}, ("a", "b"), (4, 5))
 
 
 @pytest.mark.parametrize(
@@ -287,6 +318,7 @@ def test_options_have_the_types_of_the_fields() -> None:
         ({"most": "many"}, "the option 'most' of epochcut.every is 'many': invalid literal"),
         ({"kind": "c"}, "expected one of a, b"),
         ({"more": "[]"}, "expected a JSON object"),
+        ({"codes": "4, four"}, "the option 'codes' of epochcut.every is '4, four': invalid literal"),
         ({"more": "{"}, "the option 'more' of epochcut.every is '{'"),
     ],
 )
@@ -302,7 +334,7 @@ PLACE = {"path": "/out", "checkpointLocation": "/checkpoint"}
 
 def test_every_format_is_named_after_a_sink_that_there_is() -> None:
     assert [format.name().removeprefix("epochcut.") for format in FORMATS] == [
-        "files", "kafka", "postgres", "sqlite", "rocksdb", "delta"
+        "files", "kafka", "postgres", "sqlite", "rocksdb", "delta", "http"
     ]  # fmt: skip
     for format in FORMATS:
         assert hasattr(snapshot, format.sink)
@@ -326,6 +358,25 @@ def test_a_query_that_cannot_work_is_refused_when_its_writer_is_made() -> None:
         Files(PLACE).streamWriter(COLUMNS, True)
     with pytest.raises(SinkError, match=r"epochcut\.rocksdb: there is no column 'user'"):
         RocksDB({**PLACE, "key": "user"}).streamWriter(COLUMNS, False)
+
+
+def test_a_target_that_cannot_be_asked_is_at_least_once_and_only_if_that_is_accepted() -> None:
+    options = {"url": "http://host/rows", "known": "409", "checkpointLocation": "/checkpoint"}
+    with pytest.raises(SinkError, match="rows may come twice; accept that with the option exactlyOnce=false"):
+        HTTP(options).streamWriter(COLUMNS, False)
+    writer = HTTP({**options, "exactlyOnce": "false"}).streamWriter(COLUMNS, False)
+    assert writer._sink == ToHTTP("http://host/rows", exactly_once=False, known=(409,))
+
+
+def test_what_the_target_lacks_is_made_though_the_first_batch_has_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    queries = Queries()
+    queries.sink = sink = _Unmade(queries.name)
+    queries.start().commit(0, [queries.start().write(0, 0, "run", False, [])])
+    assert _Unmade.made == {sink.name}
+    monkeypatch.setattr(_Unmade, "reason", "it is locked")
+    queries.sink = replace(sink, name="another")
+    with pytest.raises(SinkError, match=r"epochcut\.heap: it is locked"):
+        queries.start().commit(0, [])
 
 
 def test_an_abort_drops_nothing_that_may_have_been_decided() -> None:

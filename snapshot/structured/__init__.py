@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the formats known to a session: `epochcut.files`, `.kafka`, `.postgres`, `.sqlite`, `.rocksdb` and
-    `.delta`, each after the sink of that name (`ToFiles`, ...), whose fields are its options.
+    """Make the formats known to a session: `epochcut.files`, `.kafka`, `.postgres`, `.sqlite`, `.rocksdb`, `.delta`
+    and, at least once, `.http`, each after the sink of that name (`ToFiles`, ...), whose fields are its options.
 
     A query needs a `checkpointLocation`, as always, and writes in append or update mode. What is staged until it is
     committed lies in a folder `epochcut` there, or where the option `staging` says; it belongs to the checkpoint, and

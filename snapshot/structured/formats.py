@@ -89,7 +89,13 @@ class _Format(DataSource):  # type: ignore[misc]
         short = self.name().rpartition(".")[2]
         refuse(short, sink.check(columns))
         if sink.exactly_once and not (sink.abilities.keeps_prepared or sink.abilities.reads_tokens):
-            refuse(short, ["the target can neither keep what is prepared nor say what was committed"])
+            refuse(
+                short,
+                [
+                    "the target can neither keep what is prepared nor say what was committed, so rows may come twice; "
+                    "accept that with the option exactlyOnce=false"
+                ],
+            )
         return _StreamWriter(
             short, sink, self._staging(), float(self.options.get("commitPatience", _PATIENCE)), columns
         )
@@ -146,4 +152,10 @@ class Delta(_Format):
     sink = "ToDelta"
 
 
-FORMATS: tuple[type[_Format], ...] = (Files, Kafka, Postgres, SQLite, RocksDB, Delta)
+class HTTP(_Format):
+    """`epochcut.http`: `ToHTTP`, at least once."""
+
+    sink = "ToHTTP"
+
+
+FORMATS: tuple[type[_Format], ...] = (Files, Kafka, Postgres, SQLite, RocksDB, Delta, HTTP)

@@ -148,7 +148,10 @@ class SinkQuery:
                 self._sink.recover(self._job, self._uid, _committing(batch), named)
                 break
             except Exception:
+                # If no batch had rows yet, nobody has made what the sink needs in the target.
+                problems = self._sink.examine(self._job, self._uid, self._schema)
                 if time.monotonic() > give_up:
+                    refuse(self._uid, problems)
                     raise
                 time.sleep(pause)
 

@@ -77,7 +77,7 @@ def _read(hint: object, text: str) -> object:
     if hint is str or origin is Literal:
         return text
     if origin is tuple:
-        return tuple(part.strip() for part in text.split(",") if part.strip())
+        return tuple(_read(parts[0], part.strip()) for part in text.split(",") if part.strip())
     if origin is Mapping:
         found = json.loads(text)
         if not isinstance(found, dict):
