@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from secrets import token_hex
 
+import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -126,3 +127,15 @@ def test_a_folder_that_was_never_written_to_has_no_leftovers(uri: str) -> None:
     for listed in (False, True):
         assert open_folder(uri, listed).leftovers(lambda name: True) == []
         assert open_folder(uri, listed).problems() == []
+
+
+@pytest.mark.parametrize(("target", "extra"), [("s3://bucket/x", "s3"), ("webhdfs://somebody@host:9870/x", "hdfs")])
+def test_a_library_that_is_missing_is_named_with_the_command_that_brings_it(
+    target: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(_: str) -> None:
+        raise ImportError("it is not installed")
+
+    monkeypatch.setattr(fsspec, "get_filesystem_class", missing)
+    [problem] = ToFiles(target).check(SCHEMA)
+    assert f"pip install 'epochcut[{extra}]'" in problem

@@ -16,7 +16,6 @@ from pathlib import Path
 from secrets import token_hex
 
 from fsspec import AbstractFileSystem
-from fsspec.implementations.webhdfs import WebHDFS
 
 JARS = Path(__file__).parents[2] / ".servers" / "hadoop"
 _PATIENCE = 120.0
@@ -135,6 +134,8 @@ class HdfsServer:
 
     def files(self) -> AbstractFileSystem:
         """The files, as the user sees them who may do everything."""
+        from fsspec.implementations.webhdfs import WebHDFS
+
         host, _, port = self.address.partition(":")
         return WebHDFS(host, int(port), user=getpass.getuser(), skip_instance_cache=True)
 

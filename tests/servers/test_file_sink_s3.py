@@ -210,7 +210,8 @@ def test_a_file_of_that_name_that_another_upload_has_made_is_not_taken_for_a_com
     transaction, payload, _ = bench.prepared()
     [(key, _)] = steady.bucket.uploads()
     steady.bucket.abort_uploads()
-    steady.bucket.files.pipe_file(f"{steady.bucket.name}/{key}", b"somebody's")
+    path = f"{steady.bucket.name}/{key}"
+    steady.bucket.files.pipe_file(path, b"another's", Metadata={"epochcut-upload": "another's"})
     answer = bench.writer().commit(transaction, payload)
     steady.bucket.clear()
     assert answer.outcome not in DONE
