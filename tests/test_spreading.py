@@ -100,7 +100,7 @@ def test_if_nobody_comes_it_is_looked_again_after_longer_and_longer_pauses() -> 
         pauses.append(due - now)
         now = due
         assert rule.step(now, crew("aa"), []) == Look(2)
-    assert pauses == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    assert pauses == [2.0, 4.0, 8.0, 16.0, 20.0, 20.0, 20.0]
     rule.broken()
     rule.runs(now)
     assert rule.next_step == now + CALM

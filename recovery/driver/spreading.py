@@ -21,7 +21,7 @@ BETWEEN_MOVES: Final = 10.0
 LOOKING: Final = 20.0
 """Seconds in which a process that was launched may come, on an executor that has run no Python yet."""
 PREPARING: Final = 120.0
-_PAUSES: Final = (2.0, 60.0)
+_PAUSES: Final = (2.0, 20.0)
 """Seconds until it is looked for another executor again: the first time, and at most; twice as long each time."""
 
 

@@ -58,6 +58,17 @@ class Story:
         outcome = self.wait_for("Outcome")
         assert (outcome["lost"], outcome["twice"]) == (0, 0), outcome
 
+    def interrupt(self) -> None:
+        """Let the job that runs stop behind one more epoch."""
+        self._process.send_signal(signal.SIGINT)
+
+    def executors(self) -> list[str]:
+        """Which executor each partition is on that has one: as host and process id."""
+        executor_of = {e["worker"]: str(e["executor"]) for e in self.events if e["event"] == "WorkerJoined"}
+        deployed = [event["workers"] for event in self.events if event["event"] == "Deployed"]
+        assert isinstance(deployed[-1], list)
+        return [executor_of[worker] for worker in deployed[-1]]
+
     def workers(self) -> dict[str, int]:
         """The process ids of all that are there."""
         there: dict[str, int] = {}

@@ -17,6 +17,8 @@ from tests.servers.spark_cluster import Place, descendants, executor_of, running
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(240)]
 
 HERE = Place()
+MANY = 20_000
+"""Rows, of a job that has more than enough of them."""
 CUT = 10.0
 """Seconds for which a network is cut."""
 
@@ -38,6 +40,30 @@ def test_a_job_is_exact_on_a_standalone_cluster_though_an_executor_is_killed(tmp
             kill_an_executor(story)
             story.wait_for("Running")
             story.check_exact()
+
+
+def test_partitions_move_apart_when_another_executor_comes_and_a_kill_then_costs_one_of_them(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 3, HERE, (HERE,)) as cluster:
+        jobs = Jobs(cluster.master, str(tmp_path), rows=MANY)
+        with story_of(jobs, HERE) as story:
+            story.wait_for("Running")
+            assert len(set(story.executors())) == 1
+            cluster.start_worker(HERE, "worker-1")
+            moved = story.wait_for("Moved")
+            assert len(set(story.executors())) == 2
+            story.wait_for("EpochCompleted")
+            os.kill(pid_in(str(moved["executor"])), signal.SIGKILL)
+            restored = [story.wait_for("PartitionRestored") for _ in range(2)]
+            assert sorted((one["partition"], one["in_place"]) for one in restored) == [(0, True), (1, False)]
+            assert set(story.executors()) == {moved["left"]}
+            story.wait_for("Recovered")
+            story.wait_for_epochs(2)
+            story.interrupt()
+            story.check_exact()
+
+
+def pid_in(executor: str) -> int:
+    return int(executor.rpartition(":")[2])
 
 
 def test_executors_that_have_no_partition_have_a_python_ready_to_be_forked(tmp_path: Path) -> None:
