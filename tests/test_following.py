@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from snapshot.host import following, heads
 from snapshot.host.following import Follower
+from snapshot.host.heads import OpenedState
 from snapshot.host.messages import Follow, Followed, StandBy
 from snapshot.host.options import Following, HostOptions
 from snapshot.host.states_at_hand import StatesAtHand
@@ -153,6 +158,47 @@ def test_whoever_wants_a_state_that_is_on_its_way_waits_for_it(tmp_path: Path) -
         if state is not None:
             with state:
                 assert one.update(state) == 2
+
+
+def test_what_a_role_waits_for_is_done_with_the_priority_of_whoever_has_the_role(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    priorities: SimpleQueue[int] = SimpleQueue()
+    closed = threading.Event()
+
+    def from_files(*given: Any) -> OpenedState:
+        priorities.put(os.getpriority(os.PRIO_PROCESS, 0))
+        assert closed.wait(PATIENCE)
+        priorities.put(os.getpriority(os.PRIO_PROCESS, 0))
+        return heads.from_files(*given)
+
+    monkeypatch.setattr(following, "from_files", from_files)
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    with standby(tmp_path, Following.OPEN) as one:
+        epoch, files = one.cut()
+        one.follower.follow(Follow(epoch, {UID: (files,)}))
+        assert priorities.get(timeout=PATIENCE) > usual
+        one.follower.close()
+        closed.set()
+        one.follower.wait()
+        assert priorities.get(timeout=PATIENCE) == usual or not may_hurry()
+
+
+def may_hurry() -> bool:
+    """Whether this process may give a thread back the priority that it gave up."""
+    allowed = []
+
+    def give_up_and_take_back() -> None:
+        usual = os.getpriority(os.PRIO_PROCESS, 0)
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, usual + 1)
+            os.setpriority(os.PRIO_PROCESS, 0, usual)
+            allowed.append(True)
+
+    thread = threading.Thread(target=give_up_and_take_back)
+    thread.start()
+    thread.join()
+    return bool(allowed)
 
 
 def test_a_state_that_comes_when_nobody_waits_any_more_is_closed(tmp_path: Path) -> None:

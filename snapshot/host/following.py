@@ -1,7 +1,8 @@
 """What a process does while it stands by: it gets each complete epoch ready that the driver tells it of.
 
-What always holds: it is done in one thread with low priority, always for the newest epoch that was told; what cannot
-be done is told, and tried again with the next epoch; and when it is over, nothing is left behind that nobody will use.
+What always holds: it is done in one thread, with low priority until somebody waits for it, always for the newest epoch
+that was told; what cannot be done is told, and tried again with the next epoch; and when it is over, nothing is left
+behind that nobody will use.
 """
 
 from __future__ import annotations
@@ -97,6 +98,7 @@ class Follower:
             states, self._states = self._states, {}
             if self._at is not None:
                 self._at_hand.expect(self._at.uid, self._at.groups)
+                self._hurry()
         for state in states.values():
             self._at_hand.put(state)
 
@@ -114,6 +116,13 @@ class Follower:
                     files.close()
                 except Exception as error:
                     print_exception(error)
+
+    def _hurry(self) -> None:
+        """Somebody waits for what is being done: it is done with the priority of this thread, where that is allowed."""
+        thread = self._thread.native_id
+        if thread is not None:
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, 0))
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
