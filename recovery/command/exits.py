@@ -26,12 +26,14 @@ from recovery.savepoints.programs import NoSuchProgram
 from recovery.savepoints.reading import NoSuchState
 from recovery.savepoints.rescaling import CannotRescale
 from recovery.savepoints.restoring import BeyondMaximum
+from recovery.savepoints.sinks import NotCommitted
 from recovery.savepoints.stopped_job import JobRuns, NotAdmitted
 from snapshot.coordinator_options import ContradictingOptions
 from snapshot.journal_entries import JournalError
 from snapshot.manifest import ManifestError
 from snapshot.program.durations import NotADuration
 from snapshot.program.problems import ProgramError
+from snapshot.program.sink import SinkError
 from statebackend.backends.backend import BackendError, DamagedFile
 from statebackend.snapshots.transfer import MissingFile, UnknownChecksum
 from statebackend.state_reader import UnreadableState
@@ -109,6 +111,8 @@ ERRORS: Final[tuple[tuple[type[Exception], Exit], ...]] = (
     (OutputWouldRepeat, Exit.DECLINED),
     (CannotRescale, Exit.DECLINED),
     (BeyondMaximum, Exit.DECLINED),
+    (NotCommitted, Exit.DECLINED),
+    (SinkError, Exit.DECLINED),
     (CannotLaunch, Exit.DECLINED),
     (UnknownOption, Exit.USAGE),
     (ContradictingOptions, Exit.USAGE),

@@ -19,6 +19,7 @@ from recovery.command import (
     listing,
     rescale,
     restore,
+    sinks,
     status,
     upkeep,
 )
@@ -33,9 +34,10 @@ _VERBS = (
     export,
     restore,
     rescale,
+    copies,
+    sinks,
     upkeep,
     inject,
-    copies,
 )
 """In the order of the help."""
 
