@@ -25,7 +25,7 @@ PLAYERS = np.array(["ann", "bob", "eve", "ian", "joe", "kim", "liz", "max", "pat
 
 def games(indices: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Mapping[str, Any]:
     """Who has played, and what it has brought."""
-    return {"player": PLAYERS[indices * 7 % len(PLAYERS)], "points": indices % 5}
+    return {"player": PLAYERS[indices * 7 % len(PLAYERS)], "points": indices * indices % 7}
 
 
 class Points(KeyedProcess):

@@ -116,6 +116,7 @@ class Coordinator(Generic[Content]):
         self._in_flight: dict[Epoch, _InFlight[Content]] = {}
         self._ready: list[Epoch] = []  # acknowledged by all, waiting for a publication before them; ascending
         self._publishing: Epoch | None = None
+        self._last: Epoch | None = None
         self._uncommitted: dict[Epoch, set[Partition]] = {epoch: set() for epoch in sorted(uncommitted)}
         self._committed_by: dict[Partition, Epoch] = {}  # how far each has committed in this attempt
         self.statistics = CoordinatorStatistics()
@@ -159,10 +160,10 @@ class Coordinator(Generic[Content]):
             case Ticked(now):
                 self._now = now
                 return [*self._time_out(), *self._trigger_if_due()]
-            case SavepointRequested():
-                return self._trigger(savepoint=True)
-            case EpochRequested():
-                return self._trigger()
+            case SavepointRequested(last):
+                return self._trigger(savepoint=True, last=last)
+            case EpochRequested(last):
+                return self._trigger(last=last)
             case AttemptStarted():
                 return self._started(event)
             case AttemptBroken():
@@ -187,11 +188,19 @@ class Coordinator(Generic[Content]):
             return []
         # Intervals that passed unseen are not made up for: an epoch now covers them all.
         self._next_due = self._now + self._options.interval
+        if self._has_last:
+            return []
         if self._state is CoordinatorState.RUNNING and len(self._in_flight) >= self._options.max_in_flight:
             return self._skip(SkipReason.IN_FLIGHT)
         return self._trigger()
 
-    def _trigger(self, *, savepoint: bool = False) -> list[CoordinatorInstruction[Content]]:
+    @property
+    def _has_last(self) -> bool:
+        """Whether the epoch behind which nothing follows is under way or complete; if it was lost, neither."""
+        last = self._last
+        return last is not None and (last in self._in_flight or (self._complete is not None and self._complete >= last))
+
+    def _trigger(self, *, savepoint: bool = False, last: bool = False) -> list[CoordinatorInstruction[Content]]:
         if self._state is not CoordinatorState.RUNNING:
             return self._skip(SkipReason.NOT_RUNNING)
         self._number += 1
@@ -199,6 +208,8 @@ class Coordinator(Generic[Content]):
         marker = Marker(epoch, MarkerMode.ALIGNED if savepoint else self._options.mode, savepoint)
         # The participants are on record before the marker goes out, so no acknowledgement finds its epoch unknown.
         self._in_flight[epoch] = _InFlight(marker, self._now, self._complete, set(self._participants))
+        if last:
+            self._last = epoch
         self.statistics.triggered += 1
         return [Trigger(marker, self._participants)]
 

@@ -35,16 +35,21 @@ class Ticked:
 class SavepointRequested:
     """Somebody wants a savepoint, whatever the interval, the pause and the epochs in flight say.
 
-    It is triggered at once, or skipped if no attempt is running: then whoever wants it asks again.
+    It is triggered at once, or skipped if no attempt is running: then whoever wants it asks again. While a `last` one
+    is in flight, and when it is complete, none is triggered because of the interval: it would say the same.
     """
+
+    last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class EpochRequested:
     """An epoch is wanted now, whatever the interval, the pause and the epochs in flight say: all input has ended.
 
-    It is triggered at once, or skipped if no attempt is running: then whoever wants it asks again.
+    What is said of `SavepointRequested` holds for it, too.
     """
+
+    last: bool = False
 
 
 @dataclass(frozen=True, slots=True)

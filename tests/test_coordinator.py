@@ -173,6 +173,26 @@ def test_a_requested_epoch_is_triggered_at_once_whatever_is_in_flight_and_the_in
     assert coordinator.handle(Ticked(20)) == [Skipped(SkipReason.IN_FLIGHT)]
 
 
+@pytest.mark.parametrize("last", [SavepointRequested(last=True), EpochRequested(last=True)])
+def test_behind_the_last_epoch_none_is_triggered_by_the_interval(last: SavepointRequested | EpochRequested) -> None:
+    coordinator = started(CoordinatorOptions(interval=10, max_in_flight=5))
+    assert len(coordinator.handle(last)) == 1
+    assert coordinator.handle(Ticked(10)) == []
+    acknowledge(coordinator, 1)
+    coordinator.handle(Published(epoch(1)))
+    assert coordinator.handle(Ticked(20)) == []
+    assert coordinator.handle(SavepointRequested()) == [trigger(2, savepoint=True)]
+
+
+def test_when_the_last_epoch_is_given_up_the_interval_goes_on() -> None:
+    coordinator = started(CoordinatorOptions(interval=10, timeout=15, max_in_flight=5))
+    coordinator.handle(EpochRequested(last=True))
+    assert coordinator.handle(Ticked(10)) == []
+    abandoned, again = coordinator.handle(Ticked(20))
+    assert isinstance(abandoned, Abandon)
+    assert again == trigger(2)
+
+
 @pytest.mark.parametrize("mode", MarkerMode)
 def test_a_requested_epoch_has_the_mode_of_the_job_and_is_no_savepoint(mode: MarkerMode) -> None:
     coordinator = started(CoordinatorOptions(interval=10, mode=mode))

@@ -133,7 +133,7 @@ def test_a_job_has_ended_when_an_epoch_from_behind_the_end_of_all_input_is_commi
     endings = Endings()
     assert not endings.triggered(epoch(1), savepoint=False, asked_by=events.Ticked(1))
     request = endings.all_ended()
-    assert request == events.EpochRequested()
+    assert request == events.EpochRequested(last=True)
     assert not endings.triggered(epoch(2), savepoint=False, asked_by=request)
     assert endings.reached(state(1, committed=True)) is None
     assert endings.reached(state(2, committed=False)) is None

@@ -53,13 +53,13 @@ class Endings:
 
     def stop(self, *, savepoint: bool) -> Request:
         """The user wants the job to stop behind one more epoch."""
-        self._stop = events.SavepointRequested() if savepoint else events.EpochRequested()
+        self._stop = events.SavepointRequested(last=True) if savepoint else events.EpochRequested(last=True)
         return self._stop
 
     def all_ended(self) -> Request:
         """All input of the attempt has been processed."""
         self._all_ended = True
-        return events.EpochRequested()
+        return events.EpochRequested(last=True)
 
     def attempt_over(self) -> None:
         """What was processed behind the last complete epoch is processed again."""
@@ -85,7 +85,7 @@ class Endings:
             return None
         if self._stop is not None:
             return self._stop
-        return events.EpochRequested() if self._all_ended else None
+        return events.EpochRequested(last=True) if self._all_ended else None
 
     def reached(self, journal: JournalState) -> End | None:
         """Whether the job has come to its end, as the journal says."""
