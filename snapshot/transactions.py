@@ -93,7 +93,9 @@ class Transactions(Generic[Payload]):
             for committable in sorted(restored, key=lambda committable: committable.sealed_in)
         }
         self._complete = restored_epoch
-        self._settled: Epoch | None = None
+        self._untold = (
+            [] if restored_epoch is None else [restored_epoch]
+        )  # complete, not known to be settled; ascending
         self._unready: list[Epoch] = []  # cut, and something up to there is not prepared; ascending
 
     @property
@@ -115,6 +117,8 @@ class Transactions(Generic[Payload]):
             case PrepareFailed(transaction, reason):
                 return self._prepare_failed(transaction, reason)
             case EpochCompleted(epoch):
+                if epoch != self._complete:
+                    self._untold.append(epoch)
                 self._complete = epoch
                 return self._commit_next()
             case CommitAnswered():
@@ -180,16 +184,17 @@ class Transactions(Generic[Payload]):
     # --- the second phase -----------------------------------------------------------------------------------------
 
     def _commit_next(self) -> list[TransactionInstruction[Payload]]:
-        """Commit the oldest transaction that a complete epoch carries, if none is being committed."""
+        """Say what is settled; commit the oldest transaction that a complete epoch carries, if none is being committed.
+
+        An epoch is settled when all is that it carries, though later ones may be complete already.
+        """
         if self._complete is None:
             return []
         due = self._up_to(self._complete)
-        if due:
-            return self._commit(due[0]) if due[0].state is TransactionState.PREPARED else []
-        if self._settled == self._complete:
-            return []
-        self._settled = self._complete
-        return [Settled(self._complete)]
+        settled = [epoch for epoch in self._untold if not due or epoch < _sealed(due[0])]
+        del self._untold[: len(settled)]
+        commit = self._commit(due[0]) if due and due[0].state is TransactionState.PREPARED else []
+        return [*(Settled(epoch) for epoch in settled[-1:]), *commit]
 
     def _commit(self, transaction: _Transaction[Payload]) -> list[TransactionInstruction[Payload]]:
         assert transaction.committable is not None
@@ -216,3 +221,8 @@ class Transactions(Generic[Payload]):
             case CommitOutcome.FAILED:
                 transaction.state = TransactionState.REFUSED
                 return [Refused(transaction.committable, event.reason)]
+
+
+def _sealed(transaction: _Transaction[Payload]) -> Epoch:
+    assert transaction.sealed_in is not None
+    return transaction.sealed_in

@@ -17,6 +17,7 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -45,6 +46,8 @@ _LOOK: Final = 1.0
 """Seconds between two reads of the target."""
 _DOWN: Final = 1.5
 """Seconds for which a server is down at most."""
+_COMMIT: Final = 10.0
+"""Seconds for which a commit is waited for before the next fault, if one is waited for."""
 
 
 @dataclass(slots=True)
@@ -182,6 +185,8 @@ def carry_out(name: str, running: Running, folder: Path, kills: int, restarts: i
                     report.workers += _kill_worker(job, random)
                 if not job.course.running:
                     job.wait_for_kind("Running")
+                if random.random() < 0.5:  # else it could be that nothing is ever committed between two faults
+                    _await_commit(job)
             job.open_gate()
             if (code := job.await_end()) != 0:
                 raise AssertionError(f"the driver ended with {code}; {job.story()}")
@@ -190,6 +195,11 @@ def carry_out(name: str, running: Running, folder: Path, kills: int, restarts: i
         report.compared = NUMBERED.judge(target.rows().to_pylist(), settings.rows)
     report.seconds = time.monotonic() - began
     return report
+
+
+def _await_commit(job: RunningJob) -> None:
+    with suppress(TimeoutError):  # the rows before the gate are over
+        job.wait_for(lambda event: event["event"] == "EpochCommitted", _COMMIT)
 
 
 def _restart(target: Target, job: RunningJob, random: Random) -> None:
