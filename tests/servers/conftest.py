@@ -56,6 +56,27 @@ def mortal_kafka_server(tmp_path: Path) -> Iterator[KafkaServer]:
 
 
 @pytest.fixture(scope="session")
+def guarded_kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """A broker that wants a password, which is among its `client_settings`; no test harms it."""
+    login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b" user_a="b";'
+    settings = {
+        "listener.security.protocol.map": "BROKER:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "listener.name.broker.plain.sasl.jaas.config": login,
+    }
+    server = KafkaServer(tmp_path_factory.mktemp("guarded"), settings)
+    server.client_settings.update(
+        {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "a", "sasl.password": "b"}
+    )
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """One server for all tests that do not harm it; each takes its own database."""
     with running_postgres() as server:

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,8 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
+import recovery
+from snapshot import Collection, Stream
 from snapshot.frozen_json import Json
 from snapshot.manifest import CommitPayload, StoredFile
 from snapshot.program.rows import Rows
@@ -397,6 +400,56 @@ def test_a_topic_that_is_missing_is_made_if_that_was_asked_for(kafka_server: Kaf
         assert sink.examine(bench.job, bench.uid, SCHEMA) == []
     admin = kafka_server.admin()
     assert len(admin.list_topics("made-by-the-sink", timeout=20).topics["made-by-the-sink"].partitions) == 3
+
+
+def test_a_wrong_password_is_found_before_the_job_starts_and_not_shown(guarded_kafka_server: KafkaServer) -> None:
+    server = guarded_kafka_server
+    sink = ToKafka(server.bootstrap, server.make_topic(), key="row", options=server.client_settings)
+    bench = SinkBench(trial(server, sink))
+    assert sink.examine(bench.job, bench.uid, SCHEMA) == []
+    transaction, payload, rows = bench.prepared()
+    assert bench.settle(transaction, payload).outcome is COMMITTED
+    bench.expect(rows, "who knows the password commits")
+    wrong = replace(sink, options={**sink.options, "sasl.password": "wr0ng"})
+    [problem] = wrong.examine(bench.job, bench.uid, SCHEMA)
+    assert "cannot be reached" in problem
+    assert "_AUTHENTICATION" in problem
+    assert "wr0ng" not in problem + repr(wrong)
+
+
+def test_a_topic_that_is_gone_puts_a_commit_off_until_it_is_there_again(
+    kafka_server: KafkaServer, own_topic: str
+) -> None:
+    sink = ToKafka(kafka_server.bootstrap, own_topic, key="row", options={"topic.metadata.propagation.max.ms": 500})
+    bench = SinkBench(trial(kafka_server, sink))
+    transaction, payload, rows = bench.prepared()
+    admin = kafka_server.admin()
+    admin.delete_topics([own_topic])[own_topic].result(timeout=20)
+    writer = bench.writer()
+    answer = writer.commit(transaction, payload)
+    writer.close()
+    assert answer.outcome is RETRY
+    assert own_topic in answer.reason
+    assert replace(sink, create=1).examine(bench.job, bench.uid, SCHEMA) == []
+    assert bench.settle(transaction, payload).outcome is COMMITTED
+    bench.expect(rows, "where there is the topic its rows are, once")
+
+
+# --- in jobs ----------------------------------------------------------------------------------------------------------
+
+
+def test_two_jobs_with_the_same_name_do_not_take_each_others_rows_for_committed(
+    kafka_server: KafkaServer, own_topic: str, tmp_path: Path
+) -> None:
+    sink = ToKafka(kafka_server.bootstrap, own_topic, key="n")
+    for number in (1, 2):
+        numbers = [(number * 100 + n,) for n in range(10)]
+        program = Stream.read(Collection(numbers, pa.schema([("n", pa.int64())])), uid="in").write(sink, uid="out")
+        folder = tmp_path / str(number)
+        with recovery.run(program, checkpoints=folder, local=folder / "local", job="same", progress=False) as run:
+            run.wait()
+    found = Counter(json.loads(record.value or b"{}")["n"] for record in kafka_server.records(own_topic))
+    assert found == Counter([*range(100, 110), *range(200, 210)])
 
 
 # --- records ----------------------------------------------------------------------------------------------------------

@@ -339,27 +339,6 @@ def test_a_reader_waits_for_a_broker_that_is_gone_and_says_so(
     assert found == list(range(8)), "each once"
 
 
-@pytest.fixture
-def guarded_kafka_server(tmp_path: Path) -> Iterator[KafkaServer]:
-    """A broker that wants a password."""
-    login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b" user_a="b";'
-    settings = {
-        "listener.security.protocol.map": "BROKER:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "sasl.enabled.mechanisms": "PLAIN",
-        "sasl.mechanism.inter.broker.protocol": "PLAIN",
-        "listener.name.broker.plain.sasl.jaas.config": login,
-    }
-    server = KafkaServer(tmp_path, settings)
-    server.client_settings.update(
-        {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "a", "sasl.password": "b"}
-    )
-    try:
-        server.start()
-        yield server
-    finally:
-        server.kill()
-
-
 def test_a_wrong_password_is_an_error_and_not_shown(guarded_kafka_server: KafkaServer) -> None:
     topic = guarded_kafka_server.make_topic()
     put(guarded_kafka_server, topic, [1])
