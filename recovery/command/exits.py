@@ -35,6 +35,7 @@ from snapshot.program.durations import NotADuration
 from snapshot.program.problems import ProgramError
 from snapshot.program.sink import SinkError
 from statebackend.backends.backend import BackendError, DamagedFile
+from statebackend.canonical.schema import CanonicalError
 from statebackend.snapshots.transfer import MissingFile, UnknownChecksum
 from statebackend.state_reader import UnreadableState
 from statebackend.states.schema import StateMismatch
@@ -87,6 +88,7 @@ class WrongUsage(Exception):
 ERRORS: Final[tuple[tuple[type[Exception], Exit], ...]] = (
     (WrongUsage, Exit.USAGE),
     (WrongText, Exit.USAGE),
+    (CanonicalError, Exit.USAGE),
     (JobNotRunning, Exit.NOT_RUNNING),
     (WrongJob, Exit.NOT_RUNNING),
     (NotAllowed, Exit.NOT_ALLOWED),

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from recovery.command import (
     copies,
+    edit,
     ending,
     export,
     inject,
@@ -32,6 +33,7 @@ _VERBS = (
     ending,
     inspect,
     export,
+    edit,
     restore,
     rescale,
     copies,

@@ -43,6 +43,9 @@ _SECONDS: Final = 60.0
 Begun = Callable[[int], Callable[[int], object]]
 """Is told how many bytes will be copied, and gives what is then told how many more have been."""
 
+Change = Callable[[NewTree, Manifest], Manifest]
+"""Makes of the manifest of a new tree, whose files are there, the one that it is to have."""
+
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
@@ -82,8 +85,12 @@ def fork(
     name: str | None = None,
     dry_run: bool = False,
     begun: Begun = lambda _: lambda _: None,
+    change: Change | None = None,
 ) -> Copied:
     """Make a new job of an epoch, which may be of a job that runs. Its output that is not yet committed stays with it.
+
+    `change` may write files into the new tree, where all that the epoch refers to is by then, and gives the manifest
+    that it is to have.
 
     Raises `TargetExists`, what `coming_back.choose` raises, `DamagedFile` and `MissingFile` for a file that is not as
     it was written, and what the stores raise: then, and after a crash, there is no job at the new place.
@@ -103,7 +110,7 @@ def fork(
         parent=source,
         notes=provenance(chosen.found.manifest, FORK, tree.uri, now),
     )
-    return _in_its_own_tree(tree, into, chosen, manifest, birth, epoch.generation, FORK, dry_run, begun)
+    return _in_its_own_tree(tree, into, chosen, manifest, birth, epoch.generation, FORK, dry_run, begun, change)
 
 
 def copy(
@@ -198,6 +205,7 @@ def _in_its_own_tree(
     how: str,
     dry_run: bool,
     begun: Begun,
+    change: Change | None = None,
 ) -> Copied:
     plan = _plan(tree, into, chosen, birth, how, [manifest])
     passed_over = tuple(map(str, chosen.found.passed_over))
@@ -207,7 +215,7 @@ def _in_its_own_tree(
     with pinned(tree, chosen.found.record.epoch):
         new = begin(into, birth, generation, how)
         _copy_files(tree, new, [manifest], begun(plan.bytes))
-        new.finish(manifest)
+        new.finish(manifest if change is None else change(new, manifest))
     return Copied(plan, manifest.epoch, passed_over)
 
 

@@ -12,6 +12,7 @@ from statebackend.fail_points import reached as reached
 TAKEN_OVER: Final = "job taken over"
 TREE_BEGUN: Final = "tree begun"
 FILE_COPIED: Final = "file copied"
+CHANGES_STORED: Final = "changes of a partition stored"
 NEW_MANIFEST_WRITTEN: Final = "new manifest written"
 NEW_EPOCH_ENTERED: Final = "new epoch entered"
 JOURNAL_BEGUN: Final = "journal begun"
@@ -23,6 +24,7 @@ POINTS: Final = (
     TAKEN_OVER,
     TREE_BEGUN,
     FILE_COPIED,
+    CHANGES_STORED,
     NEW_MANIFEST_WRITTEN,
     NEW_EPOCH_ENTERED,
     JOURNAL_BEGUN,

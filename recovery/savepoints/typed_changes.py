@@ -1,0 +1,195 @@
+"""Changes as people type them, or have them in files, made into rows of canonical tables.
+
+What always holds: values are of the types that the state's files declare, or it is said what is wrong with them; what
+is to be taken away is looked up first, so nothing is taken away that is not there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.ipc as ipc
+import pyarrow.parquet as parquet
+
+from recovery.savepoints.editing import ChangedRows
+from recovery.savepoints.inspecting import group_of, typed_key
+from recovery.savepoints.json_values import WrongText, heard, parsed
+from recovery.savepoints.reading import EpochReading
+from statebackend.canonical.changing import DELETED
+from statebackend.canonical.schema import (
+    INDEX,
+    KEY,
+    KEY_GROUP,
+    MAP_KEY,
+    NAMESPACE,
+    TIME,
+    VALUE,
+    encoded_column,
+    is_canonical,
+    state_of,
+)
+from statebackend.state_reader import ALL_KEYS, StateReader
+from statebackend.states.schema import StateKind
+
+_STATE: Final = "state"
+_WHICH: Final = (KEY, NAMESPACE, MAP_KEY, encoded_column(MAP_KEY), TIME)
+"""The columns that say what a row is about."""
+
+
+def set_key(
+    reading: EpochReading, uid: str, state: str, key: str, value: object, namespace: object = None
+) -> ChangedRows:
+    """What a key is to have from now on: a value, all elements of a list, some entries of a map, some accumulators of a
+    table, or some timers. `value` is as JSON has it; so is the namespace: a window's start and end, or hex digits.
+
+    Of a map it is an object, or a list of pairs; null takes an entry away. Raises `WrongText` and `NoSuchState`.
+    """
+    with _reader_of(reading, uid, state, key) as (reader, typed):
+        form = reader.source.form(reader.schema.state(state))[0]
+        fields = {field.name: field.type for field in form.arrow}
+        where = _namespace(namespace)
+        match form.spec.kind:
+            case StateKind.LIST:
+                elements = _list(value, "a list is given as a JSON list")
+                rows = [{INDEX: at, VALUE: one} for at, one in enumerate(elements)] or [{DELETED: True}]
+            case StateKind.MAP:
+                rows = [{MAP_KEY: one, VALUE: other} for one, other in _pairs(value)]
+            case StateKind.TIMERS:
+                rows = [{TIME: one} for one in _list(value, "timers are given as a JSON list of milliseconds")]
+            case StateKind.TABLE:
+                rows = [_accumulators(reader, state, typed, where, value)]
+            case _:
+                rows = [{VALUE: value}]
+        table = _typed([{NAMESPACE: where, **row} for row in rows], fields, "--set")
+        keys = parsed(key, reader.schema.key_type.arrow, "the key").take(pa.array([0] * len(table), pa.int64()))
+    return ChangedRows(uid, state, table.append_column(KEY, keys), "--set")
+
+
+def delete_key(reading: EpochReading, uid: str, state: str, key: str) -> ChangedRows:
+    """What takes all that a state has of a key away."""
+    with _reader_of(reading, uid, state, key) as (reader, typed):
+        found = reader.table(state, key=typed, expired=True)
+        if reader.schema.state(state).kind is StateKind.LIST:
+            found = found.filter(pc.equal(found.column(INDEX), 0))
+    names = [name for name in found.column_names if name in _WHICH]
+    rows = found.select(names).replace_schema_metadata(None)
+    return ChangedRows(uid, state, rows.append_column(DELETED, pa.array([True] * len(rows), pa.bool_())), "--delete")
+
+
+def changes_in(file: Path, reading: EpochReading, uid: str, state: str | None) -> tuple[ChangedRows, ...]:
+    """The rows in a file: .parquet, .arrow, or .jsonl as `recovery export` writes them, with `deleted` if wanted.
+
+    Which state they are of is said here, or by the file itself. `WrongText` if neither does, or if it is no such file.
+    """
+    place = str(file)
+    if file.suffix == ".jsonl":
+        return tuple(_from_lines(file, reading, uid, state))
+    try:
+        if file.suffix == ".parquet":
+            rows = parquet.read_table(file)
+        elif file.suffix == ".arrow":
+            with ipc.open_file(file) as opened:
+                rows = opened.read_all()
+        else:
+            raise WrongText(f"{file} is no table of changes; give a file of .parquet, .arrow or .jsonl")
+    except pa.ArrowException as error:
+        raise WrongText(f"{file} cannot be read: {error}") from error
+    if state is None and not is_canonical(rows.schema):
+        raise WrongText(f"{file} does not say which state it is of; give --state")
+    return (ChangedRows(uid, state or state_of(rows.schema, place), rows, place),)
+
+
+def _from_lines(file: Path, reading: EpochReading, uid: str, state: str | None) -> Iterator[ChangedRows]:
+    of_state: dict[str, list[dict[str, Any]]] = {}
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise WrongText(f"{file}, line {number}: {error}") from error
+        name = row.pop(_STATE, state) if isinstance(row, dict) else None
+        if name is None:
+            raise WrongText(f"{file}, line {number}: it does not say which state it is of; give --state")
+        of_state.setdefault(name, []).append(row)
+    operator = reading.operator(uid)
+    for name, rows in of_state.items():
+        operator.state(name)
+        part = next(files for files in operator.parts if files.files)
+        with operator.opened(part) as reader:
+            fields = {field.name: field.type for field in reader.source.form(reader.schema.state(name))[0].arrow}
+        yield ChangedRows(uid, name, _typed(rows, fields, f"{file}, state {name!r}"), str(file))
+
+
+def _typed(rows: Sequence[Mapping[str, object]], fields: Mapping[str, pa.DataType], place: str) -> pa.Table:
+    """A table of rows of JSON, with the columns that any of them has."""
+    types = dict(fields) | {DELETED: pa.bool_()}
+    names = [name for name in types if any(name in row for row in rows)]
+    strange = sorted({name for row in rows for name in row} - types.keys())
+    if strange:
+        raise WrongText(f"{place}: there is no column {strange[0]!r}; there are {', '.join(types)}")
+    columns = {}
+    for name in names:
+        values = [heard(row.get(name), types[name], f"{place}: {name}") for row in rows]
+        columns[name] = pa.concat_arrays(values) if values else pa.nulls(0, types[name])
+    return pa.table(columns)
+
+
+@contextmanager
+def _reader_of(reading: EpochReading, uid: str, state: str, key: str) -> Iterator[tuple[StateReader, object]]:
+    """The state of the key's group, opened, and the key."""
+    operator = reading.operator(uid)
+    operator.state(state)
+    typed = typed_key(key, operator.declared().key_type)
+    files = operator.files_of_group(group_of(typed, operator))
+    if not files.files:
+        files = next(part for part in operator.parts if part.files)  # they say how it is declared, at least
+        with operator.opened(files) as reader:
+            yield reader, ALL_KEYS
+        return
+    with operator.opened(files) as reader:
+        yield reader, typed
+
+
+def _accumulators(
+    reader: StateReader, state: str, key: object, where: Mapping[str, object] | None, value: object
+) -> dict[str, object]:
+    """What is to be kept of the key: what was kept, with what is given in its place."""
+    if not isinstance(value, Mapping):
+        raise WrongText("a row of a table is given as a JSON object of its accumulators")
+    rows = [] if key is ALL_KEYS else reader.table(state, key=key, expired=True).to_pylist()
+    before: dict[str, object] = next((row for row in rows if row[NAMESPACE] == where), {})
+    return {name: one for name, one in before.items() if name not in (*_WHICH, KEY_GROUP)} | dict(value)
+
+
+def _namespace(value: object) -> dict[str, object] | None:
+    match value:
+        case None:
+            return None
+        case [int(start), int(end)]:
+            return {"start": start, "end": end, "bytes": None}
+        case str(text):
+            return {"start": None, "end": None, "bytes": text}
+        case _:
+            raise WrongText(f"{value!r} is no namespace; give a window as [start, end] in milliseconds, or hex digits")
+
+
+def _list(value: object, expected: str) -> list[object]:
+    if not isinstance(value, list):
+        raise WrongText(f"{expected}, not as {json.dumps(value)}")
+    return value
+
+
+def _pairs(value: object) -> list[tuple[object, object]]:
+    if isinstance(value, Mapping):
+        return list(value.items())
+    found = []
+    for pair in _list(value, "entries of a map are given as a JSON object, or as a list of pairs"):
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise WrongText(f"an entry of a map is a pair of key and value, not {json.dumps(pair)}")
+        found.append((pair[0], pair[1]))
+    return found
