@@ -38,6 +38,7 @@ from statebackend.backends.backend import BackendError, DamagedFile
 from statebackend.canonical.schema import CanonicalError
 from statebackend.snapshots.transfer import MissingFile, UnknownChecksum
 from statebackend.state_reader import UnreadableState
+from statebackend.states.row_form import UnreadableValue
 from statebackend.states.schema import StateMismatch
 from statebackend.stores.store import StoreError
 
@@ -126,6 +127,7 @@ ERRORS: Final[tuple[tuple[type[Exception], Exit], ...]] = (
     (ProgramError, Exit.UNFIT),
     (ProgramDoesNotFit, Exit.UNFIT),
     (StateMismatch, Exit.UNFIT),
+    (UnreadableValue, Exit.UNFIT),
     (JobFailed, Exit.FAILED),
     (StoreError, Exit.DECLINED),
     (OSError, Exit.DECLINED),

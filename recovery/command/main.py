@@ -22,6 +22,7 @@ from recovery.command import (
     restore,
     sinks,
     status,
+    upgrade,
     upkeep,
 )
 from recovery.command.arguments import complain
@@ -38,6 +39,7 @@ _VERBS = (
     rescale,
     copies,
     sinks,
+    upgrade,
     upkeep,
     inject,
 )
