@@ -72,6 +72,7 @@ class _Transaction:
     def stage(self, table: str, staging: Staging, uid: Uid) -> None:
         """Store the rows in the job's tree: the server has none of them."""
         staged = StagedRows(uid, staging)
+        staged.begin()
         for batch in self.rows:
             staged.write(Rows(batch))
         about = StagedChanges(table, (), "", self.token, self.settled)

@@ -252,7 +252,7 @@ def test_a_transaction_may_be_open_longer_than_the_server_allows_others(place: P
     limits = ["idle_in_transaction_session_timeout"]
     if read(place.direct, "SELECT 1 FROM pg_settings WHERE name = 'transaction_timeout'"):  # from PostgreSQL 17 on
         limits.append("transaction_timeout")
-    do(place.direct, *(f"ALTER DATABASE {name} SET {limit} = '20ms'" for limit in limits))
+    do(place.direct, *(f"ALTER DATABASE {name} SET {limit} = '1min'" for limit in limits))
     with postgres_session.connect(place.dsn) as connection:
         for limit in limits:
             assert postgres_session.execute(connection, f"SHOW {limit}").fetchone() == ("0",)
