@@ -34,6 +34,7 @@ EDGES = {
     "statebackend/canonical/changing.py",
     "statebackend/canonical/exporting.py",
     "statebackend/canonical/importing.py",
+    "statebackend/canonical/mapping.py",
     "statebackend/canonical/parquet.py",
     "statebackend/canonical/schema.py",
     "statebackend/canonical/stored_states.py",

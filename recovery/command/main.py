@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from recovery.command import (
+    bootstrap,
     copies,
     edit,
     ending,
@@ -35,6 +36,7 @@ _VERBS = (
     inspect,
     export,
     edit,
+    bootstrap,
     restore,
     rescale,
     copies,
