@@ -23,9 +23,12 @@ from statebackend.ids import Partition, Uid
 from tests.bench.process_times import cpu_seconds_of_all
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 PARALLELISM: Final = 2
+_QUICK_JVM: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+LOCAL: Final = "local[4,1000000]"
 EVERY_SECOND: Final = "1s"
 NO_EPOCHS: Final = "1d"
 STATE_MEMORY: Final = 64 << 30
@@ -40,14 +43,35 @@ class Failed(Exception):
 
 
 @contextmanager
-def session(master: str = "local[4,1000000]", settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+def session(master: str = LOCAL, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """Spark, with state in RocksDB for what it runs itself; its JVM is gone afterwards."""
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    builder = SparkSession.builder.master(master).appName("bench")
+    for name, value in _settings(settings).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    with _ending(spark.sparkContext):
+        yield spark
+
+
+@contextmanager
+def context(master: str = LOCAL) -> Iterator[SparkContext]:
+    """Spark as it starts soonest: without its SQL, which a job does not need and a new JVM takes seconds of CPU time to
+    load, and without the compiler for code that runs for long.
+    """
+    from pyspark import SparkConf, SparkContext
+
+    conf = SparkConf().setMaster(master).setAppName("bench").setAll(list(_settings(_QUICK_JVM).items()))
+    with _ending(SparkContext(conf=conf)) as spark:
+        yield spark
+
+
+def _settings(more: Mapping[str, str] | None) -> Mapping[str, str]:
+    """Those of all benchmarks, also of the processes that Spark starts."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-    settings = {
+    return {
         **recovery.spark_settings(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -60,13 +84,16 @@ def session(master: str = "local[4,1000000]", settings: Mapping[str, str] | None
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        **(settings or {}),
+        **(more or {}),
     }
-    builder = SparkSession.builder.master(master).appName("bench")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    jvm = spark.sparkContext._gateway.proc
+
+
+@contextmanager
+def _ending(spark: SparkContext) -> Iterator[SparkContext]:
+    """Stop it and its JVM at the end."""
+    from pyspark import SparkContext
+
+    jvm = spark._gateway.proc
     try:
         yield spark
     finally:

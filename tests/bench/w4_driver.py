@@ -11,13 +11,13 @@ from pathlib import Path
 
 import recovery
 from tests.bench.measured_sinks import Stopwatch
-from tests.bench.running_job import PARALLELISM, STATE_MEMORY, session
+from tests.bench.running_job import PARALLELISM, STATE_MEMORY, context
 from tests.bench.w4 import Sizes, program
 
 
 def main(folder: Path, sizes: Sizes) -> None:
     """Run the job until somebody interrupts it."""
-    with session() if sizes.spark else nullcontext() as spark:
+    with context() if sizes.spark else nullcontext() as spark:
         run = recovery.run(
             program(sizes, Stopwatch(str(folder / "seen"))),
             spark,
