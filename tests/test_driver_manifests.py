@@ -12,11 +12,13 @@ from recovery.driver.manifests import (
     broadcast_states,
     dealer_from,
     manifest_of,
+    moves_output,
     roles_from,
     sources_of,
     transactions_in,
 )
 from recovery.driver.program_fit import ProgramDoesNotFit, compare
+from recovery.savepoints.coming_back import without_output
 from snapshot import Collection, Program, Stream, ToDriver
 from snapshot.coordinator_events import Publish
 from snapshot.frames import Watermark
@@ -212,6 +214,15 @@ def test_the_transactions_that_an_epoch_names_are_those_of_its_sinks() -> None:
 
 
 # --- whether a program fits
+
+
+def test_output_stays_with_its_keys_if_the_generation_that_sealed_it_had_as_many_partitions() -> None:
+    made = manifest(acknowledged(0), acknowledged(1))
+    assert not moves_output(None, 2)
+    assert not moves_output(made, 2)
+    assert moves_output(made, 3)
+    assert moves_output(replace(made, epoch=Epoch(Generation(3), 8)), 2)
+    assert not moves_output(without_output(made), 3)
 
 
 def test_the_program_that_made_an_epoch_fits_it() -> None:

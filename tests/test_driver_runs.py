@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,21 @@ import recovery
 from recovery.driver.driver import Cancelled
 from recovery.driver.endings import EndKind
 from recovery.driver.events import (
+    AnyEvent,
     AttemptFailed,
     EpochAbandoned,
     EpochCommitted,
     EpochCompleted,
+    EpochTriggered,
     PeerRefused,
     Recovered,
     Stopped,
+    Trouble,
     WorkerLost,
 )
 from recovery.driver.tree import FencedOff
+from recovery.savepoints.job_tree import open_tree
+from recovery.savepoints.rescaling import rescale
 from snapshot import EOF, Collection, Program, Stream, ToDriver
 from snapshot.frozen_json import NULL, Json
 from snapshot.host.messages import (
@@ -369,6 +375,43 @@ def test_what_an_ended_driver_left_uncommitted_is_committed_by_the_next(tmp_path
     assert not any(record.awaits_commit for record in journal(tmp_path).usable)
     rows = [str(row["row"]) for row in run.rows("out")]
     assert sorted(rows) == sorted(f"{epoch}/{partition}" for epoch in left for partition in (0, 1))
+
+
+@pytest.mark.parametrize("remade", [False, True])
+def test_output_of_other_partitions_is_committed_before_an_epoch_is_taken(tmp_path: Path, remade: bool) -> None:
+    first = ScriptedCluster(commit=False)
+    run = start(tmp_path, first)
+    completed(first, 1)
+    run.cancel()
+    left = [record.epoch for record in journal(tmp_path).usable if record.awaits_commit]
+    if remade:
+        rescale(open_tree(str(tmp_path / "tree")), 3)
+    second = ScriptedCluster(commit=False)
+    seen: list[type] = []
+    told = threading.Event()
+    run = start(tmp_path, second, parallelism=3)
+
+    def heard(event: AnyEvent) -> None:
+        seen.append(type(event))
+        if isinstance(event, EpochTriggered | Trouble):
+            told.set()
+
+    run.listen(heard)
+    for event in run.events:
+        heard(event)
+    assert told.wait(PATIENCE)
+    assert Trouble in seen
+    assert EpochTriggered not in seen
+    for partition in (0, 1, 2):
+        worker = second.worker_of(partition)
+        assert worker.deploy is not None
+        assert worker.deploy.epoch is not None
+        worker.say(HasCommitted(worker.deploy.incarnation, worker.deploy.partition, worker.deploy.epoch))
+    newer = completed(second, 1)
+    run.cancel()
+    assert newer > left[-1]
+    happened = [type(event) for event in run.events]
+    assert happened.index(EpochCommitted) < happened.index(EpochTriggered)
 
 
 def test_a_driver_that_another_one_has_followed_stops(tmp_path: Path) -> None:

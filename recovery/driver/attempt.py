@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from recovery.driver.job import JobSettings
-from recovery.driver.manifests import dealer_from, roles_from, sinks_of, sources_of, transactions_in
+from recovery.driver.manifests import dealer_from, moves_output, roles_from, sinks_of, sources_of, transactions_in
 from recovery.driver.splits import Assignment, SplitDealer, enumerator_json
 from recovery.driver.tree import Tree
 from recovery.driver.workers import Workers
@@ -51,6 +51,8 @@ class AttemptRun:
         self._trouble = trouble
         self._dealers: dict[Uid, SplitDealer] = {}
         self._restored: set[Partition] = set()
+        self._committed: set[Partition] = set()
+        self._commits_first = False
         self._ended: set[Partition] = set()
         self._worker_of: dict[Partition, str] = {}
         self._looks: dict[Uid, Timer] = {}
@@ -67,6 +69,7 @@ class AttemptRun:
         self._worker_of = {partition: worker for worker, partition in self.deployed.items()}
         manifest = self._tree.manifest(epoch)
         roles = roles_from(manifest, settings.plan, len(chosen), self._tree.broadcast(epoch))
+        self._commits_first = moves_output(manifest, len(chosen))
         for uid, source in sources_of(settings.plan).items():
             self._dealers[uid] = dealer_from(uid, source, manifest, roles, found.get(uid, ()))
         named = transactions_in(manifest)
@@ -98,6 +101,20 @@ class AttemptRun:
         """A partition is restored; whether this was the last one."""
         self._restored.add(partition)
         return len(self._restored) == len(self.deployed)
+
+    def committed(self, partition: Partition) -> bool:
+        """A partition has committed what it was restored with, at least; whether epochs waited for that alone."""
+        waited = self.waits_for_commits
+        self._committed.add(partition)
+        return waited and not self.waits_for_commits
+
+    @property
+    def waits_for_commits(self) -> bool:
+        """Whether all are restored, and no epoch must be complete yet: its rows would be committed by other partitions
+        than older ones of the same keys are, and might be overwritten by them.
+        """
+        is_restored = len(self._restored) == len(self.deployed)
+        return is_restored and self._commits_first and len(self._committed) < len(self.deployed)
 
     def started(self) -> None:
         """All partitions are restored: deal out splits, and look for more."""

@@ -301,6 +301,8 @@ class GenerationRun:
                 self._tell(events.Acknowledged(epoch, incarnation, partition, message, has))
             case HasCommitted(incarnation, partition, epoch):
                 self._tell(events.Committed(epoch, incarnation, partition))
+                if self._is_current(incarnation) and self._attempt is not None and self._attempt.committed(partition):
+                    self._take_epochs(self._attempt)
             case Declining(incarnation, partition, epoch, reason):
                 self._tell(events.Declined(epoch, incarnation, partition, reason))
             case CannotCommit(incarnation, partition, epoch, uid, reason):
@@ -351,12 +353,19 @@ class GenerationRun:
         attempt.started()
         self._clock.opened(self._now_ms())
         self._note(log.Running(at=time.time(), incarnation=attempt.incarnation))
-        self._tell(events.AttemptStarted(attempt.incarnation, frozenset(attempt.deployed.values())))
         if self._endings.draining:
             self._send_all(Drain(attempt.incarnation))
-        self._ask_for_what_is_wanted()
+        if attempt.waits_for_commits:
+            reason = "output of other partitions is committed first; if that lasts, see whether the targets are there"
+            self._note(log.Trouble(at=time.time(), what="taking epochs", reason=reason))
+        else:
+            self._take_epochs(attempt)
         if self._spreader is not None:
             self._spreader.runs(self._restored_epoch)
+
+    def _take_epochs(self, attempt: AttemptRun) -> None:
+        self._tell(events.AttemptStarted(attempt.incarnation, frozenset(attempt.deployed.values())))
+        self._ask_for_what_is_wanted()
 
     # --- moves to other executors -------------------------------------------------------------------------------------
 

@@ -196,6 +196,18 @@ def transactions_in(manifest: Manifest | None) -> dict[Uid, frozenset[Transactio
     }
 
 
+def moves_output(manifest: Manifest | None, parallelism: int) -> bool:
+    """Whether rows of a key that wait for their commit may be another partition's than those of the key that follow:
+    the epoch is of another number of partitions, or was made out of one that is, which an earlier generation sealed.
+    """
+    return manifest is not None and any(
+        operator.parallelism != parallelism or one.sealed_in.generation < manifest.epoch.generation
+        for operator in manifest.operators
+        for subtask in operator.subtasks
+        for one in subtask.committables
+    )
+
+
 def all_transactions_in(manifest: Manifest | None) -> frozenset[TransactionId]:
     """The transactions that the epoch names, of all sinks."""
     return frozenset().union(*transactions_in(manifest).values())
