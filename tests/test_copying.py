@@ -266,6 +266,14 @@ def test_interrupted_when_the_job_is_born_it_is_there_as_a_whole(stopped: Stoppe
         copy(stopped.tree, into)
 
 
+def test_interrupted_while_the_place_is_tried_out_it_can_be_done_again(stopped: Stopped, into: str) -> None:
+    Path(into).mkdir()
+    Path(into, f"probe-{'0' * 32}").write_text("first")
+    copy(stopped.tree, into, dry_run=True)
+    copy(stopped.tree, into)
+    assert not [path for path in everything(into) if path.startswith("probe-")]
+
+
 def interrupted(stopped: Stopped, into: str, point: str) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt

@@ -25,6 +25,7 @@ from snapshot.layout import JOB, MOVED, Content, JournalSummary, ManifestFile, S
 from snapshot.manifest import Manifest
 from snapshot.manifest_json import digest, encode
 from statebackend.ids import Attempt, Generation, Incarnation, Partition
+from statebackend.stores.fsspec_store import is_trial
 from statebackend.stores.limited_store import find_limited, open_limited
 from statebackend.stores.store import BlobNotFound, BlobStore, Creation, StoreUnavailable
 
@@ -110,7 +111,7 @@ def begin(uri: str, birth: Birth, generation: Generation, verb: str) -> NewTree:
     found = _found_at(store, uri)
     mine = f"{_UNFINISHED}/{token_hex(8)}.json"
     store.write(mine, json.dumps({"format": "epochcut.unfinished", "version": 1, "by": verb}).encode())
-    for path in (path for path in found if parse(path) is not None or _is_mark(path)):
+    for path in (path for path in found if parse(path) is not None or _is_mark(path) or is_trial(path)):
         store.delete(path)
     if found:
         store.remove_leftovers()
@@ -133,7 +134,7 @@ def _found_at(store: BlobStore, uri: str) -> list[str]:
     found = [info.path for info in store.list()]
     if JOB in found:
         raise TargetExists(f"{uri}: there is a job already; give the new one a place of its own")
-    others = [path for path in found if path != MOVED]
+    others = [path for path in found if path != MOVED and not is_trial(path)]
     if others and not any(map(_is_mark, found)):
         raise TargetExists(f"{uri}: it is not empty, there is {others[0]}; give the new job a place of its own")
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
@@ -27,15 +27,15 @@ class UnknownCrash(ValueError):
 
 
 @contextmanager
-def crashing(environment: Mapping[str, str]) -> Iterator[None]:
-    """While the block runs, crash where the environment says so."""
+def crashing(environment: Mapping[str, str], points: Collection[str] = POINTS) -> Iterator[None]:
+    """While the block runs, crash where the environment says so, at one of the points that the caller has."""
     with ExitStack() as armed:
         for asked in filter(None, environment.get(VARIABLE, "").split(";")):
             point, _, rest = asked.partition(":")
             count, _, file = rest.partition(":")
-            if point not in POINTS or not count.isdecimal() or not file:
-                raise UnknownCrash(f"{VARIABLE} has {asked!r}; expected point:n:file, of {', '.join(POINTS)}")
-            armed.enter_context(at(point, _Crash(int(count), Path(file)), POINTS))
+            if point not in points or not count.isdecimal() or not file:
+                raise UnknownCrash(f"{VARIABLE} has {asked!r}; expected point:n:file, of {', '.join(points)}")
+            armed.enter_context(at(point, _Crash(int(count), Path(file)), points))
         yield
 
 

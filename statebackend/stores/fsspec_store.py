@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from secrets import token_hex
+from typing import Final
 
 from fsspec.core import split_protocol
 from fsspec.implementations.local import LocalFileSystem
@@ -11,6 +13,8 @@ from fsspec.implementations.local import LocalFileSystem
 from statebackend.stores.local_store import LocalStore
 from statebackend.stores.memory_store import MemoryStore
 from statebackend.stores.store import BlobStore, Creation, StoreError, StoreUnavailable, UnsuitableStore
+
+_TRIAL: Final = re.compile(r"probe-[0-9a-f]{32}")
 
 
 def open_store(uri: str, **options: object) -> BlobStore:
@@ -39,6 +43,11 @@ def find_store(uri: str, **options: object) -> BlobStore:
         if not folder.is_dir():
             raise StoreUnavailable(f"{uri}: there is no such folder, or it may not be looked at")
     return _store_for(uri, options)
+
+
+def is_trial(path: str) -> bool:
+    """Whether this is the blob of a trial that was interrupted: it says nothing, and may be deleted."""
+    return _TRIAL.fullmatch(path) is not None
 
 
 def absolute(uri: str) -> str:
