@@ -31,6 +31,7 @@ EDGES = {
     "statebackend/backends/sst_process.py",
     "statebackend/backends/unused_memory.py",
     "statebackend/canonical/arrow_values.py",
+    "statebackend/canonical/by_key.py",
     "statebackend/canonical/changing.py",
     "statebackend/canonical/exporting.py",
     "statebackend/canonical/importing.py",

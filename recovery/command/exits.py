@@ -19,6 +19,7 @@ from recovery.driver.reach import JobNotRunning, NotAllowed
 from recovery.driver.tree import DamagedBroadcast, FencedOff, JournalInDoubt
 from recovery.inject.moments import MomentPassed
 from recovery.savepoints.coming_back import OutputWouldRepeat
+from recovery.savepoints.comparing import CannotCompare
 from recovery.savepoints.job_tree import NoSuchEpoch, UnusableEpoch
 from recovery.savepoints.json_values import WrongText
 from recovery.savepoints.new_tree import TargetExists
@@ -90,6 +91,7 @@ ERRORS: Final[tuple[tuple[type[Exception], Exit], ...]] = (
     (WrongUsage, Exit.USAGE),
     (WrongText, Exit.USAGE),
     (CanonicalError, Exit.USAGE),
+    (CannotCompare, Exit.USAGE),
     (JobNotRunning, Exit.NOT_RUNNING),
     (WrongJob, Exit.NOT_RUNNING),
     (NotAllowed, Exit.NOT_ALLOWED),

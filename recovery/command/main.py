@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from recovery.command import (
     bootstrap,
     copies,
+    diff,
     edit,
     ending,
     export,
@@ -35,6 +36,7 @@ _VERBS = (
     ending,
     inspect,
     export,
+    diff,
     edit,
     bootstrap,
     restore,
