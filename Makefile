@@ -21,8 +21,8 @@ coverage: .venv/test  ## which lines and branches the tests reach
 	$(BIN)/coverage report --skip-covered
 
 test-kills: KILLS ?= 200
-test-kills: .venv/test  ## jobs that have faults at random; KILLS=200 times, SEED=1, KINDS=worker,driver,hung,link,...
-	$(BIN)/python -m tests.job_kills --kills $(KILLS) --seed $(or $(SEED),1) $(if $(KINDS),--kinds $(KINDS))
+test-kills: .venv/test  ## jobs that have faults at random; KILLS=200 times, SEED=1, KINDS=worker,driver,hung,link,..., SPARK=1
+	$(BIN)/python -m tests.job_kills --kills $(KILLS) --seed $(or $(SEED),1) $(if $(KINDS),--kinds $(KINDS)) $(if $(SPARK),--spark)
 
 test-sinks: $(SERVERS)  ## jobs that write to real targets, all of which are killed; KILLS=50 RESTARTS=20 TARGETS="kafka ..."
 	$(BIN)/python -m tests.target_kills --kills $(or $(KILLS),50) --restarts $(or $(RESTARTS),20) $(if $(TARGETS),--targets $(TARGETS))

@@ -23,7 +23,8 @@ class Passive:
     of the program in a row, without an epoch completed in between, are taken for a record that will always fail.
 
     With `spread`, on a cluster, partitions do not stay on one executor when another one has a free slot: one at a time
-    moves there, as if a standby took over what it has open, so that output stops no longer than with one of those.
+    moves there, as if a standby took over what it has open, so that output stops no longer than with one of those. It
+    is no failure, but like one it gives a sink that is not exactly-once some rows again.
     """
 
     standbys: int = 0

@@ -24,6 +24,8 @@ class Kind(Enum):
     """A process that stands by is killed."""
     DRIVER = "driver"
     """The driver is killed, and started again, perhaps for another parallelism."""
+    EXECUTOR = "executor"
+    """On a cluster, the executor of a partition is killed, and all that runs in it."""
     HUNG = "hung"
     """A process with a partition hangs, for a short time or until it is taken for lost and wakes up later."""
     CUT_OFF = "cut_off"

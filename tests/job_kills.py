@@ -1,12 +1,13 @@
 """Jobs that have faults at random moments, again and again, and their output compared with the truth.
 
-A process is killed, or the driver, or one that stands by; one hangs, or is cut off, or its links are; a connection
-breaks inside a frame: all of it as people bring it about themselves, through `recovery.attach`.
+A process is killed, or the driver, or one that stands by, or on a cluster an executor; one hangs, or is cut off, or its
+links are; a connection breaks inside a frame: all of it as people bring it about themselves, through `recovery.attach`.
 
 What always holds: what is drawn follows from the seed alone, though what a moment meets does not; every row of every
 job's output is compared.
 
     python -m tests.job_kills --kills 200 --seed 1 --kinds worker,hung
+    python -m tests.job_kills --spark --kills 50 --kinds worker,executor
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -26,7 +28,7 @@ from typing import Final
 import recovery
 from recovery.inject.orders import Kind as What
 from recovery.inject.orders import Order
-from recovery.inject.targets import LinkBetween, StandbyAt, Target, WorkerOf
+from recovery.inject.targets import ExecutorOf, LinkBetween, StandbyAt, Target, WorkerOf
 from statebackend.ids import Partition
 from tests.fault_report import HEADING, Fault, Kind, Tally, attribute
 from tests.jobs.catalogue import JOBS
@@ -43,6 +45,7 @@ _RATE: Final = 4_000
 _UNBOUNDED: Final = 1e9
 _ROWS_PER_KILL: Final = 5_000
 _MANY: Final = 20
+_CORES: Final = 4
 _SHORTEST: Final = 200
 """Milliseconds that a fault lasts at least, if it lasts."""
 
@@ -129,8 +132,10 @@ class Report:
         )
 
 
-def draw(random: Random, folder: Path, kills: int, jobs: Sequence[str], kinds: tuple[Kind, ...]) -> Trial:
-    """A job with random parameters, and at most so many faults."""
+def draw(
+    random: Random, folder: Path, kills: int, jobs: Sequence[str], kinds: tuple[Kind, ...], spark: str = ""
+) -> Trial:
+    """A job with random parameters, and at most so many faults; on this cluster, if one is given."""
     sink = random.choice(SINKS)
     kills = min(kills, random.randint(4, 10))
     settings = Settings(
@@ -144,6 +149,7 @@ def draw(random: Random, folder: Path, kills: int, jobs: Sequence[str], kinds: t
         mode=random.choice(MODES),
         every=random.randint(100, 400),
         lost_after="2s" if set(kinds) & {Kind.HUNG, Kind.CUT_OFF, Kind.LINK} else "30s",
+        spark=spark,
     )
     if settings.job == SKEWED.name:
         settings = replace(settings, rate=_UNBOUNDED, batch_rows=64, channel_buffer=1 << 20, input_buffer=4 << 20)
@@ -192,6 +198,8 @@ def _is_possible(kind: Kind, job: RunningJob, trial: Trial) -> bool:
             return trial.driver_too or trial.kinds == (kind,)
         case Kind.STANDBY:
             return bool(job.course.standbys)
+        case Kind.EXECUTOR:
+            return bool(trial.settings.spark)
         case _:
             return True
 
@@ -241,6 +249,8 @@ def _order(kind: Kind, partition: Partition, lasting: int, random: Random, job: 
     match kind:
         case Kind.STANDBY:
             return Order(What.KILL, StandbyAt(0))
+        case Kind.EXECUTOR:
+            return Order(What.KILL, ExecutorOf(partition))
         case Kind.HUNG:
             return Order(What.STOP, WorkerOf(partition), lasting)
         case Kind.CUT_OFF:
@@ -280,11 +290,35 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", nargs="+", choices=sorted(JOBS), default=sorted(JOBS))
     parser.add_argument("--kinds", type=_kinds, default=tuple(Kind), help=", ".join(kind.value for kind in Kind))
+    parser.add_argument("--spark", action="store_true", help="on a standalone cluster of two workers, started for it")
     given = parser.parse_args(arguments)
-    random, report = Random(given.seed), Report()
+    if given.kinds == (Kind.EXECUTOR,) and not given.spark:
+        parser.error("there are executors with --spark only")
     folder = Path(tempfile.mkdtemp(prefix="epochcut-kills-"))
+    with cluster(folder / "cluster") if given.spark else nullcontext("") as master:
+        report = _carry_out_many(given, folder, master)
+    print(report, report.table(), sep="\n")
+    if report.compared.exact:
+        shutil.rmtree(folder)
+    return 0 if report.compared.exact else 1
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[str]:
+    """The master of a cluster on which one executor has room for a whole job."""
+    from tests.servers.spark_cluster import Place, running_cluster
+
+    folder.mkdir()
+    with running_cluster(folder, _CORES, Place(), (Place(), Place())) as running:
+        yield running.master
+
+
+def _carry_out_many(given: argparse.Namespace, folder: Path, master: str) -> Report:
+    """Until there were enough faults, or a row was not right."""
+    random, report = Random(given.seed), Report()
     while report.killed < given.kills:
-        trial = draw(random, folder / str(report.trials), given.kills - report.killed, given.jobs, given.kinds)
+        left = given.kills - report.killed
+        trial = draw(random, folder / str(report.trials), left, given.jobs, given.kinds, master)
         said = trial.settings
         print(
             f"{report.trials}: {said.job} to {said.sink}, {said.mode} every {said.every} ms, {said.parallelism} "
@@ -299,10 +333,7 @@ def main(arguments: Sequence[str]) -> int:
             print("\n".join(one.compared.examples), f"see {said.folder}", sep="\n")
             break
         shutil.rmtree(said.folder)
-    print(report, report.table(), sep="\n")
-    if report.compared.exact:
-        shutil.rmtree(folder)
-    return 0 if report.compared.exact else 1
+    return report
 
 
 if __name__ == "__main__":

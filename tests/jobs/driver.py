@@ -9,12 +9,13 @@ event; the process ends with 0 exactly if the job has ended well.
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import sys
 from base64 import b64decode
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,6 +26,9 @@ from snapshot.host.crash_points import VARIABLE, crashing
 from snapshot.program.sink import Sink
 from tests.jobs.catalogue import JOBS
 from tests.jobs.job import OUT, Scale, SinkKind, sink_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Mode = Literal["aligned", "unaligned", "alignment_timeout"]
 _MANY = 10_000
@@ -50,6 +54,8 @@ class Settings:
     batch_rows: int = 16_384
     channel_buffer: int = 2 << 20
     input_buffer: int = 16 << 20
+    spark: str = ""
+    """The master of a cluster whose tasks the processes are; without one they are the driver's own."""
     tls: tuple[str, ...] = ()
     """The certificate, the key and the authorities."""
     crash: str = ""
@@ -75,7 +81,7 @@ class Settings:
         return Path(self.folder) / "delivered.parquet"
 
 
-def start(settings: Settings) -> recovery.Run:
+def start(settings: Settings, spark: SparkSession | None = None) -> recovery.Run:
     folder = Path(settings.folder)
     scale = Scale(settings.rows, settings.rate, str(settings.gate))
     given = settings.given
@@ -83,6 +89,7 @@ def start(settings: Settings) -> recovery.Run:
     program = JOBS[settings.job].program(scale, sink)
     return recovery.run(
         program,
+        spark,
         checkpoints=folder / "tree",
         job="kills",
         every=settings.every,
@@ -90,7 +97,7 @@ def start(settings: Settings) -> recovery.Run:
         scheme=Passive(standbys=settings.standbys, restarts=FailureRate(_MANY, 1000)),
         mode="unaligned" if settings.mode == "unaligned" else "aligned",
         alignment_timeout=10 if settings.mode == "alignment_timeout" else None,
-        launcher=LocalProcesses(),
+        launcher=None if spark else LocalProcesses(),
         local=settings.local,
         events="/dev/stdout",
         lost_after=settings.lost_after,
@@ -105,10 +112,29 @@ def start(settings: Settings) -> recovery.Run:
     )
 
 
+def session(master: str) -> SparkSession:
+    """A session that says nothing, with executors of a third of a worker's memory."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    settings = {
+        **recovery.spark_settings(),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.driver.host": "127.0.0.1",
+        "spark.executor.memory": "1g",
+    }
+    builder = SparkSession.builder.master(master)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
 def main(arguments: list[str]) -> int:
     settings = Settings(**json.loads(arguments[0]))
     with crashing({VARIABLE: settings.crash}):
-        run = start(settings)
+        run = start(settings, session(settings.spark) if settings.spark else None)
         batches = list(run.batches(OUT))
         end = run.wait()
         if settings.sink == "driver" and batches:
