@@ -273,6 +273,7 @@ def _empty(store: BlobStore) -> None:
     ours = [info.path for info in store.list() if parse(info.path) is not None]
     for path in sorted(ours, key=lambda path: not path.startswith(f"{JOURNAL}/")):
         store.delete(path)
+    store.remove_leftovers()
 
 
 def _now() -> int:
