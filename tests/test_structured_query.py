@@ -145,6 +145,15 @@ def test_an_attempt_that_was_made_again_has_its_leftovers_dropped() -> None:
     queries.expect(3)
 
 
+def test_a_batch_that_is_decided_is_run_to_its_end_and_prepares_nothing() -> None:
+    queries = Queries()
+    queries.start().commit(1, queries.write(1, "run"))
+    rows = iter([pa.RecordBatch.from_pydict({"row": ["again"]}, SCHEMA)] * 3)
+    assert queries.start().write(1, 1, "other", False, rows).part.committables == ()
+    assert list(rows) == []
+    assert queries.prepared() == 0
+
+
 def test_rows_that_are_staged_are_kept_until_the_next_batch_is_committed() -> None:
     queries = Queries(sink=_Staged())
     for batch in (1, 2, 4):

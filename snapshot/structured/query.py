@@ -9,6 +9,7 @@ attempt that begins from what was decided.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -63,10 +64,16 @@ class SinkQuery:
         self._log = BatchLog(store)
 
     def write(self, batch: int, partition: int, run: str, again: bool, rows: Iterable[pa.RecordBatch]) -> Written:
-        """Prepare the rows of a partition, in a transaction of this attempt. A crash leaves a leftover."""
+        """Prepare the rows of a partition, in a transaction of this attempt. A crash leaves a leftover.
+
+        Those of a batch that is decided are taken and let go: the target refuses attempts that its commit has ended.
+        """
         made_by = Incarnation(Generation(batch + 1), Attempt(1 + randbelow(_COMMITS - 1)))
         here = Partition(partition)
         transaction = transaction_id(self._job, self._uid, made_by, here, 0)
+        if self._log.decision(batch) is not None:
+            deque(rows, maxlen=0)  # all of them, as what makes them may have state of its own to write
+            return Written(self._query, run, again, SubtaskSnapshot(here))
         payload = self._prepared(run, transaction, made_by, here, rows)
         sealed_in = Epoch(Generation(batch + 1), batch + 1)
         prepared = () if payload is None else (Committable(transaction, sealed_in, payload),)

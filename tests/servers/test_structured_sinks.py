@@ -90,12 +90,12 @@ def test_a_batch_that_is_run_again_after_its_commit_adds_nothing(
         lost = write(1, "first")
         start().commit(1, write(1, "first"))
         expect(2)
-        again = write(1, "second")
-        start().commit(1, again)
-        expect(2)
+        for run in ("second", "third"):
+            start().commit(1, write(1, run))
+            expect(2)
         start().commit(1, lost)
         expect(2)
-        write(2, "second")
-        start().commit(2, write(2, "third"))
+        write(2, "third")
+        start().commit(2, write(2, "fourth"))
         expect(3)
         assert left() == 0
