@@ -257,13 +257,13 @@ def other():
 def test_upgrade_says_what_fits_and_migrates(terminal: Terminal, stopped: Stopped) -> None:
     file = stopped.folder / "changed_programs.py"
     file.write_text(_CHANGED.format(folder=str(stopped.folder)))
-    older = (
-        "fits: older values are migrated when they are read (value of int, version 1 -> value of decimal, version 2)"
-    )
+    older = "fits: older values are migrated when they are read"
     said = terminal.run("upgrade", f"{file}:decimal").out
     assert said.splitlines()[0] == "the program can go on from epoch E of JOB"
     assert "numbers.number: fits (value of int, version 1)" in said
-    assert f"numbers.total: {older} (value of int, version 1 -> value of decimal, version 1 to 2)" in said
+    assert (
+        f"numbers.total: {older} (value of int, version 1 -> value of decimal, version 2, which reads from 1)" in said
+    )
     assert "numbers.seen: new: it begins empty (value of bool, version 1)" in said
     unfit = terminal.run("upgrade", f"{file}:unfit").out
     assert unfit.splitlines()[0] == "the program cannot go on from epoch E of JOB as it is"

@@ -94,7 +94,10 @@ def test_a_codec_that_does_not_read_what_was_written_is_named_with_its_versions(
     plan = plan_upgrade(changed, stopped.tree)
     assert not plan.fits
     (unfit,) = (one for one in plan.states if one.fit is Fit.UNFIT)
-    assert (unfit.stored, unfit.declared) == ("value of int, version 1", "value of decimal, version 1 to 2")
+    assert (unfit.stored, unfit.declared) == (
+        "value of int, version 1",
+        "value of decimal, version 2, which reads from 1",
+    )
     number = stopped.tree.state.number
     with pytest.raises(
         ProgramDoesNotFit, match="numbers: state 'total': its codec was int, and is declared as decimal"

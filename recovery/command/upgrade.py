@@ -27,10 +27,10 @@ _EXAMPLE = """example:
   $ recovery upgrade jobs/clicks.py:program --checkpoints /data/clicks
   the program can go on from epoch 212-2 of clicks-5f0c21aa
   added: alerts (sink)
-  users.name: fits: older values are migrated when they are read (value of utf8, version 1 -> ...)
+  users.score: fits: older values are migrated when they are read (value of int, version 1 -> ...)
   $ recovery upgrade jobs/clicks.py:program --checkpoints /data/clicks --migrate
   epoch 213-3 is made, a savepoint in which all values are as declared
-  users.name: 1000 rows, 1000 of them migrated
+  users.score: 1000 rows, 1000 of them migrated
 """
 
 

@@ -237,15 +237,15 @@ def _states(stored: Schema, declared: Schema) -> Iterator[StateFit]:
         was, is_now = before.get(name), now.get(name)
         if was is None or is_now is None:
             fit = Fit.NEW if was is None else Fit.GONE
-            yield StateFit(declared.uid, name, fit, _said(was), _said(is_now))
+            yield StateFit(declared.uid, name, fit, _stored_as(was), _declared_as(is_now))
             continue
         try:
             fitted(replace(stored, states=(was,), dropped=()), replace(declared, states=(is_now,)))
         except StateMismatch as error:
-            yield StateFit(declared.uid, name, Fit.UNFIT, _said(was), _said(is_now), str(error))
+            yield StateFit(declared.uid, name, Fit.UNFIT, _stored_as(was), _declared_as(is_now), str(error))
             continue
         fit = Fit.OLDER if _is_older(was.codec, is_now.codec) else Fit.SAME
-        yield StateFit(declared.uid, name, fit, _said(was), _said(is_now))
+        yield StateFit(declared.uid, name, fit, _stored_as(was), _declared_as(is_now))
 
 
 def _is_older(was: CodecSpec | None, is_now: CodecSpec | None) -> bool:
@@ -254,12 +254,21 @@ def _is_older(was: CodecSpec | None, is_now: CodecSpec | None) -> bool:
     return was.name != is_now.name or was.oldest < is_now.version
 
 
-def _said(spec: StateSpec | None) -> str:
-    """The kind of state, and the versions of the codec that its values have."""
-    if spec is None:
-        return ""
-    if spec.codec is None:
-        return spec.kind.value
+def _stored_as(spec: StateSpec | None) -> str:
+    """The kind of state, and the versions of the codec that wrote its values."""
+    if spec is None or spec.codec is None:
+        return "" if spec is None else spec.kind.value
     codec = spec.codec
-    versions = str(codec.version) if codec.oldest == codec.version else f"{codec.oldest} to {codec.version}"
-    return f"{spec.kind.value} of {codec.name}, version {versions}"
+    versions = (
+        f"version {codec.version}" if codec.oldest == codec.version else f"versions {codec.oldest} to {codec.version}"
+    )
+    return f"{spec.kind.value} of {codec.name}, {versions}"
+
+
+def _declared_as(spec: StateSpec | None) -> str:
+    """The kind of state, and what its codec writes and reads."""
+    if spec is None or spec.codec is None:
+        return "" if spec is None else spec.kind.value
+    codec = spec.codec
+    reads = "" if codec.oldest == codec.version else f", which reads from {codec.oldest}"
+    return f"{spec.kind.value} of {codec.name}, version {codec.version}{reads}"
