@@ -340,13 +340,14 @@ class Coordinator(Generic[Content]):
         return self._record_committed() if settled and self._state is CoordinatorState.RUNNING else []
 
     def _record_committed(self) -> list[CoordinatorInstruction[Content]]:
-        instructions: list[CoordinatorInstruction[Content]] = []
+        """Of several epochs the newest says it for all, as after an outage there may be hundreds."""
+        newest: Epoch | None = None
         for epoch in list(self._uncommitted):
             if self._uncommitted[epoch]:
                 break
             del self._uncommitted[epoch]
-            instructions.append(RecordCommitted(epoch))
-        return [*instructions, *self._subsume()] if instructions else []
+            newest = epoch
+        return [] if newest is None else [RecordCommitted(newest), *self._subsume()]
 
     def _subsume(self) -> list[CoordinatorInstruction[Content]]:
         bases = [in_flight.base for in_flight in self._in_flight.values() if in_flight.base is not None]
