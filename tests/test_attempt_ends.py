@@ -181,6 +181,9 @@ class Unheard:
     def sink_settled(self, uid: Uid, epoch: Epoch) -> None:
         pass
 
+    def sink_put_off(self, uid: Uid, reason: str) -> None:
+        pass
+
     def sink_refused(self, uid: Uid, epoch: Epoch, reason: str) -> None:
         pass
 

@@ -45,6 +45,7 @@ from snapshot.host.messages import (
     Acknowledgement,
     AllEnded,
     CannotCommit,
+    CommitPutOff,
     Declining,
     Delivery,
     Drain,
@@ -307,6 +308,9 @@ class GenerationRun:
                 self._tell(events.Declined(epoch, incarnation, partition, reason))
             case CannotCommit(incarnation, partition, epoch, uid, reason):
                 self._tell(events.CommitFailed(epoch, incarnation, partition, f"{uid}: {reason}"))
+            case CommitPutOff():
+                if self._is_current(message.incarnation):
+                    self._note(reports.put_off(message))
             case Failed():
                 self._fail(failure_of(message))
             case Refusal(peer, reason):

@@ -37,6 +37,15 @@ def stalled(report: messages.Stalled) -> log.Stalled:
     )
 
 
+def put_off(report: messages.CommitPutOff) -> log.Trouble:
+    """A target does not commit now."""
+    return log.Trouble(
+        at=time.time(),
+        what=f"committing output of {report.uid} in partition {report.partition}, which is tried again",
+        reason=report.reason,
+    )
+
+
 def restored(report: messages.Restored) -> log.PartitionRestored:
     """A partition has its state."""
     return log.PartitionRestored(

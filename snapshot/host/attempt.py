@@ -31,6 +31,7 @@ from snapshot.host.messages import (
     AllEnded,
     AssignSplits,
     CannotCommit,
+    CommitPutOff,
     Delivery,
     Deploy,
     Drain,
@@ -436,6 +437,10 @@ class PartitionAttempt:
     def _committed(self) -> Epoch | None:
         settled = [epoch for epoch in self._settled.values() if epoch is not None]
         return min(settled) if len(settled) == len(self._settled) else None
+
+    def sink_put_off(self, uid: Uid, reason: str) -> None:
+        """A target puts a commit off."""
+        self._say(CommitPutOff(self._deploy.incarnation, self._deploy.partition, uid, reason))
 
     def sink_refused(self, uid: Uid, epoch: Epoch, reason: str) -> None:
         """A target refuses what is to be committed."""

@@ -161,6 +161,16 @@ class CannotCommit:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class CommitPutOff:
+    """A target has put a commit off again and again, or not answered; it is still tried."""
+
+    incarnation: Incarnation
+    partition: Partition
+    uid: Uid
+    reason: str
+
+
 class FailureKind(Enum):
     """What made a partition fail, and with it whether trying again can help."""
 
@@ -297,6 +307,7 @@ FromWorker = (
     | Declining
     | HasCommitted
     | CannotCommit
+    | CommitPutOff
     | Failed
     | Delivery
     | Refusal

@@ -45,6 +45,12 @@ _PATIENCE: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds until a commit is tried again, by how often it was put off."""
 
 
+_WORTH_TELLING: Final = 5
+"""Tries after which somebody is told why a commit is put off."""
+_TOLD_AGAIN: Final = 60
+"""Tries between that being told again: at the longest pause, five minutes."""
+
+
 class SinkReports(Protocol):
     """Whom a sink tells what became of its transactions."""
 
@@ -56,6 +62,9 @@ class SinkReports(Protocol):
 
     def sink_settled(self, uid: Uid, epoch: Epoch) -> None:
         """Everything up to the epoch is committed."""
+
+    def sink_put_off(self, uid: Uid, reason: str) -> None:
+        """The target puts a commit off, and has for a while."""
 
     def sink_refused(self, uid: Uid, epoch: Epoch, reason: str) -> None:
         """The target refuses what was sealed in the epoch, for good."""
@@ -146,8 +155,10 @@ class SinkRun:
                     self._reports.sink_not_ready(self._uid, epoch, reason)
                 case Commit(committable):
                     self._commit(committable)
-                case RetryLater(transaction, attempts, _):
+                case RetryLater(transaction, attempts, reason):
                     self._retry_later(transaction, attempts)
+                    if attempts % _TOLD_AGAIN == _WORTH_TELLING:
+                        self._reports.sink_put_off(self._uid, f"transaction {transaction}: {reason}")
                 case Settled(epoch):
                     self._reports.sink_settled(self._uid, epoch)
                 case Refused(committable, reason):

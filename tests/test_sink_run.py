@@ -1,0 +1,77 @@
+"""A sink in an attempt: what its host is told of commits that come to nothing for a while."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from snapshot.frozen_json import NULL
+from snapshot.host import sink_run
+from snapshot.host.event_loop import Background, EventLoop
+from snapshot.host.sink_run import SinkIdentity, SinkRun
+from snapshot.ids import JobId, TransactionId
+from snapshot.manifest import CommitPayload
+from snapshot.program.sink import CommitAnswer, SinkContext
+from snapshot.sinks.heap_sink import ToHeap
+from snapshot.testing.sinks import Surroundings
+from snapshot.transaction_events import CommitOutcome, Committable, transaction_id
+from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
+from tests.scripted_workers import PATIENCE
+
+JOB, OUT, HERE = JobId("job"), Uid("out"), Partition(0)
+INCARNATION = Incarnation(Generation(2), Attempt(1))
+EPOCH = Epoch(Generation(1), 7)
+
+
+class Heard:
+    """What a sink says, in order."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def sink_ready(self, uid: Uid, epoch: Epoch, committables: tuple[Committable[CommitPayload], ...]) -> None:
+        self.said.append(f"{epoch} is ready")
+
+    def sink_not_ready(self, uid: Uid, epoch: Epoch, reason: str) -> None:
+        self.said.append(f"{epoch} is not ready: {reason}")
+
+    def sink_settled(self, uid: Uid, epoch: Epoch) -> None:
+        self.said.append(f"{epoch} is settled")
+
+    def sink_put_off(self, uid: Uid, reason: str) -> None:
+        self.said.append(f"{uid} is put off: {reason}")
+
+    def sink_refused(self, uid: Uid, epoch: Epoch, reason: str) -> None:
+        self.said.append(f"{epoch} is refused: {reason}")
+
+
+def test_a_commit_that_is_put_off_again_and_again_is_told_with_its_reason_and_not_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sink_run, "_PATIENCE", (0.0,))
+    tried: list[TransactionId] = []
+
+    def commit(transaction: TransactionId, _payload: CommitPayload) -> CommitAnswer:
+        tried.append(transaction)
+        if len(tried) % 2:
+            raise OSError("nobody is there")
+        done = len(tried) > 66
+        return CommitAnswer(CommitOutcome.COMMITTED if done else CommitOutcome.RETRY_LATER, "others are there")
+
+    loop, heard, around = EventLoop(), Heard(), Surroundings()
+    background = Background(loop, 1)
+    schema = pa.schema({"row": pa.string()})
+    writer = ToHeap("put off").open(SinkContext(JOB, OUT, schema, INCARNATION, HERE, around, around.deliver))
+    monkeypatch.setattr(writer, "commit", commit)
+    transaction = transaction_id(JOB, OUT, Incarnation(Generation(1), Attempt(1)), HERE, 3)
+    left = Committable(transaction, EPOCH, CommitPayload(NULL))
+    run = SinkRun(
+        SinkIdentity(JOB, OUT, INCARNATION, HERE), writer, (left,), EPOCH, loop, background, heard, lambda: None
+    )
+    run.begin()
+    assert loop.run(lambda: f"{EPOCH} is settled" in heard.said, PATIENCE)
+    why = f"out is put off: transaction {transaction}: OSError: nobody is there"
+    assert heard.said == [why, why, f"{EPOCH} is settled"]
+    run.close()
+    background.close()
+    loop.close()
