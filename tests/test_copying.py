@@ -10,6 +10,7 @@ import pytest
 from recovery.driver.birth import JobMoved, WrongJob
 from recovery.driver.claim import StartRefused
 from recovery.savepoints import fail_points
+from recovery.savepoints.coming_back import choose
 from recovery.savepoints.copying import Copied, copy, files_of, finish_move, fork, move
 from recovery.savepoints.job_tree import JobTree, NoSuchEpoch, open_tree
 from recovery.savepoints.new_tree import TargetExists, begin
@@ -179,6 +180,17 @@ def test_a_dry_run_says_how_much_it_would_be_and_makes_nothing(stopped: Stopped,
         assert dry.plan.bytes >= sum(file.size for file in files)
     assert everything(stopped.uri) == before
     assert not Path(into).exists()
+
+
+def test_a_job_is_copied_from_one_kind_of_store_into_another(stopped: Stopped) -> None:
+    into = f"memory://{stopped.folder.name}/archive"
+    made = copy(stopped.tree, into)
+    assert open_tree(into).record().epoch == made.made
+    assert sound(open_tree(into))
+    back = str(stopped.folder / "back")
+    move(open_tree(into), back)
+    assert open_tree(back).find().manifest.operators == choose(stopped.tree).manifest.operators
+    assert sound(open_tree(back))
 
 
 # --- what is refused
