@@ -126,8 +126,9 @@ def completed(run: recovery.Run, epochs: int) -> None:
     enough()
 
 
-def test_cleaning_up_beside_a_running_job_takes_nothing_that_it_needs(tmp_path: Path) -> None:
-    run = start_endless(tmp_path, every="50ms")
+@pytest.mark.timeout(900)
+def test_cleaning_up_beside_a_running_job_takes_nothing_that_it_needs(tmp_path: Path, search_factor: int) -> None:
+    run = start_endless(tmp_path, every="100ms")
     tree = tmp_path / "tree"
     stop = threading.Event()
     cleaned: list[int] = []
@@ -143,7 +144,7 @@ def test_cleaning_up_beside_a_running_job_takes_nothing_that_it_needs(tmp_path: 
             take_over(open_tree(str(tree)), "gc", job_folder=tmp_path / "local")
         cleaner = threading.Thread(target=clean)
         cleaner.start()
-        completed(run, 20)
+        completed(run, 20 * search_factor)
         stop.set()
         cleaner.join()
     finally:
@@ -151,7 +152,13 @@ def test_cleaning_up_beside_a_running_job_takes_nothing_that_it_needs(tmp_path: 
         run.stop()
     assert len(cleaned) > 1
     assert sound(tree)
+    let_go(take_over(open_tree(str(tree)), "gc", job_folder=tmp_path / "local"))
+    left = open_tree(str(tree))
+    clean_up(left, plan_cleanup(left))
+    [newest] = left.look_again().state.retained
+    assert {path for path in paths(tree) if path.startswith(SHARED)} == left.manifest(newest).references()
     assert all(parse(path) is not None or path == "job.json" for path in paths(tree))
+    assert sound(tree)
 
 
 def test_the_commands_say_what_they_would_do_and_what_they_did(
