@@ -21,6 +21,7 @@ from snapshot.program.sink import CommitAnswer, Sink, SinkContext, SinkError, Si
 from snapshot.sinks.file_sink import ToFiles
 from snapshot.sinks.heap_sink import ToHeap, _targets, forget_heap, read_heap
 from snapshot.sinks.http_sink import ToHTTP
+from snapshot.sinks.kafka_sink import ToKafka
 from snapshot.sinks.rocksdb_sink import ToRocksDB
 from snapshot.structured.batch_log import BatchLog, Decision
 from snapshot.structured.formats import FORMATS, HTTP, Files, RocksDB, _Message
@@ -335,6 +336,15 @@ def test_options_that_are_wrong_are_refused(options: dict[str, str], problem: st
     with pytest.raises(SinkError) as raised:
         sink_of("epochcut.every", _Every, options)
     assert problem in str(raised.value)
+
+
+def test_an_option_that_is_wrong_and_not_printed_is_not_in_the_refusal() -> None:
+    given = {"bootstrap": "b:1", "topic": "t", "options": '{"sasl.password": "secret",}'}
+    with pytest.raises(
+        SinkError, match="the option 'options' of epochcut.kafka is not what it should be: .*"
+    ) as raised:
+        sink_of("epochcut.kafka", ToKafka, given)
+    assert "secret" not in str(raised.value)
 
 
 COLUMNS = StructType([StructField("n", LongType()), StructField("at", TimestampType())])

@@ -38,7 +38,7 @@ def sink_of(format: str, kind: Callable[..., Sink], options: Mapping[str, str]) 
     for name, text in options.items():
         field = known.get(_plain(name))
         if field is not None:
-            values[field.name] = _value(format, field.name, hints[field.name], text)
+            values[field.name] = _value(format, field, hints[field.name], text)
         elif _plain(name) not in map(_plain, ("path", *QUERYS_OWN)):
             listed = ", ".join(field.name for field in declared)
             raise SinkError(f"{format} has no option {name!r}; it has {listed} and {', '.join(QUERYS_OWN)}")
@@ -56,11 +56,12 @@ def _is_needed(field: Field[object]) -> bool:
     return field.default is MISSING and field.default_factory is MISSING
 
 
-def _value(format: str, name: str, hint: object, text: str) -> object:
+def _value(format: str, field: Field[object], hint: object, text: str) -> object:
     try:
         return _read(hint, text)
     except ValueError as error:
-        raise SinkError(f"the option {name!r} of {format} is {text!r}: {error}") from error
+        shown = repr(text) if field.repr else "not what it should be"  # what is not printed may be secret
+        raise SinkError(f"the option {field.name!r} of {format} is {shown}: {error}") from error
 
 
 def _read(hint: object, text: str) -> object:
