@@ -211,7 +211,7 @@ def test_a_writer_needs_few_application_ids_and_reuses_none_that_waits(bench: Sq
     assert len(apps(bench)) == 3
 
 
-def test_a_job_that_was_begun_anew_under_its_name_loses_nothing(bench: SqlBench) -> None:
+def test_a_job_whose_tree_is_an_older_copy_loses_nothing(bench: SqlBench) -> None:
     bench.commit(bench.open(), [change(1)], [change(2)])
     second = SqlBench(bench.sink)
     second.recover(1)

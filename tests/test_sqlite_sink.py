@@ -193,11 +193,18 @@ def test_an_attempt_that_is_over_commits_nothing_any_more(bench: SqlBench) -> No
     assert late.commit(transaction, payload).outcome is CommitOutcome.ALREADY_COMMITTED
 
 
-def test_a_job_that_was_begun_anew_is_told_so_and_loses_nothing(bench: SqlBench) -> None:
+def test_a_row_without_a_key_fails_its_attempt_and_not_the_commit_of_a_complete_epoch(bench: SqlBench) -> None:
+    writer = bench.open()
+    bench.begin(writer)
+    with pytest.raises(SinkError, match="sink out: a row has no 'k', which is of its key"):
+        writer.write(bench.batch([change(1, "a"), {"k": None, "v": "b", "gone": False}]))
+
+
+def test_a_job_whose_tree_is_an_older_copy_is_told_so_and_loses_nothing(bench: SqlBench) -> None:
     bench.recover(3)
     bench.commit(bench.open(3), [change(1, "first life")], number=3)
     second = SqlBench(bench.sink)
-    with pytest.raises(SinkError, match="the job was begun anew in an empty folder, give it another name, or delete"):
+    with pytest.raises(SinkError, match=r"tree was put back from an older copy, .* delete what the target knows"):
         second.recover(1)
     do(path_of(bench), "DELETE FROM epochcut_commits WHERE token = ''")
     second.recover(3)

@@ -341,7 +341,7 @@ def test_options_that_are_wrong_are_refused(options: dict[str, str], problem: st
 def test_an_option_that_is_wrong_and_not_printed_is_not_in_the_refusal() -> None:
     given = {"bootstrap": "b:1", "topic": "t", "options": '{"sasl.password": "secret",}'}
     with pytest.raises(
-        SinkError, match="the option 'options' of epochcut.kafka is not what it should be: .*"
+        SinkError, match=r"the option 'options' of epochcut.kafka is not what it should be: .*"
     ) as raised:
         sink_of("epochcut.kafka", ToKafka, given)
     assert "secret" not in str(raised.value)

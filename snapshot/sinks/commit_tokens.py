@@ -1,7 +1,7 @@
 """Tokens in a table of the target, which say what is committed there: their names, and how long they must live.
 
 What always holds: a token is there as long as an epoch that may be restored names its transaction, and few are there
-longer. Two jobs that bear the same name do not take each other's tokens for their own.
+longer. A job does not take the tokens of a former life for its own, of which its tree knows nothing.
 
 A token must live while somebody may be told to commit its transaction again: while the newest complete epoch names
 it. A transaction is in no epoch that is cut after the answer to its commit has reached the machine of the two-phase
@@ -25,8 +25,8 @@ from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A transaction, and what was drawn when it was begun: who deletes a job's tree and begins anew under the same name
-    has transactions of the same names again.
+    """A transaction, and what was drawn when it was begun: a job whose tree was put back from an older copy makes
+    transactions of the same names again.
     """
 
     transaction: TransactionId
@@ -105,6 +105,6 @@ def overtaken(fence: tuple[int, int] | None, ours: Incarnation, job: JobId, uid:
         return None
     return (
         f"attempt {fence[0]}.{fence[1]} of job {job!r} has taken the sink {uid} over from attempt {ours}. If instead "
-        f"the job was begun anew in an empty folder, give it another name, or delete what the target knows of the old "
-        f"one: the rows of {table} with this job and sink"
+        f"the job's tree was put back from an older copy, its output since then would be made once more; if that may "
+        f"be, delete what the target knows of it: the rows of {table} with this job and sink"
     )

@@ -27,8 +27,8 @@ _SLASH: Final = ".2f"
 class DeltaToken:
     """A transaction under the application id that was given to it.
 
-    `writer` was drawn when its writer was opened: who deletes a job's tree and begins anew under the same name has
-    transactions of the same names again.
+    `writer` was drawn when its writer was opened: a job whose tree was put back from an older copy makes transactions
+    of the same names again.
     """
 
     transaction: TransactionId

@@ -172,7 +172,7 @@ class _Writer:
         self._closed = False
 
     def begin(self, transaction: TransactionId) -> None:  # noqa: ARG002
-        """Draw what makes the keys of this transaction differ from those of a job that had the same name."""
+        """Draw what makes the keys of this transaction differ from those of any other, whatever it is called."""
         self._nonce = token_hex(8)
         self._staged.begin()
 

@@ -13,7 +13,7 @@ from snapshot.frozen_json import JsonLike
 from snapshot.ids import TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
-from snapshot.program.sink import CommitAnswer, Sealed, SinkContext
+from snapshot.program.sink import CommitAnswer, Sealed, SinkContext, SinkError
 from snapshot.sinks.commit_tokens import Token, TokenLives
 from snapshot.sinks.staged_rows import StagedRows
 
@@ -62,6 +62,7 @@ class StagedSql:
         commit: Callable[[TransactionId, CommitPayload], CommitAnswer],
         close: Callable[[], None] = lambda: None,
     ) -> None:
+        self._uid = context.uid
         self._rows = StagedRows(context.uid, context.staging)
         self._table, self._key, self._deleted = table, tuple(key), deleted
         self._lives = lives
@@ -75,7 +76,10 @@ class StagedSql:
         self._rows.begin()
 
     def write(self, rows: Rows) -> None:
-        """Keep the rows, or store them."""
+        """Keep the rows, or store them; `SinkError` if one has no key, which the table would refuse at the commit."""
+        for name in self._key:
+            if rows.batch.column(name).null_count:
+                raise SinkError(f"sink {self._uid}: a row has no {name!r}, which is of its key; drop such rows before")
         self._rows.write(rows)
 
     def seal(self) -> Sealed:

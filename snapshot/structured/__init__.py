@@ -18,6 +18,10 @@ def register(spark: SparkSession) -> None:
     A query needs a `checkpointLocation`, as always, and writes in append or update mode. What is staged until it is
     committed lies in a folder `epochcut` there, or where the option `staging` says; it belongs to the checkpoint, and
     whoever deletes one deletes both. Executors need this package installed.
+
+    What tells a target that something is committed is of a batch and partition here: Kafka keeps a consumer group for
+    each until its offsets.retention.minutes are over, Delta's log an application id for ever. Many partitions and short
+    triggers make many of them.
     """
     from snapshot.structured.formats import FORMATS
 
