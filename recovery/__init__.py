@@ -38,16 +38,22 @@ if TYPE_CHECKING:
     from recovery.restart_strategies import NoRestart as NoRestart
     from recovery.running import Run as Run
     from recovery.running import run as run
+    from recovery.savepoints.bootstrapping import StateFrom as StateFrom
+    from recovery.savepoints.bootstrapping import bootstrap as bootstrap
     from recovery.savepoints.coming_back import OutputWouldRepeat as OutputWouldRepeat
     from recovery.savepoints.copying import copy as copy
     from recovery.savepoints.copying import fork as fork
     from recovery.savepoints.copying import move as move
+    from recovery.savepoints.editing import ChangedBy as ChangedBy
+    from recovery.savepoints.editing import ChangedRows as ChangedRows
+    from recovery.savepoints.editing import edit as edit
     from recovery.savepoints.job_tree import NoSuchEpoch as NoSuchEpoch
     from recovery.savepoints.job_tree import UnusableEpoch as UnusableEpoch
     from recovery.savepoints.job_tree import open_tree as open_tree
     from recovery.savepoints.new_tree import TargetExists as TargetExists
     from recovery.savepoints.rescaling import CannotRescale as CannotRescale
     from recovery.savepoints.rescaling import rescale as rescale
+    from recovery.savepoints.spark_format import register as register
     from recovery.savepoints.stopped_job import JobRuns as JobRuns
     from snapshot.host.options import Following as Following
 
@@ -68,11 +74,14 @@ _HOME = {
     "passive": ("Following", "Passive"),
     "restart_strategies": ("ExponentialDelay", "FailureRate", "FixedDelay", "NoRestart"),
     "running": ("Run", "run"),
+    "savepoints.bootstrapping": ("StateFrom", "bootstrap"),
     "savepoints.coming_back": ("OutputWouldRepeat",),
     "savepoints.copying": ("copy", "fork", "move"),
+    "savepoints.editing": ("ChangedBy", "ChangedRows", "edit"),
     "savepoints.job_tree": ("NoSuchEpoch", "UnusableEpoch", "open_tree"),
     "savepoints.new_tree": ("TargetExists",),
     "savepoints.rescaling": ("CannotRescale", "rescale"),
+    "savepoints.spark_format": ("register",),
     "savepoints.stopped_job": ("JobRuns",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

@@ -1,0 +1,98 @@
+"""State as a Spark DataFrame: what an export has, and of filtered keys only their groups' files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import EqualNullSafe, EqualTo, GreaterThan, In
+
+from recovery.savepoints.editing import ChangedRows, edit
+from recovery.savepoints.job_tree import open_tree
+from recovery.savepoints.reading import read_epoch
+from recovery.savepoints.spark_format import StateRowsReader, StateSource, WrongOption, _of_spark, wanted_groups
+from statebackend.ids import Uid
+from statebackend.keygroups import key_group_of
+from statebackend.keys.types import KeyType
+from statebackend.states.schema import Schema
+from tests.shop_job import baskets, totals, tree_of
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.timeout(300)
+def test_state_is_a_dataframe_with_filters_on_keys(tmp_path: Path) -> None:
+    tree = tree_of(tmp_path)
+    old = str(open_tree(str(tree)).find().record.epoch)
+    edit(open_tree(str(tree)), [ChangedRows("totals", "totals", pa.table({"key": ["tea"]}))])
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark_format_job", str(tree), old],
+        cwd=ROOT,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False, timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["partitions"] == [2, 1]
+    assert {(region, user): cents for region, user, cents in found["cents"]} == {
+        key: one["cents"] for key, one in baskets().items()
+    }
+    assert (found["tea"], found["tea now"]) == ([totals()["tea"]], 0)
+    assert found["us 5"] == [baskets()["us", 5]["cents"]]
+    assert "has no operator 'nobody'; those with keyed state are 'baskets', 'totals'" in found["nobody"]
+
+
+def test_tasks_read_the_files_of_their_own_groups_alone(tmp_path: Path) -> None:
+    tree = str(tree_of(tmp_path))
+    options = {"checkpoints": tree, "uid": "baskets", "state": "cents", "epoch": "newest", "partitions": ""}
+    reader = StateRowsReader(options)
+    with read_epoch(open_tree(tree), "newest", pin=False) as reading:
+        parts = reading.operator("baskets").parts
+        group = key_group_of(KeyType.of((str, int)).hash(("eu", 0)), 128)
+        files = reading.operator("baskets").files_of_group(group)
+    assert [one.files for one in reader.partitions()] == list(parts)
+    filters = [EqualTo(("key", "f0"), "eu"), EqualTo(("key", "f1"), 0), GreaterThan(("value",), 0)]
+    assert reader.pushFilters(filters) == filters
+    (one,) = reader.partitions()
+    assert one.files == files
+    rows = [row for batch in reader.read(one) for row in batch.to_pylist()]
+    assert {"f0": "eu", "f1": 0} in [row["key"] for row in rows]
+    assert {row["key_group"] for row in rows} == {group}
+
+
+def test_filters_leave_the_groups_that_can_have_rows() -> None:
+    schema = Schema(Uid("count"), KeyType.of(str), 128, ())
+    a, b = (key_group_of(KeyType.of(str).hash(key), 128) for key in ("a", "b"))
+    assert wanted_groups([EqualTo(("key",), "a")], schema) == {a}
+    assert wanted_groups([In(("key",), ("a", "b"))], schema) == {a, b}
+    assert wanted_groups([In(("key",), ("a", "b")), EqualTo(("key_group",), b)], schema) == {b}
+    assert wanted_groups([EqualTo(("key",), "a"), EqualTo(("key",), "b")], schema) == set()
+    null = key_group_of(KeyType.of(str).hash(None), 128)
+    assert wanted_groups([EqualNullSafe(("key",), None)], schema) == {null}
+    for anything in (EqualTo(("value",), "a"), GreaterThan(("key",), "a"), EqualTo(("key",), 7)):
+        assert wanted_groups([anything], schema) is None
+    pair = Schema(Uid("count"), KeyType.of((str, int)), 128, ())
+    assert wanted_groups([EqualTo(("key", "f0"), "a")], pair) is None
+
+
+def test_options_that_are_missing_or_make_no_sense_are_named(tmp_path: Path) -> None:
+    with pytest.raises(WrongOption, match="'uid', 'state'"):
+        StateSource({"checkpoints": "/data"}).schema()
+    options = {"checkpoints": str(tree_of(tmp_path)), "uid": "totals", "state": "totals", "epoch": "newest"}
+    for partitions in ("0", "129", "many"):
+        with pytest.raises(WrongOption, match="are out of bounds: 1 to 128"):
+            StateRowsReader(options | {"partitions": partitions}).partitions()
+
+
+def test_types_that_spark_lacks_become_wider_ones() -> None:
+    given = pa.schema([("a", pa.uint16()), ("b", pa.struct([("c", pa.uint64()), ("d", pa.timestamp("ns", "UTC"))])),
+                       ("e", pa.float16()), ("f", pa.binary(3)), ("g", pa.decimal128(5, 1))])  # fmt: skip
+    assert _of_spark(given).types == [
+        pa.int32(), pa.struct([("c", pa.decimal128(20, 0)), ("d", pa.timestamp("us", "UTC"))]), pa.float32(),
+        pa.binary(), pa.decimal128(5, 1),
+    ]  # fmt: skip
