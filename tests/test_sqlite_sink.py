@@ -193,6 +193,17 @@ def test_an_attempt_that_is_over_commits_nothing_any_more(bench: SqlBench) -> No
     assert late.commit(transaction, payload).outcome is CommitOutcome.ALREADY_COMMITTED
 
 
+def test_batches_whose_texts_are_encoded_by_dictionaries_of_their_own_replace_each_others_rows(tmp_path: Path) -> None:
+    texts = pa.dictionary(pa.int32(), pa.string())
+    schema = pa.schema([pa.field("k", texts), pa.field("v", texts)])
+    bench = SqlBench(ToSQLite(str(tmp_path / "db"), "t", ("k",), create=True), schema)
+    assert bench.examine() == []
+    bench.commit(
+        bench.open(), [{"k": "a", "v": "x"}, {"k": "b", "v": "x"}], [{"k": "c", "v": "y"}, {"k": "a", "v": "z"}]
+    )
+    assert read(tmp_path / "db", "SELECT k, v FROM t ORDER BY k") == [("a", "z"), ("b", "x"), ("c", "y")]
+
+
 def test_a_row_without_a_key_fails_its_attempt_and_not_the_commit_of_a_complete_epoch(bench: SqlBench) -> None:
     writer = bench.open()
     bench.begin(writer)

@@ -34,6 +34,7 @@ def changes(rows: pa.Table, key: Sequence[str], deleted: str) -> Changes:
 
 
 def _last_of_each(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    rows = rows.unify_dictionaries()  # each batch may have its own, which cannot be compared
     names = [str(place) for place in range(len(key))]
     columns = [rows.column(name) for name in key]
     keyed = pa.table([*columns, pa.array(np.arange(len(rows)))], names=[*names, "place"])
