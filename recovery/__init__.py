@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from recovery.savepoints.copying import copy as copy
     from recovery.savepoints.copying import fork as fork
     from recovery.savepoints.copying import move as move
+    from recovery.savepoints.data_frames import register as register
     from recovery.savepoints.editing import ChangedBy as ChangedBy
     from recovery.savepoints.editing import ChangedRows as ChangedRows
     from recovery.savepoints.editing import edit as edit
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from recovery.savepoints.new_tree import TargetExists as TargetExists
     from recovery.savepoints.rescaling import CannotRescale as CannotRescale
     from recovery.savepoints.rescaling import rescale as rescale
-    from recovery.savepoints.spark_format import register as register
     from recovery.savepoints.stopped_job import JobRuns as JobRuns
     from snapshot.host.options import Following as Following
 
@@ -77,11 +77,11 @@ _HOME = {
     "savepoints.bootstrapping": ("StateFrom", "bootstrap"),
     "savepoints.coming_back": ("OutputWouldRepeat",),
     "savepoints.copying": ("copy", "fork", "move"),
+    "savepoints.data_frames": ("register",),
     "savepoints.editing": ("ChangedBy", "ChangedRows", "edit"),
     "savepoints.job_tree": ("NoSuchEpoch", "UnusableEpoch", "open_tree"),
     "savepoints.new_tree": ("TargetExists",),
     "savepoints.rescaling": ("CannotRescale", "rescale"),
-    "savepoints.spark_format": ("register",),
     "savepoints.stopped_job": ("JobRuns",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

@@ -26,10 +26,8 @@ from statebackend.keys.types import KeyType, WrongKeyType
 from statebackend.states.schema import Schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-_PUSH_DOWN: Final = "spark.sql.python.filterPushdown.enabled"
 _NEEDED: Final = ("checkpoints", "uid", "state")
 
 
@@ -37,24 +35,8 @@ class WrongOption(ValueError):
     """An option of the format that is missing, or makes no sense; the message says which."""
 
 
-def register(spark: SparkSession) -> None:
-    """Make the format `epochcut` known to a session, and let it push filters down to data sources in Python.
-
-        spark.read.format("epochcut").option("checkpoints", uri).option("uid", "per-user").option("state", "count")
-
-    `epoch` may be given (newest), and `partitions`: so many, where otherwise each of the job's gives one. Rows are
-    those of the canonical table, expired ones included; unsigned integers come in a wider type, times in microseconds.
-    A filter for equality on `key`, on all fields of a key, or on `key_group` reads the files of these groups only.
-
-    The epoch is not kept while the query runs: of a job that runs, read a savepoint (`newest-savepoint`). Executors
-    need this package installed, and reach the checkpoints.
-    """
-    spark.conf.set(_PUSH_DOWN, "true")
-    spark.dataSource.register(StateSource)
-
-
 class StateSource(DataSource):  # type: ignore[misc]  # Spark has no types that mypy is told of
-    """The format `epochcut`. See `register`."""
+    """The format `epochcut`. See `recovery.register`."""
 
     @classmethod
     def name(cls) -> str:

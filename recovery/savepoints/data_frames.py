@@ -1,0 +1,31 @@
+"""Keyed state of an epoch as Spark DataFrames: the format `epochcut`, made known to a session.
+
+What always holds: importing this module loads no Spark; `register` does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PUSH_DOWN: Final = "spark.sql.python.filterPushdown.enabled"
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format `epochcut` known to a session, and let it push filters down to data sources in Python.
+
+        spark.read.format("epochcut").option("checkpoints", uri).option("uid", "per-user").option("state", "count")
+
+    `epoch` may be given (newest), and `partitions`: so many, where otherwise each of the job's gives one. Rows are
+    those of the canonical table, expired ones included; unsigned integers come in a wider type, times in microseconds.
+    A filter for equality on `key`, on all fields of a key, or on `key_group` reads the files of these groups only.
+
+    The epoch is not kept while the query runs: of a job that runs, read a savepoint (`newest-savepoint`). Executors
+    need this package installed, and reach the checkpoints.
+    """
+    from recovery.savepoints.spark_format import StateSource
+
+    spark.conf.set(_PUSH_DOWN, "true")
+    spark.dataSource.register(StateSource)
