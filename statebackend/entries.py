@@ -9,6 +9,8 @@ keys, only map keys and timers within one key are sorted.
     rest of a timer     time (8) | key | namespace
     rest of a block     namespace | epoch and form (8): twice the epoch's number, and one more if it is of a base
                         | what sets it apart from others like it, if there are any: a part (1 + 8)
+    rest of kept keys   namespace | zeros (8) | 3 | the number of the epoch that wrote them (8)
+    rest of values      namespace | zeros (8) | 4 | 0, or 1 if they are of a base (8)
 
 Group 0xFFFF is no key group: under it a file says what it is. Every value in a file begins with the number of the
 epoch that wrote it (8 bytes), which is how a store hides what a younger base has replaced.
@@ -42,6 +44,8 @@ _TIME: Final = struct.Struct(">Q")
 _PART: Final = struct.Struct(">BQ")
 _OF_BASE: Final = 1
 _EARLY: Final = 2
+_KEYS: Final = 3
+_VALUES: Final = 4
 _EARLIEST: Final = -(1 << 63)
 HEAD_SIZE: Final = _HEAD.size
 
@@ -172,6 +176,41 @@ def early_block(group: int, state: StateId, namespace: bytes, epoch_number: int,
     It sorts behind all blocks of the epoch, and before those of later ones; such blocks sort by their parts.
     """
     return block(group, state, namespace, epoch_number, of_base=True) + _PART.pack(_EARLY, part)
+
+
+def kept_keys(group: int, state: StateId, namespace: bytes, epoch_number: int) -> bytes:
+    """The name of keys that were written without accumulators, for values to refer to. It sorts before all blocks."""
+    return block(group, state, namespace, 0) + _PART.pack(_KEYS, epoch_number)
+
+
+def values(group: int, state: StateId, namespace: bytes, *, of_base: bool = False) -> bytes:
+    """The name of accumulators of kept keys, behind which it sorts, and before all blocks.
+
+    The same in each epoch, as they say all there is: younger ones take the place of older ones. Those of a base have
+    another name: a merge of deltas may bring older ones again on top of the base.
+    """
+    return block(group, state, namespace, 0) + _PART.pack(_VALUES, of_base)
+
+
+def are_kept_keys(name: bytes) -> bool:
+    """Whether a block's name is one that `kept_keys` gives."""
+    return _part_of(name)[0] == _KEYS
+
+
+def are_values(name: bytes) -> bool:
+    """Whether a block's name is one that `values` gives."""
+    return _part_of(name)[0] == _VALUES
+
+
+def number_of(name: bytes) -> int:
+    """Of kept keys the number of the epoch that wrote them; of values 1 if they are of a base, else 0."""
+    return _part_of(name)[1]
+
+
+def _part_of(name: bytes) -> tuple[int, int]:
+    """What sets a block apart from others like it: which kind of part, and its number; zeros if it has none."""
+    at = len(block_place(name)) + STAMP.size
+    return _PART.unpack_from(name, at) if len(name) == at + _PART.size else (0, 0)
 
 
 def block_place(name: bytes) -> bytes:

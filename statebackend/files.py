@@ -9,6 +9,9 @@ is at its epoch, deltas of that epoch included, and no tombstones. A file keeps 
 the set of key groups for which it is *valid*: a rescale narrows it (projection), a consolidation takes away what a
 new base says better.
 
+What a delta says of a table may be accumulators alone: their keys are then in the base of the group, and whoever makes
+another base takes them over into that (see `values_blocks`). So a delta needs nothing but its group's base.
+
 Epochs must rise along a job's history, and their numbers with them. Within a job the journal's generations see to
 that; whoever begins a new job from these files must begin with a generation and a number above those of every file.
 
@@ -141,6 +144,12 @@ class FileSet:
         """Without what files up to this epoch say about these groups: a consolidation that finds no key in them."""
         kept = (_without(file, groups) if file.epoch <= epoch else file for file in self.files)
         return FileSet(self.range, tuple(file for file in kept if file is not None))
+
+    def renewed(self) -> FileSet:
+        """Without deltas, as the next ones say anew all that these have said, for all groups; what they refer to is in
+        the bases.
+        """
+        return FileSet(self.range, tuple(file for file in self.files if file.kind is FileKind.BASE))
 
     def merged(self, paths: Collection[str], file: FileRef) -> FileSet:
         """With one delta in place of a run of deltas, wherever a key group has any of them.

@@ -253,6 +253,7 @@ class KeyedState:
             memory - memory // _FOR_BACKEND - memory // _FOR_OVERLAY,
             options.in_tables,
             partial(ScratchFile, self._work / "cold"),
+            options.policy.most_values,
         )
         self._persister = Persister(
             self._contents,

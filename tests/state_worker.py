@@ -56,7 +56,7 @@ OPERATORS: Final = {
 }
 """A cut of nothing but a table may hold all that there is, and then is a base."""
 
-KEYS: Final = tuple(f"visitor-{number}" for number in range(200))
+KEYS: Final = tuple(f"visitor-{number}" for number in range(250))
 GROUP_OF: Final = {key: key_group_of(KeyType.of(str).hash(key), GROUPS) for key in KEYS}
 PAGES: Final = ("home", "shop", "help")
 
@@ -109,9 +109,15 @@ _ACTIONS: Final = (
 )  # fmt: skip
 
 
+_ALL_CHANGE: Final = 0.4
+"""In so many epochs all keys of the table change, which are then cut in another form."""
+
+
 def changes_of(epoch: Epoch) -> list[Change]:
     """What happens between the epoch before and this one, in order; additions to the table precede removals."""
     random = Random(str(epoch))
+    if random.random() < _ALL_CHANGE:
+        return [Change("spent", "add", key, "", random.randrange(1 << 20)) for key in KEYS]
     changes = []
     for _ in range(random.choice((10, 60, 120))):
         state, action = random.choice(_ACTIONS)

@@ -70,10 +70,12 @@ EDGES = {
     "statebackend/tables/cold_keys.py",
     "statebackend/tables/cold_run.py",
     "statebackend/tables/frozen_table.py",
+    "statebackend/tables/kept_keys.py",
     "statebackend/tables/key_arena.py",
     "statebackend/tables/stored_blocks.py",
     "statebackend/tables/table.py",
     "statebackend/tables/turns.py",
+    "statebackend/tables/values_blocks.py",
 }
 """The modules that touch the world. Every other one, outside the test kits, is a core: new modules are cores too."""
 

@@ -40,6 +40,7 @@ from statebackend.states.schema import StateKind, StateSpec
 from statebackend.states.ttl import EXPIRY, NEVER, expiry_of
 from statebackend.tables.blocks import Block, Column, DamagedBlock, arrow_keys, combined, decode, hashed, where
 from statebackend.tables.table_spec import EXPIRES
+from statebackend.tables.values_blocks import resolved
 
 _ROWS: Final = 1 << 14
 _BYTES: Final = 16 << 20
@@ -155,7 +156,8 @@ class StateExport:
                 yield from self._keys_of(namespace, arrow_keys(accumulated.keys), accumulated.columns)
             return
         run: list[tuple[bytes, Block]] = []
-        for _, name, payload in self._scan(BLOCK):
+        found = ((name, payload) for _, name, payload in self._scan(BLOCK))
+        for name, payload in resolved(found, self._spec.name):
             if run and not name.startswith(entries.block_place(run[-1][0])):
                 yield from self._of_blocks(run)
                 run = []

@@ -1,7 +1,8 @@
 """What a base says: of all live entries of some key groups, those that are still worth keeping, blocks joined.
 
 What always holds: whoever reads state at the base's epoch sees the same in the base as in the entries that it was made
-of; what had expired at that epoch is not in it.
+of; what had expired at that epoch is not in it. Keys to which accumulators of later epochs may refer are kept as they
+are.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from statebackend.keys.types import KeyType
 from statebackend.states.ttl import alive
 from statebackend.tables.blocks import where
 from statebackend.tables.divided_merge import merge_divided
+from statebackend.tables.values_blocks import resolved, settled
 
 
 def base_entries(
@@ -43,11 +45,20 @@ def base_entries(
         if place is None:
             yield from _unexpired(run, times)
             continue
-        first, payload = next(run)
-        group, state, _ = entries.parse_head(first)
-        namespace, _ = entries.parse_block(first)
-        payloads = chain((payload,), map(itemgetter(1), run))  # noqa: B031  # gone through once
-        for part, merged in enumerate(merge_divided(payloads, where(tables[state], first), key_type, new_file)):
+        first = next(run)
+        group, state, _ = entries.parse_head(first[0])
+        table = tables[state]
+        blocks: Iterator[tuple[bytes, bytes]] = chain((first,), run)  # noqa: B031  # gone through once
+        if entries.are_kept_keys(first[0]):
+            listed = list(blocks)
+            kept = settled(listed, epoch_number, table)
+            if kept is not None:
+                yield from kept
+                continue
+            blocks = resolved(listed, table)
+        namespace, _ = entries.parse_block(first[0])
+        payloads = map(itemgetter(1), blocks)
+        for part, merged in enumerate(merge_divided(payloads, where(table, first[0]), key_type, new_file)):
             if part:
                 yield entries.base_part(group, state, namespace, epoch_number, part), merged
             else:

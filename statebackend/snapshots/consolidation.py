@@ -51,6 +51,13 @@ class Policy:
         """How many bytes are rewritten as slices per byte that changed, at most; usually a quarter of that."""
         return 4 / (self.space_amplification - 1)
 
+    @property
+    def most_values(self) -> float:
+        """Up to which part of keys and accumulators together the accumulators are written without the keys, if all
+        change: they take that much more space until the next ones take their place.
+        """
+        return min((self.space_amplification - 1) / 2, 2 / 3)
+
     def most_bytes(self, live: float, delta: float) -> float:
         """The ceiling for the sizes of all files together, with so many bytes alive and deltas of this size.
 

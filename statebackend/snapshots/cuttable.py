@@ -27,6 +27,12 @@ class Frozen(Clearable, Protocol):
     def is_all(self) -> bool:
         """Whether it is not only what changed, but all there is: then it can be a base."""
 
+    @property
+    def renews(self) -> bool:
+        """Whether it is all there is but for keys that the last cut which was all has kept: it takes the place of all
+        that cuts in between have changed.
+        """
+
     def entries(self) -> Iterator[tuple[bytes, bytes | None]]:
         """All of it, sorted by name, None for what is gone. Called in the background; again after a failure."""
 

@@ -102,6 +102,24 @@ class _Attempt:
 
 
 @dataclass(frozen=True, slots=True)
+class _Due:
+    """A cut that the backend is to take."""
+
+    epoch: Epoch
+    files: tuple[FileRef, ...]
+    renews: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """What the backend takes only when something else has to go on top of it."""
+
+    groups: tuple[KeyGroupRange, ...] | None
+    """In place of all there is of these groups; None for what goes on top, and takes the place of others like it."""
+    link: Path | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Said:
     result: _Result
     attempt: _Attempt | None
@@ -160,8 +178,8 @@ class Persister:
         self._behind = False
         self._handed_up_to = NO_EPOCH
         # Of the thread for the disk: what the backend has still to take, each after the one before it.
-        self._due: deque[tuple[Epoch, tuple[FileRef, ...]]] = deque()
-        self._waiting: deque[tuple[tuple[KeyGroupRange, ...], Path | None]] = deque()
+        self._due: deque[_Due] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._rewritten: _Rewritten | None = None
         self._rewritten_size = 0
         self._rewrite_due: Epoch | None = None
@@ -272,13 +290,13 @@ class Persister:
         self._files.close()
 
     def _take(self, up_to: Epoch) -> None:
-        due: list[tuple[Epoch, tuple[FileRef, ...]]] = []
+        due: list[_Due] = []
         for epoch, delta in self._deltas.items():
             if epoch > up_to or not delta.written:
                 break
             if not delta.taken:
                 delta.taken, self._handed_up_to = True, epoch
-                due.append((epoch, delta.files))
+                due.append(_Due(epoch, delta.files, delta.frozen.renews))
         if due or self._behind:
             self._behind = False
             self._disk.submit(self._ingest, due)
@@ -315,11 +333,12 @@ class Persister:
     def _stored(self, epoch: Epoch) -> list[Durable]:
         delta = self._deltas[epoch]
         delta.stored = True
-        changes = _changes(delta.files, self._groups)
+        changes = _changes(delta.files, self._groups, renews=delta.frozen.renews)
         rewritten = self._rewritten
         if rewritten is not None and rewritten.epoch <= epoch:
             also = rewritten.changes
-            changes = Persisted((*changes.files, *also.files), (*changes.emptied, *also.emptied), also.merged)
+            files, emptied = (*changes.files, *also.files), (*changes.emptied, *also.emptied)
+            changes = Persisted(files, emptied, also.merged, changes.renews)
             self._rewritten, self._rewrite_due = None, epoch
             self._rewritten_size = sum(file.size for file in also.files)
             self._bases += len(also.files)
@@ -371,7 +390,7 @@ class Persister:
         with suppress(RuntimeError):  # the attempt has ended meanwhile
             attempt.uploaders.submit(self._upload, attempt, epoch, files)
 
-    def _ingest(self, due: Sequence[tuple[Epoch, tuple[FileRef, ...]]]) -> None:
+    def _ingest(self, due: Sequence[_Due]) -> None:
         """Bring cuts into the backend. None gets in before an older one that did not: that is tried first."""
         self._due.extend(due)
         taken: list[Epoch] = []
@@ -379,14 +398,14 @@ class Persister:
         try:
             reached(fail_points.BEFORE_INGEST)
             while self._due:
-                epoch, files = self._due[0]
-                self._take_files(files)
+                first = self._due[0]
+                self._take_files(first.files, first.renews)
                 self._due.popleft()
-                self._taken_up_to = epoch
-                taken.append(epoch)
+                self._taken_up_to = first.epoch
+                taken.append(first.epoch)
             reached(fail_points.AFTER_INGEST)
         except BaseException as error:
-            listed = ", ".join(str(epoch) for epoch, _ in self._due)
+            listed = ", ".join(str(cut.epoch) for cut in self._due)
             reason = f"epochs {listed} did not get into the local backend: {_text(error)}"
         if taken:
             self._tell(_Taken(tuple(taken)))
@@ -395,27 +414,38 @@ class Persister:
         if self._unused is not None:
             give_back(self._unused)
 
-    def _take_files(self, files: tuple[FileRef, ...]) -> None:
+    def _take_files(self, files: tuple[FileRef, ...], renews: bool) -> None:
         """Bring a cut into the backend, but one that is all there is only when the next one has to go on top of it.
 
         What is in memory as a whole is not looked for in the backend; where all of it changes in each epoch, the
-        next cut will be all there is again.
+        next cut will be all there is again, or all but its keys.
         """
-        if files and files[0].kind is FileKind.BASE:
-            links = [(file.ranges, self._files.link(file)) for file in files]
-            for _, unused in self._waiting:
-                if unused is not None:
-                    unused.unlink(missing_ok=True)
+        if files and renews:
+            links = [_Waiting(None, self._files.link(file)) for file in files]
+            self._wait_for([waiting for waiting in self._waiting if waiting.groups is not None], links)
+        elif files and files[0].kind is FileKind.BASE:
+            links = [_Waiting(file.ranges, self._files.link(file)) for file in files]
             empty = _unmentioned(files, self._groups)
-            self._waiting = deque([(empty, None), *links] if empty else links)
+            self._wait_for([], [_Waiting(empty, None), *links] if empty else links)
         elif files:
             self._take_waiting()
             with self._files.links(files) as paths:
                 self._backend.ingest(paths)
 
+    def _wait_for(self, still: Sequence[_Waiting], more: Sequence[_Waiting]) -> None:
+        """Of what waits only these still do, and more."""
+        for waiting in self._waiting:
+            if waiting.link is not None and waiting not in still:
+                waiting.link.unlink(missing_ok=True)
+        self._waiting = deque([*still, *more])
+
     def _take_waiting(self) -> None:
         while self._waiting:
-            self._backend.rebase(*self._waiting[0])
+            first = self._waiting[0]
+            if first.groups is not None:
+                self._backend.rebase(first.groups, first.link)
+            elif first.link is not None:
+                self._backend.ingest([first.link])
             self._waiting.popleft()
 
     def _plan(self, attempt: _Attempt, files: FileSet, changed: int, answered: int | None) -> None:
@@ -515,10 +545,10 @@ class Persister:
         return local
 
 
-def _changes(files: tuple[FileRef, ...], groups: KeyGroupRange) -> Persisted:
+def _changes(files: tuple[FileRef, ...], groups: KeyGroupRange, *, renews: bool) -> Persisted:
     """What an epoch adds; if that is all there is, nothing else is in the groups that it does not speak of."""
     if not files or files[0].kind is FileKind.DELTA:
-        return Persisted(files)
+        return Persisted(files, renews=renews)
     empty = _unmentioned(files, groups)
     return Persisted(files, (Emptied(empty, files[0].epoch),) if empty else ())
 
@@ -532,4 +562,5 @@ def _text(error: BaseException) -> str:
 
 
 def _size_of(delta: _Delta | None) -> int:
-    return 0 if delta is None else sum(file.size for file in delta.files)
+    """How many bytes of it stay until they are written anew: what renews goes when it is renewed itself."""
+    return 0 if delta is None or delta.frozen.renews else sum(file.size for file in delta.files)

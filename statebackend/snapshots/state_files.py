@@ -18,13 +18,16 @@ from typing import Final
 from statebackend import entries as naming
 from statebackend import fail_points
 from statebackend.backends.backend import BackendError
-from statebackend.backends.sst import SMALL, Compression, Entry, read_sst, write_sst
+from statebackend.backends.sst import Compression, Entry, read_sst, write_sst
 from statebackend.backends.sst_process import SstProcess
 from statebackend.fail_points import reached
 from statebackend.files import FileKind, FileRef
 from statebackend.ids import Epoch, KeyGroup
 from statebackend.keygroups import KeyGroupRange
 from statebackend.snapshots.local_files import LocalFiles
+
+BY_PROCESS: Final = 4 << 20
+"""Files of more bytes than that are written in another process: the writing of others is not noticed."""
 
 LARGE: Final = 32 << 20
 """What changed in an epoch is divided into files of about this size."""
@@ -56,7 +59,7 @@ class StateFiles:
     def write(self, entries: Iterable[Entry], epoch: Epoch, kind: FileKind, size: int) -> FileRef | None:
         """Make a file of sorted entries, of about this size; None if there are none."""
         path = self._scratch()
-        write = self._process.write if size > SMALL else write_sst
+        write = self._process.write if size > BY_PROCESS else write_sst
         info = write(path, entries, epoch.number, self._meta, compression=Compression.for_size(size))
         if info is None:
             return None

@@ -46,6 +46,8 @@ class Persisted:
     """The delta of the epoch, and bases of this epoch or of earlier ones."""
     emptied: tuple[Emptied, ...] = ()
     merged: tuple[Merged, ...] = ()
+    renews: bool = False
+    """Whether the deltas say anew all that those of earlier epochs have said."""
 
 
 class UploadsError(ValueError):
@@ -181,7 +183,7 @@ class Uploads:
         return durable
 
     def _apply(self, changes: Persisted) -> FileSet:
-        files = self._files
+        files = self._files.renewed() if changes.renews else self._files
         for file in sorted(changes.files, key=lambda file: file.restore_order):
             if file.kind is FileKind.DELTA:
                 files = files.added(file)

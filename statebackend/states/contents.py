@@ -7,7 +7,7 @@ state it is in, and costs the same whatever the size of the state.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import merge
 from typing import Final
 
@@ -27,6 +27,7 @@ from statebackend.states.value_state import CachedState
 from statebackend.states.write_back import FrozenValues
 from statebackend.tables.frozen_table import FrozenTable
 from statebackend.tables.table import Table
+from statebackend.tables.table_space import OTHERS
 
 _TYPICAL_ENTRY: Final = 100
 """What a value is taken to be in a file, to tell small files from large ones."""
@@ -47,10 +48,21 @@ class FrozenContents:
     only_tables: bool
     """Whether nothing else is declared, or was before."""
     epoch_number: int
+    refers: bool = False
+    """Whether keys are left out that former cuts have kept."""
 
     @property
     def is_all(self) -> bool:
         """Whether this is not only what changed. See `Frozen.is_all`."""
+        return self._covers and not self.refers
+
+    @property
+    def renews(self) -> bool:
+        """Whether it is all there is but for kept keys. See `Frozen.renews`."""
+        return self._covers and self.refers
+
+    @property
+    def _covers(self) -> bool:
         return self.only_tables and self.rows.is_empty and all(table.covers for table in self.tables)
 
     @property
@@ -97,10 +109,12 @@ class Contents:
         memory: int,
         tables_memory: int,
         new_file: NewFile,
+        most_values: float = 0.5,
     ) -> None:
         """Open all of them. What memory has no room for is in the overlay and in new files.
 
         They share so many bytes of it; of the memory of tables each has its part in all states that keep something.
+        Accumulators are stored without their keys if they are at most that part of both.
         """
         self._context = context
         self._schema = schema
@@ -121,13 +135,34 @@ class Contents:
         self._table_names = {spec.id: spec.name for spec in schema.states if spec.kind is StateKind.TABLE}
         self._expiring = {spec.id: spec.expires for spec in schema.states if spec.expires is not None}
         self._times = {context.restored_epoch: (NO_WATERMARK, NO_WATERMARK)}
+        self._most_values = most_values
+        self._kept_at: list[int] | None = None
+        """How often tables had lost something when the last cut of all there is kept its keys."""
 
     def freeze(self, epoch_number: int) -> FrozenContents:
         """Cut. See `Cuttable.freeze`."""
         self._times[epoch_number] = (self._context.watermark, self._context.processing_time)
         values = tuple(state.freeze() for state in self._cached)
         tables = tuple(table.freeze(epoch_number) for table in self._tables)
-        return FrozenContents(self.rows.freeze(), values, tables, self._only_tables, epoch_number)
+        frozen = FrozenContents(self.rows.freeze(), values, tables, self._only_tables, epoch_number)
+        return replace(frozen, refers=self._refers(tables)) if frozen.is_all else frozen
+
+    def _refers(self, tables: Sequence[FrozenTable]) -> bool:
+        """Whether a cut of all there is refers to the keys that the last such cut has kept; else it keeps its own.
+
+        It does unless a key has been gone since, or a namespace, or many keys have come: what it replaces is all there
+        was but for the kept keys.
+        """
+        losses = [table.losses for table in self._tables]
+        keys, kept = sum(table.keys for table in tables), sum(table.keys_kept for table in tables)
+        if kept and losses == self._kept_at and OTHERS * (keys - kept) <= keys:
+            for frozen in tables:
+                frozen.refer()
+            return True
+        for table, frozen in zip(self._tables, tables, strict=True):
+            table.keep_keys(frozen, self._most_values)
+        self._kept_at = losses
+        return False
 
     def release(self, frozen: Frozen) -> None:
         """Forget what the backend has. See `Cuttable.release`."""

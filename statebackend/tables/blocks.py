@@ -9,6 +9,7 @@ say does not count any more.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
@@ -27,10 +28,10 @@ from statebackend.keys.types import KeyType
 
 Column = NDArray[np.generic]
 
-_KEY: Final = "key"
+KEY: Final = "key"
 _DELETED: Final = "deleted"
-_FORMAT: Final = b"epochcut.block"
-_WHOLE: Final = b"epochcut.whole"
+FORMAT: Final = b"epochcut.block"
+WHOLE: Final = b"epochcut.whole"
 _VERSION: Final = 1
 _AS_USUAL: Final = ipc.IpcWriteOptions()
 """Made once: without it, Arrow looks into the environment for each block."""
@@ -43,7 +44,7 @@ _CONTINUED: Final = 0xFFFFFFFF
 _END: Final = _BEGINNING.pack(_CONTINUED, 0)
 """How a message of an Arrow stream begins, and how many bytes its description has; and what ends a stream."""
 
-_IN_THIS_THREAD: Final = ipc.IpcReadOptions(use_threads=False)
+IN_THIS_THREAD: Final = ipc.IpcReadOptions(use_threads=False)
 """A block is small: to wake other threads for it takes longer than to read it."""
 
 
@@ -88,7 +89,7 @@ class Encoder:
     """Makes blocks of parts of many rows: what all parts have in common is made once."""
 
     def __init__(self, rows: Block) -> None:
-        names = [_KEY, *rows.columns]
+        names = [KEY, *rows.columns]
         arrays = [rows.keys, *map(pa.array, rows.columns.values())]
         self._deleted = rows.deleted
         self._batches = {False: pa.record_batch(arrays, names=names)}
@@ -101,13 +102,18 @@ class Encoder:
         They are not compressed, as the file is that they lie in.
         """
         some_deleted = self._deleted is not None and bool(self._deleted[start:end].any())
-        metadata = {_FORMAT: b"%d" % _VERSION} | ({_WHOLE: b"1"} if whole else {})
-        batch = self._batches[some_deleted].slice(start, end - start).replace_schema_metadata(metadata)
-        sink = pa.BufferOutputStream()
-        with ipc.new_stream(sink, batch.schema, options=_AS_USUAL) as stream:
-            stream.write_batch(batch)
-        payload: bytes = sink.getvalue().to_pybytes()
-        return payload
+        metadata = {FORMAT: b"%d" % _VERSION} | ({WHOLE: b"1"} if whole else {})
+        return stream_of(self._batches[some_deleted].slice(start, end - start), metadata)
+
+
+def stream_of(rows: pa.RecordBatch, metadata: Mapping[bytes, bytes]) -> bytes:
+    """A stream of these rows alone, with such metadata."""
+    batch = rows.replace_schema_metadata(metadata)
+    sink = pa.BufferOutputStream()
+    with ipc.new_stream(sink, batch.schema, options=_AS_USUAL) as stream:
+        stream.write_batch(batch)
+    payload: bytes = sink.getvalue().to_pybytes()
+    return payload
 
 
 def encode(block: Block) -> bytes:
@@ -117,13 +123,22 @@ def encode(block: Block) -> bytes:
 
 def decode(payload: bytes, place: str) -> Block:
     """The block that was stored. `DamagedBlock` or `NewerBlock` speak of the `place`, see `where`."""
-    try:
-        with ipc.open_stream(payload, options=_IN_THIS_THREAD) as stream:
+    with damage_named(place):
+        with ipc.open_stream(payload, options=IN_THIS_THREAD) as stream:
             metadata = stream.schema.metadata or {}
-            _check_version(metadata, place)
+            check_version(metadata, _VERSION, place)
             table = stream.read_all()
         table.validate(full=True)
-        return _block_of(table, whole=_WHOLE in metadata)
+        return _block_of(table, whole=WHOLE in metadata)
+
+
+@contextmanager
+def damage_named(place: str) -> Iterator[None]:
+    """Turn what Arrow raises about what was stored at this place, and a `KeyError` or `ValueError`, into
+    `DamagedBlock`.
+    """
+    try:
+        yield
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise DamagedBlock(f"a block is damaged ({place}): {error}; restore an older epoch") from error
 
@@ -157,10 +172,10 @@ def _decode_alike(payloads: Sequence[bytes]) -> Stretch | None:
     batches = [memoryview(payload)[_length_of_schema(payload) : -len(_END)] for payload in payloads]
     stream = b"".join((first[: _length_of_schema(payloads[0])], *batches, _END))
     try:
-        with ipc.open_stream(stream, options=_IN_THIS_THREAD) as reader:
+        with ipc.open_stream(stream, options=IN_THIS_THREAD) as reader:
             table = reader.read_all()
         table.validate(full=True)
-        counts = [len(chunk) for chunk in table.column(_KEY).chunks]
+        counts = [len(chunk) for chunk in table.column(KEY).chunks]
         if len(counts) != len(payloads):
             return None
         return Stretch(_block_of(table.combine_chunks(), whole=False), counts)
@@ -202,8 +217,8 @@ def _kind(schema: bytes) -> _Kind:
     try:
         found = ipc.read_schema(pa.py_buffer(schema))
         metadata = found.metadata or {}
-        readable = int(metadata.get(_FORMAT, _VERSION + 1)) <= _VERSION
-        return _Kind(_WHOLE in metadata, found.to_string(show_schema_metadata=False) if readable else None)
+        readable = int(metadata.get(FORMAT, _VERSION + 1)) <= _VERSION
+        return _Kind(WHOLE in metadata, found.to_string(show_schema_metadata=False) if readable else None)
     except (pa.ArrowException, OSError, ValueError):
         return _Kind(False, None)
 
@@ -287,27 +302,28 @@ def common_columns(blocks: Sequence[Block], place: str) -> list[str]:
 def _newest(blocks: Sequence[Block], place: str) -> Block:
     names = common_columns(blocks, place)
     keys = joined([block.keys for block in blocks])
-    deleted = np.concatenate([_deleted(block) for block in blocks])
-    rows = last_of_each(keys)
+    deleted = np.concatenate([deleted_in(block) for block in blocks])
+    rows = np.sort(last_of_each(keys))
     rows = rows[~deleted[rows]]
     columns = {name: np.concatenate([block.columns[name] for block in blocks])[rows] for name in names}
     return Block(keys.take(pa.array(rows)), columns)
 
 
 def last_of_each(keys: pa.Array) -> NDArray[np.int64]:
-    """For each key the last row that has it; these rows ascending."""
+    """For each key the last row that has it, in the order in which the keys first come."""
     codes = keys.dictionary_encode(null_encoding="encode")
     last = np.zeros(len(codes.dictionary), dtype=np.int64)
     last[codes.indices.to_numpy()] = np.arange(len(keys))  # numpy keeps the last of several
-    last.sort()
     return last
 
 
-def _deleted(block: Block) -> NDArray[np.bool_]:
+def deleted_in(block: Block) -> NDArray[np.bool_]:
+    """For each row of the block whether it is deleted."""
     return np.zeros(len(block.keys), dtype=np.bool_) if block.deleted is None else block.deleted
 
 
-def _as_keys(keys: pa.Array) -> pa.Array:
+def as_keys(keys: pa.Array) -> pa.Array:
+    """The same; `ValueError` if they cannot be the keys of a block."""
     if not (pa.types.is_large_binary(keys.type) or pa.types.is_fixed_size_binary(keys.type)):
         raise ValueError(f"its keys are of type {keys.type}")
     return keys
@@ -321,18 +337,19 @@ def _as_flags(deleted: pa.Array) -> NDArray[np.bool_]:
 
 
 def _block_of(table: pa.Table, *, whole: bool) -> Block:
-    columns = {name: _only_chunk(table.column(name)) for name in table.column_names}
-    keys = columns.pop(_KEY)
+    columns = {name: only_chunk(table.column(name)) for name in table.column_names}
+    keys = columns.pop(KEY)
     deleted = columns.pop(_DELETED, None)
     return Block(
-        _as_keys(keys),
+        as_keys(keys),
         {name: column.to_numpy() for name, column in columns.items()},
         None if deleted is None else _as_flags(deleted),
         whole,
     )
 
 
-def _only_chunk(column: pa.ChunkedArray) -> pa.Array:
+def only_chunk(column: pa.ChunkedArray) -> pa.Array:
+    """The column of a block, which has one record batch; `ValueError` if there are others."""
     if column.num_chunks != 1:
         raise ValueError(f"it has {column.num_chunks} record batches instead of one")
     return column.chunk(0)
@@ -347,11 +364,12 @@ def _bytes(buffer: pa.Buffer | None) -> NDArray[np.uint8]:
     return np.empty(0, np.uint8) if buffer is None else np.frombuffer(buffer, np.uint8)
 
 
-def _check_version(metadata: Mapping[bytes, bytes], place: str) -> None:
-    version = metadata.get(_FORMAT)
+def check_version(metadata: Mapping[bytes, bytes], newest: int, place: str) -> None:
+    """`NewerBlock` for a block of a format that is newer than this one; `ValueError` if it does not say its format."""
+    version = metadata.get(FORMAT)
     if version is None:
         raise ValueError("it does not say which format it is in")
-    if int(version) > _VERSION:
+    if int(version) > newest:
         raise NewerBlock(
-            f"a block has format {int(version)}, and this version reads up to {_VERSION} ({place}); use a newer one"
+            f"a block has format {int(version)}, and this version reads up to {newest} ({place}); use a newer one"
         )

@@ -76,7 +76,7 @@ class _Parts:
             self._add(in_one(blocks))
 
     def _add(self, said: Block) -> None:
-        rows = chosen(said, last_of_each(said.keys))
+        rows = chosen(said, np.sort(last_of_each(said.keys)))
         hashes = hashed(rows.keys, self._key_type).hashes
         parts = (hashes >> self._shift & np.uint64(_PARTS - 1)).astype(np.uint8)
         order = np.argsort(parts, kind="stable")

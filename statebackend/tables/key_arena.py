@@ -226,6 +226,10 @@ class KeyArena:
         data, order = np.concatenate([data for _, data in parts]), np.concatenate([which for which, _ in parts])
         return KeyColumn(_put_in_order(data, widths, order), _offsets(widths), hashes)
 
+    def key_bytes(self, slots: Integers) -> int:
+        """How many bytes the keys at these slots have together."""
+        return int((self._where_of(slots) & _LENGTHS).sum()) if self._width is None else len(slots) * self._width
+
     def _where_of(self, slots: Integers) -> Integers:
         return self._where.now.take(slots) if self._width is None else slots << _LENGTH | self._width
 

@@ -137,6 +137,10 @@ class SlotIndex:
         offsets = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(widths)))
         return KeyColumn(data, offsets, hashes, null=null)
 
+    def key_bytes(self, slots: Integers) -> int:
+        """How many bytes the keys at these slots have together."""
+        return 0 if self._keys is None else self._keys.key_bytes(slots[slots != self._null])
+
     # --- adding -------------------------------------------------------------------------------------------------------
 
     def find_or_add(self, keys: KeyColumn) -> tuple[Integers, Integers]:

@@ -27,6 +27,7 @@ from statebackend.tables.blocks import (
     where,
 )
 from statebackend.tables.table_spec import Layout
+from statebackend.tables.values_blocks import resolved
 
 
 class Entries(Protocol):
@@ -148,7 +149,11 @@ class StoredBlocks:
 
     def _scan(self, place: int) -> Iterator[tuple[bytes, bytes]]:
         start = entries.head(self._layout.groups.first + place, self._layout.state, entries.BLOCK)
-        return self._store.scan(start, entries.after(start))
+        return resolved(self._store.scan(start, entries.after(start)), self._layout.table)
+
+    def resolved(self, blocks: Iterable[Stored]) -> Iterator[Stored]:
+        """These, which are in order, as blocks that can be read alone; the keys that they refer to are stored."""
+        return resolved(blocks, self._layout.table, self._store.scan)
 
     def _decoded(self, name: bytes, payload: bytes) -> Block:
         block = decode(payload, where(self._layout.table, name))

@@ -278,6 +278,7 @@ class Table:
             if self._clock.notes:
                 self._dropped.append((self._clock.interval, namespace, space))
                 self._clock.noted_bytes += space.memory_bytes()
+        self._clock.losses += 1
         if stored.any():
             self._cleared[namespace] = stored | self._cleared.get(namespace, self._layout.no_groups())
 
@@ -314,6 +315,20 @@ class Table:
         complete = not self._some_unloaded and not self._cold.some
         complete = complete and sum(part.whole for part in parts) == sum(len(one) > 0 for one in self._spaces.values())
         return FrozenTable(self._layout, epoch_number, parts, (self._layout.groups,) if complete else ())
+
+    @property
+    def losses(self) -> int:
+        """Rises whenever keys leave memory, or come to it that are not new: what was kept of keys is not known then."""
+        return self._clock.losses
+
+    def keep_keys(self, frozen: FrozenTable, most_values: float) -> None:
+        """What was just frozen as a whole is stored in such a way that later cuts can refer to its keys.
+
+        Where accumulators would be more than that part of it, keys are not stored apart.
+        """
+        for part in frozen.parts:
+            if part.whole:
+                self._spaces[part.namespace].keep_keys(part, frozen.epoch_number, most_values)
 
     def completed(self, epoch_number: int) -> None:
         """Nobody goes back to a cut before that of this epoch."""
@@ -407,10 +422,9 @@ class Table:
         They come by group, and in a group and namespace the oldest first. Nothing was changed here since the last cut.
         """
         found: dict[bytes, dict[int, list[Stored]]] = {}
-        for name, payload in blocks:
+        loaded = (one for one in blocks if not self._unloaded[self._stored.place_of(one[0])])
+        for name, payload in self._stored.resolved(loaded):
             place = self._stored.place_of(name)
-            if self._unloaded[place]:
-                continue
             namespace, _ = entries.parse_block(name)
             some = found.setdefault(namespace, {}).setdefault(place, [])
             if is_whole(payload):

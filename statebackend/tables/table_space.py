@@ -20,7 +20,8 @@ from statebackend.keys.columns import KeyColumn
 from statebackend.tables.aggregations import Slots
 from statebackend.tables.before_images import BeforeImages
 from statebackend.tables.blocks import Block, Column, arrow_keys
-from statebackend.tables.frozen_table import Changed, Deleted, FrozenSpace
+from statebackend.tables.frozen_table import Changed, Deleted, FrozenSpace, Known
+from statebackend.tables.kept_keys import KeptKeys
 from statebackend.tables.slot_index import ABSENT, SlotIndex
 from statebackend.tables.table_spec import Layout
 
@@ -29,6 +30,17 @@ _FEW = 16
 
 _MANY = 1 << 16
 """Arrays of so many items grow in great steps: room that nothing was written to takes no memory, copies take time."""
+
+_FEWEST_KEPT = 16
+_LARGEST_KEPT = 8 << 20
+"""Keys are stored apart if groups have so many of them or more, on average; and a group's keys and accumulators no more
+bytes than that: who makes a base of them has them all in memory."""
+
+OTHERS = 8
+"""Keys are kept anew when more than that part of all is not kept."""
+
+_PIECES = 256
+"""What has come with so many batches is noted as one."""
 
 _LONG_AGO = -1
 _BORN = -2
@@ -45,7 +57,8 @@ class TouchClock:
     """Numbers what is touched, over all namespaces; what was touched since the last cut has a number from `cut` on.
 
     The times between cuts are numbered, too. Of those from `kept` on it is noted what was there before; of none if
-    `kept` is yet to come. What is noted in all namespaces takes about so many bytes.
+    `kept` is yet to come. What is noted in all namespaces takes about so many bytes. Whenever keys leave, or come that
+    are not new, that is one more of the `losses`.
     """
 
     now: int = 0
@@ -53,6 +66,7 @@ class TouchClock:
     interval: int = 0
     kept: int = 0
     noted_bytes: int = 0
+    losses: int = 0
 
     @property
     def notes(self) -> bool:
@@ -85,6 +99,11 @@ class TableSpace:
         self._images: list[BeforeImages] = []
         self._new_groups = layout.no_groups()
         self._readers: list[weakref.ref[FrozenSpace]] = []
+        self._kept: KeptKeys | None = None
+        self._others: list[Slots] = []
+        """What has come since a cut has kept all keys that there were, unless one of these has left or many have come.
+        """
+        self._others_count = 0
         self.stored_groups = layout.no_groups()
         """In which groups there may be blocks of this namespace that were frozen since the last clear."""
         self._begin_epoch()
@@ -107,8 +126,9 @@ class TableSpace:
         """The memory that it occupies, about."""
         by_slot = (*self.columns.values(), self._touched, self._added, self._alive, self._same)
         per_slot = sum(array.itemsize for array in by_slot)
-        dirty = sum(slots.nbytes for slots in self._dirty)
-        return self._index.memory_bytes() + self._index.slot_limit * per_slot + dirty
+        lists = sum(slots.nbytes for slots in (*self._dirty, *self._others))
+        kept = 0 if self._kept is None else self._kept.nbytes
+        return self._index.memory_bytes() + self._index.slot_limit * per_slot + lists + kept
 
     def noted_bytes(self) -> int:
         """What it occupies besides to go back to former cuts, about."""
@@ -159,8 +179,22 @@ class TableSpace:
         self._touched[slots] = _BORN
         self._some_born = True
         self._added[slots] = self._clock.now
+        self._note_others(slots)
         self._new_groups[self._layout.places(self._index.hashes[slots])] = True
         self.reset(slots)
+
+    def _note_others(self, slots: Slots) -> None:
+        if self._kept is None:
+            return
+        self._others.append(slots)
+        self._others_count += len(slots)
+        if OTHERS * self._others_count > len(self._kept) + self._others_count:
+            self._forget_kept()
+        elif len(self._others) > _PIECES:
+            self._others = [np.concatenate(self._others)]
+
+    def _forget_kept(self) -> None:
+        self._kept, self._others, self._others_count = None, [], 0
 
     def reset(self, slots: Slots) -> None:
         """Give these keys the accumulators that a key begins with."""
@@ -175,6 +209,7 @@ class TableSpace:
         self._index.reserve(coming)
         slots, _, new = self._find_or_add(keys)  # they were there at every cut to which one may go back
         self._begin(new)
+        self._lose()
         self._added[slots] = self._touched[slots] = _LONG_AGO
         for name, column in block.columns.items():
             self.columns[name][slots] = column
@@ -249,6 +284,7 @@ class TableSpace:
 
     def _bury(self, slots: Slots, *, for_good: bool = False) -> None:
         self._removed_some = True
+        self._lose()
         self._alive[slots] = False
         if for_good or not self._clock.notes:
             self._dead.append(slots)
@@ -257,6 +293,10 @@ class TableSpace:
             self._may_come_back.append((self._clock.interval, slots))
         self._dead_count += len(slots)
         self._let_go()
+
+    def _lose(self) -> None:
+        self._clock.losses += 1
+        self._forget_kept()
 
     def in_groups(self, groups: Mask) -> Slots:
         """The slots of the keys of these groups."""
@@ -350,6 +390,7 @@ class TableSpace:
 
         The table moves the clock on when all namespaces are rewound, beyond this interval and all that were begun.
         """
+        self._lose()
         images, self._images = [some for some in self._images if some.interval >= interval], []
         if not images:
             return
@@ -388,6 +429,18 @@ class TableSpace:
         self._readers.append(weakref.ref(part))
         return part
 
+    def keep_keys(self, part: FrozenSpace, epoch_number: int, most_values: float) -> None:
+        """Have the keys of what was just frozen as a whole stored apart, if that pays: later cuts can refer to them.
+
+        It pays if values are at most that part of all bytes, and there are enough of them to be stored apart.
+        """
+        self._forget_kept()
+        slots, groups = self.slots(), len(self._layout.groups)
+        of_values = len(slots) * sum(accumulator.dtype.itemsize for accumulator in self._layout.columns.values())
+        size = of_values + self._index.key_bytes(slots)
+        if len(slots) >= _FEWEST_KEPT * groups and size <= _LARGEST_KEPT * groups and of_values <= most_values * size:
+            self._kept = part.keep_keys(epoch_number)
+
     def _changes(self, namespace: bytes, cleared: Mask | None, all_here: bool) -> FrozenSpace:
         # Writing all is better than leaving a few keys to older blocks; copying all is quicker than gathering many.
         whole = all_here and 8 * self._dirty_count >= 7 * len(self) > 0 and not self._removed_some
@@ -398,7 +451,8 @@ class TableSpace:
         else:
             few = self._still_here()
             changed = Changed([few], {name: column[few] for name, column in self.columns.items()}, False)
-        return FrozenSpace(self._layout, namespace, self._index, changed, self._deleted, cleared, whole)
+        known = Known(self._kept, tuple(self._others)) if whole and self._kept is not None else None
+        return FrozenSpace(self._layout, namespace, self._index, changed, self._deleted, cleared, whole, known)
 
     def _still_here(self) -> Slots:
         """The changed slots that have a key, each once: those of removed keys may be without one, or have another."""

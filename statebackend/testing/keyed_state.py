@@ -31,7 +31,7 @@ from statebackend.states.namespaces import NO_NAMESPACE, Window
 from statebackend.testing.faulty_store import Fault, FaultyStore
 from statebackend.testing.keyed_job import BrokenPromise, KeyedJob
 from statebackend.testing.keyed_model import Key, Model, Place
-from statebackend.testing.keyed_subjects import MAX_PARALLELISM, SUBJECTS, TABLES, Alarms, Subject
+from statebackend.testing.keyed_subjects import MAX_PARALLELISM, ONE_TABLE, SUBJECTS, TABLES, Alarms, Subject
 
 NAMESPACES: Final = (NO_NAMESPACE, Window(-5, 5).namespace, b"\x00")
 FEW: Final = 8
@@ -78,9 +78,14 @@ def restless(options: Options) -> Options:
     return replace(options, policy=Restless())
 
 
-def check_keyed_state(*options: Options, how_far: HowFar | None = None) -> None:
-    """Search for a job that reads something else than it should; `BrokenPromise` or another error says what it is."""
-    machine = type("KeyedStateMachine", (KeyedStateMachine,), {"options": options})
+def check_keyed_state(
+    *options: Options, how_far: HowFar | None = None, subjects: Sequence[Subject] | None = None
+) -> None:
+    """Search for a job that reads something else than it should; `BrokenPromise` or another error says what it is.
+
+    With `subjects`, such as `ONE_TABLE`, the job has just these states.
+    """
+    machine = type("KeyedStateMachine", (KeyedStateMachine,), {"options": options, "only": subjects})
     run_state_machine_as_test(machine, settings=how_far)
 
 
@@ -88,6 +93,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
     """The random job. A subclass may say with which `options` the job is run."""
 
     options: Sequence[Options] = (Options(),)
+    only: Sequence[Subject] | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +113,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         keys=st.sampled_from(KEYS),
         parallelism=st.integers(1, 4),
         change=st.sampled_from([[restless], [restless, spilling], [spilling], []]),
-        subjects=st.sampled_from([SUBJECTS, SUBJECTS, TABLES]),
+        subjects=st.sampled_from([SUBJECTS, SUBJECTS, TABLES, ONE_TABLE]),
     )
     def begin(
         self,
@@ -119,8 +125,8 @@ class KeyedStateMachine(RuleBasedStateMachine):
         """A job without a past."""
         key_type, self._keys = keys
         self._order = {key: place for place, key in enumerate(self._keys)}
-        self._subjects = subjects
-        states = {subject.name: subject.declaration for subject in subjects}
+        self._subjects = subjects if self.only is None else self.only
+        states = {subject.name: subject.declaration for subject in self._subjects}
         operator = Operator("kit", key_type, states, MAX_PARALLELISM)
         for changed in change:
             self._options = [changed(options) for options in self._options]
@@ -200,7 +206,8 @@ class KeyedStateMachine(RuleBasedStateMachine):
         epochs=st.integers(2, 30),
         which=st.lists(st.integers(0, len(SUBJECTS) - 1), min_size=1, max_size=4),
         namespaces=st.sampled_from([NAMESPACES[:1], NAMESPACES]),
-        width=st.sampled_from([4, 40, 280]),
+        width=st.sampled_from([4, 40, 280, 280]),
+        narrow=st.sampled_from([100, 3, 4]),
         lag=st.integers(1, 3),
         number=st.integers(1, 60),
         fault=st.sampled_from([Fault.NONE, *Fault]),
@@ -214,6 +221,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         which: Sequence[int],
         namespaces: Sequence[bytes],
         width: int,
+        narrow: int,
         lag: int,
         number: int,
         fault: Fault,
@@ -225,7 +233,8 @@ class KeyedStateMachine(RuleBasedStateMachine):
         process, which takes over; then a restore.
         """
         for step in range(epochs):
-            keys = self._keys[(number + step) * width % (MANY - width) :][:width]
+            few = step % narrow == narrow - 1
+            keys = self._keys[(number + step) * width % (MANY - width) :][: FEW if few else width]
             for subject in map(self._chosen, which):
                 self._change(subject, keys, namespaces[step % len(namespaces)], number + step)
             self.cut()

@@ -441,6 +441,36 @@ class Columns(Subject):
         return model.value(place, self._ttl) or self._nothing()
 
 
+class Tally(Columns):
+    """A table with one number for each key, so that the keys are most of what is stored; few of them are removed."""
+
+    @property
+    def declaration(self) -> Aggregates:
+        """A count."""
+        return Aggregates(ttl=None, rows=Aggregated(Count()))
+
+    def change(self, state: KeyedState, model: Model, keys: Sequence[Key], namespace: bytes, number: int) -> None:
+        """Count; now and then drop the namespace, or remove a key, which may come again."""
+        table: Table = state[self.name]
+        if number % 19 == 0:
+            table.drop(namespace)
+            for place in model.places(self.name):
+                if place.namespace == namespace and group_of(state.key_type, place.key) in state.groups:
+                    model.clear(place)
+        elif number % 9 == 0:
+            table.remove(_column(state, keys[:1]), namespace)
+            model.clear(Place(self.name, keys[0], namespace))
+        else:
+            table.update(_column(state, keys), {}, namespace)
+            for key in keys:
+                place = Place(self.name, key, namespace)
+                before = cast("Results", self.expected(model, place))
+                model.put(place, None, {"rows": (cast("int | None", before["rows"]) or 0) + 1})
+
+    def _nothing(self) -> Results:
+        return {"rows": None}
+
+
 def group_of(key_type: KeyType, key: Key) -> KeyGroup:
     """The key group of a key."""
     return key_group_of(key_type.hash(key), MAX_PARALLELISM)
@@ -465,8 +495,12 @@ SUBJECTS: Final[tuple[Subject, ...]] = (
     Alarms("clock alarms", "processing"),
     Columns("columns", ttl=None),
     Columns("fading columns", ttl=CLOCK_TTL),
+    Tally("tally", ttl=None),
 )
 """All kinds of state."""
 
 TABLES: Final = tuple(subject for subject in SUBJECTS if isinstance(subject, Columns))
 """An operator that has nothing else makes its files in another way."""
+
+ONE_TABLE: Final = tuple(subject for subject in SUBJECTS if isinstance(subject, Tally))
+"""Cuts in which nearly all keys have changed can leave the keys out."""

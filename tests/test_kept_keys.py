@@ -1,0 +1,264 @@
+"""Tables of which nearly all keys change: cuts leave the keys out that an earlier one has stored, and lose nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from secrets import token_hex
+from typing import Final, Literal
+
+import pyarrow as pa
+import pytest
+
+from statebackend import entries
+from statebackend.backends.sst import read_sst
+from statebackend.files import FileKind, FileSet, rescaled
+from statebackend.ids import Epoch, Generation, KeyGroup
+from statebackend.keyed_state import KeyedState, Operator, Options
+from statebackend.keygroups import KeyGroupRange
+from statebackend.keys.columns import decode_keys
+from statebackend.snapshots.consolidation import Policy
+from statebackend.state_reader import StateReader
+from statebackend.states.declarations import Value
+from statebackend.tables.aggregates import Aggregates
+from statebackend.tables.aggregations import Count
+from statebackend.tables.table_spec import Aggregated
+from statebackend.testing.faulty_store import Fault, FaultyStore
+from statebackend.testing.keyed_state import Restless
+
+COUNTS: Final = Operator("counts", str, {"counts": Aggregates(rows=Aggregated(Count()))}, max_parallelism=4)
+BESIDE_ROWS: Final = replace(COUNTS, states={**COUNTS.states, "number": Value(int)})
+KEYS: Final = [f"a key of some length, number {number}" for number in range(400)]
+Counts = dict[object, int]
+
+
+class Job:
+    """One partition beside a dictionary, epoch by epoch."""
+
+    def __init__(self, folder: Path, store: FaultyStore, options: Options, operator: Operator = COUNTS) -> None:
+        self.store = store
+        self.counts: Counts = {}
+        self.epoch = Epoch(Generation(1), 0)
+        self.folder = folder
+        self._numbers, self._options, self._operator = count(), options, operator
+        self.files = FileSet(operator.all_groups)
+        self.state = self.opened(self.files, "first")
+
+    def opened(self, files: FileSet, folder: str, operator: Operator | None = None) -> KeyedState:
+        return KeyedState(operator or self._operator, self.folder / folder, self.store, self.name, files, self._options)
+
+    def name(self) -> str:
+        return f"shared/{next(self._numbers)}.sst"
+
+    def count(self, keys: Sequence[str]) -> None:
+        self.state["counts"].update(self.state.keys(pa.array(keys, pa.string())), {})
+        for key in keys:
+            self.counts[key] = self.counts.get(key, 0) + 1
+
+    def remove(self, keys: Sequence[str]) -> None:
+        self.state["counts"].remove(self.state.keys(pa.array(keys, pa.string())))
+        for key in keys:
+            del self.counts[key]
+
+    def cut(self) -> FileSet:
+        """The next epoch, complete; and all that is in it can be read from outside."""
+        self.epoch = Epoch(self.epoch.generation, self.epoch.number + 1)
+        self.files = self.state.snapshot(self.epoch)
+        self.state.completed(self.epoch)
+        assert counts_of(self.state) == self.counts
+        assert self.state.statistics().background.trouble is None
+        return self.files
+
+    def reopened(self) -> Counts:
+        with self.opened(self.files, f"again-{next(self._numbers)}") as state:
+            return counts_of(state)
+
+
+def counts_of(state: KeyedState) -> Counts:
+    found = state["counts"].keys_and_results()
+    return dict(
+        zip(decode_keys(found.keys, state.key_type).to_pylist(), found.results["rows"].to_pylist(), strict=True)
+    )
+
+
+@pytest.fixture
+def store() -> Iterator[FaultyStore]:
+    made = FaultyStore(token_hex(8))
+    yield made
+    made.clear()
+
+
+@pytest.fixture(params=["heap", "rocksdb"])
+def job(request: pytest.FixtureRequest, tmp_path: Path, store: FaultyStore) -> Iterator[Job]:
+    backend: Literal["heap", "rocksdb"] = request.param
+    made = Job(tmp_path, store, Options(backend=backend))
+    made.count(KEYS)
+    made.cut()
+    yield made
+    store.go_on()
+    made.state.close()
+
+
+def kinds(files: FileSet) -> list[FileKind]:
+    return [file.kind for file in files.files]
+
+
+BASE_ALONE: Final = [FileKind.BASE]
+WITHOUT_KEYS: Final = [FileKind.BASE, FileKind.DELTA]
+
+
+def test_a_cut_of_nearly_all_keys_leaves_them_out_and_takes_the_place_of_what_was_cut_in_between(job: Job) -> None:
+    (base,) = job.files.files
+    for _ in range(3):
+        job.count(KEYS)
+        _, delta = job.cut().files
+        assert job.files.files[0] == base
+        assert delta.size < base.size / 2
+        job.count(KEYS[:10])
+        assert len(job.cut().files) == 3
+        assert job.reopened() == job.counts
+    job.count(KEYS)
+    assert kinds(job.cut()) == WITHOUT_KEYS
+    assert job.reopened() == job.counts
+
+
+def test_keys_that_come_later_are_in_it_until_there_are_many(job: Job) -> None:
+    for number in range(4):
+        job.count([*KEYS, *(f"new {other}" for other in range(10 * number))])
+        assert kinds(job.cut()) == WITHOUT_KEYS
+        assert job.reopened() == job.counts
+    job.count([*KEYS, *(f"new {other}" for other in range(60))])
+    assert kinds(job.cut()) == BASE_ALONE
+    job.count(list(map(str, job.counts)))
+    assert kinds(job.cut()) == WITHOUT_KEYS
+    assert job.reopened() == job.counts
+
+
+def test_once_a_key_was_removed_all_are_stored_anew(job: Job) -> None:
+    job.count(KEYS)
+    job.cut()
+    job.remove(KEYS[:1])
+    job.cut()
+    assert job.reopened() == job.counts
+    job.count(KEYS)
+    assert kinds(job.cut()) == BASE_ALONE
+    job.count(KEYS)
+    assert kinds(job.cut()) == WITHOUT_KEYS
+    assert job.reopened() == job.counts
+
+
+def test_a_key_that_went_and_came_again_within_an_epoch_is_counted_from_the_beginning(job: Job) -> None:
+    job.remove(KEYS[:1])
+    job.count(KEYS)
+    job.cut()
+    assert job.reopened() == job.counts
+    job.count(KEYS)
+    job.cut()
+    assert job.reopened() == job.counts
+
+
+def test_after_going_back_in_place_nothing_refers_to_what_was_cut_since(job: Job) -> None:
+    before, epoch, counts = job.files, job.epoch, dict(job.counts)
+    job.remove(KEYS[:1])
+    job.count(KEYS)
+    job.state.cut(Epoch(epoch.generation, epoch.number + 1))
+    job.count(KEYS)
+    job.state.cut(Epoch(epoch.generation, epoch.number + 2))
+    assert job.state.rewind(epoch, before, job.name)
+    job.counts, job.epoch = counts, Epoch(epoch.generation, epoch.number + 2)
+    job.count(KEYS)
+    assert kinds(job.cut()) == BASE_ALONE
+    job.count(KEYS)
+    assert kinds(job.cut()) == WITHOUT_KEYS
+    assert job.reopened() == job.counts
+
+
+def test_what_failed_to_be_uploaded_goes_before_what_refers_to_it(tmp_path: Path, store: FaultyStore) -> None:
+    job = Job(tmp_path, store, Options(backend="heap"))
+    job.count(KEYS)
+    store.fault = Fault.REFUSED
+    job.state.cut(Epoch(Generation(1), 1))
+    while not job.state.poll(timeout=1.0):
+        pass
+    store.fault, job.epoch = Fault.NONE, Epoch(Generation(1), 1)
+    job.count(KEYS)
+    assert kinds(job.cut()) == WITHOUT_KEYS
+    assert job.reopened() == job.counts
+    job.state.close()
+
+
+def test_the_parts_of_another_parallelism_find_the_keys(job: Job) -> None:
+    job.count(KEYS)
+    files = job.cut()
+    found: Counts = {}
+    for number, (first, end) in enumerate([(0, 1), (1, 4)]):
+        part = rescaled([files], KeyGroupRange(KeyGroup(first), KeyGroup(end)))
+        with job.opened(part, f"part-{number}") as state:
+            found |= counts_of(state)
+    assert found == job.counts
+
+
+def test_what_is_opened_from_outside_has_the_keys(job: Job, tmp_path: Path) -> None:
+    job.count(KEYS)
+    job.count(KEYS[:5])
+    with StateReader(job.cut(), job.store, tmp_path / "reader") as reader:
+        rows = reader.table("counts").to_pylist()
+    assert {row["key"]: row["rows.count"] for row in rows} == job.counts
+
+
+def test_another_process_that_follows_has_what_each_epoch_says(job: Job) -> None:
+    follower = job.opened(job.files, "follower")
+    for number in range(4):
+        job.count(KEYS if number != 2 else KEYS[:7])
+        job.count([f"new {number}"])
+        follower.load()
+        assert follower.catch_up(job.cut(), job.name)
+    assert counts_of(follower) == job.counts
+    follower.close()
+
+
+@pytest.mark.parametrize("narrow", [1, 3])
+def test_files_that_are_rewritten_all_the_time_keep_the_keys_that_are_referred_to(
+    tmp_path: Path, store: FaultyStore, narrow: int
+) -> None:
+    job = Job(tmp_path, store, Options(backend="heap", policy=Restless()))
+    job.count(KEYS)
+    job.cut()
+    kept: set[bytes] = set()
+    for number in range(12):
+        job.count(KEYS if number % narrow == 0 else KEYS[number : number + 20])
+        job.count([f"new {number % 5}"])
+        job.cut()
+        assert job.reopened() == job.counts
+        kept |= {name for name in names_in(job) if entries.are_kept_keys(name)}
+    assert len({entries.number_of(name) for name in kept}) == 1
+    job.state.close()
+
+
+def names_in(job: Job) -> list[bytes]:
+    found: list[bytes] = []
+    for file in job.files.files:
+        path = job.folder / "read.sst"
+        path.write_bytes(job.store.read(file.path))
+        with read_sst(path, job.folder / "scratch") as content:
+            found += [name for name, _ in content.entries]
+        path.unlink()
+    return found
+
+
+def test_where_there_are_rows_as_well_or_space_is_dear_keys_stay_with_their_accumulators(
+    tmp_path: Path, store: FaultyStore
+) -> None:
+    dear = Options(backend="heap", policy=Policy(space_amplification=1.2))
+    for number, (options, operator) in enumerate([(Options(backend="heap"), BESIDE_ROWS), (dear, COUNTS)]):
+        job = Job(tmp_path / str(number), store, options, operator)
+        for _ in range(3):
+            job.count(KEYS)
+            job.cut()
+            assert job.reopened() == job.counts
+        blocks = [name for name in names_in(job) if entries.parse_head(name)[2] == entries.BLOCK]
+        assert blocks
+        assert not any(map(entries.are_values, blocks))
+        job.state.close()
