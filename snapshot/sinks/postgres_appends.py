@@ -24,7 +24,7 @@ from snapshot.sinks.commit_tokens import Token, TokenLives
 from snapshot.sinks.direct_rows import BATCH, WAITING
 from snapshot.sinks.last_rows import in_chunks
 from snapshot.sinks.postgres_columns import copy_rows
-from snapshot.sinks.postgres_prepared import gid_of, is_prepared, prepare
+from snapshot.sinks.postgres_prepared import gid_of, is_prepared, prepare, rolled_back_if_over
 from snapshot.sinks.postgres_session import Connection, Sessions, execute, passes, words
 from snapshot.sinks.postgres_target import Tokens
 from snapshot.sinks.sql_statements import quoted
@@ -201,12 +201,12 @@ class PreparedAppends:
         try:
             with self._sessions.session() as connection:
                 if is_prepared(connection, transaction.token):
-                    transaction.prepared(self._table)
-                    return
-                execute(connection, _BEGIN)
-                for chunk in in_chunks(transaction.rows):
-                    copy_rows(connection, quoted(self._table), chunk)
-                self._prepare(connection, transaction)
+                    self._look_back(connection, transaction)
+                else:
+                    execute(connection, _BEGIN)
+                    for chunk in in_chunks(transaction.rows):
+                        copy_rows(connection, quoted(self._table), chunk)
+                    self._prepare(connection, transaction)
         except psycopg.errors.OutOfMemory:  # which is what the server says when it has as many as it may
             transaction.stage(self._table, self._staging, self._uid)
         except psycopg.Error as error:
@@ -215,7 +215,12 @@ class PreparedAppends:
         self._check()
 
     def _prepare(self, connection: Connection, transaction: _Transaction) -> None:
-        overtaken = prepare(connection, self._tokens, transaction.token)
+        prepare(connection, self._tokens, transaction.token)
+        self._look_back(connection, transaction)
+
+    def _look_back(self, connection: Connection, transaction: _Transaction) -> None:
+        """It is prepared: that counts, unless the attempt is over."""
+        overtaken = rolled_back_if_over(connection, self._tokens, transaction.token)
         if overtaken is None:
             transaction.prepared(self._table)
         else:

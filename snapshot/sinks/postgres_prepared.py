@@ -57,16 +57,20 @@ def _prefix(transaction: TransactionId) -> str:
     return f"{_OURS}/{sha256(names.encode()).hexdigest()[:32]}/"
 
 
-def prepare(connection: Connection, tokens: Tokens, token: Token) -> str | None:
-    """Insert the token and prepare the current transaction; why that was for nothing, if the attempt is over.
-
-    The attempt that follows has first said that it begins and then looked for what is prepared, and we look whether it
-    has after we have prepared: so one of the two finds what a late process leaves.
-    """
+def prepare(connection: Connection, tokens: Tokens, token: Token) -> None:
+    """Insert the token and prepare the current transaction. `rolled_back_if_over` has to be asked afterwards."""
     if not tokens.add(connection, token):
         execute(connection, "ROLLBACK")
         raise AssertionError(f"token {token.text} is there before its transaction is prepared")
     execute(connection, f"PREPARE TRANSACTION '{gid_of(token)}'")
+
+
+def rolled_back_if_over(connection: Connection, tokens: Tokens, token: Token) -> str | None:
+    """Why what is prepared was for nothing, and is rolled back; None if the attempt is not over.
+
+    The attempt that follows has first said that it begins and then looked for what is prepared, and we look whether it
+    has after we have prepared: so one of the two finds what a late process leaves.
+    """
     reason = tokens.overtaken(connection)
     if reason is not None:
         roll_back(connection, gid_of(token))

@@ -1,6 +1,7 @@
 """Connections to a PostgreSQL server, and what its errors mean.
 
-What always holds: no text that is made here has a password in it; who waits for the server, waits with a limit.
+What always holds: no text that is made here has a password in it; who waits for the network, or for locks of others,
+waits with a limit.
 """
 
 from __future__ import annotations

@@ -356,6 +356,19 @@ def test_a_prepare_whose_answer_was_lost_is_found_by_the_next(place: Place) -> N
     writer.close()
 
 
+def test_an_attempt_that_is_over_leaves_nothing_prepared_also_if_it_did_not_hear_that_it_is(place: Place) -> None:
+    bench = place.bench("prepared")
+    bench.recover(2)
+    late = bench.open(1)
+    place.proxy.lose_the_answer_to(b"PREPARE TRANSACTION")
+    _, sealed = bench.sealed(late, [row(1, "a")])
+    with pytest.raises(SinkError, match="has taken the sink out over"):
+        sealed.prepare()
+    assert place.proxy.lost == 1
+    assert place.prepared() == []
+    late.close()
+
+
 def test_a_prepared_transaction_that_somebody_has_rolled_back_fails_the_commit(place: Place) -> None:
     bench = place.bench("prepared")
     writer = bench.open()
