@@ -196,9 +196,10 @@ def carry_out(kills: int, seed: int, folder: Path, verbs: Sequence[str], jobs: b
         else:
             raise NotSound(f"it ended with {code}; {where}")
         _check(stopped, into, where)
+        killed = code < 0
         code, said = _run(verb, arguments, stopped.folder, "", PATIENCE)
         if code == Exit.EXISTS and verb in ("copy", "fork"):
-            report.whole[verb] += 1
+            report.whole[verb] += killed
         elif code != Exit.DONE:
             raise NotSound(f"it cannot be repeated, {code}: {said}; {where}")
         _check(stopped, into, where)
