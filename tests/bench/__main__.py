@@ -82,7 +82,10 @@ def _workloads(*, small: bool = False, write: bool = False) -> Workloads:
         w1.WORKLOAD: lambda: w1.figures(w1.SMALL if small else w1.FULL),
         w2.WORKLOAD: lambda: w2.figures(w2.SMALL if small else w2.FULL),
         w3.WORKLOAD: lambda: w3.figures(w3.SMALL if small else w3.FULL),
-        sinks.WORKLOAD: lambda: sinks.figures(sinks.SMALL if small else sinks.FULL),
+        **{
+            name: partial(sinks.figures, part)
+            for name, part in sinks.parts(sinks.SMALL if small else sinks.FULL).items()
+        },
         standbys.WORKLOAD: lambda: standbys.figures(standbys.SMALL if small else standbys.FULL),
         w6.WORKLOAD: lambda: w6.figures(w6.SMALL if small else w6.FULL),
         **{name: partial(part, w4.SMALL if small else w4.FULL) for name, part in w4.PARTS.items()},

@@ -46,7 +46,7 @@ FULL = Sizes(
         "delta": 10_000_000,
         "kafka": 1_000_000,
         "postgres": 1_000_000,
-        "postgres_staged": 1_000_000,
+        "postgres-staged": 1_000_000,
         "sqlite": 1_000_000,
         "rocksdb": 1_000_000,
     },
@@ -98,6 +98,11 @@ def written(sink: Sink, rows: int, folder: Path) -> Written:
         if isinstance(event, EpochCompleted) and event.epoch in committed
     ]
     return Written(rows / (ended - began), tuple(took), cpu)
+
+
+def parts(sizes: Sizes) -> dict[str, Sizes]:
+    """Each target alone, by the name under which it can be asked for."""
+    return {f"{WORKLOAD}/{name}": Sizes({name: rows}, sizes.runs) for name, rows in sizes.rows.items()}
 
 
 def figures(sizes: Sizes = FULL) -> Iterator[Figure]:
