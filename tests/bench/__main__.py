@@ -44,14 +44,14 @@ Workloads = Mapping[str, Callable[[], Iterator[Figure]]]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the arguments name; the result is the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__, epilog=EXAMPLE)
-    names = f"of {', '.join(_workloads())}; none for all, and state or W4 for all that begin with it"
+    names = f"of {', '.join(workloads())}; none for all, and state or W4 for all that begin with it"
     parser.add_argument("only", nargs="*", metavar="ONLY", help=names)
     parser.add_argument("--small", action="store_true", help="try it in seconds, at sizes whose figures mean nothing")
     parser.add_argument("--write", action="store_true", help="renew the committed results instead of showing them")
     given = parser.parse_args(arguments)
     if given.small and given.write:
         parser.error("--small makes no results worth writing; leave one of the two out")
-    known = _workloads(small=given.small, write=given.write)
+    known = workloads(small=given.small, write=given.write)
     chosen = {only: [name for name in known if name == only or name.startswith(f"{only}/")] for only in given.only}
     unknown = sorted(only for only, names in chosen.items() if not names)
     if unknown:
@@ -59,7 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _run(known, [name for names in chosen.values() for name in names] or list(known))
 
 
-def _workloads(*, small: bool = False, write: bool = False) -> Workloads:
+def workloads(*, small: bool = False, write: bool = False) -> Workloads:
+    """All that can be asked for, by name."""
     sizes = (20, 40) if small else coordinator.SIZES
     rows = alignment.rows((1, 2), (2,)) if small else alignment.rows()
     return {
