@@ -53,6 +53,10 @@ class ToKafka:
     going back to an old savepoint, fails with a reason unless its token is still there. `tokens_kept` says how many
     seconds that is, if the broker does not tell us.
 
+    Let `transaction_timeout` be longer than a broker may be away. What has timed out meanwhile is ended while the
+    broker starts, and Kafka 4.3 was seen to do that before it knew its topics (one node, 3 s): it wrote no abort, and
+    the next transaction of the producer showed those records as well.
+
     With `exactly_once=False` records are sent as rows come, and rows since the last complete epoch again after a
     rollback.
     """

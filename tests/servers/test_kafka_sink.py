@@ -227,8 +227,11 @@ def test_a_client_that_never_comes_back_with_the_token_is_given_up_and_overtaken
 
 
 def test_a_broker_that_is_killed_in_the_middle_of_a_commit_has_the_rows_once(mortal_kafka_server: KafkaServer) -> None:
+    """The transaction lives longer than the broker is away. One that has timed out is ended while the broker starts,
+    and Kafka 4.3 may do that before it knows its topics, and then writes no abort: see the sink's description.
+    """
     server = mortal_kafka_server
-    sink = ToKafka(server.bootstrap, server.make_topic(), key="row", transaction_timeout=3.0)
+    sink = ToKafka(server.bootstrap, server.make_topic(), key="row", transaction_timeout=60.0)
     before = SinkBench(trial(server, sink))
     transaction, payload, _ = before.prepared()
     before.settle(transaction, payload)
