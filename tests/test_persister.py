@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from secrets import token_hex
-from threading import get_native_id
+from threading import Event, get_native_id
 from typing import Literal
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from statebackend.ids import Epoch, Generation
 from statebackend.keyed_state import ForkedState, KeyedState, Operator, Options, SnapshotFailed
 from statebackend.keygroups import KeyGroupRange
 from statebackend.snapshots import state_files
+from statebackend.snapshots.consolidation import Consolidate, Planner
 from statebackend.snapshots.local_files import LocalFiles
 from statebackend.snapshots.persister import EpochOrder
 from statebackend.snapshots.state_files import StateFiles
@@ -191,6 +193,76 @@ def test_cuts_that_change_nothing_leave_nothing_in_memory(opened: Open) -> None:
         polled_until(state, has_taken_all(state))
         sizes.add(len(state.contents._times))
     assert sizes == {1}
+
+
+@pytest.fixture
+def rewriting(opened: Open, monkeypatch: pytest.MonkeyPatch) -> Callable[[], KeyedState]:
+    """Opens a state; with its second epoch all is rewritten, in two slices."""
+    halves = KeyGroupRange.of_all(8).divided(2)
+    plans = iter([[], [Consolidate(half) for half in halves]])
+    monkeypatch.setattr(Planner, "changed", lambda _self, _files, _size: next(plans, []))
+
+    def begin() -> KeyedState:
+        state = opened()
+        for number in (1, 2):
+            for key in range(32):
+                set_count(state, str(key), number)
+            state.snapshot(epoch(number))
+            state.completed(epoch(number))
+        return state
+
+    return begin
+
+
+def test_what_an_epoch_has_changed_is_written_before_the_next_slice_is_rewritten(
+    opened: Open, rewriting: Callable[[], KeyedState]
+) -> None:
+    written: list[str] = []
+    first, cut = Event(), Event()
+
+    def base() -> None:
+        written.append("slice")
+        first.set()
+        assert cut.wait(60)
+
+    with fail_points.at(fail_points.BASE_LINKED, base):
+        state = rewriting()
+        assert first.wait(60)
+        with fail_points.at(fail_points.DELTA_WRITTEN, lambda: written.append("epoch")):
+            set_count(state, "0", 3)
+            state.cut(epoch(3))
+            cut.set()
+            polled_until(state, lambda: len(written) == 3)
+    assert written == ["slice", "epoch", "slice"]
+    numbers = count(4)
+    files = state.snapshot(epoch(next(numbers)))
+    while state.statistics().background.bases < 2:
+        files = state.snapshot(epoch(next(numbers)))
+    restored = opened(files=files)
+    assert [count_of(restored, key) for key in ("0", "1")] == [3, 2]
+
+
+def test_closing_waits_for_the_slice_that_is_being_rewritten_and_for_no_other(
+    rewriting: Callable[[], KeyedState], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closing, slices = Event(), list[None]()
+    shutdown = ThreadPoolExecutor.shutdown
+
+    def begin_shutdown(pool: ThreadPoolExecutor, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        shutdown(pool, wait=False, cancel_futures=cancel_futures)
+        closing.set()
+        shutdown(pool, wait=wait)
+
+    def base() -> None:
+        slices.append(None)
+        assert closing.wait(60)
+
+    with fail_points.at(fail_points.BASE_LINKED, base):
+        state = rewriting()
+        polled_until(state, lambda: bool(slices))
+        monkeypatch.setattr(ThreadPoolExecutor, "shutdown", begin_shutdown)
+        state.close(leave_uploads=True)
+    assert len(slices) == 1
 
 
 class Panic(BaseException):

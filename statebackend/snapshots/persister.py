@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Lock
@@ -99,6 +99,23 @@ class _Attempt:
     """The newest epoch of which it has begun with files: a backend that lacks that has nothing to replace them with."""
     planner: Planner
     uploaders: ThreadPoolExecutor
+
+
+@dataclass(slots=True, eq=False)
+class _Rewriting:
+    """What is still to be rewritten, and what was."""
+
+    steps: deque[Consolidate | Merge]
+    epoch: Epoch = NO_EPOCH
+    """That of the newest step."""
+    bases: list[FileRef] = field(default_factory=list)
+    emptied: list[Emptied] = field(default_factory=list)
+    merges: list[Merged] = field(default_factory=list)
+
+    @property
+    def made(self) -> tuple[FileRef, ...]:
+        """All files."""
+        return (*self.bases, *(merge.file for merge in self.merges))
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,35 +477,46 @@ class Persister:
             self._tell(_Rewritten(Persisted(), NO_EPOCH, (), reason), attempt)
             return
         if steps:
-            self._rewrite(attempt, steps)
+            self._rewrite(attempt, _Rewriting(deque(steps)))
 
-    def _rewrite(self, attempt: _Attempt, steps: Sequence[Consolidate | Merge]) -> None:
-        bases: list[FileRef] = []
-        emptied: list[Emptied] = []
-        merges: list[Merged] = []
+    def _rewrite(self, attempt: _Attempt, rewriting: _Rewriting) -> None:
+        """One step. The next one is a task of its own: an epoch's files need not wait for all of them, nor does the end
+        of the job.
+        """
+        if attempt is not self._attempt:
+            return
         reason = None
-        epoch = self._taken_up_to
+        epoch = rewriting.epoch = self._taken_up_to
+        made = len(rewriting.made)
         try:
             self._take_waiting()
-            for step in steps if epoch >= attempt.began else ():
-                match step:
-                    case Consolidate(groups):
-                        base = self._write_base(groups, epoch)
-                        bases += [] if base is None else [base]
-                        empty = without((groups,), () if base is None else base.ranges)
-                        emptied += [Emptied(empty, epoch)] if empty else []
-                    case Merge(run):
-                        merged = self._files.merged(run)
-                        if merged is not None:
-                            merges.append(Merged(frozenset(file.path for file in run), merged))
-                reached(fail_points.BASE_WRITTEN)
+            if epoch >= attempt.began:
+                self._rewrite_one(rewriting)
         except BaseException as error:
+            rewriting.steps.clear()
             reason = f"files could not be rewritten at epoch {epoch}: {_text(error)}"
-        changes = Persisted(tuple(bases), tuple(emptied), tuple(merges))
-        made = (*bases, *(merge.file for merge in merges))
-        self._linked.update({file.path: file for file in made})
+        self._linked.update({file.path: file for file in rewriting.made[made:]})
+        if rewriting.steps:
+            with suppress(RuntimeError):  # it is being closed
+                self._disk.submit(self._rewrite, attempt, rewriting)
+            return
+        changes = Persisted(tuple(rewriting.bases), tuple(rewriting.emptied), tuple(rewriting.merges))
         with suppress(RuntimeError):  # the attempt has ended meanwhile
-            attempt.uploaders.submit(self._upload_rewritten, attempt, changes, epoch, made, reason)
+            attempt.uploaders.submit(self._upload_rewritten, attempt, changes, epoch, rewriting.made, reason)
+
+    def _rewrite_one(self, rewriting: _Rewriting) -> None:
+        match rewriting.steps.popleft():
+            case Consolidate(groups):
+                base = self._write_base(groups, rewriting.epoch)
+                rewriting.bases += [] if base is None else [base]
+                empty = without((groups,), () if base is None else base.ranges)
+                rewriting.emptied += [Emptied(empty, rewriting.epoch)] if empty else []
+            case Merge(run):
+                merged = self._files.merged(run)
+                if merged is not None:
+                    rewriting.merges.append(Merged(frozenset(file.path for file in run), merged))
+        if not rewriting.steps:
+            reached(fail_points.BASE_WRITTEN)
 
     def _write_base(self, groups: KeyGroupRange, epoch: Epoch) -> FileRef | None:
         """All there is of these groups in the backend as one file, which takes its place there too."""
