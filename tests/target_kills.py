@@ -46,8 +46,6 @@ _LOOK: Final = 1.0
 """Seconds between two reads of the target."""
 _DOWN: Final = 1.5
 """Seconds for which a server is down at most."""
-_TOLD: Final = 10
-"""How many faults lie between two words of it where nobody watches."""
 _COMMIT: Final = 10.0
 """Seconds for which a commit is waited for before the next fault, if one is waited for."""
 
@@ -175,7 +173,7 @@ def carry_out(name: str, running: Running, folder: Path, kills: int, restarts: i
             faults = ["process"] * kills + ["server"] * restarts
             random.shuffle(faults)
             for number, fault in enumerate(faults):
-                _progress(f"{name}: fault {number + 1} of {len(faults)}", told=(number + 1) % _TOLD == 0)
+                _progress(f"{name}: fault {number + 1} of {len(faults)}")
                 job.listen(random.uniform(0.0, 1.0))
                 if fault == "server":
                     _restart(target, job, random)
@@ -235,11 +233,9 @@ def _kill_worker(job: RunningJob, random: Random) -> int:
     return 1
 
 
-def _progress(text: str, *, told: bool) -> None:
+def _progress(text: str) -> None:
     if sys.stderr.isatty():
         print(f"\r{text} ", end="", file=sys.stderr, flush=True)
-    elif told:
-        print(text, file=sys.stderr, flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,9 +10,10 @@ import pytest
 import recovery
 from recovery import Passive
 from recovery.driver.events import Trouble
-from snapshot.host.messages import Follow, Followed, StandBy
+from snapshot.host.messages import Address, Follow, Followed, StandBy
 from snapshot.host.options import Following
-from statebackend.ids import Uid
+from snapshot.host.tls import Tls
+from statebackend.ids import Partition, Uid
 from tests.scripted_workers import PATIENCE, ScriptedCluster, ScriptedWorker
 from tests.test_driver_runs import start
 
@@ -109,4 +110,58 @@ def test_a_process_that_is_to_be_warm_alone_is_told_nothing(tmp_path: Path, clus
     run.savepoint(PATIENCE)
     assert cluster.heard(StandBy) == []
     assert cluster.heard(Follow) == []
+    run.cancel()
+
+
+class Staggered(ScriptedCluster):
+    """The process in slot 1 is there first; the test launches the others."""
+
+    def start(
+        self,
+        driver: Address,
+        secret: bytes,
+        processes: int,
+        trouble: Callable[[str], object],
+        tls: Tls | None = None,
+    ) -> None:
+        self.driver, self.secret = driver, secret
+        self._launch(1)
+
+
+@pytest.fixture
+def staggered() -> Iterator[Staggered]:
+    cluster = Staggered()
+    yield cluster
+    cluster.stop(0)
+
+
+def test_who_comes_first_when_a_job_starts_opens_its_partition_while_others_are_still_being_started(
+    tmp_path: Path, cluster: ScriptedCluster, staggered: Staggered
+) -> None:
+    before = start(tmp_path, cluster)
+    epoch = before.stop(savepoint=True, timeout=PATIENCE)
+    run = start(tmp_path, staggered)
+    (follow,) = followed(staggered)
+    (told,) = staggered.heard(StandBy)
+    assert (told.how, told.only, told.awaited) == (Following.OPEN, Partition(1), True)
+    assert follow.epoch == epoch
+    staggered._launch(0)
+    assert staggered.worker_of(1).slot == 1
+    assert staggered.worker_of(0).slot == 0
+    assert (len(staggered.heard(StandBy)), len(followed(staggered))) == (1, 1)
+    run.cancel()
+
+
+def test_if_there_will_be_more_processes_than_partitions_nobody_is_told_which_one_to_open_before_all_are_there(
+    tmp_path: Path, cluster: ScriptedCluster, staggered: Staggered
+) -> None:
+    before = start(tmp_path, cluster)
+    epoch = before.stop(savepoint=True, timeout=PATIENCE)
+    assert epoch is not None
+    run = start(tmp_path, staggered, scheme=Passive(standbys=1, following="files"))
+    while not (run.status().workers and (run.status().generation or 0) > epoch.generation):
+        run._driver.over.wait(0.01)
+    for slot in (0, 2):
+        staggered._launch(slot)
+    assert [told.only for told in staggered.await_heard(StandBy)] == [None]
     run.cancel()

@@ -1,7 +1,8 @@
 """Placing the partitions of each attempt: as soon as there are processes enough, and it is sure that the job is ours.
 
 What always holds: one attempt is deployed at a time, the newest that the coordinator wants; what a roll-back asks to be
-confirmed is confirmed before anything is restored.
+confirmed is confirmed before anything is restored. At the start of a job processes that come before others open state
+meanwhile.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from recovery.driver.tree import Tree
 from recovery.driver.workers import Workers
 from snapshot.coordinator_events import RollBack
 from snapshot.host.event_loop import Background, EventLoop
+from snapshot.host.messages import Hello
 from statebackend.ids import Generation, Incarnation, Partition, Uid
 
 _ASK_AGAIN: Final = 1.0
@@ -60,6 +62,7 @@ class Deployment:
         self._to_deploy: RollBack | None = None
         self._not_before = 0.0
         self._before: dict[str, Partition] = {}
+        self._early: dict[str, Partition] = {}
         self._slots: dict[Partition, int] = {}
         self._move: tuple[str, Partition] | None = None
         self._closed = False
@@ -100,9 +103,12 @@ class Deployment:
             return
         there = self._workers.there
         parallelism, standbys = self._settings.parallelism, self._standbys
-        chosen = place(there, self._before, self._slots, parallelism, standbys.ready, standbys.only)
+        before = self._before if self.ever else self._early
+        chosen = place(there, before, self._slots, parallelism, standbys.ready, standbys.only)
         if chosen is None:
             self.short_since = self._loop.now() if self.short_since is None else self.short_since
+            if roll_back.epoch is not None and not self.ever:
+                self._begin_early(there)
             return
         self._to_deploy = self.short_since = None
         self._slots = {Partition(index): there[worker].slot for index, worker in enumerate(chosen)}
@@ -111,6 +117,21 @@ class Deployment:
         attempt.deploy(roll_back, tuple(there[worker] for worker in chosen), self._found)
         self._standbys.look(attempt.deployed)
         self._hears.deployed(attempt, roll_back)
+
+    def _begin_early(self, there: Mapping[str, Hello]) -> None:
+        """Have those that are there first open state while others are still being started, which takes as long.
+
+        Not if there will be more processes than partitions: which of them get roles is best decided when all are there.
+        """
+        if self._settings.scheme.standbys:
+            return
+        self._early = {worker: partition for worker, partition in self._early.items() if worker in there}
+        for worker, hello in there.items():
+            partition = Partition(hello.slot)
+            is_free = partition < self._settings.parallelism and partition not in self._early.values()
+            if worker not in self._early and is_free:
+                self._early[worker] = partition
+                self._standbys.begin_early(worker, partition)
 
     def close(self) -> None:
         """The generation is over."""

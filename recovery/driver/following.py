@@ -74,6 +74,12 @@ class Standbys:
                 self._begin(worker)
         self._tell_all()
 
+    def begin_early(self, worker: str, partition: Partition) -> None:
+        """The job is about to start, and this process will have this partition: it opens its state until then."""
+        self._standbys[worker] = _Standby(only=partition)
+        self._workers.send(worker, self._stand_by(Following.OPEN, partition, awaited=True))
+        self._tell_all()
+
     def leave_out(self, worker: str) -> None:
         """This process need not stand by when it has no role any more: it is about to leave."""
         self._left_out = worker
@@ -137,7 +143,7 @@ class Standbys:
             self._follow = Follow(epoch, states_in(self._tree.manifest(epoch), settings.plan, settings.parallelism))
         return self._follow
 
-    def _stand_by(self, how: Following, only: Partition | None) -> StandBy:
+    def _stand_by(self, how: Following, only: Partition | None, *, awaited: bool = False) -> StandBy:
         settings = self._settings
         return StandBy(
             settings.job,
@@ -148,4 +154,5 @@ class Standbys:
             settings.store,
             settings.local,
             only,
+            awaited,
         )

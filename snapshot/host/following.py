@@ -1,6 +1,6 @@
 """What a process does while it stands by: it gets each complete epoch ready that the driver tells it of.
 
-What always holds: it is done in one thread, with low priority until somebody waits for it, always for the newest epoch
+What always holds: it is done in one thread, with low priority unless somebody waits for it, always for the newest epoch
 that was told; what cannot be done is told, and tried again with the next epoch; and when it is over, nothing is left
 behind that nobody will use.
 """
@@ -127,8 +127,9 @@ class Follower:
     # --- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        with suppress(OSError):  # whoever started the process may forbid it
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        if not self._stand_by.awaited:
+            with suppress(OSError):  # whoever started the process may forbid it
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while (follow := self._await()) is not None:
             answer = self._answer(follow)
             if not self._over:

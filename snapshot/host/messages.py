@@ -426,7 +426,7 @@ class StandBy:
     """Nobody needs you now: get ready for any role of this job. What is to be ready of each epoch, `Follow` says.
 
     It counts until the next deployment. `plan`, `store` and `local` are as in `Deploy`. With `only`, nothing is to be
-    ready but what this partition has.
+    ready but what this partition has. If it is `awaited`, the job waits for it: it need not stand back.
     """
 
     job: JobId
@@ -437,6 +437,7 @@ class StandBy:
     store: str
     local: str
     only: Partition | None = None
+    awaited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
