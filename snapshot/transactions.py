@@ -103,6 +103,11 @@ class Transactions(Generic[Payload]):
         """Every transaction that is neither committed nor empty, in order, and where it stands."""
         return {transaction.id: transaction.state for transaction in self._unsettled.values()}
 
+    @property
+    def due(self) -> tuple[Committable[Payload], ...]:
+        """What the newest complete epoch carries and is not known to be committed, in the order of commits."""
+        return () if self._complete is None else self._carried(self._complete)
+
     def begin(self) -> list[TransactionInstruction[Payload]]:
         """Start the attempt: the first transaction, and the commits that the restored epoch left to do."""
         return [self._open(), *self._commit_next()]

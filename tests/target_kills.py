@@ -46,6 +46,8 @@ _LOOK: Final = 1.0
 """Seconds between two reads of the target."""
 _DOWN: Final = 1.5
 """Seconds for which a server is down at most."""
+_TOLD: Final = 10
+"""How many faults lie between two words of it where nobody watches."""
 _COMMIT: Final = 10.0
 """Seconds for which a commit is waited for before the next fault, if one is waited for."""
 
@@ -173,7 +175,7 @@ def carry_out(name: str, running: Running, folder: Path, kills: int, restarts: i
             faults = ["process"] * kills + ["server"] * restarts
             random.shuffle(faults)
             for number, fault in enumerate(faults):
-                _progress(f"{name}: fault {number + 1} of {len(faults)}")
+                _progress(f"{name}: fault {number + 1} of {len(faults)}", told=(number + 1) % _TOLD == 0)
                 job.listen(random.uniform(0.0, 1.0))
                 if fault == "server":
                     _restart(target, job, random)
@@ -233,9 +235,11 @@ def _kill_worker(job: RunningJob, random: Random) -> int:
     return 1
 
 
-def _progress(text: str) -> None:
+def _progress(text: str, *, told: bool) -> None:
     if sys.stderr.isatty():
         print(f"\r{text} ", end="", file=sys.stderr, flush=True)
+    elif told:
+        print(text, file=sys.stderr, flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -7,6 +7,7 @@ import fcntl
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
@@ -217,6 +218,35 @@ def test_files_of_others_are_not_listed(store: LocalStore) -> None:
 
 def test_a_folder_that_was_removed_is_made_again(store: LocalStore) -> None:
     store.create("a/b", b"x")
-    store.delete("a/b")
+    (store.root / "a" / "b").unlink()
     (store.root / "a").rmdir()
     assert store.create("a/b", b"y") is Creation.CREATED
+
+
+def test_folders_go_with_the_last_blob_in_them_and_no_others(store: LocalStore) -> None:
+    for path in ("epochs/1/manifest.json", "epochs/2/manifest.json", "deep/er/blob"):
+        store.write(path, b"x")
+    store.delete("epochs/1/manifest.json")
+    store.delete("deep/er/blob")
+    assert sorted(path.relative_to(store.root).as_posix() for path in store.root.rglob("*")) == [
+        "epochs",
+        "epochs/2",
+        "epochs/2/manifest.json",
+    ]
+    store.write("deep/er/blob", b"again")
+    assert store.read("deep/er/blob") == b"again"
+
+
+def test_writers_and_those_who_delete_the_last_blob_of_a_folder_do_not_hinder_each_other(store: LocalStore) -> None:
+    other = LocalStore(store.root)
+
+    def write_and_delete(blobs: LocalStore, name: str) -> None:
+        for number in range(200):
+            path = f"a/b/{name}-{number}"
+            assert blobs.create(path, b"x") is Creation.CREATED
+            blobs.delete(path)
+
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(write_and_delete, *one) for one in ((store, "mine"), (other, "yours"))]
+        assert [done.result() for done in both] == [None, None]
+    assert store.list() == ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pytest
 
@@ -11,7 +13,8 @@ from snapshot.host.event_loop import Background, EventLoop
 from snapshot.host.sink_run import SinkIdentity, SinkRun
 from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
-from snapshot.program.sink import CommitAnswer, SinkContext
+from snapshot.program.rows import Rows
+from snapshot.program.sink import CommitAnswer, Sealed, SinkContext
 from snapshot.sinks.heap_sink import ToHeap
 from snapshot.testing.sinks import Surroundings
 from snapshot.transaction_events import CommitOutcome, Committable, transaction_id
@@ -72,6 +75,56 @@ def test_a_commit_that_is_put_off_again_and_again_is_told_with_its_reason_and_no
     assert loop.run(lambda: f"{EPOCH} is settled" in heard.said, PATIENCE)
     why = f"out is put off: transaction {transaction}: OSError: nobody is there"
     assert heard.said == [why, why, f"{EPOCH} is settled"]
+    run.close()
+    background.close()
+    loop.close()
+
+
+class Together:
+    """A writer to which all that is due is offered, and which takes it at once."""
+
+    def __init__(self) -> None:
+        self.offered: list[list[TransactionId]] = []
+        self.done: set[TransactionId] = set()
+
+    def begin(self, transaction: TransactionId) -> None:
+        pass
+
+    def write(self, rows: Rows) -> None:
+        pass
+
+    def seal(self) -> Sealed:
+        raise NotImplementedError
+
+    def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
+        return self._asked([transaction])
+
+    def commit_together(self, due: Sequence[Committable[CommitPayload]]) -> CommitAnswer:
+        return self._asked([one.transaction for one in due])
+
+    def close(self) -> None:
+        pass
+
+    def _asked(self, due: list[TransactionId]) -> CommitAnswer:
+        self.offered.append(due)
+        known = due[0] in self.done
+        self.done.update(due)
+        return CommitAnswer(CommitOutcome.ALREADY_COMMITTED if known else CommitOutcome.COMMITTED)
+
+
+def test_a_writer_that_can_is_offered_all_that_is_due_and_asked_for_each() -> None:
+    loop, heard, writer = EventLoop(), Heard(), Together()
+    background = Background(loop, 1)
+    dead = Incarnation(Generation(1), Attempt(1))
+    left = [
+        Committable(transaction_id(JOB, OUT, dead, HERE, n), Epoch(Generation(1), n), CommitPayload(NULL))
+        for n in (5, 6, 7)
+    ]
+    run = SinkRun(SinkIdentity(JOB, OUT, INCARNATION, HERE), writer, left, EPOCH, loop, background, heard, lambda: None)
+    run.begin()
+    assert loop.run(lambda: f"{EPOCH} is settled" in heard.said, PATIENCE)
+    names = [one.transaction for one in left]
+    assert writer.offered == [names, names[1:], names[2:]]
     run.close()
     background.close()
     loop.close()

@@ -16,7 +16,7 @@ from snapshot.host.event_loop import Background, EventLoop
 from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
-from snapshot.program.sink import CommitAnswer, Sealed, SinkWriter
+from snapshot.program.sink import CommitAnswer, CommitsTogether, Sealed, SinkWriter
 from snapshot.transaction_events import (
     Begin,
     Commit,
@@ -186,12 +186,16 @@ class SinkRun:
 
     def _commit(self, committable: Committable[CommitPayload]) -> None:
         transaction = committable.transaction
+        due = self._transactions.due
 
         def commit() -> CommitAnswer:
             if self._closed:
                 return CommitAnswer(CommitOutcome.RETRY_LATER, "the attempt is over")
             reached(fail_points.BEFORE_COMMIT)
-            answer = self._writer.commit(transaction, committable.payload)
+            if len(due) > 1 and isinstance(self._writer, CommitsTogether):
+                answer = self._writer.commit_together(due)
+            else:
+                answer = self._writer.commit(transaction, committable.payload)
             reached(fail_points.AFTER_COMMIT)
             return answer
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload, StoredFile
 from snapshot.program.rows import Rows
-from snapshot.transaction_events import CommitOutcome
+from snapshot.transaction_events import CommitOutcome, Committable
 from statebackend.ids import Incarnation, Partition, Uid
 
 
@@ -102,6 +102,18 @@ class SinkWriter(Protocol):
 
     def close(self) -> None:
         """The attempt is over: give up what is held open. What is not prepared may be left to `recover`."""
+
+
+@runtime_checkable
+class CommitsTogether(Protocol):
+    """A writer that can commit several transactions in one of the target, so that what piled up while the target was
+    away is written in a few steps, however many epochs it is of.
+    """
+
+    def commit_together(self, due: Sequence[Committable[CommitPayload]]) -> CommitAnswer:
+        """As `commit` for the first of them; and, as far as the writer likes, those behind it, which are complete as
+        well, in the same step and in this order. It is asked for each of them again, and finds what is committed.
+        """
 
 
 class Sink(Protocol):

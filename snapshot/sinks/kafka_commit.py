@@ -1,4 +1,4 @@
-"""Committing what was staged for a topic: the records and a token in one transaction of Kafka.
+"""Committing what was staged for a topic: the records and a token in one transaction of Kafka, of one epoch or of many.
 
 What always holds: rows are written only when it is known that they were not before. A token that the broker may have
 forgotten is a failure that says so, never a reason to write.
@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
+
+import pyarrow as pa
 
 from snapshot.ids import TransactionId
 from snapshot.manifest import CommitPayload
@@ -20,9 +23,11 @@ from snapshot.sinks.kafka_tokens import SHORTEST_MEMORY, About, Committed, group
 from snapshot.sinks.staged_rows import UNREADABLE, staged_batches, unreadable
 from snapshot.sinks.token_target import TargetError, commit_by_token
 from snapshot.token_commit import TargetAnswer
-from snapshot.transaction_events import CommitOutcome, parse_transaction_id
+from snapshot.transaction_events import CommitOutcome, Committable, parse_transaction_id
 
 _DONE: Final = (CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED)
+_AT_ONCE: Final = 16 << 20
+"""Bytes of staged records that go into one transaction of Kafka if they are of several epochs."""
 
 
 class KafkaCommits:
@@ -40,14 +45,30 @@ class KafkaCommits:
         self._tokens_kept = tokens_kept
         self._slot: Slot | None = None
         self._one_at_a_time = threading.Lock()
+        self._alone = False
         self._closed = False
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Commit, or find that it is committed. The producer is kept for the next commit if all went well."""
+        return self._commit([_Staged.of(transaction, payload)])
+
+    def commit_together(self, due: Sequence[Committable[CommitPayload]]) -> CommitAnswer:
+        """The same for the first of them, and in the same transaction for those behind it that fit. After a try that
+        did not succeed the first is tried alone, so that it does not answer for another.
+        """
+        staged = [_Staged.of(one.transaction, one.payload) for one in due]
+        together = staged[:1] if self._alone else _fitting(staged)
+        answer = self._commit(together)
+        self._alone = answer.outcome not in _DONE
+        if answer.outcome is CommitOutcome.FAILED and len(together) > 1:
+            return CommitAnswer(CommitOutcome.RETRY_LATER, f"one of {len(together)} transactions: {answer.reason}")
+        return answer
+
+    def _commit(self, staged: Sequence[_Staged]) -> CommitAnswer:
         with self._one_at_a_time:
             answer: CommitAnswer | None = None
             try:
-                answer = commit_by_token(_Commit(self, transaction, payload))
+                answer = commit_by_token(_Commit(self, staged))
             except UNREADABLE as error:
                 answer = unreadable(error)
             finally:
@@ -84,39 +105,73 @@ class KafkaCommits:
             slot.close()
 
 
-class _Commit:
-    """One transaction of the sink."""
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """A transaction of the sink."""
 
-    def __init__(self, commits: KafkaCommits, transaction: TransactionId, payload: CommitPayload) -> None:
+    transaction: TransactionId
+    payload: CommitPayload
+    about: About
+
+    @classmethod
+    def of(cls, transaction: TransactionId, payload: CommitPayload) -> _Staged:
+        return cls(transaction, payload, About.read(payload.value.value()))
+
+    @property
+    def number(self) -> int:
+        return parse_transaction_id(self.transaction).n
+
+    @property
+    def place(self) -> TokenPlace:
+        return TokenPlace(group_of(self.transaction), self.about.topic)
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.payload.staged)
+
+
+def _fitting(staged: Sequence[_Staged]) -> Sequence[_Staged]:
+    """The first, and of those behind it as many as have the same token and are not too large together."""
+    first, size = staged[0], 0
+    for number, one in enumerate(staged):
+        size += one.size
+        alike = one.place == first.place and one.about.producer == first.about.producer
+        if number and (not alike or size > _AT_ONCE):
+            return staged[:number]
+    return staged
+
+
+class _Commit:
+    """Transactions of the sink that have one token; the first is asked for."""
+
+    def __init__(self, commits: KafkaCommits, staged: Sequence[_Staged]) -> None:
         self._commits = commits
-        self._transaction = transaction
-        self._payload = payload
-        self._about = About.read(payload.value.value())
-        self._place = TokenPlace(group_of(transaction), self._about.topic)
-        self._number = parse_transaction_id(transaction).n
+        self._staged = staged
+        self._first = staged[0]
 
     def fence(self) -> None:
         """Take over the transactional id, unless it is ours; somebody who took it since would find us fenced."""
-        self._commits.slot(self._about.producer)
+        self._commits.slot(self._first.about.producer)
 
     def has_token(self) -> bool:
-        """Whether the transaction is among those that its writer has committed."""
-        if self._number in self._committed():
+        """Whether the first transaction is among those that its writer has committed."""
+        if self._first.number in self._committed():
             return True
-        now = int(time.time() * 1000)
-        if may_be_forgotten(self._about.sealed_at, now, SHORTEST_MEMORY):
-            kept = self._commits.tokens_kept()
-            if may_be_forgotten(self._about.sealed_at, now, kept):
-                raise TargetError(TargetAnswer.REFUSED, self._forgotten(kept))
+        if self._is_forgettable(self._first):
+            raise TargetError(TargetAnswer.REFUSED, self._forgotten())
         return False
 
     def write(self) -> None:
-        """Write the records and the token."""
+        """Write the records and the token; transactions that the token names already are left out."""
         began = time.monotonic()
-        committed = self._committed().with_range(self._about.first, self._number)
-        batches = staged_batches(self._payload, self._commits.staging)
+        known = committed = self._committed()
+        missing = []
+        for one in self._staged:
+            if one.number not in known and not self._is_forgettable(one):
+                missing.append(one)
+                committed = committed.with_range(one.about.first, one.number)
         try:
-            self._commits.slot(self._about.producer).commit(batches, self._place, committed)
+            self._commits.slot(self._first.about.producer).commit(self._batches(missing), self._first.place, committed)
         except TargetError as error:
             took, most = time.monotonic() - began, self._commits.transaction_timeout
             if took < most or error.answer is TargetAnswer.REFUSED:
@@ -124,14 +179,25 @@ class _Commit:
             slow = f"it took {took:.1f} s, and the broker aborts what takes longer than transaction_timeout={most:g}"
             raise TargetError(error.answer, f"{error}; {slow}") from error
 
-    def _committed(self) -> Committed:
-        return self._commits.slot(self._about.producer).committed(self._place)
+    def _batches(self, staged: Sequence[_Staged]) -> Iterator[pa.RecordBatch]:
+        for one in staged:
+            yield from staged_batches(one.payload, self._commits.staging)
 
-    def _forgotten(self, kept: float) -> str:
-        value = self._payload.value.value()
+    def _committed(self) -> Committed:
+        return self._commits.slot(self._first.about.producer).committed(self._first.place)
+
+    def _is_forgettable(self, one: _Staged) -> bool:
+        now = int(time.time() * 1000)
+        if not may_be_forgotten(one.about.sealed_at, now, SHORTEST_MEMORY):
+            return False  # whatever the broker says
+        return may_be_forgotten(one.about.sealed_at, now, self._commits.tokens_kept())
+
+    def _forgotten(self) -> str:
+        value = self._first.payload.value.value()
         rows = value["rows"] if isinstance(value, Mapping) else "its"
         return (
-            f"transaction {self._transaction} was sealed longer ago than the broker keeps the tokens of commits "
-            f"({kept / 3600:g} h, offsets.retention.minutes), so it cannot be told whether its {rows} records are in "
-            f"topic {self._about.topic!r}; they were not written. Look there; keep tokens longer for the next time"
+            f"transaction {self._first.transaction} was sealed longer ago than the broker keeps the tokens of commits "
+            f"({self._commits.tokens_kept() / 3600:g} h, offsets.retention.minutes), so it cannot be told whether its "
+            f"{rows} records are in topic {self._first.about.topic!r}; they were not written. Look there; keep tokens "
+            "longer for the next time"
         )

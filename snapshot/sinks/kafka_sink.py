@@ -25,7 +25,7 @@ from snapshot.sinks.kafka_producing import Undelivered, produce
 from snapshot.sinks.kafka_records import RecordFormat, RecordShape
 from snapshot.sinks.kafka_tokens import About, producer_of
 from snapshot.sinks.staged_rows import StagedRows
-from snapshot.transaction_events import parse_transaction_id, transaction_id
+from snapshot.transaction_events import Committable, parse_transaction_id, transaction_id
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 
 if TYPE_CHECKING:
@@ -168,6 +168,10 @@ class _StagingWriter:
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Write the records and the token, unless the token is there."""
         return self._commits.commit(transaction, payload)
+
+    def commit_together(self, due: Sequence[Committable[CommitPayload]]) -> CommitAnswer:
+        """The same, for what is complete as well in one transaction with the first."""
+        return self._commits.commit_together(due)
 
     def close(self) -> None:
         """Forget what is not prepared, and let the producer go."""

@@ -6,12 +6,14 @@ is left to commit, they see all of them.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from snapshot.ids import TransactionId
 from snapshot.manifest import CommitPayload
-from snapshot.program.sink import Sealed
+from snapshot.program.sink import CommitsTogether, Sealed
 from snapshot.testing.sinks import DONE, SinkBench, SinkTrial, attempt, write
 from snapshot.testing.violation import Violation
 from snapshot.transaction_events import (
@@ -166,12 +168,25 @@ class _SinkMachine(RuleBasedStateMachine):
         committable, self._committing = self._committing, None
         if committable is None:
             return
-        answer = self._writer.commit(committable.transaction, committable.payload)
+        due = self._core.due
+        if len(due) > 1 and isinstance(self._writer, CommitsTogether):
+            answer = self._writer.commit_together(due)
+            self._see_more([one.transaction for one in due[1:]])
+        else:
+            answer = self._writer.commit(committable.transaction, committable.payload)
         if answer.outcome not in DONE:
             raise Violation(f"what a complete epoch carries can be committed; but the sink says {answer}")
         self._committed.add(committable.transaction)
         if answered:
             self._handle(CommitAnswered(committable.transaction, answer.outcome))
+
+    def _see_more(self, transactions: list[TransactionId]) -> None:
+        """Of those that could be committed with another, as many as were are committed; each whole, and in order."""
+        seen = Counter(self._bench.visible())
+        for transaction in transactions:
+            if not Counter(self._written[transaction]) <= seen:
+                return
+            self._committed.add(transaction)
 
     @invariant()
     def readers_see_what_is_committed(self) -> None:

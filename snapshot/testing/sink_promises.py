@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from snapshot.testing.sink_bench import SCHEMA, SinkBench, SinkTrial, settled, some, write
+from snapshot.program.sink import CommitsTogether
+from snapshot.testing.sink_bench import DONE, SCHEMA, SinkBench, SinkTrial, settled, some, write
 from snapshot.testing.violation import Violation
-from snapshot.transaction_events import CommitOutcome
+from snapshot.transaction_events import CommitOutcome, Committable
+from statebackend.ids import Epoch, Generation
 
 
 def it_is_plain_data_without_a_fault(trial: SinkTrial) -> None:
@@ -102,6 +104,29 @@ def epochs_are_committed_while_the_next_is_written(trial: SinkTrial) -> None:
     writer.close()
 
 
+def what_piled_up_is_committed_in_order_each_once(trial: SinkTrial) -> None:
+    """Several complete transactions, offered together or one by one: all are visible at the end, whoever asks again."""
+    bench = SinkBench(trial)
+    prepared = [bench.prepared() for _ in range(4)]
+    epoch = Epoch(Generation(1), 1)
+    due = [Committable(transaction, epoch, payload) for transaction, payload, _ in prepared]
+    writer = bench.writer()
+    while due:
+        if isinstance(writer, CommitsTogether):
+            answer = writer.commit_together(due)
+            if answer.outcome not in DONE:
+                raise Violation(f"what is prepared can be committed; but the sink says {answer}")
+        else:
+            settled(writer, due[0].transaction, due[0].payload)
+        del due[0]
+    writer.close()
+    rows = [row for _, _, rows in prepared for row in rows]
+    bench.expect(rows, "what piled up is visible when each transaction was asked for")
+    for transaction, payload, _ in prepared:
+        bench.settle(transaction, payload)
+    bench.expect(rows, "a commit that is asked for again changes nothing")
+
+
 PROMISES: tuple[Callable[[SinkTrial], None], ...] = (
     it_is_plain_data_without_a_fault,
     rows_appear_at_commit_and_not_before,
@@ -109,5 +134,6 @@ PROMISES: tuple[Callable[[SinkTrial], None], ...] = (
     a_transaction_without_rows_has_nothing_to_commit,
     preparing_again_changes_nothing,
     epochs_are_committed_while_the_next_is_written,
+    what_piled_up_is_committed_in_order_each_once,
 )
 """In the order in which it helps to know that one is broken."""

@@ -12,7 +12,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 from stat import S_ISDIR
@@ -34,6 +34,8 @@ from statebackend.stores.store import (
 )
 
 _TEMPORARY = ".unfinished-"
+_TRIES = 20
+"""How often a folder is made that others remove before a file is in it."""
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 _NOT_LINKED = frozenset({errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOENT})
 
@@ -131,18 +133,25 @@ class LocalStore:
             return tuple(sorted(self._walk(self.root / folder)))
 
     def _walk(self, top: Path) -> Iterator[BlobInfo]:
-        for parent, _, names in os.walk(top, onerror=_raise_unless_absent):
-            for name in names:
-                file = Path(parent, name)
-                path = file.relative_to(self.root).as_posix()
-                if could_be_ours(path):
-                    with suppress(FileNotFoundError):  # deleted since the folder was read
-                        yield BlobInfo(path, file.stat().st_size)
+        for file in _files_below(top):
+            path = file.relative_to(self.root).as_posix()
+            if could_be_ours(path):
+                with suppress(FileNotFoundError):  # deleted since the folder was read
+                    yield BlobInfo(path, file.stat().st_size)
 
     def delete(self, path: str) -> None:
-        """Make sure that there is no such blob. See `BlobStore.delete`. Empty folders stay."""
+        """Make sure that there is no such blob. See `BlobStore.delete`. Folders go with the last blob in them."""
+        file = self._file(path)
         with self._unavailable(f"delete {path}"), suppress(NotADirectoryError):
-            self._file(path).unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
+        self._remove_empty(file.parent)
+
+    def _remove_empty(self, folder: Path) -> None:
+        with suppress(OSError):  # it has something in it, or somebody else was quicker
+            while folder != self.root:
+                folder.rmdir()
+                self._durable_folders.discard(folder)
+                folder = folder.parent
 
     def remove_leftovers(self) -> int:
         """Remove the files of writers that died. See `BlobStore.remove_leftovers`.
@@ -150,18 +159,26 @@ class LocalStore:
         A living writer holds a lock on its unfinished file.
         """
         with self._unavailable("remove leftovers"):
-            return sum(_removed_if_abandoned(file) for file in self.root.rglob(f"{_TEMPORARY}*"))
+            unfinished = (file for file in _files_below(self.root) if file.name.startswith(_TEMPORARY))
+            return sum(_removed_if_abandoned(file) for file in unfinished)
 
     @contextmanager
     def _unfinished(self, folder: Path, fill: Callable[[BinaryIO], object]) -> Iterator[Path]:
         """A filled temporary file, on the disk, for as long as the context lasts."""
-        self._make_folder(folder)
-        with _locked_new_file(folder) as (new, file):
+        with ExitStack() as stack:
+            new, file = self._new_file(folder, stack)
             fill(file)
             file.flush()
             os.fsync(file.fileno())
             reached(fail_points.BLOB_UNFINISHED)
             yield new
+
+    def _new_file(self, folder: Path, stack: ExitStack) -> tuple[Path, BinaryIO]:
+        for _ in range(_TRIES):
+            with suppress(FileNotFoundError):  # the last blob in the folder was deleted, and the folder with it
+                self._make_folder(folder)
+                return stack.enter_context(_locked_new_file(folder))
+        raise FileNotFoundError(f"{folder} is removed again and again")
 
     def _make_folder(self, folder: Path) -> None:
         """Make the folder and see that it, and all above it, survive a crash of the machine.
@@ -216,6 +233,12 @@ def _locked_new_file(folder: Path) -> Iterator[tuple[Path, BinaryIO]]:
                 # What has its name by now must not be reported as failed because of a leftover.
                 with suppress(OSError):
                     new.unlink()
+
+
+def _files_below(top: Path) -> Iterator[Path]:
+    """All files, also while folders go and come."""
+    for parent, _, names in os.walk(top, onerror=_raise_unless_absent):
+        yield from (Path(parent, name) for name in names)
 
 
 def _removed_if_abandoned(file: Path) -> bool:

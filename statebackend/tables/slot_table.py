@@ -5,9 +5,9 @@ same hash or, rarely, with another one: who compares the keys themselves makes i
 
 The table is an array of 64-bit entries, in buckets that fill a cache line each. An entry is the upper half of a key's
 hash, its lowest bit set, and the slot. The low bits of the hash say where the entry belongs (the high bits are the key
-group, which the keys of a table have in common): at its home if that is free, else anywhere in the home's bucket, else
-in the next bucket that has a free place. A place that was taken once is never `_EMPTY` again, only `_REMOVED`: so a
-search may end at an `_EMPTY` home, and at the first bucket that has an `_EMPTY` place.
+group, which the keys of a table have in common): at its home if that is free, else at the first free place of the
+home's bucket, else of the next bucket; in which order, the home says as well. A place that was taken once is never
+`_EMPTY` again, only `_REMOVED`: so a search may end at the first place that is `_EMPTY`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ ABSENT = -1
 """What stands instead of a slot where there is none."""
 
 _BUCKET = 8
+_NEAR = 5
+"""So many places are looked at one by one, for most entries are there; then all of a bucket at once, which costs more.
+"""
+
 _EMPTY = np.uint64(0)
 _REMOVED = np.uint64(1)
 _FREE = np.uint64(2)  # below this an entry is empty or removed
@@ -63,14 +67,23 @@ class SlotTable:
     def candidates(self, hashes: Hashes) -> Integers:
         """For each hash one slot that was most probably entered with it, `ABSENT` if none was."""
         homes, tags = self._homes(hashes), _tags(hashes)
-        entries = self._entries.take(homes)
-        slots = entries ^ tags
-        missed = np.flatnonzero(slots >= _SLOTS)
+        slots = self._entries.take(homes)
+        slots ^= tags
         result = slots.view(np.int64)
-        if len(missed):
-            result[missed] = ABSENT
-            missed = missed[entries[missed] != _EMPTY]
-            result[missed] = self._candidates_in_buckets(homes[missed] // _BUCKET, tags[missed])
+        rows = missed = np.flatnonzero(slots >= _SLOTS)
+        found, homes, tags = slots.take(missed), homes.take(missed), tags.take(missed)
+        on = np.flatnonzero(found != tags)  # where they are equal, the place is `_EMPTY`
+        for step in range(1, _NEAR):
+            if not len(on):
+                break
+            rows, homes, tags = rows.take(on), homes.take(on), tags.take(on)
+            found = self._entries.take(self._places(homes, step))
+            found ^= tags
+            slots[rows] = found
+            on = np.flatnonzero((found >= _SLOTS) & (found != tags))
+        result[missed[slots.take(missed) >= _SLOTS]] = ABSENT
+        if len(on):
+            result[rows.take(on)] = self._candidates_in_buckets(homes.take(on) // _BUCKET, tags.take(on))
         return result
 
     def _candidates_in_buckets(self, buckets: Integers, tags: Hashes) -> Integers:
@@ -111,23 +124,19 @@ class SlotTable:
         entries, homes = _entries(hashes, slots), self._homes(hashes)
         places = homes.copy()
         left = self._write(entries, homes)
-        entries, buckets, rows = entries[left], homes[left] // _BUCKET, left
-        while len(entries):
-            free = self._buckets.take(buckets, axis=0) < _FREE
-            which = free.argmax(axis=1)
-            full = ~_one_in_each(free, which)
-            places[rows] = tried = np.where(full, ABSENT, buckets * _BUCKET + which)
-            left = self._write(entries, tried)
-            buckets = np.where(full, self._after(buckets), buckets)
-            entries, buckets, rows = entries[left], buckets[left], rows[left]
+        step = 0
+        while len(left):
+            step += 1
+            places[left] = tried = self._places(homes[left], step)
+            left = left[self._write(entries[left], tried)]
         return places
 
     def _write(self, entries: Hashes, places: Integers) -> Integers:
-        """Write each entry at its place, if it has one that is free; those that could not be written."""
-        before = self._entries.take(places, mode="wrap")
-        free = (before < _FREE) & (places >= 0)
+        """Write each entry at its place if that is free; those that could not be written."""
+        before = self._entries.take(places)
+        free = before < _FREE
         self._entries[places[free]] = entries[free]
-        written = self._entries.take(places, mode="wrap") == entries
+        written = self._entries.take(places) == entries
         self._taken += int(np.count_nonzero(before[written] == _EMPTY))
         return np.flatnonzero(~written)
 
@@ -154,12 +163,19 @@ class SlotTable:
     def _homes(self, hashes: Hashes) -> Integers:
         return (hashes & np.uint64(len(self._entries) - 1)).view(np.int64)
 
+    def _places(self, homes: Integers, step: int) -> Integers:
+        """The place that comes so many steps after each home: all of the home's bucket first, then the next one."""
+        near, beyond = step % _BUCKET, step - step % _BUCKET
+        return (homes + beyond & len(self._entries) - 1) ^ near if beyond else homes ^ near
+
     def _after(self, buckets: Integers) -> Integers:
         return (buckets + 1) % len(self._buckets)
 
 
 def _tags(hashes: Hashes) -> Hashes:
-    return (hashes & _UPPER) | _TAKEN
+    tags = hashes & _UPPER
+    tags |= _TAKEN
+    return tags
 
 
 def _entries(hashes: Hashes, slots: Integers) -> Hashes:

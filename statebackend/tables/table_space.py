@@ -89,6 +89,8 @@ class TableSpace:
         }
         self._touched: NDArray[np.int64] = np.zeros(_FEW, dtype=np.int64)
         self._added: NDArray[np.int64] = np.zeros(_FEW, dtype=np.int64)
+        self._is_dirty: Mask = np.zeros(_FEW, dtype=np.bool_)
+        """Whether it was touched since the last cut: in one byte, as this is asked for every row of every batch."""
         self._alive: Mask = np.zeros(_FEW, dtype=np.bool_)
         self._same: Mask = np.zeros(_FEW, dtype=np.bool_)
         self._dead: list[Slots] = []
@@ -106,11 +108,17 @@ class TableSpace:
         self._others_count = 0
         self.stored_groups = layout.no_groups()
         """In which groups there may be blocks of this namespace that were frozen since the last clear."""
+        self._dirty: list[Slots] = []
+        self._dirty_count = 0
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
-        self._dirty: list[Slots] = []
-        self._dirty_count = 0
+        if 8 * self._dirty_count > self.slot_limit:
+            self._is_dirty.fill(False)
+        else:
+            for slots in self._dirty:
+                self._is_dirty[slots] = False
+        self._dirty, self._dirty_count = [], 0
         self._deleted: list[Deleted] = []
         self._removed_some = False
 
@@ -124,7 +132,7 @@ class TableSpace:
 
     def memory_bytes(self) -> int:
         """The memory that it occupies, about."""
-        by_slot = (*self.columns.values(), self._touched, self._added, self._alive, self._same)
+        by_slot = (*self.columns.values(), self._touched, self._added, self._is_dirty, self._alive, self._same)
         per_slot = sum(array.itemsize for array in by_slot)
         lists = sum(slots.nbytes for slots in (*self._dirty, *self._others))
         kept = 0 if self._kept is None else self._kept.nbytes
@@ -170,12 +178,13 @@ class TableSpace:
         limit = self._index.slot_limit
         if limit > len(self._alive):
             self._alive, self._same = _grown(self._alive, limit), _grown(self._same, limit)
+            self._is_dirty = _grown(self._is_dirty, limit)
             self._touched, self._added = _grown(self._touched, limit), _grown(self._added, limit)
             self.columns = {name: _grown(column, limit) for name, column in self.columns.items()}
 
     def _begin(self, slots: Slots) -> None:
         self._alive[slots] = True
-        self._same[slots] = False
+        self._same[slots] = self._is_dirty[slots] = False
         self._touched[slots] = _BORN
         self._some_born = True
         self._added[slots] = self._clock.now
@@ -211,6 +220,7 @@ class TableSpace:
         self._begin(new)
         self._lose()
         self._added[slots] = self._touched[slots] = _LONG_AGO
+        self._is_dirty[slots] = False
         for name, column in block.columns.items():
             self.columns[name][slots] = column
         self.stored_groups[self._layout.places(keys.hashes)] = True
@@ -228,12 +238,13 @@ class TableSpace:
     def same(self, slots: Slots) -> None:
         """These keys, which were brought back, were not changed: they are in `ColdKeys` as they are here."""
         self._same[slots] = True
+        self._is_dirty[slots] = False
         self._touched[slots] = _LONG_AGO
 
     def touch(self, slots: Slots) -> None:
         """These keys were changed. The same slot may come repeatedly."""
         clock = self._clock
-        fresh = slots[self._touched[slots] < clock.cut]
+        fresh = slots[~self._is_dirty.take(slots)]
         if not len(fresh):
             return
         if clock.notes:
@@ -247,6 +258,7 @@ class TableSpace:
             self._changing(fresh if before is None else fresh[before[first] != _BORN])
         self._some_born = False
         self._same[fresh] = False
+        self._is_dirty[fresh] = True
         self._dirty.append(fresh)
         self._dirty_count += len(fresh)
 
@@ -320,7 +332,7 @@ class TableSpace:
 
         None if that is nothing. It is to be read at once. `cleared` are groups that were emptied before.
         """
-        few = slots[self._touched[slots] >= self._clock.cut]
+        few = slots[self._is_dirty[slots]]
         deleted, self._deleted = self._deleted, []
         if not len(few) and not deleted and cleared is None:
             return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from secrets import token_hex
+from shutil import copytree
 
 import pyarrow.parquet as pq
 import pytest
@@ -174,6 +175,20 @@ def test_a_completion_whose_answer_is_lost_is_found_out_and_not_repeated(steady:
     assert bench.settle(transaction, payload).outcome in DONE
     assert steady.wire.lost == 1
     bench.expect(rows, "the file is there once")
+    assert bench.settle(transaction, payload).outcome in DONE
+    bench.expect(rows, "the file is there once")
+
+
+def test_a_server_that_has_made_the_file_and_knows_an_upload_without_parts_is_not_asked_for_ever(
+    steady: Wired, s3_server: S3Server, tmp_path: Path
+) -> None:
+    bench = SinkBench(steady.trial)
+    transaction, payload, rows = bench.prepared()
+    [upload] = (s3_server.objects / steady.bucket.name).glob(".sgwtmp/multipart/*/*")
+    kept = Path(copytree(upload, tmp_path / "kept"))
+    bench.settle(transaction, payload)
+    (kept / "1").unlink()
+    copytree(kept, upload)
     assert bench.settle(transaction, payload).outcome in DONE
     bench.expect(rows, "the file is there once")
 

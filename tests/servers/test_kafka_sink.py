@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,18 @@ from snapshot import Collection, Stream
 from snapshot.frozen_json import Json
 from snapshot.manifest import CommitPayload, StoredFile
 from snapshot.program.rows import Rows
-from snapshot.program.sink import SinkError
+from snapshot.program.sink import CommitsTogether, SinkError
 from snapshot.sinks import kafka_slot
 from snapshot.sinks.kafka_client import KafkaClients
 from snapshot.sinks.kafka_sink import ToKafka
-from snapshot.sinks.kafka_slot import Slot
-from snapshot.sinks.kafka_tokens import About, group_of
+from snapshot.sinks.kafka_slot import Slot, TokenPlace
+from snapshot.sinks.kafka_tokens import About, Committed, group_of
 from snapshot.sinks.token_target import TargetError
 from snapshot.testing.sink_machine import sink_machine
 from snapshot.testing.sinks import CHECKS, SCHEMA, SinkBench, SinkTrial, Surroundings, write
 from snapshot.token_commit import TargetAnswer
-from snapshot.transaction_events import CommitOutcome
+from snapshot.transaction_events import CommitOutcome, Committable, parse_transaction_id
+from statebackend.ids import Epoch, Generation
 from statebackend.snapshots.transfer import MissingFile
 from tests.servers.kafka import KafkaServer
 
@@ -41,6 +42,7 @@ pytestmark = pytest.mark.servers
 
 COMMITTED, ALREADY = CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED
 LEVELS = ("read_committed", "read_uncommitted")
+EPOCH = Epoch(Generation(1), 1)
 RETRY, FAILED = CommitOutcome.RETRY_LATER, CommitOutcome.FAILED
 
 
@@ -348,6 +350,56 @@ def test_a_record_that_is_too_large_is_refused_by_its_key_until_there_is_room(
     later.around = bench.around
     assert later.settle(transaction, payload).outcome is COMMITTED
     bench.expect([small, large], "where there is room it is committed")
+
+
+def test_what_piled_up_is_committed_in_one_transaction(
+    kafka_server: KafkaServer, own_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = SinkBench(trial(kafka_server, ToKafka(kafka_server.bootstrap, own_topic, key="row")))
+    prepared = [bench.prepared() for _ in range(20)]
+    due = [Committable(transaction, EPOCH, payload) for transaction, payload, _ in prepared]
+    done: list[str] = []
+    committed = Slot.commit
+
+    def counted(slot: Slot, batches: Iterable[pa.RecordBatch], place: TokenPlace, token: Committed) -> None:
+        committed(slot, batches, place, token)
+        done.append(str(token))
+
+    monkeypatch.setattr(Slot, "commit", counted)
+    writer = bench.writer()
+    assert writer.commit(due[0].transaction, due[0].payload).outcome is COMMITTED
+    assert isinstance(writer, CommitsTogether)
+    outcomes = [writer.commit_together(due[at:]).outcome for at in range(1, 20)]
+    writer.close()
+    assert outcomes == [COMMITTED] + [ALREADY] * 18
+    numbers = [str(parse_transaction_id(one.transaction).n) for one in due]
+    assert done == [numbers[0], ",".join(numbers)]
+    bench.expect([row for _, _, rows in prepared for row in rows], "all are there once")
+    assert bench.settle(due[7].transaction, due[7].payload).outcome is ALREADY
+
+
+def test_one_that_is_refused_among_those_that_piled_up_hinders_none_before_it(
+    kafka_server: KafkaServer,
+) -> None:
+    topic = kafka_server.make_topic(config={"max.message.bytes": "4000"})
+    bench = SinkBench(trial(kafka_server, ToKafka(kafka_server.bootstrap, topic, key="row")))
+    (first, payload, rows), (last, other, _) = bench.prepared(), bench.prepared()
+    writer, large = bench.writer(), bench.name()
+    writer.begin(large)
+    write(writer, [f"{bench.job}: {'x' * 5_000}"])
+    refused = writer.seal().prepare()
+    assert refused is not None
+    due = [Committable(*one) for one in ((first, EPOCH, payload), (large, EPOCH, refused), (last, EPOCH, other))]
+    assert isinstance(writer, CommitsTogether)
+    together = writer.commit_together(due)
+    assert together.outcome is RETRY
+    assert together.reason.startswith("one of 3 transactions: the record with the key")
+    bench.expect([], "they are in one transaction")
+    assert writer.commit_together(due).outcome is COMMITTED
+    assert writer.commit_together(due[1:]).outcome is RETRY
+    assert writer.commit_together(due[1:]).outcome is FAILED
+    writer.close()
+    bench.expect(rows, "what is in front of it is committed")
 
 
 def make_room(server: KafkaServer, topic: str) -> None:
