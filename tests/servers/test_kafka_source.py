@@ -399,6 +399,30 @@ def test_a_partition_without_records_does_not_hold_event_time_back(kafka_server:
     assert (window["count"], window["window_start"]) == (2, datetime(2023, 11, 14, 22, 13, 20))
 
 
+def test_a_partition_that_is_ahead_makes_no_record_of_another_late(kafka_server: KafkaServer, tmp_path: Path) -> None:
+    topic, began = kafka_server.make_topic(2), 1_700_000_000_000
+    put(kafka_server, topic, [1], partition=1, at=began)
+    put(kafka_server, topic, [1], partition=1, at=began + 60_000)
+    schema = pa.schema([("n", pa.int64()), ("kafka_timestamp", pa.timestamp("ms"))])
+    source = replace(source_of(kafka_server, topic), schema=schema)
+    records = Stream.read(source, uid="in", event_time=EventTime("kafka_timestamp"))
+    counts = records.key_by("n").window(Tumbling("1s")).count(uid="count").write(ToDriver(), uid="counts")
+    with recovery.run(
+        counts + records.write(ToDriver(), uid="read"),
+        checkpoints=tmp_path / "tree",
+        local=tmp_path / "local",
+        every="100ms",
+        progress=False,
+    ) as run:
+        read = run.rows("read")
+        assert [next(read)["n"] for _ in range(2)] == [1, 1]
+        put(kafka_server, topic, [1, 1], partition=0, at=began)
+        put(kafka_server, topic, [1], partition=0, at=began + 30_000)
+        window = next(run.rows("counts"))
+        run.cancel()
+    assert (window["count"], window["window_start"]) == (3, datetime(2023, 11, 14, 22, 13, 20))
+
+
 def test_a_job_whose_broker_is_gone_reports_it_and_goes_on(restarted_kafka_server: KafkaServer, tmp_path: Path) -> None:
     server = restarted_kafka_server
     topic = server.make_topic(2)
