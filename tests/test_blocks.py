@@ -21,6 +21,7 @@ from statebackend.tables.blocks import (
     BlockError,
     DamagedBlock,
     NewerBlock,
+    Streams,
     arrow_keys,
     decode,
     decode_together,
@@ -61,6 +62,19 @@ def test_a_block_is_read_as_it_was_written(rows: Rows, whole: bool) -> None:
     found = decode(encode(block(rows, whole)), PLACE)
     assert rows_of(found) == rows
     assert found.whole == whole
+
+
+@given(numbers=st.lists(st.none() | st.integers(0, 9)), start=st.integers(0, 9), count=st.integers(0, 9))
+def test_the_stream_of_some_rows_is_the_one_that_arrow_writes(
+    numbers: list[int | None], start: int, count: int
+) -> None:
+    names = [None if number is None else bytes(number) for number in numbers]
+    rows = pa.record_batch({"number": pa.array(numbers, pa.int64()), "name": pa.array(names, pa.large_binary())})
+    streams, written = Streams(rows, {b"a": b"b"}), pa.BufferOutputStream()
+    part = rows.slice(start, count).replace_schema_metadata({b"a": b"b"})
+    with ipc.new_stream(written, part.schema) as stream:
+        stream.write_batch(part)
+    assert streams.of(start, start + count) == written.getvalue().to_pybytes()
 
 
 @given(rows=some_rows, start=st.integers(0, 9))

@@ -33,9 +33,6 @@ _DELETED: Final = "deleted"
 FORMAT: Final = b"epochcut.block"
 WHOLE: Final = b"epochcut.whole"
 _VERSION: Final = 1
-_AS_USUAL: Final = ipc.IpcWriteOptions()
-"""Made once: without it, Arrow looks into the environment for each block."""
-
 _MERGED_ROWS: Final = 1 << 13
 """So many rows a block has at most that several were merged into."""
 
@@ -85,6 +82,20 @@ def where(state: str, name: bytes) -> str:
     return f"state {state!r}, key group {entries.group_of(name)},{window} epoch {epoch_number}"
 
 
+class Streams:
+    """Makes Arrow streams of parts of these rows, with such metadata: the description, which all begin with, is made
+    once, as it takes longer than a block of some hundred rows.
+    """
+
+    def __init__(self, rows: pa.RecordBatch, metadata: Mapping[bytes, bytes]) -> None:
+        self._rows = rows
+        self._schema: pa.Buffer = rows.schema.with_metadata(metadata).serialize()
+
+    def of(self, start: int, end: int) -> bytes:
+        """The rows from `start` up to, not including, `end`."""
+        return b"".join((self._schema, self._rows.slice(start, end - start).serialize(), _END))
+
+
 class Encoder:
     """Makes blocks of parts of many rows: what all parts have in common is made once."""
 
@@ -95,6 +106,7 @@ class Encoder:
         self._batches = {False: pa.record_batch(arrays, names=names)}
         if rows.deleted is not None:
             self._batches[True] = pa.record_batch([*arrays, pa.array(rows.deleted)], names=[*names, _DELETED])
+        self._streams: dict[tuple[bool, bool], Streams] = {}
 
     def encode(self, start: int, end: int, whole: bool) -> bytes:
         """The rows from `start` up to, not including, `end` as they are stored.
@@ -102,18 +114,11 @@ class Encoder:
         They are not compressed, as the file is that they lie in.
         """
         some_deleted = self._deleted is not None and bool(self._deleted[start:end].any())
-        metadata = {FORMAT: b"%d" % _VERSION} | ({WHOLE: b"1"} if whole else {})
-        return stream_of(self._batches[some_deleted].slice(start, end - start), metadata)
-
-
-def stream_of(rows: pa.RecordBatch, metadata: Mapping[bytes, bytes]) -> bytes:
-    """A stream of these rows alone, with such metadata."""
-    batch = rows.replace_schema_metadata(metadata)
-    sink = pa.BufferOutputStream()
-    with ipc.new_stream(sink, batch.schema, options=_AS_USUAL) as stream:
-        stream.write_batch(batch)
-    payload: bytes = sink.getvalue().to_pybytes()
-    return payload
+        streams = self._streams.get((some_deleted, whole))
+        if streams is None:
+            metadata = {FORMAT: b"%d" % _VERSION} | ({WHOLE: b"1"} if whole else {})
+            streams = self._streams[some_deleted, whole] = Streams(self._batches[some_deleted], metadata)
+        return streams.of(start, end)
 
 
 def encode(block: Block) -> bytes:

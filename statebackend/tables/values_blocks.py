@@ -28,6 +28,7 @@ from statebackend.tables.blocks import (
     Block,
     Column,
     DamagedBlock,
+    Streams,
     as_keys,
     check_version,
     chosen,
@@ -40,7 +41,6 @@ from statebackend.tables.blocks import (
     joined,
     last_of_each,
     only_chunk,
-    stream_of,
 )
 
 _VERSION: Final = 2
@@ -69,29 +69,31 @@ class KeysEncoder:
     """Makes kept keys of parts of many keys, as the cut of this epoch keeps them."""
 
     def __init__(self, keys: pa.Array, epoch_number: int) -> None:
-        self._batch = pa.record_batch([keys], names=[KEY])
-        self._metadata = {FORMAT: b"%d" % _VERSION, _KEYS_OF: b"%d" % epoch_number}
+        metadata = {FORMAT: b"%d" % _VERSION, _KEYS_OF: b"%d" % epoch_number}
+        self._streams = Streams(pa.record_batch([keys], names=[KEY]), metadata)
 
     def encode(self, start: int, end: int) -> bytes:
         """The keys from `start` up to, not including, `end`."""
-        return stream_of(self._batch.slice(start, end - start), self._metadata)
+        return self._streams.of(start, end)
 
 
 class ValuesEncoder:
     """Makes values of parts of many accumulators, all of one epoch and of keys that one epoch has kept."""
 
     def __init__(self, columns: Mapping[str, Column], keys_of: int, epoch_number: int) -> None:
-        self._batch = pa.record_batch(list(map(pa.array, columns.values())), names=list(columns))
-        self._metadata = {
+        rows = pa.record_batch(list(map(pa.array, columns.values())), names=list(columns))
+        metadata = {
             FORMAT: b"%d" % _VERSION,
             WHOLE: b"1",
             _KEYS_OF: b"%d" % keys_of,
             _EPOCH: b"%d" % epoch_number,
         }
+        self._rows = len(rows)
+        self._streams = Streams(rows, metadata)
 
     def encode(self, start: int, end: int | None, others: bytes = b"") -> bytes:
         """The rows from `start` up to, not including, `end`; and a block of other keys, if there is one."""
-        return stream_of(self._batch.slice(start, None if end is None else end - start), self._metadata) + others
+        return self._streams.of(start, self._rows if end is None else end) + others
 
 
 def decode_keys(payload: bytes, place: str) -> pa.Array:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +23,14 @@ ROWS = Operator("totals", key=str, states={"total": Value(int, default=0)})
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is measured: keys in the state, and seconds per run."""
+    """How much is measured: keys in the state, seconds from one snapshot to the next, how many of these in a segment,
+    and how often in each run there is a segment with snapshots and one without.
+    """
 
     keys: int
-    seconds: float
+    every: float
+    intervals: int
+    pairs: int
 
 
 _ROWS = 4_096
@@ -34,58 +39,113 @@ _ROWS = 4_096
 _HIT_BYTES = 570
 """With so many bytes of memory per key, the cache holds one of ten."""
 
-FULL, SMALL = Size(1_000_000, 6), Size(5_000, 0.3)
+FULL, SMALL = Size(1_000_000, 1, 3, 3), Size(5_000, 0.05, 2, 1)
 
 
 def figures(size: Size) -> Iterator[Figure]:
-    """Records per second without snapshots, and the share that a snapshot each second costs."""
+    """Records per second, with a snapshot each second and without, and the share that the snapshots cost."""
     yield from by_the_batch(size)
     yield from row_by_row(size)
 
 
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """What was taken in without a break, and what that took."""
+
+    rows: int
+    seconds: float
+    cpu: float
+    cpu_of_rows: float
+    """Of that, what this thread used to take the rows in."""
+
+    @property
+    def rate(self) -> float:
+        """Rows per second."""
+        return self.rows / self.seconds
+
+
 def by_the_batch(size: Size) -> Iterator[Figure]:
-    """Count and sum over Arrow batches of 80-byte keys."""
+    """Count and sum over Arrow batches of 80-byte keys.
+
+    Segments with and without snapshots take turns, in one order and then in the other, and what is compared are two
+    that follow on each other: the machine's own speed may change by more in a minute than snapshots cost.
+    """
     keys = keys_of_80(size.keys)
     some = record_keys(0, size.keys // 100, size.keys)
     everywhere = [keys.take(pa.array(record_keys(at * BATCH, BATCH, size.keys))) for at in range(64)]
     within = [keys.take(pa.array(some[np.arange(at, at + BATCH) % len(some)])) for at in range(0, 64 * 997, 997)]
-    values = record_values(0, BATCH)
     with opened() as bench:
         progress(f"{WORKLOAD}: {size.keys:,} keys are loaded")
         bench.load(keys)
         for name, batches in (("builtin", everywhere), ("builtin_1_pct_dirty", within)):
-            rates: dict[float, list[float]] = {0.0: [], 1.0: []}
-            cpu: dict[float, float] = {}
-            for run in range(RUNS):
-                for every in rates:
-                    begun = cpu_seconds()
-                    rates[every].append(_rate(bench, batches, values, size.seconds, every))
-                    cpu[every] = cpu.get(every, 0.0) + cpu_seconds() - begun
-                    progress(f"{WORKLOAD}: {name}, run {run}, a snapshot each {every} s: {rates[every][-1]:,.0f}/s")
-                    bench.complete()
-            yield figure(WORKLOAD, f"{name}_rows_per_s", "rows/s", rates[1.0], cpu[1.0])
-            yield figure(WORKLOAD, f"{name}_rows_per_s_no_snapshots", "rows/s", rates[0.0], cpu[0.0])
-            costs = [100 * (1 - with_ / without) for with_, without in zip(rates[1.0], rates[0.0], strict=True)]
-            yield figure(WORKLOAD, f"{name}_snapshot_cost_pct", "%", costs, cpu[1.0])
+            feed = _Feed(bench, batches)
+            runs = [[_pair(feed, size, number) for number in range(size.pairs)] for _ in range(RUNS)]
+            yield from _compared(name, size, runs)
 
 
-def _rate(bench: Bench, batches: list[pa.Array], values: pa.Array, seconds: float, every: float) -> float:
-    """Rows per second, with a snapshot so often, 0 for none."""
-    start = last = time.perf_counter()
-    rows = 0
-    while last - start < seconds:
-        until = last + (every or seconds)
-        while (now := time.perf_counter()) < until:
-            batch = batches[rows // BATCH % len(batches)]
-            bench.update(bench.state.keys(batch), values)
-            rows += BATCH
-            bench.poll()
-        last = now
-        if every:
-            bench.cut()
-    rate = rows / (time.perf_counter() - start)
-    bench.settle()
-    return rate
+class _Feed:
+    """Batches of records for a state, round and round."""
+
+    def __init__(self, bench: Bench, batches: list[pa.Array]) -> None:
+        self.bench = bench
+        self.rows = 0
+        self._batches = batches
+        self._values = record_values(0, BATCH)
+
+    def one(self) -> None:
+        """Have one batch taken in."""
+        batch = self._batches[self.rows // BATCH % len(self._batches)]
+        self.bench.update(self.bench.state.keys(batch), self._values)
+        self.rows += BATCH
+        self.bench.poll()
+
+    def until(self, end: float) -> None:
+        """Have batches taken in up to that time."""
+        while time.perf_counter() < end:
+            self.one()
+
+
+def _pair(feed: _Feed, size: Size, number: int) -> tuple[_Segment, _Segment]:
+    """A segment with snapshots and one without."""
+    found = {snapshots: _segment(feed, size, snapshots) for snapshots in ((True, False), (False, True))[number % 2]}
+    with_, without = found[True], found[False]
+    progress(f"{WORKLOAD}: {with_.rate:,.0f}/s with snapshots, {without.rate:,.0f}/s without")
+    return with_, without
+
+
+def _segment(feed: _Feed, size: Size, snapshots: bool) -> _Segment:
+    """Some intervals, if so with a snapshot at the beginning of each; it ends when the last one is in the store and in
+    the backend. What the first one has to say was changed in an interval that does not count.
+    """
+    feed.bench.complete()
+    feed.until(time.perf_counter() + size.every)
+    rows, cpu, own, start = feed.rows, cpu_seconds(), time.thread_time(), time.perf_counter()
+    for interval in range(1, size.intervals + 1):
+        if snapshots:
+            before = time.thread_time()
+            feed.bench.cut()
+            own += time.thread_time() - before
+        feed.until(start + interval * size.every)
+    while feed.bench.state.statistics().background.epochs_pending:
+        feed.one()
+    seconds, own = time.perf_counter() - start, time.thread_time() - own
+    return _Segment(feed.rows - rows, seconds, cpu_seconds() - cpu, own)
+
+
+def _compared(name: str, size: Size, runs: list[list[tuple[_Segment, _Segment]]]) -> Iterator[Figure]:
+    """The figures of some runs, in each of which the median counts.
+
+    A snapshot's CPU time is that of all threads and processes but this one's, and of the cut itself: it is known to
+    the millisecond on a busy machine as well, where the share of the throughput is not.
+    """
+    for at, which in enumerate(("rows_per_s", "rows_per_s_no_snapshots")):
+        rates = [median(pair[at].rate for pair in run) for run in runs]
+        yield figure(WORKLOAD, f"{name}_{which}", "rows/s", rates, sum(pair[at].cpu for run in runs for pair in run))
+    costs = [median(100 * (1 - with_.rate / without.rate) for with_, without in run) for run in runs]
+    cpu = sum(with_.cpu for run in runs for with_, _ in run)
+    yield figure(WORKLOAD, f"{name}_snapshot_cost_pct", "%", costs, cpu)
+    used = [median(1e3 * (with_.cpu - with_.cpu_of_rows) / size.intervals for with_, _ in run) for run in runs]
+    yield figure(WORKLOAD, f"{name}_snapshot_cpu_ms", "ms", used, cpu)
 
 
 def row_by_row(size: Size) -> Iterator[Figure]:
