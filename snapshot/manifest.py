@@ -144,7 +144,8 @@ class SubtaskSnapshot:
 class OperatorSnapshot:
     """All partitions of one operator, in order; of a source also what its enumerator has not yet assigned.
 
-    `broadcast` is its broadcast state, which is the same in all partitions and so is kept once.
+    `broadcast` is its broadcast state, which is the same in all partitions and so is kept once. `key_type` is the name
+    of the type of its keys, so that a key's group is known before any file is read; empty where that is not said.
     """
 
     uid: Uid
@@ -152,6 +153,7 @@ class OperatorSnapshot:
     subtasks: tuple[SubtaskSnapshot, ...]
     enumerator: Json = NULL
     broadcast: StoredFile | Inline | None = None
+    key_type: str = ""
 
 
 @dataclass(frozen=True, slots=True)

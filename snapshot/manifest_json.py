@@ -145,9 +145,10 @@ def _refuse_header(data: bytes, where: str) -> NoReturn:
 def _operator(operator: OperatorSnapshot) -> tuple[bytes, bytes, bytes]:
     # Left out where there is none, as in the manifests that were written before there was such a thing.
     broadcast = "" if operator.broadcast is None else f'"broadcast":{_part(operator.broadcast)},'
+    key_type = f'"key_type":{_text(operator.key_type)},' if operator.key_type else ""
     start = (
         f'{{"uid":{_text(operator.uid)},"parallelism":{operator.parallelism},"enumerator":{operator.enumerator.text},'
-        f'{broadcast}"subtasks":['
+        f'{broadcast}{key_type}"subtasks":['
     )
     subtasks = b",".join([subtask.written or _subtask(subtask).encode() for subtask in operator.subtasks])
     return start.encode(), subtasks, b"]}"
@@ -206,7 +207,7 @@ def _committable(committable: Committable[CommitPayload]) -> str:
 _BODY = frozenset({"job", "epoch", "attempt", "parent", "kind", "max_parallelism", "created_at", "operators"})
 _NOTES = frozenset({"notes"})
 _OPERATOR = frozenset({"uid", "parallelism", "enumerator", "subtasks"})
-_BROADCAST = frozenset({"broadcast"})
+_OPERATOR_MAY_HAVE = frozenset({"broadcast", "key_type"})
 _SUBTASK = frozenset({"partition", "key_groups", "files", "positions", "watermark", "channels", "committables"})
 _STORED = frozenset({"path", "size", "checksum"})
 _WATERMARK = frozenset({"timestamp", "idle"})
@@ -238,7 +239,7 @@ class _Reader:
         return self._subtask(value, "subtask")
 
     def _operator(self, value: object, place: str) -> OperatorSnapshot:
-        fields = self._fields(value, place, _OPERATOR, _BROADCAST)
+        fields = self._fields(value, place, _OPERATOR, _OPERATOR_MAY_HAVE)
         broadcast: dict[str, object] = {"broadcast": [fields["broadcast"]] if "broadcast" in fields else []}
         return OperatorSnapshot(
             uid=Uid(self._text(fields, place, "uid")),
@@ -246,6 +247,7 @@ class _Reader:
             subtasks=self._each(fields, place, "subtasks", self._subtask),
             enumerator=_json(fields["enumerator"]),
             broadcast=next(iter(self._each(broadcast, place, "broadcast", self._part)), None),
+            key_type=self._text(fields, place, "key_type") if "key_type" in fields else "",
         )
 
     def _subtask(self, value: object, place: str) -> SubtaskSnapshot:

@@ -94,7 +94,7 @@ def publish(*contents: Acknowledgement, savepoint: bool = False, base: Epoch | N
     return Publish(EPOCH, base, ATTEMPT, savepoint, {one.partition: one for one in contents}, has_committables=True)
 
 
-PART = DriversPart(JobId("j"), MOST, 1234, {NUMBERS: Json.of(["s8", "s9"])}, {})
+PART = DriversPart(JobId("j"), MOST, 1234, {NUMBERS: Json.of(["s8", "s9"])}, {}, key_types={COUNT: "int64"})
 
 
 def manifest(*contents: Acknowledgement) -> Manifest:
@@ -116,6 +116,7 @@ def test_a_manifest_has_every_operator_of_every_partition_and_what_the_driver_kn
     assert made.parent == Epoch(Generation(1), 6)
     assert (made.attempt, made.created_at, made.job) == (3, 1234, "j")
     assert made.kind is ManifestKind.SAVEPOINT
+    assert [one.key_type for one in made.operators] == ["int64", "", ""]
     assert decode(encode(made), "x") == made
     assert manifest().kind is ManifestKind.CHECKPOINT
     assert manifest().parent == NO_EPOCH

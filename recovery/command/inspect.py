@@ -111,7 +111,8 @@ def _show_rows(reading: EpochReading, arguments: argparse.Namespace, wanted: Wan
     if more:
         print("... and more; --limit 0 shows all")
     if arguments.verbose:
-        print(f"epoch {reading.epoch}: {reading.read.files} files with {reading.read.bytes:,} bytes were read")
+        files, size = reading.read.files, reading.read.bytes
+        print(f"epoch {reading.epoch}: {files} file{'' if files == 1 else 's'} with {size:,} bytes read")
 
 
 def _table(rows: list[dict[str, Any]], with_state: bool) -> Iterator[str]:

@@ -26,7 +26,7 @@ from recovery.driver.following import Standbys
 from recovery.driver.housekeeping import Housekeeping
 from recovery.driver.job import JobSettings
 from recovery.driver.launch import Scouting
-from recovery.driver.manifests import DriversPart, all_transactions_in
+from recovery.driver.manifests import DriversPart, all_transactions_in, key_types_of
 from recovery.driver.publications import Publications
 from recovery.driver.recovery_clock import RecoveryClock
 from recovery.driver.savepoints import Answer, SavepointWishes
@@ -469,7 +469,8 @@ class GenerationRun:
         if attempt is None:
             raise RuntimeError(f"epoch {epoch} was triggered while no attempt is deployed")
         settings, now = self._settings, int(time.time() * 1000)
-        part = DriversPart(settings.job, settings.plan.max_parallelism, now, attempt.enumerators(), {})
+        enumerators, key_types = attempt.enumerators(), key_types_of(settings.plan)
+        part = DriversPart(settings.job, settings.plan.max_parallelism, now, enumerators, {}, key_types=key_types)
         self._the_publications.triggered(epoch, part)
         pauses = self._endings.triggered(epoch, savepoint=marker.savepoint, asked_by=event)
         if marker.savepoint:

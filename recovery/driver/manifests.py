@@ -8,7 +8,7 @@ that the epoch does, once.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from recovery.driver.splits import SplitDealer, SplitRules, enumerator_splits
 from recovery.restore import SubtaskRestore, plan_restore
@@ -30,6 +30,7 @@ from snapshot.program.source import Source
 from statebackend.files import FileSet
 from statebackend.ids import NO_EPOCH, Partition, Uid
 from statebackend.keygroups import range_of
+from statebackend.keys.types import KeyType
 
 Overtaken = Mapping[ChannelId, ChannelState]
 
@@ -39,7 +40,7 @@ Overtaken = Mapping[ChannelId, ChannelState]
 
 @dataclass(frozen=True, slots=True)
 class DriversPart:
-    """What of an epoch the driver itself knows: the splits that nobody reads, and where broadcast state is kept."""
+    """What of an epoch the driver itself knows: the splits that nobody reads, where broadcast state is, key types."""
 
     job: JobId
     max_parallelism: int
@@ -47,6 +48,7 @@ class DriversPart:
     enumerators: Mapping[Uid, Json]
     broadcast: Mapping[Uid, StoredFile | Inline]
     notes: Json = NULL
+    key_types: Mapping[Uid, str] = field(default_factory=dict)
 
 
 def manifest_of(publish: Publish[Acknowledgement], part: DriversPart) -> Manifest:
@@ -60,6 +62,7 @@ def manifest_of(publish: Publish[Acknowledgement], part: DriversPart) -> Manifes
             tuple(_with_overtaken(uid, one.subtasks[uid], overtaken) for one in acknowledged),
             part.enumerators.get(uid, NULL),
             part.broadcast.get(uid),
+            part.key_types.get(uid, ""),
         )
         for uid in sorted(acknowledged[0].subtasks)
     )
@@ -74,6 +77,12 @@ def manifest_of(publish: Publish[Acknowledgement], part: DriversPart) -> Manifes
         parent=NO_EPOCH if publish.base is None else publish.base,
         notes=part.notes,
     )
+
+
+def key_types_of(plan: Plan) -> Mapping[Uid, str]:
+    """The names of the types of keys, of all operators with keyed state."""
+    heads = {stage.uid: stage.head for stage in plan.stages if isinstance(stage.head, KeyedHead)}
+    return {uid: KeyType.of(head.operator.inputs[0].key_declared).name for uid, head in heads.items()}
 
 
 def broadcast_states(publish: Publish[Acknowledgement]) -> Mapping[Uid, bytes]:

@@ -164,7 +164,8 @@ class _Making:
         """All partitions of an operator, whose files are in the store."""
         uid = Uid(declared.uid)
         parts = [self._partition(declared, states, store, Partition(at), names) for at in range(self._parallelism)]
-        return OperatorSnapshot(uid, self._parallelism, tuple(parts))
+        key_type = KeyType.of(declared.key).name
+        return OperatorSnapshot(uid, self._parallelism, tuple(parts), key_type=key_type)
 
     def done(self, uri: str, job: JobId, max_parallelism: int, made: Epoch | None) -> Bootstrapped:
         """What has come of it."""

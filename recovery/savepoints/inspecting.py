@@ -18,7 +18,6 @@ from recovery.savepoints.json_values import WrongText, parsed, said
 from recovery.savepoints.reading import EpochReading, OperatorStates
 from statebackend.canonical.schema import KEY, encoded_column
 from statebackend.ids import Epoch, KeyGroup, Uid
-from statebackend.keygroups import key_group_of
 from statebackend.keys.columns import key_column
 from statebackend.keys.types import KeyType, WrongKeyType
 from statebackend.state_reader import ALL_KEYS
@@ -109,12 +108,15 @@ def rows_of(
     """
     wanted = wanted or Wanted()
     operator = reading.operator(uid)
-    names = [spec.name for spec in operator.declared().states] if state is None else [operator.state(state).name]
     key, parts = _places(operator, wanted)
+    parts = [files for files in parts if files.files]
+    if not parts or wanted.key is None:
+        _ = operator.declared() if state is None else operator.state(state)
     for files in parts:
-        if not files.files:
-            continue
         with operator.opened(files) as reader:
+            names = [spec.name for spec in reader.states() if state in (None, spec.name)]
+            if not names and state is not None:
+                operator.state(state)  # a file of other groups may know it
             for name in names:
                 for batch in reader.batches(name, key=key, expired=True):
                     found = batch if wanted.prefix is None else _beginning(batch, wanted.prefix)
@@ -131,18 +133,12 @@ def typed_key(text: str, key_type: KeyType) -> object:
         raise WrongText(str(error)) from error
 
 
-def group_of(key: object, operator: OperatorStates) -> KeyGroup:
-    """The key group of a key."""
-    schema = operator.declared()
-    return key_group_of(schema.key_type.hash(key), schema.max_parallelism)
-
-
 def _places(operator: OperatorStates, wanted: Wanted) -> tuple[object, list[Any]]:
     """Which key to look up, and in which file sets."""
-    schema = operator.declared()
     if wanted.key is not None:
-        key = typed_key(wanted.key, schema.key_type)
-        return key, [operator.files_of_group(group_of(key, operator))]
+        key = typed_key(wanted.key, operator.key_type)
+        return key, [operator.files_of_group(operator.group_of(key))]
+    schema = operator.declared()
     if wanted.group is not None:
         if not 0 <= wanted.group < schema.max_parallelism:
             raise WrongText(f"there is no key group {wanted.group}; they go from 0 to {schema.max_parallelism - 1}")

@@ -19,7 +19,8 @@ from snapshot.manifest import OperatorSnapshot
 from statebackend.files import FileRef, FileSet, rescaled
 from statebackend.ids import KeyGroup, Uid
 from statebackend.keyed_state import Operator
-from statebackend.keygroups import KeyGroupRange
+from statebackend.keygroups import KeyGroupRange, key_group_of
+from statebackend.keys.types import KeyType
 from statebackend.snapshots.transfer import MissingFile
 from statebackend.state_reader import StateReader, read_schema
 from statebackend.states.schema import Schema, StateSpec
@@ -49,6 +50,8 @@ class OperatorStates:
         self.uid = operator.uid
         self.parts = tuple(subtask.state for subtask in operator.subtasks if subtask.state is not None)
         """The file sets of all partitions, in order."""
+        self._max_parallelism = reading.found.manifest.max_parallelism
+        self._key_type = operator.key_type
 
     @property
     def files(self) -> tuple[FileRef, ...]:
@@ -71,6 +74,15 @@ class OperatorStates:
         if self.schema is None:
             raise NoSuchState(f"{self.uid} has no state in epoch {self._reading.epoch} yet: nothing was written")
         return self.schema
+
+    @cached_property
+    def key_type(self) -> KeyType:
+        """Of which type keys are, without a look into a file where the manifest says it."""
+        return KeyType.parse(self._key_type) if self._key_type else self.declared().key_type
+
+    def group_of(self, key: object) -> KeyGroup:
+        """The key group of a key."""
+        return key_group_of(self.key_type.hash(key), self._max_parallelism)
 
     def state(self, name: str) -> StateSpec:
         """How a state is declared; `NoSuchState` if there is none of this name."""

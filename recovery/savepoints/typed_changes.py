@@ -18,7 +18,7 @@ import pyarrow.ipc as ipc
 import pyarrow.parquet as parquet
 
 from recovery.savepoints.editing import ChangedRows
-from recovery.savepoints.inspecting import group_of, typed_key
+from recovery.savepoints.inspecting import typed_key
 from recovery.savepoints.json_values import WrongText, heard, parsed
 from recovery.savepoints.reading import EpochReading
 from statebackend.canonical.changing import DELETED
@@ -145,7 +145,7 @@ def _reader_of(reading: EpochReading, uid: str, state: str, key: str) -> Iterato
     operator = reading.operator(uid)
     operator.state(state)
     typed = typed_key(key, operator.declared().key_type)
-    files = operator.files_of_group(group_of(typed, operator))
+    files = operator.files_of_group(operator.group_of(typed))
     if not files.files:
         files = next(part for part in operator.parts if part.files)  # they say how it is declared, at least
         with operator.opened(files) as reader:

@@ -77,7 +77,7 @@ def _make(scratch: Path, uri: str, keys: pa.Array) -> int:
                 state["totals"].update(state.keys(batch.take(pa.array(own))), {"value": values})
             parts.append(state.snapshot(_EPOCH))
     subtasks = tuple(SubtaskSnapshot(Partition(index), files) for index, files in enumerate(parts))
-    operators = (OperatorSnapshot(Uid("totals"), _PARTITIONS, subtasks),)
+    operators = (OperatorSnapshot(Uid("totals"), _PARTITIONS, subtasks, key_type=OPERATOR.schema().key_type.name),)
     tree.finish(Manifest(birth.job, _EPOCH, Attempt(0), ManifestKind.SAVEPOINT, most, 1, operators))
     return _size(parts)
 
