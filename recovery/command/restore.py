@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -187,6 +188,8 @@ def _spark(master: str, stack: ExitStack) -> SparkContext:
         from pyspark import SparkConf, SparkContext
     except ImportError as error:
         raise WrongUsage("--spark needs PySpark: pip install 'epochcut[spark]'") from error
+    if master.startswith("local"):  # else Spark takes whatever `python3` is on the path
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = SparkConf().setMaster(master).setAppName("recovery restore")
     for name, value in spark_settings().items():
         conf.setIfMissing(name, value)
