@@ -191,6 +191,7 @@ def _spark(master: str, stack: ExitStack) -> SparkContext:
     if master.startswith("local"):  # else Spark takes whatever `python3` is on the path
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = SparkConf().setMaster(master).setAppName("recovery restore")
+    conf.set("spark.ui.showConsoleProgress", "false")  # bars of tasks that never end
     for name, value in spark_settings().items():
         conf.setIfMissing(name, value)
     context = SparkContext.getOrCreate(conf)
