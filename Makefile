@@ -1,7 +1,7 @@
 # One command per thing a person wants; each sets up what it needs, in .venv and .servers of this folder.
 PYTHON ?= python3
 PROFILE ?= ci
-AT_ONCE ?= 2
+AT_ONCE ?= 3
 BIN := .venv/bin
 SERVERS := .venv/servers .servers/versitygw .servers/kafka.stamp .servers/hadoop.stamp .servers/postgres.stamp
 
@@ -11,7 +11,7 @@ help:  ## this list
 demo: .venv/demo  ## clicks are counted on Spark, a worker is killed, the output is compared with the truth
 	$(BIN)/python -m examples.clicks --svg build/latency-around-a-kill.svg
 
-test: .venv/test  ## all tests that need no server, AT_ONCE=2 of them; PROFILE=thorough searches 50 times further
+test: .venv/test  ## all tests that need no server, AT_ONCE=3 of them at a time; PROFILE=thorough searches 50 times further
 	EPOCHCUT_PROFILE=$(PROFILE) $(BIN)/python -m pytest -n $(AT_ONCE) --dist worksteal -m "not servers" $(ARGS)
 
 # Apart from the tests, and without the longest searches: tracing makes them many times slower.
@@ -28,7 +28,7 @@ test-sinks: $(SERVERS)  ## jobs that write to real targets, all of which are kil
 	$(BIN)/python -m tests.target_kills --kills $(or $(KILLS),50) --restarts $(or $(RESTARTS),20) $(if $(TARGETS),--targets $(TARGETS))
 
 test-servers: $(SERVERS)  ## the tests against real servers, which they start themselves
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m servers $(ARGS)
+	EPOCHCUT_PROFILE=$(PROFILE) $(BIN)/python -m pytest -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder -m servers $(ARGS)
 
 # An S3 server whose conditional puts are atomic, from its source; its version is pinned in the file it depends on.
 .servers/versitygw: tests/servers/versitygw.version

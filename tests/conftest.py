@@ -1,9 +1,16 @@
-"""How far the searches go (profiles), and how far they went."""
+"""How far the searches go (profiles), and how far they went; and that files of tests are in memory, if it has room.
+
+To be flushed to a disk is most of what the tests would wait for otherwise, and none of them can tell.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import settings
@@ -12,20 +19,40 @@ from snapshot.testing.simulation import EXPLORED
 
 FACTORS = {"ci": 1, "thorough": 50}
 """How much further than in CI a profile searches; chosen by EPOCHCUT_PROFILE, as `make test PROFILE=thorough` does."""
+SAMPLES = {"ci": 1, "thorough": 200}
+"""The same for the longest searches, of which CI has a sample."""
+EXAMPLES = {"ci": 50, "thorough": 5_000}
+"""Of each property."""
 
 _PROFILE = os.environ.get("EPOCHCUT_PROFILE", "ci")
 if _PROFILE not in FACTORS:
     raise pytest.UsageError(f"there is no profile {_PROFILE!r}; choose one of {', '.join(FACTORS)}")
 
-for _name, _factor in FACTORS.items():
-    settings.register_profile(_name, max_examples=100 * _factor, deadline=None, derandomize=_name == "ci")
+for _name, _examples in EXAMPLES.items():
+    settings.register_profile(_name, max_examples=_examples, deadline=None, derandomize=_name == "ci")
 settings.load_profile(_PROFILE)
+
+_MEMORY: Final = Path("/dev/shm")
+_ROOM: Final = 3 << 30
+"""Bytes that have to be free for the files of tests, which need some hundreds of megabytes at once."""
+
+if "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _ROOM:
+    os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)  # of the processes that tests start, too
+
+# What Java would gain from compiling better it has lost again when a test ends.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 @pytest.fixture
 def search_factor() -> int:
     """How much further than in CI to search."""
     return FACTORS[_PROFILE]
+
+
+@pytest.fixture
+def sample_factor() -> int:
+    """How much further than in CI, which has a sample of them, the longest searches go."""
+    return SAMPLES[_PROFILE]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

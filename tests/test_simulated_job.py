@@ -13,23 +13,23 @@ from snapshot.testing.search import check
 from snapshot.testing.simulation import EXPLORED
 from tests.seeded import worlds
 
-HISTORIES = 2_300
-STEPS = 1_000_000
+HISTORIES, DISTINCT, STEPS = 500, 450, 250_000
+"""In CI, where all searches together see many thousand histories; the thorough profile goes 200 times further."""
 
 
 @pytest.mark.timeout(0)
-def test_a_job_keeps_its_promises_whatever_is_delayed_lost_cut_paused_or_killed(search_factor: int) -> None:
+def test_a_job_keeps_its_promises_whatever_is_delayed_lost_cut_paused_or_killed(sample_factor: int) -> None:
     steps, distinct = EXPLORED.steps, EXPLORED.distinct
-    check(job.run, histories=HISTORIES * search_factor, size=400, seed=1)
+    check(job.run, histories=HISTORIES * sample_factor, size=400, seed=1)
     steps, distinct = EXPLORED.steps - steps, EXPLORED.distinct - distinct
     print(f"{steps} steps in {distinct} distinct histories of the whole job")
-    assert steps >= STEPS * search_factor
-    assert distinct >= 2_000 * search_factor
+    assert steps >= STEPS * sample_factor
+    assert distinct >= DISTINCT * sample_factor
 
 
 @pytest.mark.timeout(0)
 def test_the_journal_keeps_its_promises_among_late_and_crashing_writers(search_factor: int) -> None:
-    check(journal_job.run, histories=2_000 * search_factor, size=250, seed=2)
+    check(journal_job.run, histories=1_000 * search_factor, size=250, seed=2)
 
 
 def test_committers_and_a_receiver_keep_theirs(search_factor: int) -> None:

@@ -26,8 +26,7 @@ def command(folder: Path, what: str) -> list[str]:
 
 def environment(**more: str) -> dict[str, str]:
     spark = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
-    short = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}  # compiling costs more than it gives
-    return {**os.environ, **spark, **short, **more}
+    return {**os.environ, **spark, **more}
 
 
 def run_until_all_stop(folder: Path) -> None:

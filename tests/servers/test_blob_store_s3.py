@@ -36,11 +36,13 @@ def test_the_root_of_a_store_may_be_a_bucket(s3_server: S3Server) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_of_32_processes_that_race_200_times_exactly_one_wins_each_round(
-    s3_server: S3Server, open_s3: OpenStore
+def test_of_32_processes_that_race_exactly_one_wins_each_round(
+    s3_server: S3Server, open_s3: OpenStore, search_factor: int
 ) -> None:
-    report = race_for_one_name(open_s3, processes=32, rounds=200)
-    assert sum(report.wins) == report.rounds == 200
+    """In a hundred rounds; the thorough profile runs two hundred, as the test of a disk always does."""
+    rounds = 100 if search_factor == 1 else 200
+    report = race_for_one_name(open_s3, processes=32, rounds=rounds)
+    assert sum(report.wins) == report.rounds == rounds
     assert sum(wins > 0 for wins in report.wins) > 16, "a race in which few can win is none"
 
 
