@@ -1,7 +1,7 @@
 """A source that gives its rows no faster than at a rate, and the last of them only when a file is there.
 
 What always holds: it gives the rows of the source within, in their order; what a reader was not running for is not made
-up for, so a job that is killed again and again always has rows under way.
+up for, so a job that is killed again and again, or whose machine has much else to do, always has rows under way.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from snapshot.program.source import Batch, Later, Reader, Reading, SplitContext
 
 _TICK = 0.005
 """Seconds between two looks at the clock and at the gate."""
+_LONGEST = 4 * _TICK
+"""Seconds that count between two looks, if there were more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +68,17 @@ class _Reader:
         self._source = source
         self._within = within
         self._given = position if isinstance(position, int) else 0
-        self._start = self._given
-        self._began = time.monotonic()
+        self._due = float(self._given)
+        self._looked = time.monotonic()
         self._open = False
 
     def read(self, most: int) -> Reading:
         self._open = self._open or Path(self._source.gate).exists()
         if not self._open:
-            due = self._start + int((time.monotonic() - self._began) * self._source.rate)
-            most = min(most, min(due, self._source.held) - self._given)
+            now = time.monotonic()
+            self._due += min(now - self._looked, _LONGEST) * self._source.rate
+            self._looked = now
+            most = min(most, min(int(self._due), self._source.held) - self._given)
             if most < 1:
                 return Later(time.time() + _TICK)
         reading = self._within.read(most)
