@@ -36,8 +36,13 @@ _MEMORY: Final = Path("/dev/shm")
 _ROOM: Final = 3 << 30
 """Bytes that have to be free for the files of tests, which need some hundreds of megabytes at once."""
 
+_made: str | None = None
+"""The folder that goes when all tests have run, with what processes that were killed have left in it."""
+
 if "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _ROOM:
-    os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)  # of the processes that tests start, too
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
+    _made = tempfile.mkdtemp(prefix="tests-", dir=_MEMORY)
+    os.environ["TMPDIR"] = tempfile.tempdir = _made  # of the processes that tests start, too
 
 # What Java would gain from compiling better it has lost again when a test ends.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -53,6 +58,12 @@ def search_factor() -> int:
 def sample_factor() -> int:
     """How much further than in CI, which has a sample of them, the longest searches go."""
     return SAMPLES[_PROFILE]
+
+
+def pytest_unconfigure() -> None:
+    """All tests have run; those who ran a part of them had the folder from here."""
+    if _made is not None:
+        shutil.rmtree(_made, ignore_errors=True)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
