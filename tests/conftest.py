@@ -5,10 +5,12 @@ To be flushed to a disk is most of what the tests would wait for otherwise, and 
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
@@ -36,13 +38,19 @@ _MEMORY: Final = Path("/dev/shm")
 _ROOM: Final = 3 << 30
 """Bytes that have to be free for the files of tests, which need some hundreds of megabytes at once."""
 
-_made: str | None = None
-"""The folder that goes when all tests have run, with what processes that were killed have left in it."""
+_FAILED: Final = pytest.StashKey[bool]()
+
+
+def _forget(folder: str, owner: int) -> None:
+    if os.getpid() == owner:  # and not one that a test has forked
+        shutil.rmtree(folder, ignore_errors=True)
+
 
 if "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _ROOM:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
-    _made = tempfile.mkdtemp(prefix="tests-", dir=_MEMORY)
-    os.environ["TMPDIR"] = tempfile.tempdir = _made  # of the processes that tests start, too
+    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tests-", dir=_MEMORY)  # of all processes
+    # With what processes that were killed have left in it.
+    atexit.register(_forget, os.environ["TMPDIR"], os.getpid())
 
 # What Java would gain from compiling better it has lost again when a test ends.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -60,10 +68,22 @@ def sample_factor() -> int:
     return SAMPLES[_PROFILE]
 
 
-def pytest_unconfigure() -> None:
-    """All tests have run; those who ran a part of them had the folder from here."""
-    if _made is not None:
-        shutil.rmtree(_made, ignore_errors=True)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """The files of a test that has passed go; its folder stays, as stores in memory are known by names of folders."""
+    report = yield
+    if report.failed:
+        item.stash[_FAILED] = True
+    elif call.when == "teardown" and _FAILED not in item.stash:
+        folder = getattr(item, "funcargs", {}).get("tmp_path")
+        for entry in folder.iterdir() if folder is not None and folder.is_dir() else ():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink(missing_ok=True)
+    return report
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
