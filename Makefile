@@ -11,7 +11,7 @@ help:  ## this list
 demo: .venv/demo  ## clicks are counted on Spark, a worker is killed, the output is compared with the truth
 	$(BIN)/python -m examples.clicks --svg build/latency-around-a-kill.svg
 
-test: .venv/test  ## all tests that need no server, AT_ONCE=3 of them at a time; PROFILE=thorough searches 50 times further
+test: .venv/test  ## all tests that need no server, AT_ONCE=3 of them at a time; PROFILE=thorough searches 50 times further and more
 	EPOCHCUT_PROFILE=$(PROFILE) $(BIN)/python -m pytest -n $(AT_ONCE) --dist worksteal -m "not servers" $(ARGS)
 
 # Apart from the tests, and without the longest searches: tracing makes them many times slower.
