@@ -26,6 +26,18 @@ SAMPLES = {"ci": 1, "thorough": 200}
 EXAMPLES = {"ci": 50, "thorough": 5_000}
 """Of each property."""
 
+LONG = {
+    "test_examples.py",
+    "test_executor_faults.py",
+    "test_running_on_spark.py",
+    "test_simulated_job.py",
+    "test_spark_format.py",
+    "test_state_kills.py",
+    "test_structured_streaming.py",
+    "test_tls_jobs.py",
+}
+"""Files with tests that take up to a minute each."""
+
 _PROFILE = os.environ.get("EPOCHCUT_PROFILE", "ci")
 if _PROFILE not in FACTORS:
     raise pytest.UsageError(f"there is no profile {_PROFILE!r}; choose one of {', '.join(FACTORS)}")
@@ -66,6 +78,11 @@ def search_factor() -> int:
 def sample_factor() -> int:
     """How much further than in CI, which has a sample of them, the longest searches go."""
     return SAMPLES[_PROFILE]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The long files come first: else one process has them left when the others have nothing to do."""
+    items.sort(key=lambda item: item.path.name not in LONG)
 
 
 @pytest.hookimpl(wrapper=True)

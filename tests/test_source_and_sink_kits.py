@@ -254,8 +254,9 @@ def test_a_wrong_sink_fails(fault: str) -> None:
 @pytest.mark.parametrize("fault", ["commits twice", "mixes transactions", "aborts what is named", "forgets commits"])
 def test_the_machine_finds_a_wrong_sink_as_well(fault: str) -> None:
     machine = sink_machine(trial(fault))
+    enough = settings(phases=[Phase.generate], report_multiple_bugs=False, max_examples=500)
     with pytest.raises(Violation):
-        run_state_machine_as_test(machine, settings=settings(phases=[Phase.generate], report_multiple_bugs=False))
+        run_state_machine_as_test(machine, settings=enough)
 
 
 def test_a_sink_that_is_not_exactly_once_is_not_checked_for_it() -> None:

@@ -29,8 +29,7 @@ class Application:
         self._spark = spark
         self.context = _context_of(spark)
         """None through Spark Connect."""
-        # `getConf` would copy all settings, with a call to the JVM for each.
-        self._settings: _Settings = spark.conf if self.context is None else self.context._conf
+        self._settings: _Settings = spark.conf if self.context is None else self.context.getConf()
 
     def setting(self, name: str, default: str) -> str:
         """As the application was started with it."""
