@@ -6,6 +6,7 @@ target; a run counts from the first row until all rows are to be seen by readers
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,7 @@ FULL = Sizes(
         "s3": 10_000_000,
         "hdfs": 10_000_000,
         "delta": 10_000_000,
+        "delta-s3": 10_000_000,
         "kafka": 1_000_000,
         "postgres": 1_000_000,
         "postgres-staged": 1_000_000,
@@ -119,6 +121,11 @@ def figures(sizes: Sizes = FULL) -> Iterator[Figure]:
                     at.mkdir()
                     with TARGETS[name](at) as target:
                         sink = target.sink if place == "once" else target.plain
+                        if target.environment is not None:
+                            from s3fs import S3FileSystem
+
+                            os.environ.update(target.environment)  # of the job's processes
+                            S3FileSystem.clear_instance_cache()  # each run has a server of its own
                         if sink is not None:
                             runs.append(written(sink, rows, at / "job"))
         yield figure(WORKLOAD, f"{name}_rows_per_s", "rows/s", [run.rows_per_s for run in once], _cpu(once))

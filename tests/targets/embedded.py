@@ -15,7 +15,7 @@ from snapshot import ToDelta, ToFiles, ToHTTP, ToRocksDB, ToSQLite
 from snapshot.sinks.rocksdb_sink import read_rocksdb
 from tests.jobs.numbered import SCHEMA
 from tests.targets.http_rows import row_server
-from tests.targets.plain_files import PlainFiles
+from tests.targets.plain_files import PlainDelta, PlainFiles
 from tests.targets.target import Target
 
 
@@ -42,7 +42,7 @@ def delta(folder: Path) -> Iterator[Target]:
         tables = [pq.read_table(target / action["add"]["path"]) for action in actions if "add" in action]
         return pa.concat_tables([SCHEMA.empty_table(), *tables])
 
-    yield Target(ToDelta(str(target), create=True), None, rows)
+    yield Target(ToDelta(str(target), create=True), PlainDelta(str(target)), rows)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from tests.jobs.numbered import SCHEMA
 from tests.servers.hdfs import running_hdfs
 from tests.servers.kafka import running_kafka
 from tests.servers.s3 import S3Server, running_s3_server
+from tests.targets.plain_files import PlainDelta, PlainFiles
 from tests.targets.target import Target
 
 
@@ -56,7 +57,7 @@ def s3(folder: Path) -> Iterator[Target]:
             "AWS_ACCESS_KEY_ID": given["key"],
             "AWS_SECRET_ACCESS_KEY": given["secret"],
         }
-        yield Target(ToFiles(bucket), None, rows, server.kill, server.start, environment)
+        yield Target(ToFiles(bucket), PlainFiles(bucket), rows, server.kill, server.start, environment)
 
 
 @contextmanager
@@ -70,7 +71,8 @@ def delta_on_s3(folder: Path) -> Iterator[Target]:
         def rows() -> pa.Table:
             return DeltaTable(uri, storage_options=options).to_pyarrow_table().cast(SCHEMA)
 
-        yield Target(ToDelta(uri, create=True, storage_options=options), None, rows, server.kill, server.start)
+        once, plain = ToDelta(uri, create=True, storage_options=options), PlainDelta(uri, options)
+        yield Target(once, plain, rows, server.kill, server.start)
 
 
 def delta_options(server: S3Server) -> dict[str, str]:
@@ -97,7 +99,7 @@ def hdfs(folder: Path) -> Iterator[Target]:
             tables = [pq.read_table(BytesIO(files.cat_file(name))) for name in names]
             return pa.concat_tables([SCHEMA.empty_table(), *tables])
 
-        yield Target(ToFiles(uri), None, rows, server.kill, server.start)
+        yield Target(ToFiles(uri), PlainFiles(uri), rows, server.kill, server.start)
 
 
 def table(rows: Sequence[object]) -> pa.Table:
