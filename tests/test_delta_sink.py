@@ -346,7 +346,7 @@ def test_a_batch_of_a_query_is_there_once_however_often_it_is_written_and_commit
     def start() -> SinkQuery:
         return SinkQuery("query", "delta", ToDelta(str(tmp_path / "table"), create=True), store, 1.0, CHANGES)
 
-    for run in ("first", "second"):
+    for run in (f"first {tmp_path}", f"second {tmp_path}"):  # known in a process, by their names
         written = [start().write(0, partition, run, False, rows) for partition in range(2)]
         for _ in range(2):
             start().commit(0, written)
