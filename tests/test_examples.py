@@ -63,7 +63,7 @@ def test_state_goes_on_from_spark_job_to_spark_job_at_another_parallelism(tmp_pa
         capture_output=True,
         encoding="utf-8",
         check=False,
-        timeout=280,
+        timeout=550,
     )
     assert done.returncode == 0, done.stderr
     days = [line.split(";")[0] for line in done.stdout.splitlines()[:3]]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PATIENCE = 280
+PATIENCE = 550
 KEYS, ROWS = 5, 200
 
 JOB = f"""

@@ -34,7 +34,7 @@ def test_state_is_a_dataframe_with_filters_on_keys(tmp_path: Path) -> None:
         [sys.executable, "-m", "tests.spark_format_job", str(tree), old],
         cwd=ROOT,
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, check=False, timeout=280,
+        capture_output=True, text=True, check=False, timeout=550,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
