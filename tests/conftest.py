@@ -61,6 +61,7 @@ def _forget(folder: str, owner: int) -> None:
 if "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _ROOM:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
     os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tests-", dir=_MEMORY)  # of all processes
+    Path(os.environ["TMPDIR"]).chmod(0o711)  # servers of other users have their files in it
     # With what processes that were killed have left in it.
     atexit.register(_forget, os.environ["TMPDIR"], os.getpid())
 
