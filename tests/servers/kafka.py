@@ -166,13 +166,8 @@ class KafkaServer:
 
     def ends(self, topic: str, partitions: Iterable[int], level: str = "read_uncommitted") -> dict[int, int]:
         """Where readers get to in partitions, in offsets."""
-        found = {}
         with self._consumer(level) as consumer:
-            for number in partitions:
-                offsets = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=20, cached=False)
-                assert offsets is not None
-                found[number] = offsets[1]
-        return found
+            return {number: _end(consumer, TopicPartition(topic, number)) for number in partitions}
 
     def _consumer(self, level: str) -> Consumer:
         group = {"group.id": f"reader-{token_hex(8)}", "enable.auto.commit": False}
@@ -191,6 +186,21 @@ class KafkaServer:
     @property
     def _java(self) -> Sequence[str]:
         return [*_JAVA, "-cp", f"{JARS}/*"]
+
+
+def _end(consumer: Consumer, partition: TopicPartition) -> int:
+    """Asked again as long as the broker has not found out that it leads a partition that was just made."""
+    give_up = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            offsets = consumer.get_watermark_offsets(partition, timeout=20, cached=False)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > give_up:
+                raise
+            time.sleep(0.05)
+        else:
+            assert offsets is not None
+            return int(offsets[1])
 
 
 def _take(message: Message, found: list[Record], reached: dict[int, int]) -> None:
