@@ -104,6 +104,11 @@ def told_apart(what: str) -> Iterator[None]:
         yield
     except KafkaException as error:
         raise TargetError(meaning(error.args[0]), f"{what}: {words(error.args[0])}") from error
+    except SystemError as error:  # a delivery was reported while the client was about to raise its cause
+        cause = error.__cause__
+        if not isinstance(cause, KafkaException):
+            raise
+        raise TargetError(meaning(cause.args[0]), f"{what}: {words(cause.args[0])}") from error
 
 
 def meaning(error: KafkaError) -> TargetAnswer:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -25,7 +25,7 @@ from snapshot.manifest import CommitPayload, StoredFile
 from snapshot.program.rows import Rows
 from snapshot.program.sink import CommitsTogether, SinkError
 from snapshot.sinks import kafka_slot
-from snapshot.sinks.kafka_client import KafkaClients
+from snapshot.sinks.kafka_client import KafkaClients, told_apart
 from snapshot.sinks.kafka_sink import ToKafka
 from snapshot.sinks.kafka_slot import Slot, TokenPlace
 from snapshot.sinks.kafka_tokens import About, Committed, group_of
@@ -560,3 +560,12 @@ def test_at_least_once_what_was_prepared_before_is_committed(kafka_server: Kafka
     later.around = bench.around
     later.settle(transaction, payload)
     bench.expect(rows, "what an epoch carries is committed by whatever program comes next")
+
+
+def test_an_error_of_the_client_that_hides_another_is_told_by_that_one() -> None:
+    fenced = KafkaException(KafkaError(KafkaError._FENCED))
+    with pytest.raises(TargetError, match=r"not committed: .*_FENCED") as told, told_apart("not committed"):
+        raise SystemError("a result with an exception set") from fenced
+    assert told.value.answer is TargetAnswer.FENCED
+    with pytest.raises(SystemError), told_apart("not committed"):
+        raise SystemError("another")
