@@ -1,6 +1,6 @@
 """How far the searches go (profiles), and how far they went; and that files of tests are in memory, if it has room.
 
-To be flushed to a disk is most of what the tests would wait for otherwise, and none of them can tell.
+A flush to a disk takes many times as long, and no test can tell whether one was on a disk.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LONG = {
     "test_structured_streaming.py",
     "test_tls_jobs.py",
 }
-"""Files with tests that take up to a minute each."""
+"""The files whose tests take longest."""
 
 _PROFILE = os.environ.get("EPOCHCUT_PROFILE", "ci")
 if _PROFILE not in FACTORS:

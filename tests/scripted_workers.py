@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import TypeVar
@@ -222,9 +222,10 @@ class ScriptedWorker:
 
 
 class ScriptedCluster:
-    """A launcher of scripted workers."""
+    """A launcher of scripted workers. With `first`, those of these slots alone; the test launches the others."""
 
-    def __init__(self, **habits: object) -> None:
+    def __init__(self, first: Collection[int] | None = None, **habits: object) -> None:
+        self._first = first
         self.habits = Habits(**habits)  # type: ignore[arg-type]
         self.changed = threading.Condition()
         self.workers: list[ScriptedWorker] = []
@@ -254,7 +255,7 @@ class ScriptedCluster:
         tls: Tls | None = None,
     ) -> None:
         self.driver, self.secret = driver, secret
-        for slot in range(processes):
+        for slot in range(processes) if self._first is None else self._first:
             self._launch(slot)
 
     def appeared(self, launch: int, worker: str) -> bool:

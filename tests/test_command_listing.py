@@ -108,7 +108,7 @@ def test_show_as_json_and_of_an_older_epoch(tree: Path, capsys: Capture) -> None
     assert older["line"]["epoch"] == shown["parent"]
     assert older["line"]["program"] == "summer"
     assert [took["partition"] for took in older["took"]] == [0, 1]
-    assert all(took["since_trigger_ms"] > 0 and took["async_ms"] >= 0 for took in older["took"])
+    assert all(took["since_trigger_ms"] >= took["async_ms"] > 0 for took in older["took"])
     assert Epoch.parse(older["line"]["epoch"]) < Epoch.parse(shown["line"]["epoch"])
 
 

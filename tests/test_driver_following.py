@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,9 +10,8 @@ import pytest
 import recovery
 from recovery import Passive
 from recovery.driver.events import Trouble
-from snapshot.host.messages import Address, Follow, Followed, StandBy
+from snapshot.host.messages import Follow, Followed, StandBy
 from snapshot.host.options import Following
-from snapshot.host.tls import Tls
 from statebackend.ids import Partition, Uid
 from tests.scripted_workers import PATIENCE, ScriptedCluster, ScriptedWorker
 from tests.test_driver_runs import start
@@ -113,30 +112,16 @@ def test_a_process_that_is_to_be_warm_alone_is_told_nothing(tmp_path: Path, clus
     run.cancel()
 
 
-class Staggered(ScriptedCluster):
-    """The process in slot 1 is there first; the test launches the others."""
-
-    def start(
-        self,
-        driver: Address,
-        secret: bytes,
-        processes: int,
-        trouble: Callable[[str], object],
-        tls: Tls | None = None,
-    ) -> None:
-        self.driver, self.secret = driver, secret
-        self._launch(1)
-
-
 @pytest.fixture
-def staggered() -> Iterator[Staggered]:
-    cluster = Staggered()
+def staggered() -> Iterator[ScriptedCluster]:
+    """The process in slot 1 is there first."""
+    cluster = ScriptedCluster(first=[1])
     yield cluster
     cluster.stop(0)
 
 
 def test_who_comes_first_when_a_job_starts_opens_its_partition_while_others_are_still_being_started(
-    tmp_path: Path, cluster: ScriptedCluster, staggered: Staggered
+    tmp_path: Path, cluster: ScriptedCluster, staggered: ScriptedCluster
 ) -> None:
     before = start(tmp_path, cluster)
     epoch = before.stop(savepoint=True, timeout=PATIENCE)
@@ -153,7 +138,7 @@ def test_who_comes_first_when_a_job_starts_opens_its_partition_while_others_are_
 
 
 def test_if_there_will_be_more_processes_than_partitions_nobody_is_told_which_one_to_open_before_all_are_there(
-    tmp_path: Path, cluster: ScriptedCluster, staggered: Staggered
+    tmp_path: Path, cluster: ScriptedCluster, staggered: ScriptedCluster
 ) -> None:
     before = start(tmp_path, cluster)
     epoch = before.stop(savepoint=True, timeout=PATIENCE)

@@ -475,9 +475,9 @@ class GenerationRun:
         pauses = self._endings.triggered(epoch, savepoint=marker.savepoint, asked_by=event)
         if marker.savepoint:
             self._savepoints.triggered(epoch)
+        self._times.triggered(epoch, self._now_ms(), savepoint=marker.savepoint)
         self._send_all(TriggerEpoch(self._incarnation, marker, pauses))
         reached(fail_points.TRIGGER_SENT)
-        self._times.triggered(epoch, self._now_ms(), savepoint=marker.savepoint)
         self._note(log.EpochTriggered(at=time.time(), epoch=epoch, mode=marker.mode.value, savepoint=marker.savepoint))
 
     def _abandon(self, abandon: events.Abandon) -> None:

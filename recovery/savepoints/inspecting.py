@@ -111,12 +111,12 @@ def rows_of(
     key, parts = _places(operator, wanted)
     parts = [files for files in parts if files.files]
     if not parts or wanted.key is None:
-        _ = operator.declared() if state is None else operator.state(state)
+        operator.check(state)
     for files in parts:
         with operator.opened(files) as reader:
             names = [spec.name for spec in reader.states() if state in (None, spec.name)]
-            if not names and state is not None:
-                operator.state(state)  # a file of other groups may know it
+            if not names:
+                operator.check(state)  # a file of other groups may know it
             for name in names:
                 for batch in reader.batches(name, key=key, expired=True):
                     found = batch if wanted.prefix is None else _beginning(batch, wanted.prefix)

@@ -84,6 +84,13 @@ class OperatorStates:
         """The key group of a key."""
         return key_group_of(self.key_type.hash(key), self._max_parallelism)
 
+    def check(self, state: str | None) -> None:
+        """`NoSuchState` if there is no state of this name; for None, if nothing was written at all."""
+        if state is None:
+            self.declared()
+        else:
+            self.state(state)
+
     def state(self, name: str) -> StateSpec:
         """How a state is declared; `NoSuchState` if there is none of this name."""
         specs = self.declared().states

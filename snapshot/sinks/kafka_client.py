@@ -102,10 +102,9 @@ def told_apart(what: str) -> Iterator[None]:
 
     try:
         yield
-    except KafkaException as error:
-        raise TargetError(meaning(error.args[0]), f"{what}: {words(error.args[0])}") from error
-    except SystemError as error:  # a delivery was reported while the client was about to raise its cause
-        cause = error.__cause__
+    except (KafkaException, SystemError) as error:
+        # The latter if a delivery is reported while the client is about to raise the former.
+        cause = error.__cause__ if isinstance(error, SystemError) else error
         if not isinstance(cause, KafkaException):
             raise
         raise TargetError(meaning(cause.args[0]), f"{what}: {words(cause.args[0])}") from error

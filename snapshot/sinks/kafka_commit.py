@@ -58,6 +58,7 @@ class KafkaCommits:
         """
         staged = [_Staged.of(one.transaction, one.payload) for one in due]
         together = staged[:1] if self._alone else _fitting(staged)
+        self._alone = True  # whatever comes of it
         answer = self._commit(together)
         self._alone = answer.outcome not in _DONE
         if answer.outcome is CommitOutcome.FAILED and len(together) > 1:
@@ -162,14 +163,16 @@ class _Commit:
         return False
 
     def write(self) -> None:
-        """Write the records and the token; transactions that the token names already are left out."""
+        """Write the records and the token: of the first transaction, whose token is missing, and of those behind it
+        that were certainly not committed.
+        """
         began = time.monotonic()
-        known = committed = self._committed()
-        missing = []
-        for one in self._staged:
-            if one.number not in known and not self._is_forgettable(one):
-                missing.append(one)
-                committed = committed.with_range(one.about.first, one.number)
+        known = self._committed()
+        others = (one for one in self._staged[1:] if one.number not in known and not self._is_forgettable(one))
+        missing = [self._first, *others]
+        committed = known
+        for one in missing:
+            committed = committed.with_range(one.about.first, one.number)
         try:
             self._commits.slot(self._first.about.producer).commit(self._batches(missing), self._first.place, committed)
         except TargetError as error:

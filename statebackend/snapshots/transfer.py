@@ -7,11 +7,13 @@ a download no file is left. A file is checked by one thread while others still d
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
+from queue import SimpleQueue
+from threading import Thread
 from typing import Final, Protocol, TypeVar
 
 from statebackend.backends.backend import BackendError, DamagedFile, LocalDiskFull
@@ -194,24 +196,34 @@ def _all_at_once(
     do: Callable[[_Item], None], items: Sequence[_Item], threads: int, on_done: Callable[[_Item], None] | None
 ) -> None:
     """Do it for all. After the first error, here or in a thread, no more is begun and what runs is waited for."""
-    failed = Event()
+    waiting = deque(items)
+    ended = SimpleQueue[tuple[_Item, BaseException | None]]()
 
-    def do_unless_failed(item: _Item) -> bool:
-        if failed.is_set():
-            return False
-        try:
-            do(item)
-        except BaseException:
-            failed.set()
-            raise
-        return True
+    def work() -> None:
+        with suppress(IndexError):
+            while True:
+                item = waiting.popleft()
+                try:
+                    do(item)
+                except BaseException as error:
+                    waiting.clear()
+                    ended.put((item, error))
+                else:
+                    ended.put((item, None))
 
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="transfer")
+    # No pool of the library: an interrupt that finds this thread in one of the pool's locks leaves it locked for ever.
+    workers = [Thread(target=work, name=f"transfer-{number}") for number in range(min(threads, len(items)))]
     try:
-        begun = {pool.submit(do_unless_failed, item): item for item in items}
-        for future in as_completed(begun):
-            if future.result() and on_done is not None:
-                on_done(begun[future])
+        for worker in workers:
+            worker.start()
+        for _ in items:
+            item, error = ended.get()
+            if error is not None:
+                raise error
+            if on_done is not None:
+                on_done(item)
     finally:
-        failed.set()
-        pool.shutdown(cancel_futures=True)
+        waiting.clear()
+        for worker in workers:
+            if worker.ident is not None:
+                worker.join()

@@ -24,7 +24,7 @@ from snapshot.frozen_json import Json
 from snapshot.manifest import CommitPayload, StoredFile
 from snapshot.program.rows import Rows
 from snapshot.program.sink import CommitsTogether, SinkError
-from snapshot.sinks import kafka_slot
+from snapshot.sinks import kafka_commit, kafka_slot
 from snapshot.sinks.kafka_client import KafkaClients, told_apart
 from snapshot.sinks.kafka_sink import ToKafka
 from snapshot.sinks.kafka_slot import Slot, TokenPlace
@@ -429,6 +429,17 @@ def test_a_token_that_may_be_forgotten_is_a_failure_and_no_reason_to_write(
     assert "168 h, offsets.retention.minutes" in answer.reason
     bench.expect(rows, "nothing is written that may be there")
     writer.close()
+
+
+def test_a_token_that_expires_between_the_look_and_the_commit_leaves_no_row_out(
+    kafka_server: KafkaServer, own_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = SinkBench(trial(kafka_server, ToKafka(kafka_server.bootstrap, own_topic, key="row")))
+    transaction, payload, rows = bench.prepared()
+    looks = iter([False])
+    monkeypatch.setattr(kafka_commit, "may_be_forgotten", lambda *_: next(looks, True))
+    assert bench.settle(transaction, payload).outcome is COMMITTED
+    bench.expect(rows, "what is answered for is written")
 
 
 def test_a_group_to_which_somebody_else_commits_is_not_taken_for_a_token(
