@@ -21,6 +21,7 @@ from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import KeyColumn, decode_keys, key_column
 from statebackend.keys.types import KeyType
 from statebackend.tables import blocks
+from statebackend.tables import table as table_module
 from statebackend.tables.aggregations import Accumulator, Accumulators, Count, First, Last, Slots, Sum
 from statebackend.tables.frozen_table import FrozenTable
 from statebackend.tables.table import ForeignKeys, Table
@@ -42,11 +43,13 @@ class DictStore:
     def __init__(self, found: Mapping[bytes, bytes] | None = None) -> None:
         self.entries = dict(found or {})
         self.early: dict[bytes, bytes] = {}
+        self.scans: list[bytes] = []
 
     def put(self, name: bytes, payload: bytes) -> None:
         self.entries[name] = self.early[name] = payload
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        self.scans.append(start)
         return iter([(name, self.entries[name]) for name in sorted(self.entries) if start <= name < end])
 
     def put_since_the_last_cut(self) -> dict[bytes, bytes]:
@@ -121,7 +124,7 @@ some_keys = st.lists(st.sampled_from(KEYS), max_size=4)
 
 
 class TableMachine(RuleBasedStateMachine):
-    """Does the same to tables that divide the key groups and to a dictionary."""
+    """Once it was begun: does the same to tables that divide the key groups and to a dictionary."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,11 +136,15 @@ class TableMachine(RuleBasedStateMachine):
         self.durable_epoch = 0
         self.durable_model: Model = {}
 
-    @initialize(max_slots=st.sampled_from([1, 3, 1000]), ttl=st.sampled_from([None, TTL]))
-    def begin(self, max_slots: int, ttl: int | None) -> None:
+    def begin(self, max_slots: int, ttl: int | None, pace: int) -> None:
         self.max_slots = max_slots
         self.ttl = ttl
+        self.patched = pytest.MonkeyPatch()
+        self.patched.setattr(table_module, "_WAITING_PART", pace)
         self.restart(1)
+
+    def teardown(self) -> None:
+        self.patched.undo()
 
     def time(self) -> int | None:
         return None if self.ttl is None else self.now
@@ -185,11 +192,37 @@ class TableMachine(RuleBasedStateMachine):
         self.wait(TTL // 2)
         self.update(some)
         if partitions:
-            self.freeze()
-            while self.cuts:
-                self.persist(consolidate=partitions == 1, keep=False)
-            self.restart(partitions)
+            self.restart_from_now(partitions, consolidate=partitions == 1)
             self.read_all()
+
+    @rule(some=work, more=work, keys=some_keys, partitions=st.integers(1, 3), ahead=st.booleans())
+    def update_what_waits(
+        self,
+        some: list[tuple[bytes, Batch]],
+        more: list[tuple[bytes, Batch]],
+        keys: list[Key],
+        partitions: int,
+        ahead: bool,
+    ) -> None:
+        """Keys of groups that are not in memory yet, which go on to be cut, removed, loaded and read."""
+        self.update(some)
+        self.restart_from_now(partitions, consolidate=False)
+        if ahead:
+            self.read_ahead()
+        self.update(more)
+        self.restart_from_now(partitions, consolidate=ahead)
+        self.read(keys, some[0][0])
+        self.update(more)
+        self.freeze()
+        self.load_more()
+        self.remove(keys, more[0][0])
+        self.read_all()
+
+    def restart_from_now(self, partitions: int, *, consolidate: bool) -> None:
+        self.freeze()
+        while self.cuts:
+            self.persist(consolidate=consolidate, keep=False)
+        self.restart(partitions)
 
     def update_one(self, batch: Batch, namespace: bytes) -> None:
         for key, value in batch:
@@ -222,6 +255,21 @@ class TableMachine(RuleBasedStateMachine):
     def remove_expired(self) -> None:
         for one in self.tables:
             one.remove_expired(self.now)
+
+    @rule()
+    def read_ahead(self) -> None:
+        for one in self.tables:
+            one.read_ahead()
+
+    @rule()
+    def load_more(self) -> None:
+        for one in self.tables:
+            one.load_more()
+
+    @rule()
+    def load(self) -> None:
+        for one in self.tables:
+            one.load(lambda: True)
 
     @rule()
     def freeze(self) -> None:
@@ -298,8 +346,30 @@ def consolidated(written: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     }
 
 
-TestTableMachine = TableMachine.TestCase
-TestTableMachine.settings = settings(stateful_step_count=30)
+class AnyTableMachine(TableMachine):
+    """Begins with nothing, and with memory for few keys or many."""
+
+    @initialize(max_slots=st.sampled_from([1, 3, 1000]), ttl=st.sampled_from([None, TTL]), pace=st.sampled_from([0, 8]))
+    def begin_anew(self, max_slots: int, ttl: int | None, pace: int) -> None:
+        self.begin(max_slots, ttl, pace)
+
+
+class WaitingMachine(TableMachine):
+    """Begins with all keys in the blocks and none in memory, and leaves them there until they are asked for."""
+
+    @initialize(max_slots=st.sampled_from([10, 1000]), ttl=st.sampled_from([None, TTL]), batch=batches)
+    def begin_waiting(self, max_slots: int, ttl: int | None, batch: Batch) -> None:
+        self.begin(max_slots, ttl, 0)
+        self.update([(namespace, [(key, 1) for key in KEYS]) for namespace in NAMESPACES])
+        self.restart_from_now(1, consolidate=False)
+        self.update([(namespace, batch) for namespace in NAMESPACES])
+        self.restart_from_now(1, consolidate=False)
+
+
+TestTableMachine = AnyTableMachine.TestCase
+TestTableMachine.settings = settings(stateful_step_count=20)
+TestWaitingMachine = WaitingMachine.TestCase
+TestWaitingMachine.settings = settings(stateful_step_count=12)
 
 
 # --- one thing at a time ----------------------------------------------------------------------------------------------
@@ -385,13 +455,64 @@ def test_a_window_that_is_done_is_persisted_as_one_small_block_for_each_group_th
     assert one.freeze(3).blocks() == []
 
 
-def test_a_group_is_loaded_when_it_is_first_touched() -> None:
-    store = DictStore(dict(filled(DictStore(), many(100)).freeze(1).blocks()))
+def test_keys_are_loaded_when_they_are_first_asked_for_and_the_others_of_their_groups_by_and_by() -> None:
+    store = DictStore(dict(filled(DictStore(), many(1000)).freeze(1).blocks()))
     one = table(store)
-    assert one.read(column(["key-000000"])).to_pylist()[0]["total"] == 0
-    group = column(["key-000000"]).groups(GROUPS)[0]
-    assert len(one) == (column(many(100)).groups(GROUPS) == group).sum()
-    assert len(one.keys_and_results().keys) == len(one) == 100
+    assert one.read(column(["key-000000", "key-000007"])).to_pylist()[1]["total"] == 7
+    assert len(one) == 2
+    in_memory = [len(one)]
+    while in_memory[-1] < 1000:
+        one.update(column(many(12)), values(*[0] * 12))
+        in_memory.append(len(one))
+    assert in_memory[1] < 100
+    assert len(in_memory) <= 1000 // (8 * 12) + 3
+    assert len(one.keys_and_results().keys) == 1000
+
+
+def test_what_was_read_ahead_is_loaded_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_module, "_WAITING_TOGETHER", 100)
+    store = DictStore(dict(filled(DictStore(), many(1000)).freeze(1).blocks()))
+    one = table(store)
+    one.read_ahead()
+    assert len(one) == 0
+    reads = len(store.scans)
+    in_memory = [0]
+    while one.load_more():
+        in_memory.append(len(one))
+    assert all(before < after for before, after in pairwise(in_memory))
+    assert (len(in_memory), len(one), len(store.scans)) == (GROUPS, 1000, reads)
+    assert one.memory_bytes() < 2 * filled(DictStore(), many(1000)).memory_bytes()
+
+
+def test_a_cut_while_keys_wait_leaves_them_to_the_blocks_that_they_are_in() -> None:
+    store = DictStore(dict(filled(DictStore(), many(1000)).freeze(1).blocks()))
+    one = table(store, epoch=1)
+    one.update(column(["key-000000"]), values(5))  # all that is in memory has changed
+    frozen = one.freeze(2)
+    store.entries |= dict(frozen.blocks())
+    again = table(store, epoch=2)
+    assert len(again.keys_and_results().keys) == 1000
+    assert again.read(column(["key-000000", "key-000001"])).to_pylist()[0]["total"] == 5
+
+
+def test_no_more_is_read_ahead_than_memory_has_room_for() -> None:
+    store = DictStore(dict(filled(DictStore(), many(400)).freeze(1).blocks()))
+    one = table(store, max_slots=250)
+    one.read_ahead()
+    while one.load_more():
+        pass
+    assert 100 < len(one) <= 250
+
+
+def test_keys_that_came_while_others_wait_do_not_push_these_out_of_memory_unseen() -> None:
+    store = DictStore(dict(filled(DictStore(), many(100)).freeze(1).blocks()))
+    one = table(store, max_slots=120)
+    one.read(column(["key-000000"]))
+    for first in range(200, 400, 10):
+        batch = [f"key-{at:06}" for at in range(first, first + 10)]
+        one.update(column(batch), values(*range(10)))
+    assert one.read(column(many(100))).column("total").to_pylist() == list(range(100))
+    assert len(one.keys_and_results().keys) == 300
 
 
 def test_memory_holds_no_more_keys_than_it_may_and_one_batch() -> None:

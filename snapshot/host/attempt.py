@@ -320,7 +320,7 @@ class PartitionAttempt:
         if self._due is not None:
             self._due.cancel()
             self._due = None
-        busy = False
+        busy = loading = False
         self._turned_at = monotonic()
         most = _SPARING if self._opening else _TURN
         for run in reversed(self._stages):
@@ -330,13 +330,14 @@ class PartitionAttempt:
             busy = run.work(monotonic() + most, sparing=self._opening) or busy
             if run.keyed is not None:
                 self._poll(run, run.keyed)
+                loading = run.keyed.load_more() or loading
         now = monotonic()
         for run in self._stages:
             if busy and not self._opening:
                 run.flush_if_lingering(now)
             else:
                 run.flush()
-        if busy:
+        if busy or loading:
             self._poke()
             return
         due = min((run.next_due() for run in self._stages), default=float("inf"))

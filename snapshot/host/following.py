@@ -236,7 +236,7 @@ class Follower:
                 self._count(state)
                 return state
             state.close()
-        state = from_files(operator, seat, self._wake, self._goes_on).state
+        state = from_files(operator, seat, self._wake, lambda opened: opened.load(self._goes_on)).state
         self._count(state)
         return state
 

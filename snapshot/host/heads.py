@@ -159,13 +159,13 @@ def open_state(
     state = at_hand.take(seat.uid, groups, epoch, seat.role.state, seat.files.state_name)
     if state is not None:
         return OpenedState(state, 0.0, (monotonic() - began) * 1000, in_place=True)
-    return from_files(operator, seat, wake)
+    return from_files(operator, seat, wake, KeyedState.read_ahead)
 
 
 def from_files(
-    operator: KeyedOperator, seat: Seat, wake: Callable[[], None], go_on: Callable[[], bool] = lambda: True
+    operator: KeyedOperator, seat: Seat, wake: Callable[[], None], load: Callable[[KeyedState], object]
 ) -> OpenedState:
-    """Open the state from its files, and load what there is room for, as long as `go_on` says so."""
+    """Open the state from its files, and load it, more or less."""
     groups = range_of(seat.partition, seat.parallelism, seat.max_parallelism)
     declared = StateOperator(seat.uid, operator.inputs[0].key_declared, operator.states, seat.max_parallelism)
     began = fetched = monotonic()
@@ -176,7 +176,7 @@ def from_files(
 
     state = _opened(declared, seat, groups, wake, progress)
     try:
-        state.load(go_on)
+        load(state)
     except BaseException:
         state.close()
         raise
@@ -236,6 +236,10 @@ class KeyedRun:
     def poll(self) -> list[Durable | NotDurable]:
         """What became of earlier cuts."""
         return self.state.poll()
+
+    def load_more(self) -> bool:
+        """Do some of what is left of opening the state; whether there is more."""
+        return self.state.load_more()
 
     def completed(self, epoch: Epoch) -> None:
         """The epoch is complete."""

@@ -106,7 +106,7 @@ def _is_now(state: KeyedState, epoch: Epoch, files: FileSet, names: Callable[[],
         return state.rewind(epoch, files, names)
     if not state.catch_up(files, names):
         return False
-    state.load()
+    state.read_ahead()
     return True
 
 

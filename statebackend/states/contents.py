@@ -199,6 +199,15 @@ class Contents:
         for table in self._tables:
             table.load(go_on)
 
+    def read_ahead(self) -> None:
+        """Read what there is room for, so that keys are found in it, and `load_more` finds it read."""
+        for table in self._tables:
+            table.read_ahead()
+
+    def load_more(self) -> bool:
+        """Bring some of what was read ahead into memory; whether there is more."""
+        return any(table.load_more() for table in self._tables)
+
     def unload(self, groups: Sequence[KeyGroupRange]) -> None:
         """What is stored of these groups is not what it was."""
         for table in self._tables:

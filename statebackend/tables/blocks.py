@@ -262,6 +262,15 @@ def arrow_keys(keys: KeyColumn) -> pa.Array:
 
 def hashed(keys: pa.Array, key_type: KeyType) -> KeyColumn:
     """The keys of a block with their hashes. Shares their memory."""
+    return _column(keys, lambda data, offsets, width, null: hash_column(key_type.tag, data, offsets, width, null))
+
+
+def with_hashes(keys: pa.Array, hashes: NDArray[np.uint64]) -> KeyColumn:
+    """The same for keys whose hashes are known."""
+    return _column(keys, lambda *_: hashes)
+
+
+def _column(keys: pa.Array, hashes: Callable[..., NDArray[np.uint64]]) -> KeyColumn:
     null = keys.is_null().to_numpy(zero_copy_only=False) if keys.null_count else None
     if pa.types.is_fixed_size_binary(keys.type):
         width = keys.type.byte_width
@@ -272,7 +281,7 @@ def hashed(keys: pa.Array, key_type: KeyType) -> KeyColumn:
     else:
         width, data = None, _bytes(keys.buffers()[2])
         offsets = np.frombuffer(keys.buffers()[1], np.int64)[keys.offset : keys.offset + len(keys) + 1]
-    return KeyColumn(data, offsets, hash_column(key_type.tag, data, offsets, width, null), width, null)
+    return KeyColumn(data, offsets, hashes(data, offsets, width, null), width, null)
 
 
 def chosen(block: Block, rows: NDArray[np.int64]) -> Block:

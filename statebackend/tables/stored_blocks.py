@@ -12,6 +12,7 @@ from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from statebackend import entries
 from statebackend.tables.blocks import (
@@ -47,6 +48,9 @@ _DECODED_TOGETHER: Final = 1 << 20
 """So many bytes of blocks are decoded in one go: that is quicker than one by one, and it is known then how many rows
 there are."""
 
+_FEWEST_BYTES: Final = 16.0
+"""That many a row has at least, until some were seen."""
+
 _JOINED: Final = 1 << 14
 """About so many rows are in memory at a time, if a group has more."""
 
@@ -58,10 +62,62 @@ class StoredBlocks:
         self._layout = layout
         self._store = store
         self._columns = {name: accumulator.dtype for name, accumulator in layout.columns.items()}
+        self._bytes_per_row = _FEWEST_BYTES
 
     def place_of(self, name: bytes) -> int:
         """Under which group a block is stored."""
         return entries.group_of(name) - self._layout.groups.first
+
+    def first(self, places: NDArray[np.int64], enough: int, most: int) -> tuple[int, Mapping[bytes, Sequence[Block]]]:
+        """What counts of the blocks of the first of these groups, by namespace, of a group the oldest first: of as many
+        as have together about `enough` rows, but not more than `most`. How many groups these are comes with it.
+        """
+        found: dict[bytes, list[Block]] = {}
+        number = rows = 0
+        while number < len(places) and rows < enough:
+            size = int(min(_DECODED_TOGETHER, (enough - rows) * self._bytes_per_row))
+            count, some = self._decode_first(places[number:], size)
+            if some is None or rows + _rows(some) > most:
+                few = self.few(int(places[number]), most - rows)
+                if few is None:
+                    break
+                count, some = 1, few
+            for namespace, blocks in some.items():
+                found.setdefault(namespace, []).extend(blocks)
+            rows += _rows(some)
+            number += count
+        return number, found
+
+    def _decode_first(self, places: NDArray[np.int64], most: int) -> tuple[int, Mapping[bytes, Sequence[Block]] | None]:
+        """The same of as many groups as have about so many bytes, all decoded in one go; None if the first has more
+        than should be decoded so.
+        """
+        waiting: dict[bytes, list[Stored]] = {}
+        size = number = 0
+        for place in places.tolist():
+            own: dict[bytes, list[Stored]] = {}
+            for name, payload in self._scan(place):
+                namespace, _ = entries.parse_block(name)
+                if is_whole(payload):
+                    own.pop(namespace, None)
+                own.setdefault(namespace, []).append((name, payload))
+                size += len(payload)
+                if size > 2 * _DECODED_TOGETHER:
+                    break
+            if size > 2 * _DECODED_TOGETHER:
+                break
+            for namespace, blocks in own.items():
+                waiting.setdefault(namespace, []).extend(blocks)
+            number += 1
+            if size >= most:
+                break
+        if not number:
+            return 0, None
+        found: dict[bytes, list[Block]] = {}
+        rows = self._decode(waiting, found)
+        if rows:
+            self._bytes_per_row = max(1.0, size / rows)
+        return number, found
 
     def few(self, place: int, most: int) -> Mapping[bytes, list[Block]] | None:
         """What counts of a group's blocks, by namespace, oldest first; None if it has more rows than that."""
@@ -188,6 +244,10 @@ def _by_namespace(stretch: Stretch, namespaces: Sequence[bytes]) -> Iterator[tup
         if rows:
             yield namespace, stretch.block if rows == len(stretch.block.keys) else sliced(stretch.block, start, rows)
         start, begin = start + rows, end
+
+
+def _rows(blocks: Mapping[bytes, Sequence[Block]]) -> int:
+    return sum(len(block.keys) for some in blocks.values() for block in some)
 
 
 def misplaced(at: str) -> DamagedBlock:

@@ -1,8 +1,10 @@
 """Built-in aggregates per key and namespace, in columns: found, updated, frozen and loaded by the batch, never by key.
 
 What always holds: what memory has of a key is right; of a key that it does not have, what `ColdKeys` has. What the
-blocks of all frozen epochs say together is the table at the last cut. A key group is loaded from its blocks when it is
-first touched: into memory if there is room, else into `ColdKeys`, some blocks at a time.
+blocks of all frozen epochs say together is the table at the last cut. A key group is read from its blocks when it is
+first touched. If there is room, those of its keys that are asked for are taken into memory at once, and the others wait
+until it is their turn, so that the first batches do not wait for all keys; else all go into `ColdKeys`, some blocks at
+a time.
 
 Of keys that leave memory, what the next cut has to say goes into blocks at once, as if it were a small cut of its own.
 `ColdKeys` is only there to find them again: keys in use may be spread over all groups, so no group is ever brought back
@@ -11,6 +13,7 @@ as a whole, but of each key a page. Time is what the caller says it is.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -33,6 +36,7 @@ from statebackend.tables.stored_blocks import Entries, Stored, StoredBlocks, in_
 from statebackend.tables.table_space import TableSpace, TouchClock
 from statebackend.tables.table_spec import EXPIRES, Layout, TableError, TableSpec, column_of
 from statebackend.tables.turns import Turns
+from statebackend.tables.waiting_rows import Rows, WaitingRows
 
 _EVICTED_AT_ONCE = 4
 """When memory is full, that part of all keys leaves it at once."""
@@ -48,6 +52,11 @@ _LOADED_AT_ONCE = 1 << 16
 _LOADED_PART = 16
 """So many rows are taken into memory together, as much of the work is per call; no more than that part of all. With
 more of them at once, memory is taken from the system anew that is given back in between."""
+
+_WAITING_TOGETHER = 1 << 13
+_WAITING_PART = 8
+"""So many rows wait together, or one group: until then a batch may have to wait when its turn comes. For each key that
+is asked for, so many that wait are taken into memory, or their turn might never come."""
 
 
 class ForeignKeys(TableError):
@@ -117,6 +126,11 @@ class Table:
         self._early_blocks = 0
         self._unloaded = ~self._layout.no_groups()
         self._some_unloaded = True
+        self._waiting: list[WaitingRows] = []
+        """What was read of groups that are not loaded; nothing is in `ColdKeys` as long as something waits."""
+        self._waits = self._layout.no_groups()
+        self._turns = 0
+        """How many of the waiting rows could have been taken into memory since the last ones were."""
         self._size = 0
 
     def __len__(self) -> int:
@@ -126,7 +140,8 @@ class Table:
     def memory_bytes(self) -> int:
         """The memory that the table occupies, about; what is frozen is not counted."""
         spaces = [*self._spaces.values(), *(space for _, _, space in self._dropped)]
-        return sum(space.memory_bytes() + space.noted_bytes() for space in spaces) + self._cold.memory_bytes()
+        waiting = sum(rows.nbytes for rows in self._waiting)
+        return sum(space.memory_bytes() + space.noted_bytes() for space in spaces) + self._cold.memory_bytes() + waiting
 
     # --- by keys ------------------------------------------------------------------------------------------------------
 
@@ -164,7 +179,7 @@ class Table:
     ) -> tuple[TableSpace, Slots]:
         """The slots of keys that are about to be updated, in memory, touched, and as new if they had expired."""
         self._check(keys, columns)
-        self._load_groups_of(keys)
+        self._load_those(keys, namespace)
         self._make_room(now)
         space = self._space(namespace)
         slots, new = space.find_or_add(keys)
@@ -185,7 +200,7 @@ class Table:
     def read(self, keys: KeyColumn, namespace: bytes = b"", now: int | None = None) -> pa.RecordBatch:
         """The results of these keys, all null for a key that is not there or has expired."""
         self._check(keys, None)
-        self._load_groups_of(keys)
+        self._load_those(keys, namespace)
         self._make_room(now)
         self._bring_in(namespace, keys)
         space = self._known(namespace)
@@ -298,7 +313,8 @@ class Table:
         for namespace, space in self._spaces.items():
             cleared = self._cleared.pop(namespace, None)
             if cleared is not None or space.has_changes:
-                changed.append((space, space.freeze(namespace, cleared, all_here=not self._cold.has(namespace))))
+                all_here = not self._waiting and not self._cold.has(namespace)
+                changed.append((space, space.freeze(namespace, cleared, all_here=all_here)))
         for namespace, cleared in self._cleared.items():
             space = TableSpace(self._layout, self._clock)
             changed.append((space, space.freeze(namespace, cleared, all_here=True)))
@@ -386,9 +402,32 @@ class Table:
 
     def _load_groups_of(self, keys: KeyColumn) -> None:
         if self._some_unloaded:
-            wanted = self._layout.no_groups()
-            wanted[self._layout.places(keys.hashes)] = True
+            self._load(self._groups_of(keys))
+
+    def _groups_of(self, keys: KeyColumn) -> NDArray[np.bool_]:
+        groups = self._layout.no_groups()
+        groups[self._layout.places(keys.hashes)] = True
+        return groups
+
+    def _load_those(self, keys: KeyColumn, namespace: bytes) -> None:
+        """Have what is stored of these keys in memory or, if there is no room for it, in `ColdKeys`."""
+        if not self._some_unloaded:
+            return
+        wanted = self._groups_of(keys) & self._unloaded
+        self._read_ahead(np.flatnonzero(wanted & ~self._waits))
+        if (wanted & self._unloaded & ~self._waits).any():
             self._load(wanted)
+            return
+        hashes = np.sort(keys.hashes)
+        found = [block for rows in self._waiting if (block := rows.take(namespace, hashes)) is not None]
+        if found:
+            block = in_one(found)
+            self._take_in(namespace, hashed(block.keys, self._layout.key_type), block)
+        self._turns += _WAITING_PART * len(keys)
+        while self._waiting and self._turns >= len(self._waiting[-1]):
+            self._turns -= len(self._waiting[-1])
+            self.load_more()
+        self._some_unloaded = bool(self._unloaded.any())
 
     def _load_everything(self) -> None:
         if self._some_unloaded:
@@ -399,11 +438,35 @@ class Table:
 
         What is not loaded then is when it is first used.
         """
-        self._load_as_fits(np.flatnonzero(self._unloaded), go_on)
+        while self._waiting and go_on():
+            self.load_more()
+        self._load_as_fits(np.flatnonzero(self._unloaded & ~self._waits), go_on)
         self._some_unloaded = bool(self._unloaded.any())
+
+    def read_ahead(self) -> None:
+        """Read what is stored, as far as there is room, so that `load_more` and whoever asks for keys find it read."""
+        self._read_ahead(np.flatnonzero(self._unloaded & ~self._waits))
+        self._some_unloaded = bool(self._unloaded.any())
+
+    def load_more(self) -> bool:
+        """Take some of what was read ahead into memory; whether there is more. It takes some milliseconds."""
+        if self._waiting:
+            rows = self._waiting.pop()
+            for namespace, (keys, block) in rows.take_all():
+                self._take_in(namespace, keys, block)
+            self._waits[rows.places] = self._unloaded[rows.places] = False
+            self._some_unloaded = bool(self._unloaded.any())
+            self._weigh()
+        return bool(self._waiting)
+
+    def _load_waiting(self) -> None:
+        """Have nothing waiting: what follows knows only what is in memory and what is stored."""
+        while self.load_more():
+            pass
 
     def unload(self, groups: Iterable[KeyGroupRange]) -> None:
         """What is stored of these groups is not what it was: forget it. Nothing was changed here since the last cut."""
+        self._load_waiting()
         gone, first = self._layout.no_groups(), self._layout.groups.first
         for part in groups:
             gone[part.first - first : part.end - first] = True
@@ -421,6 +484,7 @@ class Table:
 
         They come by group, and in a group and namespace the oldest first. Nothing was changed here since the last cut.
         """
+        self._load_waiting()
         found: dict[bytes, dict[int, list[Stored]]] = {}
         loaded = (one for one in blocks if not self._unloaded[self._stored.place_of(one[0])])
         for name, payload in self._stored.resolved(loaded):
@@ -449,6 +513,7 @@ class Table:
 
         What is stored is the same, and nothing was changed there since the last cut.
         """
+        other._load_waiting()
         self._clock, self._spaces, self._unloaded = other._clock, other._spaces, other._unloaded
         self._some_unloaded, self._size = other._some_unloaded, other._size
         self._max_slots, self._weigh_at, self._bytes_per_slot = other._max_slots, other._weigh_at, other._bytes_per_slot
@@ -459,51 +524,68 @@ class Table:
         self._size = sum(map(len, self._spaces.values()))
 
     def _load(self, wanted: NDArray[np.bool_]) -> None:
+        if (wanted & self._waits).any():
+            self._load_waiting()
         places = self._load_as_fits(np.flatnonzero(wanted & self._unloaded), lambda: True)
         if len(places):
+            self._load_waiting()
             self._load_cold(places)
             self._unloaded[places] = False
         self._some_unloaded = bool(self._unloaded.any())
 
-    def _load_as_fits(self, places: NDArray[np.int64], go_on: Callable[[], bool]) -> NDArray[np.int64]:
-        """Take these groups into memory as far as there is room, unless others had to go to the disk; those left."""
-        while len(places) and not self._cold.some and go_on():
-            number = self._load_warm(places)
+    def _load_as_fits(
+        self, places: NDArray[np.int64], go_on: Callable[[], bool], enough: int = sys.maxsize
+    ) -> NDArray[np.int64]:
+        """Take these groups, of which none waits, into memory as far as there is room, unless others had to go to the
+        disk, or until there are enough keys; those left.
+        """
+        while len(places) and not self._cold.some and self._size < enough and go_on():
+            most = min(_LOADED_AT_ONCE, self._max_slots // _LOADED_PART + 1, enough - self._size)
+            number, found = self._read(places, most)
             if not number:
                 break
+            coming = len(places) / number  # the others are about as large as these
+            for namespace, (keys, block) in found.items():
+                self._take_in(namespace, keys, block, int(len(keys) * coming))
             self._unloaded[places[:number]] = False
             places = places[number:]
             self._weigh()
         return places
 
-    def _load_warm(self, places: NDArray[np.int64]) -> int:
-        """Take the first of these groups into memory, several at once, as far as there is room; how many that were."""
-        found: dict[bytes, list[Block]] = {}
-        rows, number = 0, 0
-        most = min(_LOADED_AT_ONCE, self._max_slots // _LOADED_PART + 1)
-        while number < len(places) and rows < most:
-            group = self._stored.few(int(places[number]), self._max_slots - self._size - rows)
-            if group is None:
+    def _read_ahead(self, places: NDArray[np.int64]) -> None:
+        """Read these groups, of which none waits, as far as there is room and unless others had to go to the disk."""
+        if self._memory is not None:  # what a key takes is only known when there are some
+            places = self._load_as_fits(places, lambda: True, _ENOUGH_TO_WEIGH)
+        while len(places) and not self._cold.some:
+            number, found = self._read(places, min(_WAITING_TOGETHER, self._max_slots // _LOADED_PART + 1))
+            if not number:
                 break
-            for namespace, blocks in group.items():
-                found.setdefault(namespace, []).extend(blocks)
-            rows += sum(len(block.keys) for blocks in group.values() for block in blocks)
-            number += 1
-        for namespace, blocks in found.items():
-            if blocks:
-                self._take_in(namespace, in_one(blocks), places, number)
-        return number
+            self._waiting.append(WaitingRows(places[:number], found))
+            self._waits[places[:number]] = True
+            places = places[number:]
 
-    def _take_in(self, namespace: bytes, block: Block, places: NDArray[np.int64], number: int) -> None:
-        """Take rows of the first of these groups into memory."""
+    def _read(self, places: NDArray[np.int64], most: int) -> tuple[int, Mapping[bytes, Rows]]:
+        """What is stored of the first of these groups, in one, until that are so many rows or there is no more room;
+        of how many groups, and the rows by namespace.
+        """
+        number, found = self._stored.first(places, most, self._room)
+        blocks = {namespace: in_one(some) for namespace, some in found.items() if some}
+        return number, {name: (self._keys_of(block, places[:number]), block) for name, block in blocks.items()}
+
+    def _keys_of(self, block: Block, places: NDArray[np.int64]) -> KeyColumn:
+        """The keys of a block, which are of these groups."""
         keys = hashed(block.keys, self._layout.key_type)
-        if not np.isin(self._layout.places(keys.hashes), places[:number]).all():
-            groups = (self._layout.groups.first + places[:number]).tolist()
+        if not np.isin(self._layout.places(keys.hashes), places).all():
+            groups = (self._layout.groups.first + places).tolist()
             raise misplaced(f"state {self.spec.name!r}, key groups {groups}")
+        return keys
+
+    def _take_in(self, namespace: bytes, keys: KeyColumn, block: Block, coming: int = 0) -> None:
+        """Take rows into memory, of which that many are still to come, these included, besides those that wait."""
         space = self._space(namespace)
         before = len(space)
-        # The others are about as large as these.
-        space.load(keys, block, min(len(keys) * len(places) // number, self._max_slots - self._size))
+        coming = max(coming, len(keys)) + sum(rows.left(namespace) for rows in self._waiting)
+        space.load(keys, block, min(coming, self._max_slots - self._size))
         self._size += len(space) - before
 
     def _load_cold(self, places: NDArray[np.int64]) -> None:
@@ -532,16 +614,24 @@ class Table:
         self._weigh()
         if self._room_for_images() < 0:
             self._forget_images()  # they must not take the room of keys
-        excess = self._size - self._max_slots
+        excess = -self._room
+        if excess > 0:
+            self._load_waiting()
+            excess = self._size - self._max_slots
         if excess > 0:
             self._forget_images()  # `ColdKeys` does not go back
             self._evict(min(self._size, excess + self._max_slots // _EVICTED_AT_ONCE))
+
+    @property
+    def _room(self) -> int:
+        """How many keys more there may be in memory, those that wait counted as if they were there."""
+        return self._max_slots - self._size - sum(map(len, self._waiting))
 
     def _room_for_images(self) -> float:
         """How many bytes more may be noted to go back to former cuts."""
         if self._bytes_per_slot is None:
             return inf
-        return max(0, self._max_slots - self._size) * self._bytes_per_slot - self._clock.noted_bytes
+        return max(0, self._room) * self._bytes_per_slot - self._clock.noted_bytes
 
     def _weigh(self) -> None:
         """Learn what a key takes. What counts are all slots there ever were, as their memory is not given back."""
