@@ -131,7 +131,10 @@ def stop_one(folder: Path, *, epochs: int = 2) -> Stopped:
 
 
 def kill_one(folder: Path) -> Stopped:
-    """Kill it when an epoch has just been completed, so that the epoch's output is not committed by anybody."""
+    """Kill it when an epoch has just been completed, so that the epoch's output is not committed by anybody.
+
+    Of output that the epoch before has left to it some may be committed, which nobody has noted.
+    """
     stopped = Stopped(folder, JobId(""))
     with RunningJob(stopped.settings) as job:
         job.set_crash(driver=f"epoch entered:2:{folder / 'crashed'}")
