@@ -85,7 +85,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(journal_compaction, "plan_compaction", plan)
 
 
-@in_the_journal("a reader does not look whether the journal was compacted while it read")
+@in_the_journal("a reader does not look whether the journal was compacted while it read", seed=1)
 def _(patch: MonkeyPatch) -> None:
     right = JournalReader._has_moved
     patch.setattr(JournalReader, "_has_moved", lambda self, floor: not self._ended and right(self, floor))
@@ -124,7 +124,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(generation, "plan_removal", plan)
 
 
-@in_the_job("a removal does not look at pins: a savepoint or a reader loses its files")
+@in_the_job("a removal does not look at pins: a savepoint or a reader loses its files", seed=1)
 def _(patch: MonkeyPatch) -> None:
     def refusal_to_remove(state: Any, record: Any) -> Any:
         return right(replace(state, pins=()), record)
@@ -135,7 +135,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(cleanup, "removable_epochs", lambda state, *rest: right_removable(replace(state, pins=()), *rest))
 
 
-@in_the_job("a reader does not pin what it reads")
+@in_the_job("a reader does not pin what it reads", seed=4)
 def _(patch: MonkeyPatch) -> None:
     def go_on(self: bystanders.Reader, state: Any) -> None:
         if not state.usable:
@@ -148,7 +148,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(bystanders.Reader, "_go_on", go_on)
 
 
-@in_the_job("a clean-up from outside deletes files of an epoch in flight")
+@in_the_job("a clean-up from outside deletes files of an epoch in flight", seed=1)
 def _(patch: MonkeyPatch) -> None:
     right = cleanup._fate
 
