@@ -27,8 +27,11 @@ EXAMPLES = {"ci": 50, "thorough": 5_000}
 """Of each property."""
 
 LONG = {
+    "test_cluster_executors.py",
+    "test_clusters.py",
     "test_examples.py",
     "test_executor_faults.py",
+    "test_file_sink_hdfs.py",
     "test_running_on_spark.py",
     "test_simulated_job.py",
     "test_spark_format.py",
