@@ -156,6 +156,10 @@ class SlotIndex:
             added = np.concatenate((added, new))
         return self._with_null(keys, found), added
 
+    def add(self, keys: KeyColumn) -> Integers:
+        """The slots of keys that are added. The caller owes that none is there or null, and no two hashes are equal."""
+        return self._add(Spans.of(keys))
+
     def _find_or_add(self, keys: Spans) -> tuple[Integers, Integers]:
         slots = self._find(keys)
         added = [np.empty(0, dtype=np.int64)]

@@ -28,7 +28,7 @@ from statebackend.tables.blocks import (
     where,
 )
 from statebackend.tables.table_spec import Layout
-from statebackend.tables.values_blocks import resolved
+from statebackend.tables.values_blocks import joined_up, resolved
 
 
 class Entries(Protocol):
@@ -43,6 +43,9 @@ class Entries(Protocol):
 
 Stored: TypeAlias = tuple[bytes, bytes]
 """A block as it is stored: its name and its payload."""
+
+Found: TypeAlias = tuple[bytes, bytes | Block]
+"""The same, but that some are decoded: they are whole, and so come before all others that count of their group."""
 
 _DECODED_TOGETHER: Final = 1 << 20
 """So many bytes of blocks are decoded in one go: that is quicker than one by one, and it is known then how many rows
@@ -92,16 +95,16 @@ class StoredBlocks:
         """The same of as many groups as have about so many bytes, all decoded in one go; None if the first has more
         than should be decoded so.
         """
-        waiting: dict[bytes, list[Stored]] = {}
+        waiting: dict[bytes, list[Found]] = {}
         size = number = 0
         for place in places.tolist():
-            own: dict[bytes, list[Stored]] = {}
-            for name, payload in self._scan(place):
+            own: dict[bytes, list[Found]] = {}
+            for name, found in self._scan(place):
                 namespace, _ = entries.parse_block(name)
-                if is_whole(payload):
+                if _is_whole(found):
                     own.pop(namespace, None)
-                own.setdefault(namespace, []).append((name, payload))
-                size += len(payload)
+                own.setdefault(namespace, []).append((name, found))
+                size += _size(found)
                 if size > 2 * _DECODED_TOGETHER:
                     break
             if size > 2 * _DECODED_TOGETHER:
@@ -113,38 +116,45 @@ class StoredBlocks:
                 break
         if not number:
             return 0, None
-        found: dict[bytes, list[Block]] = {}
-        rows = self._decode(waiting, found)
+        decoded: dict[bytes, list[Block]] = {}
+        rows = self._decode(waiting, decoded)
         if rows:
             self._bytes_per_row = max(1.0, size / rows)
-        return number, found
+        return number, decoded
 
     def few(self, place: int, most: int) -> Mapping[bytes, list[Block]] | None:
         """What counts of a group's blocks, by namespace, oldest first; None if it has more rows than that."""
-        found: dict[bytes, list[Block]] = {}
-        waiting: dict[bytes, list[Stored]] = {}
+        decoded: dict[bytes, list[Block]] = {}
+        waiting: dict[bytes, list[Found]] = {}
         size = 0
-        for name, payload in self._scan(place):
+        for name, found in self._scan(place):
             namespace, _ = entries.parse_block(name)
-            if is_whole(payload):
+            if _is_whole(found):
                 waiting.pop(namespace, None)
-                most += sum(len(older.keys) for older in found.pop(namespace, ()))
-            waiting.setdefault(namespace, []).append((name, payload))
-            size += len(payload)
+                most += sum(len(older.keys) for older in decoded.pop(namespace, ()))
+            waiting.setdefault(namespace, []).append((name, found))
+            size += _size(found)
             if size >= _DECODED_TOGETHER:
-                most -= self._decode(waiting, found)
+                most -= self._decode(waiting, decoded)
                 waiting, size = {}, 0
                 if most < 0:
                     return None
-        most -= self._decode(waiting, found)
-        return None if most < 0 else found
+        most -= self._decode(waiting, decoded)
+        return None if most < 0 else decoded
 
-    def _decode(self, blocks: Mapping[bytes, Sequence[Stored]], into: dict[bytes, list[Block]]) -> int:
+    def _decode(self, blocks: Mapping[bytes, Sequence[Found]], into: dict[bytes, list[Block]]) -> int:
         """Put blocks, given by namespace, behind those that are known; how many rows they have."""
         rows = 0
-        for namespace, block in self._together(
-            [(namespace, one) for namespace, some in blocks.items() for one in some]
-        ):
+        stored: list[tuple[bytes, Stored]] = []
+        for namespace, some in blocks.items():
+            for name, found in some:
+                if isinstance(found, bytes):
+                    stored.append((namespace, (name, found)))
+                elif len(found.keys):
+                    self._check(Stretch(found, [len(found.keys)]), [name])
+                    into.setdefault(namespace, []).append(found)
+                    rows += len(found.keys)
+        for namespace, block in self._together(stored):
             into.setdefault(namespace, []).append(block)
             rows += len(block.keys)
         return rows
@@ -193,26 +203,26 @@ class StoredBlocks:
     def _each(self, place: int) -> Iterator[tuple[bytes, Block]]:
         """What counts of a group's blocks, one after the other, however many; those of a namespace oldest first."""
         whole = {}
-        for name, payload in self._scan(place):
-            if is_whole(payload):
+        for name, found in self._scan(place):
+            if _is_whole(found):
                 whole[entries.parse_block(name)[0]] = name
-        for name, payload in self._scan(place):
+        for name, found in self._scan(place):
             namespace, _ = entries.parse_block(name)
             if name >= whole.get(namespace, b""):
-                block = self._decoded(name, payload)
+                block = self._decoded(name, found)
                 if len(block.keys):
                     yield namespace, block
 
-    def _scan(self, place: int) -> Iterator[tuple[bytes, bytes]]:
+    def _scan(self, place: int) -> Iterator[Found]:
         start = entries.head(self._layout.groups.first + place, self._layout.state, entries.BLOCK)
-        return resolved(self._store.scan(start, entries.after(start)), self._layout.table)
+        return joined_up(self._store.scan(start, entries.after(start)), self._layout.table)
 
     def resolved(self, blocks: Iterable[Stored]) -> Iterator[Stored]:
         """These, which are in order, as blocks that can be read alone; the keys that they refer to are stored."""
         return resolved(blocks, self._layout.table, self._store.scan)
 
-    def _decoded(self, name: bytes, payload: bytes) -> Block:
-        block = decode(payload, where(self._layout.table, name))
+    def _decoded(self, name: bytes, found: bytes | Block) -> Block:
+        block = found if isinstance(found, Block) else decode(found, where(self._layout.table, name))
         self._check(Stretch(block, [len(block.keys)]), [name])
         return block
 
@@ -244,6 +254,16 @@ def _by_namespace(stretch: Stretch, namespaces: Sequence[bytes]) -> Iterator[tup
         if rows:
             yield namespace, stretch.block if rows == len(stretch.block.keys) else sliced(stretch.block, start, rows)
         start, begin = start + rows, end
+
+
+def _is_whole(found: bytes | Block) -> bool:
+    return found.whole if isinstance(found, Block) else is_whole(found)
+
+
+def _size(found: bytes | Block) -> int:
+    if isinstance(found, bytes):
+        return len(found)
+    return int(found.keys.nbytes) + sum(column.nbytes for column in found.columns.values())
 
 
 def _rows(blocks: Mapping[bytes, Sequence[Block]]) -> int:

@@ -452,8 +452,8 @@ class Table:
         """Take some of what was read ahead into memory; whether there is more. It takes some milliseconds."""
         if self._waiting:
             rows = self._waiting.pop()
-            for namespace, (keys, block) in rows.take_all():
-                self._take_in(namespace, keys, block)
+            for namespace, (keys, block), all_differ in rows.take_all():
+                self._take_in(namespace, keys, block, all_differ=all_differ)
             self._waits[rows.places] = self._unloaded[rows.places] = False
             self._some_unloaded = bool(self._unloaded.any())
             self._weigh()
@@ -580,12 +580,14 @@ class Table:
             raise misplaced(f"state {self.spec.name!r}, key groups {groups}")
         return keys
 
-    def _take_in(self, namespace: bytes, keys: KeyColumn, block: Block, coming: int = 0) -> None:
+    def _take_in(
+        self, namespace: bytes, keys: KeyColumn, block: Block, coming: int = 0, *, all_differ: bool = False
+    ) -> None:
         """Take rows into memory, of which that many are still to come, these included, besides those that wait."""
         space = self._space(namespace)
         before = len(space)
         coming = max(coming, len(keys)) + sum(rows.left(namespace) for rows in self._waiting)
-        space.load(keys, block, min(coming, self._max_slots - self._size))
+        space.load(keys, block, min(coming, self._max_slots - self._size), all_differ=all_differ)
         self._size += len(space) - before
 
     def _load_cold(self, places: NDArray[np.int64]) -> None:

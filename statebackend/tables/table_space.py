@@ -210,13 +210,18 @@ class TableSpace:
         for name, accumulator in self._layout.columns.items():
             self.columns[name][slots] = accumulator.initial
 
-    def load(self, keys: KeyColumn, block: Block, coming: int) -> None:
+    def load(self, keys: KeyColumn, block: Block, coming: int, *, all_differ: bool = False) -> None:
         """Take what a block says of keys, which are not here: of a key that is repeated, the last.
 
         They are not changed by that, and removing them is news. So many keys are still to come, about, these included.
+        It is quicker if all hashes differ.
         """
         self._index.reserve(coming)
-        slots, _, new = self._find_or_add(keys)  # they were there at every cut to which one may go back
+        if all_differ and keys.null is None and not self._dead_count:
+            slots = new = self._index.add(keys)
+            self._grow()
+        else:
+            slots, _, new = self._find_or_add(keys)  # they were there at every cut to which one may go back
         self._begin(new)
         self._lose()
         self._added[slots] = self._touched[slots] = _LONG_AGO

@@ -195,6 +195,14 @@ def resolved(found: Iterable[Entry], table: str, find: Find = lambda _start, _en
     Keys that are not among them are looked for with `find`. Raises what decoding does; `DamagedBlock` as well if values
     refer to keys that are not there.
     """
+    for name, block in joined_up(found, table, find):
+        yield name, block if isinstance(block, bytes) else encode(block)
+
+
+def joined_up(
+    found: Iterable[Entry], table: str, find: Find = lambda _start, _end: ()
+) -> Iterator[tuple[bytes, bytes | Block]]:
+    """The same, and the blocks that were made of values are not encoded; they are whole."""
     place: _Place | None = None
     for name, payload in found:
         if place is not None and not name.startswith(place.start):
@@ -212,12 +220,12 @@ def resolved(found: Iterable[Entry], table: str, find: Find = lambda _start, _en
         yield from _block_of(place, table, find)
 
 
-def _block_of(place: _Place, table: str, find: Find) -> Iterator[Entry]:
+def _block_of(place: _Place, table: str, find: Find) -> Iterator[tuple[bytes, Block]]:
     """What the values say, once."""
     if not place.is_said:
         place.is_said = True
         place.find_keys(find)
-        yield place.newest, encode(place.block(table))
+        yield place.newest, place.block(table)
 
 
 def settled(run: Sequence[Entry], epoch_number: int, table: str) -> tuple[Entry, Entry] | None:

@@ -44,11 +44,12 @@ class WaitingRows:
         rows = self._rows.get(namespace)
         return None if rows is None or not rows.left else rows.take(hashes)
 
-    def take_all(self) -> Iterator[tuple[bytes, Rows]]:
-        """All rows that there are still, by namespace."""
+    def take_all(self) -> Iterator[tuple[bytes, Rows, bool]]:
+        """All rows that there are still, by namespace: those whose hashes all differ, which is said, and others."""
         for namespace, rows in self._rows.items():
             if rows.left:
-                yield namespace, rows.take_all()
+                for some, all_differ in rows.take_all():
+                    yield namespace, some, all_differ
 
 
 class _Rows:
@@ -57,7 +58,7 @@ class _Rows:
     def __init__(self, keys: KeyColumn, block: Block) -> None:
         self._keys = keys
         self._block = block
-        self._order = np.argsort(keys.hashes, kind="stable")
+        self._order = np.argsort(keys.hashes)
         self._sorted = keys.hashes[self._order]
         self._here = np.ones(len(keys), dtype=np.bool_)
         self.left = len(keys)
@@ -82,11 +83,18 @@ class _Rows:
         self.left -= len(rows)
         return chosen(self._block, rows)
 
-    def take_all(self) -> Rows:
-        if self.left == len(self._here):
-            self.left = 0
-            return self._keys, self._block
-        rows = np.flatnonzero(self._here)
+    def take_all(self) -> Iterator[tuple[Rows, bool]]:
+        again = self._sorted[1:] == self._sorted[:-1]
+        if self.left == len(self._here) and not again.any():
+            yield (self._keys, self._block), True
+        else:
+            repeated = np.zeros(len(self._here), dtype=np.bool_)
+            repeated[self._order[1:][again]] = repeated[self._order[:-1][again]] = True
+            for rows, all_differ in ((self._here & ~repeated, True), (self._here & repeated, False)):
+                if rows.any():
+                    yield self._chosen(np.flatnonzero(rows)), all_differ
         self.left = 0
+
+    def _chosen(self, rows: NDArray[np.int64]) -> Rows:
         block = chosen(self._block, rows)
         return with_hashes(block.keys, self._keys.hashes[rows]), block
