@@ -9,6 +9,7 @@ import atexit
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
@@ -67,6 +68,10 @@ if "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY
     Path(os.environ["TMPDIR"]).chmod(0o711)  # servers of other users have their files in it
     # With what processes that were killed have left in it.
     atexit.register(_forget, os.environ["TMPDIR"], os.getpid())
+
+# Processes that tests start, of which there are many, would each compile all modules.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # What Java would gain from compiling better it has lost again when a test ends.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
