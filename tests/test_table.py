@@ -20,7 +20,7 @@ from statebackend.ids import KeyGroup
 from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import KeyColumn, decode_keys, key_column
 from statebackend.keys.types import KeyType
-from statebackend.tables import blocks
+from statebackend.tables import blocks, waiting_rows
 from statebackend.tables import table as table_module
 from statebackend.tables.aggregations import Accumulator, Accumulators, Count, First, Last, Slots, Sum
 from statebackend.tables.frozen_table import FrozenTable
@@ -140,7 +140,7 @@ class TableMachine(RuleBasedStateMachine):
         self.max_slots = max_slots
         self.ttl = ttl
         self.patched = pytest.MonkeyPatch()
-        self.patched.setattr(table_module, "_WAITING_PART", pace)
+        self.patched.setattr(waiting_rows, "_FOR_EACH", pace)
         self.restart(1)
 
     def teardown(self) -> None:

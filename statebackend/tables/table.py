@@ -54,9 +54,7 @@ _LOADED_PART = 16
 more of them at once, memory is taken from the system anew that is given back in between."""
 
 _WAITING_TOGETHER = 1 << 13
-_WAITING_PART = 8
-"""So many rows wait together, or one group: until then a batch may have to wait when its turn comes. For each key that
-is asked for, so many that wait are taken into memory, or their turn might never come."""
+"""So many rows wait together, or those of one group: a batch has to wait for them when their turn comes."""
 
 
 class ForeignKeys(TableError):
@@ -126,11 +124,8 @@ class Table:
         self._early_blocks = 0
         self._unloaded = ~self._layout.no_groups()
         self._some_unloaded = True
-        self._waiting: list[WaitingRows] = []
+        self._waiting = WaitingRows(self._layout)
         """What was read of groups that are not loaded; nothing is in `ColdKeys` as long as something waits."""
-        self._waits = self._layout.no_groups()
-        self._turns = 0
-        """How many of the waiting rows could have been taken into memory since the last ones were."""
         self._size = 0
 
     def __len__(self) -> int:
@@ -140,8 +135,8 @@ class Table:
     def memory_bytes(self) -> int:
         """The memory that the table occupies, about; what is frozen is not counted."""
         spaces = [*self._spaces.values(), *(space for _, _, space in self._dropped)]
-        waiting = sum(rows.nbytes for rows in self._waiting)
-        return sum(space.memory_bytes() + space.noted_bytes() for space in spaces) + self._cold.memory_bytes() + waiting
+        of_spaces = sum(space.memory_bytes() + space.noted_bytes() for space in spaces)
+        return of_spaces + self._cold.memory_bytes() + self._waiting.nbytes
 
     # --- by keys ------------------------------------------------------------------------------------------------------
 
@@ -414,19 +409,17 @@ class Table:
         if not self._some_unloaded:
             return
         wanted = self._groups_of(keys) & self._unloaded
-        self._read_ahead(np.flatnonzero(wanted & ~self._waits))
-        if (wanted & self._unloaded & ~self._waits).any():
+        self._read_ahead(np.flatnonzero(wanted & ~self._waiting.groups))
+        if (wanted & self._unloaded & ~self._waiting.groups).any():
             self._load(wanted)
             return
-        hashes = np.sort(keys.hashes)
-        found = [block for rows in self._waiting if (block := rows.take(namespace, hashes)) is not None]
-        if found:
-            block = in_one(found)
+        block = self._waiting.take(namespace, keys.hashes)
+        if block is not None:
             self._take_in(namespace, hashed(block.keys, self._layout.key_type), block)
-        self._turns += _WAITING_PART * len(keys)
-        while self._waiting and self._turns >= len(self._waiting[-1]):
-            self._turns -= len(self._waiting[-1])
+        asked = len(keys)
+        while self._waiting.is_due(asked):
             self.load_more()
+            asked = 0
         self._some_unloaded = bool(self._unloaded.any())
 
     def _load_everything(self) -> None:
@@ -440,21 +433,21 @@ class Table:
         """
         while self._waiting and go_on():
             self.load_more()
-        self._load_as_fits(np.flatnonzero(self._unloaded & ~self._waits), go_on)
+        self._load_as_fits(np.flatnonzero(self._unloaded & ~self._waiting.groups), go_on)
         self._some_unloaded = bool(self._unloaded.any())
 
     def read_ahead(self) -> None:
         """Read what is stored, as far as there is room, so that `load_more` and whoever asks for keys find it read."""
-        self._read_ahead(np.flatnonzero(self._unloaded & ~self._waits))
+        self._read_ahead(np.flatnonzero(self._unloaded & ~self._waiting.groups))
         self._some_unloaded = bool(self._unloaded.any())
 
     def load_more(self) -> bool:
         """Take some of what was read ahead into memory; whether there is more. It takes some milliseconds."""
         if self._waiting:
-            rows = self._waiting.pop()
-            for namespace, (keys, block), all_differ in rows.take_all():
+            places, waited = self._waiting.next()
+            for namespace, (keys, block), all_differ in waited:
                 self._take_in(namespace, keys, block, all_differ=all_differ)
-            self._waits[rows.places] = self._unloaded[rows.places] = False
+            self._unloaded[places] = False
             self._some_unloaded = bool(self._unloaded.any())
             self._weigh()
         return bool(self._waiting)
@@ -524,7 +517,7 @@ class Table:
         self._size = sum(map(len, self._spaces.values()))
 
     def _load(self, wanted: NDArray[np.bool_]) -> None:
-        if (wanted & self._waits).any():
+        if (wanted & self._waiting.groups).any():
             self._load_waiting()
         places = self._load_as_fits(np.flatnonzero(wanted & self._unloaded), lambda: True)
         if len(places):
@@ -560,8 +553,7 @@ class Table:
             number, found = self._read(places, min(_WAITING_TOGETHER, self._max_slots // _LOADED_PART + 1))
             if not number:
                 break
-            self._waiting.append(WaitingRows(places[:number], found))
-            self._waits[places[:number]] = True
+            self._waiting.add(places[:number], found)
             places = places[number:]
 
     def _read(self, places: NDArray[np.int64], most: int) -> tuple[int, Mapping[bytes, Rows]]:
@@ -586,7 +578,7 @@ class Table:
         """Take rows into memory, of which that many are still to come, these included, besides those that wait."""
         space = self._space(namespace)
         before = len(space)
-        coming = max(coming, len(keys)) + sum(rows.left(namespace) for rows in self._waiting)
+        coming = max(coming, len(keys)) + self._waiting.left(namespace)
         space.load(keys, block, min(coming, self._max_slots - self._size), all_differ=all_differ)
         self._size += len(space) - before
 
@@ -627,7 +619,7 @@ class Table:
     @property
     def _room(self) -> int:
         """How many keys more there may be in memory, those that wait counted as if they were there."""
-        return self._max_slots - self._size - sum(map(len, self._waiting))
+        return self._max_slots - self._size - len(self._waiting)
 
     def _room_for_images(self) -> float:
         """How many bytes more may be noted to go back to former cuts."""

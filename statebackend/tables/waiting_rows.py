@@ -7,53 +7,103 @@ stored.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from statebackend.keys.columns import KeyColumn
 from statebackend.tables.blocks import Block, chosen, with_hashes
+from statebackend.tables.stored_blocks import in_one
+from statebackend.tables.table_spec import Layout
 
 Hashes = NDArray[np.uint64]
 Rows = tuple[KeyColumn, Block]
 
+_FOR_EACH: Final = 8
+"""For each key that is asked for, so many that wait may come, or their turn might never come."""
+
 
 class WaitingRows:
-    """All rows of these groups, counted from the first of the partition: by namespace, keys and what blocks say."""
+    """What was read of some groups, which are counted from the first of the partition: pieces that wait their turn."""
 
-    def __init__(self, places: NDArray[np.int64], rows: Mapping[bytes, Rows]) -> None:
-        self.places = places
-        self._rows = {namespace: _Rows(keys, block) for namespace, (keys, block) in rows.items()}
+    def __init__(self, layout: Layout) -> None:
+        self.groups = layout.no_groups()
+        """Those of which all rows wait but for those that were asked for."""
+        self._pieces: list[_Piece] = []
+        self._turns = 0
+        """How many rows could have come since the last piece did."""
+
+    def __bool__(self) -> bool:
+        """Whether some group waits, of which all rows may have been asked for."""
+        return bool(self._pieces)
 
     def __len__(self) -> int:
         """How many rows there are still."""
-        return sum(rows.left for rows in self._rows.values())
+        return sum(len(piece) for piece in self._pieces)
 
     def left(self, namespace: bytes) -> int:
         """How many rows of a namespace there are still."""
-        rows = self._rows.get(namespace)
-        return 0 if rows is None else rows.left
+        return sum(piece.rows[namespace].left for piece in self._pieces if namespace in piece.rows)
 
     @property
     def nbytes(self) -> int:
         """The memory that they occupy, about."""
-        return sum(rows.nbytes for rows in self._rows.values())
+        return sum(rows.nbytes for piece in self._pieces for rows in piece.rows.values())
+
+    def add(self, places: NDArray[np.int64], rows: Mapping[bytes, Rows]) -> None:
+        """All rows of these groups, by namespace: the keys, and what blocks say."""
+        self._pieces.append(
+            _Piece(places, {namespace: _Rows(keys, block) for namespace, (keys, block) in rows.items()})
+        )
+        self.groups[places] = True
 
     def take(self, namespace: bytes, hashes: Hashes) -> Block | None:
-        """The rows of the keys that have these hashes, which are sorted; None if there are none."""
-        rows = self._rows.get(namespace)
-        return None if rows is None or not rows.left else rows.take(hashes)
+        """The rows of the keys that have these hashes; None if there are none."""
+        if not self._pieces:
+            return None
+        hashes = np.sort(hashes)
+        some = [piece.rows[namespace] for piece in self._pieces if namespace in piece.rows]
+        found = [block for rows in some if rows.left and (block := rows.take(hashes)) is not None]
+        return in_one(found) if found else None
+
+    def is_due(self, asked: int) -> bool:
+        """Whether it is the next piece's turn, as for each key that is asked for some of those that wait may come."""
+        self._turns += _FOR_EACH * asked
+        if not self._pieces or self._turns < len(self._pieces[-1]):
+            return False
+        self._turns -= len(self._pieces[-1])
+        return True
+
+    def next(self) -> tuple[NDArray[np.int64], Iterator[tuple[bytes, Rows, bool]]]:
+        """The groups of a piece, and all its rows that there are still, by namespace: those whose hashes all differ,
+        which is said, and others.
+        """
+        piece = self._pieces.pop()
+        self.groups[piece.places] = False
+        return piece.places, piece.take_all()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Piece:
+    """All rows of some groups."""
+
+    places: NDArray[np.int64]
+    rows: Mapping[bytes, _Rows]
+
+    def __len__(self) -> int:
+        return sum(rows.left for rows in self.rows.values())
 
     def take_all(self) -> Iterator[tuple[bytes, Rows, bool]]:
-        """All rows that there are still, by namespace: those whose hashes all differ, which is said, and others."""
-        for namespace, rows in self._rows.items():
+        for namespace, rows in self.rows.items():
             if rows.left:
                 for some, all_differ in rows.take_all():
                     yield namespace, some, all_differ
 
 
 class _Rows:
-    """Those of one namespace."""
+    """Those of one namespace, of groups that are a stretch of all hashes."""
 
     def __init__(self, keys: KeyColumn, block: Block) -> None:
         self._keys = keys
@@ -69,7 +119,7 @@ class _Rows:
         return int(self._block.keys.nbytes) + sum(array.nbytes for array in arrays)
 
     def take(self, hashes: Hashes) -> Block | None:
-        # Most of the hashes are of other groups, which are other stretches of all hashes.
+        # They are sorted, and most of them are of other groups.
         first, last = np.searchsorted(hashes, self._sorted[[0, -1]])
         wanted = np.unique(hashes[first : last + 1])
         begin = np.searchsorted(self._sorted, wanted)
