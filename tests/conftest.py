@@ -89,8 +89,15 @@ def sample_factor() -> int:
     return SAMPLES[_PROFILE]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long files come first: else one process has them left when the others have nothing to do."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The long files come first: else one process has them left when the others have nothing to do.
+
+    What is marked as `thorough` is left to that profile.
+    """
+    if _PROFILE == "ci":
+        further = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=further)
+        items[:] = [item for item in items if item not in further]
     items.sort(key=lambda item: item.path.name not in LONG)
 
 

@@ -10,10 +10,10 @@ from tests.jobs.driver import Mode, Settings
 from tests.jobs.running_job import RunningJob
 from tests.jobs.skewed import ROW_BYTES
 
-ROWS = 80_000
+ROWS = 50_000
 EPOCHS = 8
 MEBIBYTE = 1 << 20
-LIMIT = 256 * MEBIBYTE
+LIMIT = 160 * MEBIBYTE
 """What no process may take more than it took when it began. All rows together are more than four times as much, and are
 made long before the slow partition is done with them.
 """

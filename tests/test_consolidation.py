@@ -166,7 +166,7 @@ def one_epoch(world: World, phase: Phase, number: int) -> None:
             world.epoch(world.even(size))
 
 
-@settings(max_examples=40)
+@settings(max_examples=settings().max_examples // 4)
 @given(
     phases=PHASES,
     amplification=st.sampled_from([1.5, 2.0, 2.25, 3.0]),

@@ -123,7 +123,7 @@ def settings_for(folder: Path, number: int) -> Settings:
         sink=sinks[number % 2],
         mode="unaligned",
         every=100,
-        rows=30_000,
+        rows=20_000,
         standbys=1,
     )
 

@@ -23,7 +23,7 @@ from tests.jobs.job import Scale, sink_of
 from tests.jobs.running import MANY_KEYS
 
 PATIENCE = 120.0
-ROWS = 120_000
+ROWS = 75_000
 
 
 class Watched:
@@ -153,7 +153,7 @@ def test_a_process_that_stands_by_has_the_files_of_the_newest_epoch_and_gives_th
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("following", ["files", "open"])
+@pytest.mark.parametrize("following", ["files", pytest.param("open", marks=pytest.mark.thorough)])
 def test_when_a_process_that_stands_by_is_killed_nothing_happens_to_the_job_and_the_next_one_follows(
     tmp_path: Path, following: str
 ) -> None:
@@ -170,7 +170,7 @@ def test_when_a_process_that_stands_by_is_killed_nothing_happens_to_the_job_and_
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("following", ["files", "open"])
+@pytest.mark.parametrize("following", [pytest.param("files", marks=pytest.mark.thorough), "open"])
 def test_a_process_that_is_in_the_middle_of_following_takes_over(tmp_path: Path, following: str) -> None:
     with watched(tmp_path, following) as job:
         for _ in range(4):

@@ -48,7 +48,7 @@ def tls(authority: Authority) -> Tls:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mode", ["aligned", "unaligned"])
+@pytest.mark.parametrize("mode", ["aligned", pytest.param("unaligned", marks=pytest.mark.thorough)])
 def test_a_job_whose_worker_and_driver_are_killed_gives_every_row_once(tmp_path: Path, tls: Tls, mode: Mode) -> None:
     settings = Settings(
         folder=str(tmp_path / "job"), job="sequences", mode=mode, every=150, rows=40_000, rate=1e9, tls=tls.paths
@@ -71,7 +71,7 @@ def test_a_job_whose_worker_and_driver_are_killed_gives_every_row_once(tmp_path:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mode", ["aligned", "unaligned"])
+@pytest.mark.parametrize("mode", [pytest.param("aligned", marks=pytest.mark.thorough), "unaligned"])
 def test_a_partition_that_is_far_too_slow_holds_its_source_up_and_epochs_complete(
     tmp_path: Path, tls: Tls, mode: Mode
 ) -> None:
