@@ -287,7 +287,7 @@ class KeyedState:
         self._contents.load(go_on)
 
     def read_ahead(self) -> None:
-        """Read from the files what the first use would, as far as there is room: about a third of the work of `load`.
+        """Read from the files what the first use would, as far as there is room: about half the work of loading.
 
         Keys are found in it at once. The rest of the work is done by and by: with what is asked for, and by `load_more`
         as often as there is nothing better to do.

@@ -165,7 +165,7 @@ def open_state(
 def from_files(
     operator: KeyedOperator, seat: Seat, wake: Callable[[], None], load: Callable[[KeyedState], object]
 ) -> OpenedState:
-    """Open the state from its files, and load it, more or less."""
+    """Open the state from its files, and `load` what is to be in memory before anybody has it."""
     groups = range_of(seat.partition, seat.parallelism, seat.max_parallelism)
     declared = StateOperator(seat.uid, operator.inputs[0].key_declared, operator.states, seat.max_parallelism)
     began = fetched = monotonic()

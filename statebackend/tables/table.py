@@ -416,10 +416,8 @@ class Table:
         block = self._waiting.take(namespace, keys.hashes)
         if block is not None:
             self._take_in(namespace, hashed(block.keys, self._layout.key_type), block)
-        asked = len(keys)
-        while self._waiting.is_due(asked):
+        while self._waiting.is_due:
             self.load_more()
-            asked = 0
         self._some_unloaded = bool(self._unloaded.any())
 
     def _load_everything(self) -> None:

@@ -33,7 +33,7 @@ class WaitingRows:
         """Those of which all rows wait but for those that were asked for."""
         self._pieces: list[_Piece] = []
         self._turns = 0
-        """How many rows could have come since the last piece did."""
+        """How many of the rows may come for what was asked for by now."""
 
     def __bool__(self) -> bool:
         """Whether some group waits, of which all rows may have been asked for."""
@@ -63,24 +63,23 @@ class WaitingRows:
         """The rows of the keys that have these hashes; None if there are none."""
         if not self._pieces:
             return None
+        self._turns += _FOR_EACH * len(hashes)
         hashes = np.sort(hashes)
         some = [piece.rows[namespace] for piece in self._pieces if namespace in piece.rows]
         found = [block for rows in some if rows.left and (block := rows.take(hashes)) is not None]
         return in_one(found) if found else None
 
-    def is_due(self, asked: int) -> bool:
+    @property
+    def is_due(self) -> bool:
         """Whether it is the next piece's turn, as for each key that is asked for some of those that wait may come."""
-        self._turns += _FOR_EACH * asked
-        if not self._pieces or self._turns < len(self._pieces[-1]):
-            return False
-        self._turns -= len(self._pieces[-1])
-        return True
+        return bool(self._pieces) and self._turns >= len(self._pieces[-1])
 
     def next(self) -> tuple[NDArray[np.int64], Iterator[tuple[bytes, Rows, bool]]]:
         """The groups of a piece, and all its rows that there are still, by namespace: those whose hashes all differ,
         which is said, and others.
         """
         piece = self._pieces.pop()
+        self._turns = max(0, self._turns - len(piece)) if self._pieces else 0
         self.groups[piece.places] = False
         return piece.places, piece.take_all()
 
