@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from statebackend import entries
 from statebackend.backends.scratch_file import NewFile, ScratchFile
+from statebackend.backends.unused_memory import give_back_of_thread
 from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import KeyColumn
 from statebackend.keys.types import KeyType
@@ -629,11 +630,17 @@ class Table:
         """Learn what a key takes. What counts are all slots there ever were, as their memory is not given back."""
         if self._memory is None or self._size < self._weigh_at:
             return
-        slots = sum(space.slot_limit for space in self._spaces.values())
-        taken = sum(space.memory_bytes() for space in self._spaces.values())
+        spaces = self._spaces.values()
+        slots = sum(space.slot_limit for space in spaces)
+        taken = sum(space.memory_bytes() for space in spaces)
         # What is in memory of the keys on the disk does not become less when more of them are there.
         memory = max(self._memory - self._cold.memory_bytes(), self._memory // 2)
-        self._max_slots, self._bytes_per_slot = max(1, memory * slots // taken), taken / slots
+        # What was made for keys that are still to come does not become more with them.
+        made = sum(space.table_bytes for space in spaces)
+        made_for = sum(space.room_in_table for space in spaces)
+        fit_in = min(made_for, (memory - made) * slots // (taken - made))
+        self._max_slots = max(1, memory * slots // taken, fit_in)
+        self._bytes_per_slot = memory / self._max_slots
         self._weigh_at = min(self._size * 5 // 4, self._max_slots)
 
     def _evict(self, count: int) -> None:
@@ -650,6 +657,7 @@ class Table:
                 self._cold.put(namespace, self._leaving(namespace, space, some), len(some))
                 space.evict(some)
                 self._size -= len(some)
+        give_back_of_thread()
 
     def _leaving(
         self, namespace: bytes, space: TableSpace, slots: Slots
