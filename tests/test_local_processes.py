@@ -20,6 +20,7 @@ import recovery
 from recovery.driver.events import WorkerJoined, WorkerLost
 from snapshot.host.fork_server import Advice, Ended, Lines, Message, Ready, Started, Wanted
 from snapshot.host.messages import Address
+from snapshot.host.preload import MODULES
 from tests.test_running_locally import check_exact, program, start, when_complete
 
 PATIENCE = 60.0
@@ -115,6 +116,28 @@ print(len(drawn))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert done.stdout.split() == ["3"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "loaded"),
+    [
+        ({MODULES: "snapshot.sinks.file_sink,snapshot.sinks.of_another_version"}, ["snapshot.sinks.file_sink"]),
+        ({}, ["snapshot.sinks.file_sink", "snapshot.sinks.kafka_sink"]),
+    ],
+)
+def test_a_daemon_of_spark_loads_what_the_driver_asks_for_and_everything_if_it_cannot_ask(
+    variables: dict[str, str], loaded: list[str]
+) -> None:
+    code = """
+import sys
+from snapshot.host.preload import preload, wanted_modules
+preload(wanted_modules())
+print(*(name for name in ("snapshot.sinks.file_sink", "snapshot.sinks.kafka_sink") if name in sys.modules))
+"""
+    environment = {**os.environ, **variables}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=PATIENCE)
+    assert done.stdout.split() == loaded
 
 
 def test_a_job_goes_on_though_what_forks_its_processes_is_killed_and_one_of_them_too(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from recovery.driver.slots import Launch
 from recovery.driver.spark_settings import DAEMON, daemon_of
 from recovery.driver.warm_up import WarmUp
 from snapshot.host.messages import Address
+from snapshot.host.preload import MODULES, loaded_modules
 from snapshot.host.tls import Tls
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class SparkTasks:
     ) -> None:
         """See `Launcher.start`."""
         self._where, self._processes = (driver, secret, tls), processes
+        self._spark.environment = {MODULES: ",".join(loaded_modules())}
         again = _AGAIN if self._forks_quickly else _AGAIN_SLOWLY
         self._keeper = Keeper(self, processes, again, trouble, "Spark task")
         self._keeper.begin()
