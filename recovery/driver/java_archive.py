@@ -20,13 +20,13 @@ from typing import Final
 
 _MODULE: Final = "recovery.driver.java_archive"
 _CACHE: Final = "epochcut"
-_SILENT: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
+_SILENT: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 """Java says so if a file is not right, on the output of the program."""
 
 _LEAST: Final = 17
 """The oldest Java with which Spark runs."""
 
-_TOLD: Final = 20
+_TOLD: Final = 60
 """So many lines of what went wrong are told."""
 
 
@@ -34,22 +34,19 @@ class NoJavaArchive(Exception):
     """The file could not be made; the message says why. Spark starts without it, more slowly."""
 
 
-def quick_java(folder: str | Path | None = None) -> Mapping[str, str]:
+def quick_java(options: str = "", folder: str | Path | None = None) -> Mapping[str, str]:
     """Settings for a session's builder with which the Java processes of Spark start in half the time.
 
-    Where this is called first, what Java loads is written into a file in the folder, which takes ten seconds and more
-    and 80 MB; `NoJavaArchive` if that fails. Later it is there at once, until Java or Spark is another one. By default
-    the folder is in the user's cache. It has to be there, at the same path, on each host whose executors are to start
-    quickly, too; where it is not, they start as usual.
-
-    They also leave out the compiler for code that runs for long, which makes Spark's own queries slower: for
-    applications that run jobs of this package and nothing else.
+    They have these `options` of Java besides. Where this is called first, what Java loads is written into a file of 130
+    MB in the folder, which takes ten seconds and more; `NoJavaArchive` if that fails. From then on it is there, until
+    Java or Spark is another one. By default the folder is in the user's cache. Executors on other hosts start quickly
+    if the file is there as well, at the same path; where it is not, they start as usual.
     """
     file = Path(folder or _default_folder()).absolute() / f"spark-{_fingerprint()}.jsa"
     if not file.exists():
         _make(file)
-    options = f"-XX:TieredStopAtLevel=1 -XX:SharedArchiveFile={file} {_SILENT}"
-    return {f"spark.{process}.extraJavaOptions": options for process in ("driver", "executor")}
+    all_options = f"{options} -XX:SharedArchiveFile={file} {_SILENT}".lstrip()
+    return {f"spark.{process}.extraJavaOptions": all_options for process in ("driver", "executor")}
 
 
 def _default_folder() -> Path:
@@ -99,8 +96,8 @@ def main(file: str) -> None:
     """Start Spark, have it do what jobs ask of it, and let Java write what it has loaded when it ends."""
     from pyspark.sql import SparkSession
 
-    options = f"-XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit={file}"
-    builder = SparkSession.builder.master("local[1]").config("spark.driver.extraJavaOptions", options)
+    builder = SparkSession.builder.master("local[1]")
+    builder = builder.config("spark.driver.extraJavaOptions", f"-XX:ArchiveClassesAtExit={file}")
     spark = builder.config("spark.ui.enabled", "false").getOrCreate()
     java = spark.sparkContext._gateway.proc
     spark.sparkContext.parallelize([0], 1).mapPartitions(list).collect()

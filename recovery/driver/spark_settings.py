@@ -25,9 +25,8 @@ def spark_settings() -> Mapping[str, str]:
     - `spark.speculation`, `spark.dynamicAllocation.enabled` and `spark.excludeOnFailure.enabled` off: a task that never
       ends is neither slow nor idle, and is started again where its files are.
 
-    Not among them, as Spark's own queries would be slower: in an application that runs such jobs and nothing else,
-    `-XX:TieredStopAtLevel=1` in `spark.driver.extraJavaOptions` and `spark.executor.extraJavaOptions` spares a new JVM
-    a third of its CPU time, so that a driver or an executor that was killed is there again sooner.
+    Not among them, as they need a file: those of `quick_java`, with which a driver or an executor that was killed is
+    there again sooner.
     """
     return {
         DAEMON[0]: DAEMON[1],
