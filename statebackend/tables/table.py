@@ -211,7 +211,7 @@ class Table:
     def remove(self, keys: KeyColumn, namespace: bytes = b"") -> None:
         """Forget these keys. It does not matter whether they are there."""
         self._check(keys, None)
-        self._load_groups_of(keys)
+        self._load_those(keys, namespace)
         self._evict_excess()
         self._bring_in(namespace, keys)
         space = self._known(namespace)
@@ -221,9 +221,12 @@ class Table:
     # --- by namespace -------------------------------------------------------------------------------------------------
 
     def namespaces(self) -> set[bytes]:
-        """The namespaces that have keys; of those whose keys went to the disk some may have none any more."""
-        self._load_everything()
-        return {namespace for namespace, space in self._spaces.items() if len(space)} | self._cold.namespaces()
+        """The namespaces that have keys; of those that are not in memory as a whole, some may have none any more."""
+        self.read_ahead()
+        if (self._unloaded & ~self._waiting.groups).any():
+            self._load_everything()
+        here = {namespace for namespace, space in self._spaces.items() if len(space)}
+        return here | self._waiting.namespaces() | self._cold.namespaces()
 
     def keys_and_results(self, namespace: bytes = b"", now: int | None = None) -> Aggregates:
         """All keys of a namespace and their results, in no particular order."""
@@ -265,7 +268,7 @@ class Table:
         """
         keys = accumulated.keys
         self._check(keys, None)
-        self._load_groups_of(keys)
+        self._load_those(keys, namespace)
         self._evict_excess()
         space = self._space(namespace)
         slots, new = space.find_or_add(keys)
@@ -395,10 +398,6 @@ class Table:
         """But for those whose keys may come back."""
         for namespace in [name for name, space in self._spaces.items() if space.is_useless]:
             del self._spaces[namespace]
-
-    def _load_groups_of(self, keys: KeyColumn) -> None:
-        if self._some_unloaded:
-            self._load(self._groups_of(keys))
 
     def _groups_of(self, keys: KeyColumn) -> NDArray[np.bool_]:
         groups = self._layout.no_groups()
