@@ -27,6 +27,7 @@ from recovery.driver.status import RunState, RunStatus, StatusBoard
 from recovery.passive import Passive
 from snapshot import coordinator_events as events
 from snapshot.coordinator_options import ContradictingOptions
+from snapshot.host.executor import lasting_folder
 from snapshot.host.messages import Address, Delivery, Hello
 from snapshot.host.options import Following, HostOptions
 from snapshot.ids import TransactionId
@@ -524,3 +525,26 @@ def test_a_session_with_the_settings_that_are_recommended_is_told_nothing() -> N
 def test_the_address_of_the_driver_is_the_one_that_executors_see() -> None:
     assert tasks(spark_master="spark://h:7077", spark_driver_host="10.0.0.1").host == "10.0.0.1"
     assert tasks(spark_master="local[2]", spark_driver_host="10.0.0.1").host == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("master", "local"),
+    [("spark://h:7077", "epochcut"), ("yarn", "epochcut"), ("k8s://h:443", None), ("local[2]", None)],
+)
+def test_state_is_below_the_lasting_folder_of_a_cluster_that_has_one(master: str, local: str | None) -> None:
+    assert tasks(spark_master=master).local == local
+
+
+@pytest.mark.parametrize(
+    ("environment", "folder"),
+    [
+        ({"SPARK_EXECUTOR_DIRS": "/a:/b"}, "/a"),
+        ({"CONTAINER_ID": "container_1_0001_01_000002", "LOCAL_DIRS": "/a,/b"}, "/a"),
+        ({"LOCAL_DIRS": "/not/of/yarn"}, None),
+        ({}, None),
+    ],
+)
+def test_the_lasting_folder_of_an_executor_is_what_its_cluster_says(
+    environment: dict[str, str], folder: str | None
+) -> None:
+    assert lasting_folder(environment) == folder

@@ -68,8 +68,8 @@ class SparkTasks:
 
     @property
     def local(self) -> str | None:
-        """On a standalone cluster a folder in the one that a replaced executor finds again; see `_task`."""
-        return "epochcut" if self._master.startswith("spark://") else None
+        """On a standalone cluster and on YARN a folder in the one that a replaced executor finds again; see `_task`."""
+        return "epochcut" if self._master.startswith("spark://") or self._master == "yarn" else None
 
     def check(self, processes: int) -> Sequence[str]:
         """Slots, and settings that do not go together with tasks that run for ever."""
@@ -262,21 +262,18 @@ def _join(threads: Sequence[threading.Thread], seconds: float) -> None:
 
 
 def _task(driver: Address, secret: bytes, tls: Tls | None, launch: Launch) -> PythonTask:
-    """What Spark runs in the task; it travels inside Spark's own pickled function.
-
-    On a standalone cluster an executor that is started again on the same host has another working directory, and the
-    same `SPARK_EXECUTOR_DIRS`: files below these are still there.
-    """
+    """What Spark runs in the task, in `lasting_folder` if there is one; it travels in Spark's own pickled function."""
     slot, number = launch.slot, launch.number
 
     def task(_nothing: Iterator[object]) -> Iterator[object]:
         import os
         from contextlib import chdir, nullcontext
 
+        from snapshot.host.executor import lasting_folder
         from snapshot.host.worker import run_worker
 
         files = None if tls is None else tls.absolute()
-        lasting = os.environ.get("SPARK_EXECUTOR_DIRS", "").split(os.pathsep)[0]
+        lasting = lasting_folder(os.environ)
         with chdir(lasting) if lasting else nullcontext():
             run_worker(driver, secret, slot, number, files)
         yield from ()
