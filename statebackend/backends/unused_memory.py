@@ -40,10 +40,10 @@ _GLIBC: Final = _glibc()
 
 
 def keep_together() -> None:
-    """Threads that are started from now on allocate from one pool of the C library, which can give back all of it.
+    """Threads that are started from now on share the pools of memory that there are, which most often is one.
 
     By default threads have pools of their own, up to eight for each core, and what is free at the end of such a pool
-    stays there: some tens of megabytes. It holds for the whole process; who has set `MALLOC_ARENA_MAX` is asked first.
+    stays there: some tens of megabytes. It holds for the whole process, unless `MALLOC_ARENA_MAX` says how many.
     """
     if _GLIBC is not None and "MALLOC_ARENA_MAX" not in os.environ:
         _GLIBC.mallopt(_ARENAS, 1)
