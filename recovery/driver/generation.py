@@ -357,8 +357,6 @@ class GenerationRun:
         attempt.started()
         self._clock.opened(self._now_ms())
         self._note(log.Running(at=time.time(), incarnation=attempt.incarnation))
-        if self._endings.draining:
-            self._send_all(Drain(attempt.incarnation))
         if attempt.waits_for_commits:
             reason = "output of other partitions is committed first; if that lasts, see whether the targets are there"
             self._note(log.Trouble(at=time.time(), what="taking epochs", reason=reason))
@@ -368,6 +366,8 @@ class GenerationRun:
             self._spreader.runs(self._restored_epoch)
 
     def _take_epochs(self, attempt: AttemptRun) -> None:
+        if self._endings.draining:
+            self._send_all(Drain(attempt.incarnation))
         self._tell(events.AttemptStarted(attempt.incarnation, frozenset(attempt.deployed.values())))
         self._ask_for_what_is_wanted()
 
