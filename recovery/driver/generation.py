@@ -217,7 +217,8 @@ class GenerationRun:
         if self._ended:
             return
         there, needed = len(self._means.workers.there), self._settings.parallelism
-        if self._deployment is None or not self._deployment.ever:
+        deployment = self._deployment
+        if there < needed and (deployment is None or not deployment.ever):
             self._end(
                 JobFailed(
                     f"only {there} of {needed} processes have come in {seconds:g} s; is the driver's address "
@@ -225,7 +226,10 @@ class GenerationRun:
                     "and has the cluster enough free task slots?"
                 )
             )
-        elif (since := self._deployment.short_since) is not None and (waited := self._loop.now() - since) >= seconds:
+        elif deployment is None:
+            why = "its processes are there, and the store, or a source that looks for its splits, has not answered yet"
+            self._note(log.Trouble(at=time.time(), what="starting the job", reason=why))
+        elif (since := deployment.short_since) is not None and (waited := self._loop.now() - since) >= seconds:
             why = f"only {there} of {needed} are there since {waited:.0f} s, and the job waits for the others"
             self._note(log.Trouble(at=time.time(), what="the job's processes", reason=why))
 
