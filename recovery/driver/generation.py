@@ -90,14 +90,30 @@ class Observer(Protocol):
         """The generation is over; nothing follows."""
 
 
+class Threads:
+    """What is done beside the loop, apart from each other: what one kind of work waits for holds up no other."""
+
+    def __init__(self, loop: EventLoop) -> None:
+        self.in_order = Background(loop, 1, "journal")
+        self.confirming = Background(loop, 1, "claim")
+        self.aside = Background(loop, 4, "aside")
+        """For targets and sources."""
+        self.deleting = Background(loop, 16, "deleting")
+        """Hundreds of files may go with each epoch, each of which takes an object store tens of milliseconds."""
+
+    def close(self) -> None:
+        """Begin nothing more; what is being done is not waited for."""
+        for each in (self.in_order, self.confirming, self.aside, self.deleting):
+            each.close()
+
+
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a generation works with. `in_order` has one thread, `aside` some."""
+    """What a generation works with."""
 
     loop: EventLoop
     store: BlobStore
-    in_order: Background
-    aside: Background
+    threads: Threads
     workers: Workers
     deliveries: Deliveries
     observer: Observer
@@ -137,7 +153,7 @@ class GenerationRun:
         """Claim the job; all else follows from that."""
         settings, store, driver = self._settings, self._means.store, str(self._means.workers.address)
         patience = self._patience
-        self._means.in_order.submit(lambda: claim(store, settings, driver, patience), self._claimed)
+        self._means.threads.in_order.submit(lambda: claim(store, settings, driver, patience), self._claimed)
 
     def _claimed(self, outcome: Start | BaseException) -> None:
         if self._ended:
@@ -155,16 +171,17 @@ class GenerationRun:
             self._settings,
             means.workers,
             means.loop,
-            means.aside,
+            means.threads.aside,
+            means.threads.confirming,
             outcome.tree,
             outcome.found,
             self,
             self._trouble,
             self._standbys,
         )
-        self._housekeeping = Housekeeping(self._settings, means.loop, means.aside, outcome.tree, self._note)
+        self._housekeeping = Housekeeping(self._settings, means.loop, means.threads.deleting, outcome.tree, self._note)
         most_inline = self._settings.inline_broadcast
-        self._publications = Publications(outcome.tree, means.in_order, most_inline, self)
+        self._publications = Publications(outcome.tree, means.threads.in_order, most_inline, self)
         state = outcome.tree.state
         options = self._settings.coordinator
         last_number, now = state.newest_complete.number, self._now()
