@@ -188,7 +188,11 @@ class SparkTasks:
         """See `keeper.Launching`."""
         thread = threading.Thread(target=self._run, args=(launch,), name=f"slot-{launch.slot}", daemon=True)
         self._threads[launch.number] = thread
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # too many threads
+            del self._threads[launch.number]
+            raise
 
     def cancel(self, number: int) -> None:
         """See `keeper.Launching`."""
