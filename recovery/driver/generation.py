@@ -572,7 +572,7 @@ class GenerationRun:
         for part in (self._feeder, self._publications, self._deployment, self._housekeeping, self._spreader):
             if part is not None:
                 part.close()
-        marks = self._clock.over(finally_=True)
+        marks = self._clock.over(self._now_ms(), finally_=True)
         if marks is not None:
             self._note_marks(marks)
         reason = "the job has ended" if isinstance(end, End) else f"the job is over: {end}"
@@ -628,7 +628,7 @@ class GenerationRun:
         self._means.observer.event(event)
 
     def _note_recovery(self) -> None:
-        marks = self._clock.over()
+        marks = self._clock.over(self._now_ms())
         if marks is not None:
             self._note_marks(marks)
 
