@@ -14,7 +14,7 @@ from snapshot.host.messages import Follow, Followed, StandBy
 from snapshot.host.options import Following
 from statebackend.ids import Partition, Uid
 from tests.scripted_workers import PATIENCE, ScriptedCluster, ScriptedWorker
-from tests.test_driver_runs import start
+from tests.test_driver_runs import completed, start
 
 COUNT = Uid("count")
 
@@ -134,6 +134,19 @@ def test_who_comes_first_when_a_job_starts_opens_its_partition_while_others_are_
     assert staggered.worker_of(1).slot == 1
     assert staggered.worker_of(0).slot == 0
     assert (len(staggered.heard(StandBy)), len(followed(staggered))) == (1, 1)
+    run.cancel()
+
+
+def test_who_opened_its_partition_early_is_told_of_no_epoch_that_comes_after_even_if_standbys_are_warm_alone(
+    tmp_path: Path, cluster: ScriptedCluster, staggered: ScriptedCluster
+) -> None:
+    start(tmp_path, cluster).stop(savepoint=True, timeout=PATIENCE)
+    staggered.habits.follow = True
+    run = start(tmp_path, staggered, scheme=Passive(following="warm"))
+    (early,) = followed(staggered)
+    staggered._launch(0)
+    completed(staggered, 1)
+    assert staggered.heard(Follow) == [early]
     run.cancel()
 
 

@@ -90,11 +90,11 @@ class Standbys:
             self._prepared = None
         if self._left_out in deployed:
             self._left_out = ""
-        if self._settings.scheme.ready is Following.WARM:
-            return
         there = self._workers.there
         for worker in [known for known in self._standbys if known in deployed or known not in there]:
             del self._standbys[worker]
+        if self._settings.scheme.ready is Following.WARM:
+            return
         for worker in there:
             if worker not in deployed and worker not in self._standbys and worker != self._left_out:
                 self._begin(worker)
