@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import recovery
 from recovery import Passive
 from recovery.driver.events import Trouble
+from recovery.driver.following import Standbys
 from snapshot.host.messages import Follow, Followed, StandBy
 from snapshot.host.options import Following
 from statebackend.ids import Partition, Uid
@@ -110,6 +113,32 @@ def test_a_process_that_is_to_be_warm_alone_is_told_nothing(tmp_path: Path, clus
     assert cluster.heard(StandBy) == []
     assert cluster.heard(Follow) == []
     run.cancel()
+
+
+class Ears:
+    """Processes that only hear."""
+
+    def __init__(self, *there: str) -> None:
+        self.there = list(there)
+        self.heard: list[tuple[str, type]] = []
+
+    def send(self, worker: str, message: object) -> None:
+        self.heard.append((worker, type(message)))
+
+
+def test_who_was_to_leave_stands_by_if_another_process_is_let_go_in_its_place() -> None:
+    ears: Any = Ears("left", "other")
+    settings: Any = SimpleNamespace(
+        scheme=Passive(standbys=1), job="", pickled_plan=b"", parallelism=1, host=None, store="", local=""
+    )
+    nothing: Any = None
+    standbys = Standbys(settings, ears, nothing, print)
+    standbys.leave_out("left")
+    standbys.look({})
+    assert ears.heard == [("other", StandBy)]
+    ears.there.remove("other")
+    standbys.dismissed("other", {})
+    assert ears.heard == [("other", StandBy), ("left", StandBy)]
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ class Standbys:
         self._tell_all()
 
     def leave_out(self, worker: str) -> None:
-        """This process need not stand by when it has no role any more: it is about to leave."""
+        """This process need not stand by when it has no role any more: it is about to leave (see `dismissed`)."""
         self._left_out = worker
 
     def look(self, deployed: Collection[str]) -> None:
@@ -103,6 +103,12 @@ class Standbys:
     def lost(self, worker: str) -> None:
         """A process is gone."""
         self._standbys.pop(worker, None)
+
+    def dismissed(self, worker: str, deployed: Collection[str]) -> None:
+        """A process has been let go, as there was one too many: who was to leave and has not is one that stands by."""
+        self._standbys.pop(worker, None)
+        self._left_out = ""
+        self.look(deployed)
 
     def completed(self, epoch: Epoch) -> None:
         """An epoch is complete, or is the one that the job goes on from."""

@@ -179,7 +179,7 @@ class Spreader:
             slot, reason = there[worker].slot, "it was let go, as another executor has its place"
             self._scouting.retire(slot)
             self._workers.dismiss(worker, reason)
-            self._standbys.lost(worker)
+            self._standbys.dismissed(worker, roles)
             self._job.note(WorkerLost(at=time.time(), worker=worker, partition=None, reason=reason))
 
     def _crew(self) -> Crew:
