@@ -538,6 +538,23 @@ def test_a_session_with_the_settings_that_are_recommended_is_told_nothing() -> N
     assert list(tasks(0, **settings, spark_master="local[2]").check(2)) == []
 
 
+def test_executors_are_not_warmed_up_for_a_job_that_is_over_though_a_process_of_it_comes_late() -> None:
+    spark, before = tasks(spark_master="spark://h:7077"), set(threading.enumerate())
+    spark.release()
+    spark.appeared(1, "late")
+    assert set(threading.enumerate()) <= before
+
+
+def test_a_job_goes_on_though_there_is_no_thread_that_warms_executors_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    spark = tasks(spark_master="spark://h:7077")
+    monkeypatch.setattr(threading.Thread, "start", start)
+    spark.appeared(1, "first")
+    spark.release()
+
+
 def test_the_address_of_the_driver_is_the_one_that_executors_see() -> None:
     assert tasks(spark_master="spark://h:7077", spark_driver_host="10.0.0.1").host == "10.0.0.1"
     assert tasks(spark_master="local[2]", spark_driver_host="10.0.0.1").host == "127.0.0.1"
