@@ -79,3 +79,22 @@ def test_tasks_for_which_there_is_no_thread_are_not_waited_for_at_the_end(monkey
     with pytest.raises(RuntimeError):
         spark.launch(Launch(0, 1))
     spark.stop(PATIENCE)
+
+
+def test_no_scouts_are_given_out_from_the_release_on(told: list[str], keepers: list[Keeper]) -> None:
+    keepers.append(Keeper(Failing(), 1, 0.0, told.append, "task"))
+    keepers[0].begin()
+    assert keepers[0].scouts() is not None
+    keepers[0].release()
+    assert keepers[0].scouts() is None
+
+
+def test_nobody_waits_for_scouts_for_which_there_is_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    spark, over = tasks(spark_master="spark://h:7077"), list[bool]()
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    spark.scout(2, lambda: over.append(True))
+    assert over == [True]

@@ -1,7 +1,8 @@
 """The thread that keeps a job's slots filled: it does what `Slots` says, when it is time.
 
-What always holds: from `release` on nothing is launched any more; what the launcher is asked to do is asked for by one
-thread, one thing after the other. That thread lives on whatever the launcher raises.
+What always holds: from `release` on nothing is launched any more but scouts that were given out before; what the
+launcher is asked to do is asked for by one thread, one thing after the other, and that thread lives on whatever the
+launcher raises.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ class Keeper:
             self._changed.notify()
         return counts
 
-    def scouts(self) -> Launch:
-        """A launch that the launcher begins itself; see `Slots.scouts`."""
+    def scouts(self) -> Launch | None:
+        """A launch that the launcher begins itself; see `Slots.scouts`. None from `release` on."""
         with self._changed:
-            return self._slots.scouts()
+            return None if self._released else self._slots.scouts()
 
     def keep(self, scouts: Launch, worker: str) -> None:
         """One of the scouts is to stay."""
