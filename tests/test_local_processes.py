@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -195,3 +196,29 @@ def test_a_process_that_cannot_be_started_is_reported_and_tried_again(monkeypatc
     launcher.stop(0.0)
     assert [line.partition(", which")[0] for line in told[:2]] == ["the process in slot 0 cannot be started"] * 2
     assert "too many" in told[0]
+
+
+def test_what_forks_processes_is_not_left_behind_when_there_is_no_thread_to_hear_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    popen, begin = subprocess.Popen, threading.Thread.start
+    forking: list[subprocess.Popen[bytes]] = []
+    told: SimpleQueue[str] = SimpleQueue()
+
+    def noted(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        forking.append(popen(command, **options))
+        return forking[-1]
+
+    def scarce(thread: threading.Thread) -> None:
+        if thread.name == "fork-server":
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(subprocess, "Popen", noted)
+    monkeypatch.setattr(threading.Thread, "start", scarce)
+    launcher = recovery.LocalProcesses()
+    launcher.start(Address(*NOBODY), b"s" * 32, 1, told.put)
+    for _ in range(2):
+        assert told.get(timeout=PATIENCE).endswith("which is tried again: RuntimeError: can't start new thread")
+    launcher.stop(0.0)
+    assert all(process.poll() is not None for process in forking)

@@ -148,7 +148,10 @@ class SparkTasks:
 
     def scout(self, tasks: int, over: Callable[[], object]) -> None:
         """See `launch.Scouting`: the tasks are one Spark job, whose tasks Spark deals out to all executors in turn."""
-        threading.Thread(target=self._scout, args=(tasks, over), name="scouts", daemon=True).start()
+        try:
+            threading.Thread(target=self._scout, args=(tasks, over), name="scouts", daemon=True).start()
+        except RuntimeError:  # too many threads
+            over()
 
     def is_scout(self, launch: int) -> bool:
         """See `launch.Scouting`."""
@@ -165,7 +168,8 @@ class SparkTasks:
         """See `launch.Scouting`."""
         scouts, self._scouts = self._scouts, None
         if scouts is not None:
-            threading.Thread(target=self.cancel, args=(scouts.number,), name="recall", daemon=True).start()
+            with suppress(RuntimeError):  # too many threads; whoever comes is turned away
+                threading.Thread(target=self.cancel, args=(scouts.number,), name="recall", daemon=True).start()
 
     def retire(self, slot: int) -> None:
         """See `launch.Scouting`."""
@@ -177,9 +181,9 @@ class SparkTasks:
         room = 0
         with suppress(Exception):  # the session may be gone
             room = min(tasks, self._free_slots())
-        keeper = self._keeper
-        if room > 0 and keeper is not None and not keeper.released:
-            self._scouts = scouts = keeper.scouts()
+        scouts = self._keeper.scouts() if room > 0 and self._keeper is not None else None
+        if scouts is not None:
+            self._scouts = scouts
             self._threads[scouts.number] = threading.current_thread()
             self._run(scouts, room)
         over()
@@ -190,7 +194,11 @@ class SparkTasks:
         """See `keeper.Launching`."""
         thread = threading.Thread(target=self._run, args=(launch,), name=f"slot-{launch.slot}", daemon=True)
         self._threads[launch.number] = thread
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # too many threads
+            del self._threads[launch.number]
+            raise
 
     def cancel(self, number: int) -> None:
         """See `keeper.Launching`."""
