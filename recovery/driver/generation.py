@@ -179,9 +179,11 @@ class GenerationRun:
             self._trouble,
             self._standbys,
         )
-        self._housekeeping = Housekeeping(self._settings, means.loop, means.threads.deleting, outcome.tree, self._note)
         most_inline = self._settings.inline_broadcast
         self._publications = Publications(outcome.tree, means.threads.in_order, most_inline, self)
+        self._housekeeping = Housekeeping(
+            self._settings, means.loop, means.threads.deleting, outcome.tree, self._note, self._publications.compacted
+        )
         state = outcome.tree.state
         options = self._settings.coordinator
         last_number, now = state.newest_complete.number, self._now()

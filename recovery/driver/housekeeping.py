@@ -24,7 +24,7 @@ _PAUSES: Final = (1.0, 5.0, 30.0, 60.0)
 class Housekeeping:
     """What is done in the background of one generation. All calls come in the loop's thread.
 
-    `deleting` are threads for this alone.
+    `deleting` are threads for this alone. `on_compacted` is told behind which entry the journal begins now.
     """
 
     def __init__(
@@ -34,12 +34,14 @@ class Housekeeping:
         deleting: Background,
         tree: Tree,
         note: Callable[[log.AnyEvent], object],
+        on_compacted: Callable[[int], object],
     ) -> None:
         self._settings = settings
         self._loop = loop
         self._deleting = deleting
         self._tree = tree
         self._note = note
+        self._on_compacted = on_compacted
         self._outstanding: set[int] = set()
         self._again: dict[int, Timer] = {}
         self._closed = False
@@ -96,6 +98,7 @@ class Housekeeping:
                 self._trouble("compacting the journal", outcome)
             else:
                 self._compacted_at = state.number
+                self._on_compacted(state.number)
 
         self._deleting.submit(lambda: self._tree.compact(state, state.number), compacted)
 
