@@ -28,10 +28,16 @@ from statebackend.tables.table_spec import Aggregated
 from statebackend.testing.faulty_store import Fault, FaultyStore
 from statebackend.testing.keyed_state import Restless
 
-COUNTS: Final = Operator("counts", str, {"counts": Aggregates(rows=Aggregated(Count()))}, max_parallelism=4)
+TABLE: Final = Aggregates(rows=Aggregated(Count()))
+COUNTS: Final = Operator("counts", str, {"counts": TABLE}, max_parallelism=4)
+TWO_TABLES: Final = replace(COUNTS, states={"counts": TABLE, "others": TABLE})
 BESIDE_ROWS: Final = replace(COUNTS, states={**COUNTS.states, "number": Value(int)})
 KEYS: Final = [f"a key of some length, number {number}" for number in range(400)]
 Counts = dict[object, int]
+Place = tuple[str, bytes]
+"""A table and a namespace."""
+
+HERE: Final = ("counts", b"")
 
 
 class Job:
@@ -39,7 +45,7 @@ class Job:
 
     def __init__(self, folder: Path, store: FaultyStore, options: Options, operator: Operator = COUNTS) -> None:
         self.store = store
-        self.counts: Counts = {}
+        self.places: dict[Place, Counts] = {HERE: {}}
         self.epoch = Epoch(Generation(1), 0)
         self.folder = folder
         self._numbers, self._options, self._operator = count(), options, operator
@@ -52,32 +58,44 @@ class Job:
     def name(self) -> str:
         return f"shared/{next(self._numbers)}.sst"
 
-    def count(self, keys: Sequence[str]) -> None:
-        self.state["counts"].update(self.state.keys(pa.array(keys, pa.string())), {})
-        for key in keys:
-            self.counts[key] = self.counts.get(key, 0) + 1
+    @property
+    def counts(self) -> Counts:
+        return self.places[HERE]
 
-    def remove(self, keys: Sequence[str]) -> None:
-        self.state["counts"].remove(self.state.keys(pa.array(keys, pa.string())))
+    def count(self, keys: Sequence[str], place: Place = HERE) -> None:
+        counts = self.places.setdefault(place, {})
+        table, namespace = place
+        self.state[table].update(self.state.keys(pa.array(keys, pa.string())), {}, namespace)
         for key in keys:
-            del self.counts[key]
+            counts[key] = counts.get(key, 0) + 1
+
+    def remove(self, keys: Sequence[str], place: Place = HERE) -> None:
+        table, namespace = place
+        self.state[table].remove(self.state.keys(pa.array(keys, pa.string())), namespace)
+        for key in keys:
+            self.places[place].pop(key, None)
 
     def cut(self) -> FileSet:
         """The next epoch, complete; and all that is in it can be read from outside."""
         self.epoch = Epoch(self.epoch.generation, self.epoch.number + 1)
         self.files = self.state.snapshot(self.epoch)
         self.state.completed(self.epoch)
-        assert counts_of(self.state) == self.counts
+        assert self.has_all(self.state)
         assert self.state.statistics().background.trouble is None
         return self.files
 
+    def has_all(self, state: KeyedState) -> bool:
+        return all(counts_of(state, place) == counts for place, counts in self.places.items())
+
     def reopened(self) -> Counts:
         with self.opened(self.files, f"again-{next(self._numbers)}") as state:
+            assert self.has_all(state)
             return counts_of(state)
 
 
-def counts_of(state: KeyedState) -> Counts:
-    found = state["counts"].keys_and_results()
+def counts_of(state: KeyedState, place: Place = HERE) -> Counts:
+    table, namespace = place
+    found = state[table].keys_and_results(namespace)
     return dict(
         zip(decode_keys(found.keys, state.key_type).to_pylist(), found.results["rows"].to_pylist(), strict=True)
     )
@@ -167,7 +185,7 @@ def test_after_going_back_in_place_nothing_refers_to_what_was_cut_since(job: Job
     job.count(KEYS)
     job.state.cut(Epoch(epoch.generation, epoch.number + 2))
     assert job.state.rewind(epoch, before, job.name)
-    job.counts, job.epoch = counts, Epoch(epoch.generation, epoch.number + 2)
+    job.places[HERE], job.epoch = counts, Epoch(epoch.generation, epoch.number + 2)
     job.count(KEYS)
     assert kinds(job.cut()) == BASE_ALONE
     job.count(KEYS)
@@ -234,6 +252,24 @@ def test_files_that_are_rewritten_all_the_time_keep_the_keys_that_are_referred_t
         assert job.reopened() == job.counts
         kept |= {name for name in names_in(job) if entries.are_kept_keys(name)}
     assert len({entries.number_of(name) for name in kept}) == 1
+    job.state.close()
+
+
+BESIDE: Final[Sequence[tuple[Operator, Place]]] = [(COUNTS, ("counts", b"a window")), (TWO_TABLES, ("others", b""))]
+"""Operators, and what they have besides."""
+
+
+@pytest.mark.parametrize(("operator", "other"), BESIDE, ids=["namespace", "table"])
+def test_kept_keys_stay_while_all_of_one_part_changes_and_none_of_another(
+    tmp_path: Path, store: FaultyStore, operator: Operator, other: Place
+) -> None:
+    job = Job(tmp_path, store, Options(backend="heap", policy=Restless()), operator)
+    for number in range(30):
+        job.count(KEYS)
+        if number % 10 == 0:
+            job.count(KEYS, other)
+        job.cut()
+        assert job.reopened() == job.counts
     job.state.close()
 
 
