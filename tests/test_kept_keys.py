@@ -11,6 +11,8 @@ from typing import Final, Literal
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from statebackend import entries
 from statebackend.backends.sst import read_sst
@@ -26,7 +28,7 @@ from statebackend.tables.aggregates import Aggregates
 from statebackend.tables.aggregations import Count
 from statebackend.tables.table_spec import Aggregated
 from statebackend.testing.faulty_store import Fault, FaultyStore
-from statebackend.testing.keyed_state import Restless
+from statebackend.testing.keyed_state import Hasty, Restless
 
 TABLE: Final = Aggregates(rows=Aggregated(Count()))
 COUNTS: Final = Operator("counts", str, {"counts": TABLE}, max_parallelism=4)
@@ -43,8 +45,12 @@ HERE: Final = ("counts", b"")
 class Job:
     """One partition beside a dictionary, epoch by epoch."""
 
-    def __init__(self, folder: Path, store: FaultyStore, options: Options, operator: Operator = COUNTS) -> None:
+    def __init__(
+        self, folder: Path, store: FaultyStore, options: Options, operator: Operator = COUNTS, behind: int = 0
+    ) -> None:
+        """So many epochs are not complete yet when the next one is cut."""
         self.store = store
+        self._behind = behind
         self.places: dict[Place, Counts] = {HERE: {}}
         self.epoch = Epoch(Generation(1), 0)
         self.folder = folder
@@ -79,7 +85,8 @@ class Job:
         """The next epoch, complete; and all that is in it can be read from outside."""
         self.epoch = Epoch(self.epoch.generation, self.epoch.number + 1)
         self.files = self.state.snapshot(self.epoch)
-        self.state.completed(self.epoch)
+        if self.epoch.number > self._behind:
+            self.state.completed(Epoch(self.epoch.generation, self.epoch.number - self._behind))
         assert self.has_all(self.state)
         assert self.state.statistics().background.trouble is None
         return self.files
@@ -271,6 +278,42 @@ def test_kept_keys_stay_while_all_of_one_part_changes_and_none_of_another(
         job.cut()
         assert job.reopened() == job.counts
     job.state.close()
+
+
+PARTS: Final = [HERE, *(place for _, place in BESIDE)]
+
+
+@settings(max_examples=10)
+@given(
+    cuts=st.lists(st.sampled_from(["aaa", "aaa", "a..", "aa.", ".a.", "..a", "s..", ".as", "r..", "ar."]), max_size=14),
+    policy=st.sampled_from([Restless(), Hasty()]),
+    every=st.integers(1, 5),
+    behind=st.integers(0, 2),
+)
+def test_whichever_parts_change_as_a_whole_what_each_epoch_says_is_there_for_all_who_open_it_or_follow(
+    tmp_path_factory: pytest.TempPathFactory, cuts: list[str], policy: Policy, every: int, behind: int
+) -> None:
+    """Of a part all keys are counted, some, or none; or some are removed. Epochs are complete a little later."""
+    store = FaultyStore(token_hex(8))
+    job = Job(tmp_path_factory.mktemp("job"), store, Options(backend="heap", policy=policy), TWO_TABLES, behind)
+    for place in PARTS:
+        job.count(KEYS, place)
+    follower = job.opened(job.cut(), "follower")
+    for number, changes in enumerate(cuts):
+        for place, change in zip(PARTS, changes, strict=True):
+            keys = {"a": KEYS, "s": KEYS[:20], "r": KEYS[number : number + 5], ".": []}[change]
+            (job.remove if change == "r" else job.count)(keys, place)
+        job.cut()
+        if number % every == 0:
+            job.reopened()
+            follower.load()
+            assert follower.catch_up(job.files, job.name)
+    job.reopened()
+    assert follower.catch_up(job.files, job.name)
+    assert job.has_all(follower)
+    follower.close()
+    job.state.close()
+    store.clear()
 
 
 def names_in(job: Job) -> list[bytes]:
