@@ -316,6 +316,32 @@ def test_whichever_parts_change_as_a_whole_what_each_epoch_says_is_there_for_all
     store.clear()
 
 
+def test_deltas_that_are_merged_bring_back_no_accumulators_of_keys_that_a_base_has_not_kept(
+    tmp_path: Path, store: FaultyStore
+) -> None:
+    job = Job(tmp_path, store, Options(backend="heap", policy=Restless()), behind=7)
+    for _ in range(2):
+        job.count(KEYS)
+        job.cut()
+    for number in range(8):
+        job.remove(KEYS[number : number + 1])
+        if number == 7:  # those before are cheap to merge, and bases are paid for
+            job.count([token_hex(16) for _ in range(3000)])
+        job.cut()
+    follower = job.opened(job.files, "follower")
+    for number in range(24):
+        job.count(KEYS[number + 10 : number + 30])
+        job.cut()
+        job.reopened()
+        assert follower.catch_up(job.files, job.name)
+    assert job.has_all(follower)
+    follower.close()
+    background = job.state.statistics().background
+    assert background.bases
+    assert background.merges
+    job.state.close()
+
+
 def names_in(job: Job) -> list[bytes]:
     found: list[bytes] = []
     for file in job.files.files:

@@ -200,7 +200,7 @@ def rewriting(opened: Open, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Key
     """Opens a state; with its second epoch all is rewritten, in two slices."""
     halves = KeyGroupRange.of_all(8).divided(2)
     plans = iter([[], [Consolidate(half) for half in halves]])
-    monkeypatch.setattr(Planner, "changed", lambda _self, _files, _size: next(plans, []))
+    monkeypatch.setattr(Planner, "changed", lambda _self, _files, _size, _at: next(plans, []))
 
     def begin() -> KeyedState:
         state = opened()

@@ -210,7 +210,7 @@ class Persister:
 
     def _new_attempt(self, files: FileSet) -> _Attempt:
         began = max((file.epoch for file in files.files), default=NO_EPOCH)
-        return _Attempt(began, Planner(self._policy), ThreadPoolExecutor(self._at_once, "epochcut-upload"))
+        return _Attempt(began, Planner(self._policy, began), ThreadPoolExecutor(self._at_once, "epochcut-upload"))
 
     @property
     def files(self) -> FileSet:
@@ -471,7 +471,7 @@ class Persister:
         try:
             if answered is not None:
                 attempt.planner.answered(answered)
-            steps = attempt.planner.changed(files, changed)
+            steps = attempt.planner.changed(files, changed, self._taken_up_to)
         except Exception as error:
             reason = f"what to rewrite could not be planned: {_text(error)}"
             self._tell(_Rewritten(Persisted(), NO_EPOCH, (), reason), attempt)
