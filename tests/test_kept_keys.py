@@ -342,6 +342,38 @@ def test_deltas_that_are_merged_bring_back_no_accumulators_of_keys_that_a_base_h
     job.state.close()
 
 
+def test_what_is_stored_whole_beside_kept_keys_does_not_pile_up_where_somebody_follows(
+    tmp_path: Path, store: FaultyStore
+) -> None:
+    job = Job(tmp_path, store, Options(backend="heap", policy=Hasty()), TWO_TABLES)
+    few = ("others", b"")
+    memory: list[int] = []
+    follower = None
+    for _ in range(40):
+        job.count(KEYS)
+        job.count(KEYS[:40], few)
+        job.cut()
+        follower = follower or job.opened(job.files, "follower")
+        assert follower.catch_up(job.files, job.name)
+        memory.append(follower.statistics().memory_bytes)
+    assert kinds(job.files)[-1] == FileKind.DELTA
+    assert max(memory) < 1.5 * max(memory[:10])
+    assert follower is not None
+    assert job.has_all(follower)
+    follower.close()
+    job.state.close()
+
+
+def test_what_refers_to_kept_keys_alone_never_makes_a_base(tmp_path: Path, store: FaultyStore) -> None:
+    job = Job(tmp_path, store, Options(backend="heap", policy=Hasty()))
+    for number in range(20):
+        job.count(KEYS)
+        job.count([f"new {number}"])
+        job.cut()
+    assert job.state.statistics().background.bases == 0
+    job.state.close()
+
+
 def names_in(job: Job) -> list[bytes]:
     found: list[bytes] = []
     for file in job.files.files:

@@ -33,6 +33,12 @@ class Frozen(Clearable, Protocol):
         that cuts in between have changed.
         """
 
+    @property
+    def lasting(self) -> float:
+        """Which part of its bytes stays in a backend until a base takes their place: of what renews the rest takes the
+        place of what the last such cut has said.
+        """
+
     def entries(self) -> Iterator[tuple[bytes, bytes | None]]:
         """All of it, sorted by name, None for what is gone. Called in the background; again after a failure."""
 

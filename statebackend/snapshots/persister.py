@@ -590,5 +590,5 @@ def _text(error: BaseException) -> str:
 
 
 def _size_of(delta: _Delta | None) -> int:
-    """How many bytes of it stay until they are written anew: what renews goes when it is renewed itself."""
-    return 0 if delta is None or delta.frozen.renews else sum(file.size for file in delta.files)
+    """How many bytes of it stay in a backend until a base takes their place."""
+    return 0 if delta is None else round(delta.frozen.lasting * sum(file.size for file in delta.files))
