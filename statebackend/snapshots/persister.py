@@ -512,7 +512,8 @@ class Persister:
                 empty = without((groups,), () if base is None else base.ranges)
                 rewriting.emptied += [Emptied(empty, rewriting.epoch)] if empty else []
             case Merge(run):
-                merged = self._files.merged(run)
+                # What is linked no more has been replaced since it was asked for.
+                merged = self._files.merged(run) if all(file.path in self._linked for file in run) else None
                 if merged is not None:
                     rewriting.merges.append(Merged(frozenset(file.path for file in run), merged))
         if not rewriting.steps:
