@@ -47,7 +47,9 @@ class Cuttable(Protocol):
     """Keyed state in memory. `settled` is called in the background, all else by the thread that owns the state."""
 
     def freeze(self, epoch_number: int) -> Frozen:
-        """Set apart what changed since the last cut, in time that does not depend on the size of the state."""
+        """Set apart what changed since the last cut. Of tables that may take a copy of all accumulators, else the time
+        does not depend on the size of the state.
+        """
 
     def release(self, frozen: Frozen) -> None:
         """The backend has it now; it need not be kept in memory. The oldest comes first."""

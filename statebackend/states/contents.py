@@ -1,7 +1,7 @@
 """All keyed state of an operator in one partition, as one thing to cut: rows, cached values, tables.
 
 What always holds: a cut has everything that was written before it and nothing that was written after it, whichever
-state it is in, and costs the same whatever the size of the state.
+state it is in. What it costs goes with what has changed; of a table it is a copy of all accumulators at most.
 """
 
 from __future__ import annotations
