@@ -10,7 +10,9 @@ the set of key groups for which it is *valid*: a rescale narrows it (projection)
 new base says better.
 
 What a delta says of a table may be accumulators alone: their keys are then in the base of the group, and whoever makes
-another base takes them over into that (see `values_blocks`). So a delta needs nothing but its group's base.
+another base takes them over into that, as long as all of them are there (see `values_blocks`). A base that has them no
+more hides these accumulators, which are older, and so does every later one: deltas are only merged when all bases to
+come are younger than the merge (see `Planner.changed`). So a delta needs nothing but its group's base.
 
 Epochs must rise along a job's history, and their numbers with them. Within a job the journal's generations see to
 that; whoever begins a new job from these files must begin with a generation and a number above those of every file.
@@ -157,6 +159,8 @@ class FileSet:
         `file` must have the epoch of the youngest of the run and hold, for each name, the newest entry of those that
         lay in groups for which their file was valid when it was made; tombstones included. Files of the run may have
         left the set since, wholly or for some groups, because of a younger base: there `file` is not valid either.
+
+        The caller owes that no base comes that is as old as `file`, or older, if entries need what an older base has.
 
         Why it is right: take a group, and a file of the run that is valid for it. A base of the group is older than
         that file, or as late as made from a cut inside the run; on top of either, the newest entries of the run give

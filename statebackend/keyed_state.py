@@ -324,7 +324,7 @@ class KeyedState:
         persister, opened, before = self._running(), self._opened, self._contents
         if not self._untouched:
             return False
-        self._restored = RestoreReport()
+        report = RestoreReport()
         if files != opened.files:
             plan = catching_up(opened.files, files)
             if plan is None:
@@ -333,12 +333,13 @@ class KeyedState:
                 opened.local.adopt(plan.files.files, beside)
             folder = self._work / "fetched"
             fetched = fetch(plan.files, opened.store, opened.local, folder, self._options.downloads_at_once)
-            self._restored = fetched.report
+            report = fetched.report
             paths = {file.path: path for file, path in zip(plan.files.files, fetched.paths, strict=True)}
             for step in plan.steps:
                 self._take(step, plan, paths)
             opened.local.keep(files.files)
         persister.close()
+        self._restored = report
         self._begin(replace(opened, files=files), names)
         self._contents.take_over(before)
         return True

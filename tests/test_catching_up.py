@@ -286,8 +286,10 @@ def test_a_file_that_is_gone_leaves_all_as_it_was_and_the_next_epoch_is_caught_u
     missing = next(one.path for one in files.files if one.path not in {old.path for old in pair.files.files})
     data = pair.store.read(missing)
     pair.store.delete(missing)
+    before = pair.follower.restored
     with pytest.raises(MissingFile):
         pair.follower.catch_up(files, pair.name)
+    assert pair.follower.restored == before
     pair.store.write(missing, data)
     pair.change(range(20), 3)
     assert pair.follower.catch_up(pair.cut(), pair.name)

@@ -15,6 +15,7 @@ from statebackend.keygroups import KeyGroupRange, joined
 from statebackend.snapshots.consolidation import Consolidate, Merge, Planner, Policy, cheapest_run
 
 MB = 1_000_000
+LATER = Epoch(Generation(1), 1_000_000)
 Sizes = Mapping[KeyGroup, float]
 
 
@@ -55,7 +56,7 @@ class World:
             self.delta_bytes += file.size
             self.largest_delta = max(self.largest_delta, file.size)
         before = self.base_bytes
-        for instruction in self.planner.changed(self.files, file.size if file is not None else 0):
+        for instruction in self.planner.changed(self.files, file.size if file is not None else 0, self._now()):
             match instruction:
                 case Consolidate(part):
                     self._consolidate(part)
@@ -301,30 +302,30 @@ def names(run: Iterable[FileRef]) -> list[str]:
 def test_nothing_is_asked_for_while_an_answer_is_due_and_what_was_given_up_is_asked_for_again() -> None:
     planner = Planner(Policy())
     files = FileSet.of(groups(0, 8), [delta(number, 4 * MB) for number in range(1, 6)])
-    planner.changed(files, 4 * MB)
-    asked = planner.changed(files, 4 * MB)
+    planner.changed(files, 4 * MB, LATER)
+    asked = planner.changed(files, 4 * MB, LATER)
     assert asked
-    assert planner.changed(files, 4 * MB) == []
+    assert planner.changed(files, 4 * MB, LATER) == []
     planner.answered(0)
-    assert planner.changed(files, 4 * MB)[0] == asked[0]
+    assert planner.changed(files, 4 * MB, LATER)[0] == asked[0]
 
 
 def test_while_a_merge_is_due_no_other_is_asked_for() -> None:
     planner = Planner(Policy())
     files = FileSet.of(groups(0, 8), [delta(number, 5) for number in range(1, 200)])
-    [merge] = planner.changed(files, 5)
+    [merge] = planner.changed(files, 5, LATER)
     assert isinstance(merge, Merge)
-    assert planner.changed(files, 5) == []
+    assert planner.changed(files, 5, LATER) == []
     planner.answered(0)
-    assert planner.changed(files, 5) == [merge]
+    assert planner.changed(files, 5, LATER) == [merge]
 
 
 def test_the_slice_with_the_oldest_changes_comes_first() -> None:
     old, new = delta(1, 4 * MB, groups(4, 6)), delta(2, 4 * MB, groups(0, 4), groups(6, 8))
     files = FileSet.of(groups(0, 8), [old, new, delta(3, 40 * MB)])
     planner = Planner(Policy())
-    planner.changed(files, 40 * MB)
-    first, *_ = planner.changed(files, 40 * MB)
+    planner.changed(files, 40 * MB, LATER)
+    first, *_ = planner.changed(files, 40 * MB, LATER)
     assert isinstance(first, Consolidate)
     assert first.groups.first == 4
 
@@ -333,30 +334,45 @@ def test_where_nothing_changed_since_the_base_nothing_is_rewritten() -> None:
     bases = [FileRef("b", (groups(0, 8),), Epoch(Generation(1), 1), FileKind.BASE, 9 * MB, "none:0")]
     planner = Planner(Policy())
     for _ in range(3):
-        assert planner.changed(FileSet.of(groups(0, 8), bases), 9 * MB) == []
+        assert planner.changed(FileSet.of(groups(0, 8), bases), 9 * MB, LATER) == []
 
 
 def test_few_deltas_are_left_alone_and_of_many_the_smallest_neighbours_are_merged() -> None:
     sizes = [100, 1, 100, 100, 2, 2, 2, 2, 2, 2, 2, 2, 100]
     files = FileSet.of(groups(0, 8), [delta(number, size) for number, size in enumerate(sizes, start=1)])
-    assert cheapest_run(files, 13) == ()
-    assert names(cheapest_run(files, 12)) == [f"d{number}" for number in range(5, 13)]
+    assert cheapest_run(files, 13, LATER) == ()
+    assert names(cheapest_run(files, 12, LATER)) == [f"d{number}" for number in range(5, 13)]
 
 
 def test_of_equal_deltas_the_youngest_are_merged_as_they_stay_longest() -> None:
     files = FileSet.of(groups(0, 8), [delta(number, 5) for number in range(1, 21)])
-    assert names(cheapest_run(files, 10)) == [f"d{number}" for number in range(13, 21)]
+    assert names(cheapest_run(files, 10, LATER)) == [f"d{number}" for number in range(13, 21)]
+
+
+def test_what_is_merged_is_older_than_all_bases_to_come() -> None:
+    files = FileSet.of(groups(0, 8), [delta(number, 5) for number in range(1, 21)])
+    at = Epoch(Generation(1), 12)
+    assert names(cheapest_run(files, 10, at)) == [f"d{number}" for number in range(4, 12)]
+    assert cheapest_run(files, 11, at) == ()
+
+
+def test_nothing_is_rewritten_before_a_base_would_be_younger_than_all_that_was_there_in_the_beginning() -> None:
+    files = FileSet.of(groups(0, 8), [delta(number, 5 * MB) for number in range(1, 21)])
+    began = files.files[-1].epoch
+    planner = Planner(Policy(), began)
+    assert planner.changed(files, 100 * MB, began) == planner.changed(files, 100 * MB, began) == []
+    assert planner.changed(files, 100 * MB, LATER)
 
 
 def test_no_merge_makes_a_huge_file_or_hides_what_another_says() -> None:
     huge = FileSet.of(groups(0, 8), [delta(number, 10 * MB) for number in range(1, 10)])
-    assert cheapest_run(huge, 4) == ()
+    assert cheapest_run(huge, 4, LATER) == ()
     parents = [delta(number, 1, groups(0, 4)) for number in range(1, 9)]
     split = [
         FileRef(f"e{part}", (groups(0, 4),), Epoch(Generation(1), 8), FileKind.DELTA, 1, "none:0") for part in "ab"
     ]
     whole_epochs = ["d3", "d4", "d5", "d6", "d7", "d8", "ea", "eb"]
-    assert names(cheapest_run(FileSet.of(groups(0, 8), parents + split), 9)) == whole_epochs
+    assert names(cheapest_run(FileSet.of(groups(0, 8), parents + split), 9, LATER)) == whole_epochs
 
 
 @pytest.mark.parametrize("setting", [1.0, 0, float("nan"), 1000])

@@ -11,6 +11,8 @@ from typing import Final, Literal
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from statebackend import entries
 from statebackend.backends.sst import read_sst
@@ -26,20 +28,30 @@ from statebackend.tables.aggregates import Aggregates
 from statebackend.tables.aggregations import Count
 from statebackend.tables.table_spec import Aggregated
 from statebackend.testing.faulty_store import Fault, FaultyStore
-from statebackend.testing.keyed_state import Restless
+from statebackend.testing.keyed_state import Hasty, Restless
 
-COUNTS: Final = Operator("counts", str, {"counts": Aggregates(rows=Aggregated(Count()))}, max_parallelism=4)
+TABLE: Final = Aggregates(rows=Aggregated(Count()))
+COUNTS: Final = Operator("counts", str, {"counts": TABLE}, max_parallelism=4)
+TWO_TABLES: Final = replace(COUNTS, states={"counts": TABLE, "others": TABLE})
 BESIDE_ROWS: Final = replace(COUNTS, states={**COUNTS.states, "number": Value(int)})
 KEYS: Final = [f"a key of some length, number {number}" for number in range(400)]
 Counts = dict[object, int]
+Place = tuple[str, bytes]
+"""A table and a namespace."""
+
+HERE: Final = ("counts", b"")
 
 
 class Job:
     """One partition beside a dictionary, epoch by epoch."""
 
-    def __init__(self, folder: Path, store: FaultyStore, options: Options, operator: Operator = COUNTS) -> None:
+    def __init__(
+        self, folder: Path, store: FaultyStore, options: Options, operator: Operator = COUNTS, behind: int = 0
+    ) -> None:
+        """So many epochs are not complete yet when the next one is cut."""
         self.store = store
-        self.counts: Counts = {}
+        self._behind = behind
+        self.places: dict[Place, Counts] = {HERE: {}}
         self.epoch = Epoch(Generation(1), 0)
         self.folder = folder
         self._numbers, self._options, self._operator = count(), options, operator
@@ -52,32 +64,45 @@ class Job:
     def name(self) -> str:
         return f"shared/{next(self._numbers)}.sst"
 
-    def count(self, keys: Sequence[str]) -> None:
-        self.state["counts"].update(self.state.keys(pa.array(keys, pa.string())), {})
-        for key in keys:
-            self.counts[key] = self.counts.get(key, 0) + 1
+    @property
+    def counts(self) -> Counts:
+        return self.places[HERE]
 
-    def remove(self, keys: Sequence[str]) -> None:
-        self.state["counts"].remove(self.state.keys(pa.array(keys, pa.string())))
+    def count(self, keys: Sequence[str], place: Place = HERE) -> None:
+        counts = self.places.setdefault(place, {})
+        table, namespace = place
+        self.state[table].update(self.state.keys(pa.array(keys, pa.string())), {}, namespace)
         for key in keys:
-            del self.counts[key]
+            counts[key] = counts.get(key, 0) + 1
+
+    def remove(self, keys: Sequence[str], place: Place = HERE) -> None:
+        table, namespace = place
+        self.state[table].remove(self.state.keys(pa.array(keys, pa.string())), namespace)
+        for key in keys:
+            self.places[place].pop(key, None)
 
     def cut(self) -> FileSet:
         """The next epoch, complete; and all that is in it can be read from outside."""
         self.epoch = Epoch(self.epoch.generation, self.epoch.number + 1)
         self.files = self.state.snapshot(self.epoch)
-        self.state.completed(self.epoch)
-        assert counts_of(self.state) == self.counts
+        if self.epoch.number > self._behind:
+            self.state.completed(Epoch(self.epoch.generation, self.epoch.number - self._behind))
+        assert self.has_all(self.state)
         assert self.state.statistics().background.trouble is None
         return self.files
 
+    def has_all(self, state: KeyedState) -> bool:
+        return all(counts_of(state, place) == counts for place, counts in self.places.items())
+
     def reopened(self) -> Counts:
         with self.opened(self.files, f"again-{next(self._numbers)}") as state:
+            assert self.has_all(state)
             return counts_of(state)
 
 
-def counts_of(state: KeyedState) -> Counts:
-    found = state["counts"].keys_and_results()
+def counts_of(state: KeyedState, place: Place = HERE) -> Counts:
+    table, namespace = place
+    found = state[table].keys_and_results(namespace)
     return dict(
         zip(decode_keys(found.keys, state.key_type).to_pylist(), found.results["rows"].to_pylist(), strict=True)
     )
@@ -167,7 +192,7 @@ def test_after_going_back_in_place_nothing_refers_to_what_was_cut_since(job: Job
     job.count(KEYS)
     job.state.cut(Epoch(epoch.generation, epoch.number + 2))
     assert job.state.rewind(epoch, before, job.name)
-    job.counts, job.epoch = counts, Epoch(epoch.generation, epoch.number + 2)
+    job.places[HERE], job.epoch = counts, Epoch(epoch.generation, epoch.number + 2)
     job.count(KEYS)
     assert kinds(job.cut()) == BASE_ALONE
     job.count(KEYS)
@@ -234,6 +259,118 @@ def test_files_that_are_rewritten_all_the_time_keep_the_keys_that_are_referred_t
         assert job.reopened() == job.counts
         kept |= {name for name in names_in(job) if entries.are_kept_keys(name)}
     assert len({entries.number_of(name) for name in kept}) == 1
+    job.state.close()
+
+
+BESIDE: Final[Sequence[tuple[Operator, Place]]] = [(COUNTS, ("counts", b"a window")), (TWO_TABLES, ("others", b""))]
+"""Operators, and what they have besides."""
+
+
+@pytest.mark.parametrize(("operator", "other"), BESIDE, ids=["namespace", "table"])
+def test_kept_keys_stay_while_all_of_one_part_changes_and_none_of_another(
+    tmp_path: Path, store: FaultyStore, operator: Operator, other: Place
+) -> None:
+    job = Job(tmp_path, store, Options(backend="heap", policy=Restless()), operator)
+    for number in range(30):
+        job.count(KEYS)
+        if number % 10 == 0:
+            job.count(KEYS, other)
+        job.cut()
+        assert job.reopened() == job.counts
+    job.state.close()
+
+
+PARTS: Final = [HERE, *(place for _, place in BESIDE)]
+
+
+@settings(max_examples=10)
+@given(
+    cuts=st.lists(st.sampled_from(["aaa", "aaa", "a..", "aa.", ".a.", "..a", "s..", ".as", "r..", "ar."]), max_size=14),
+    policy=st.sampled_from([Restless(), Hasty()]),
+    every=st.integers(1, 5),
+    behind=st.integers(0, 2),
+)
+def test_whichever_parts_change_as_a_whole_what_each_epoch_says_is_there_for_all_who_open_it_or_follow(
+    tmp_path_factory: pytest.TempPathFactory, cuts: list[str], policy: Policy, every: int, behind: int
+) -> None:
+    """Of a part all keys are counted, some, or none; or some are removed. Epochs are complete a little later."""
+    store = FaultyStore(token_hex(8))
+    job = Job(tmp_path_factory.mktemp("job"), store, Options(backend="heap", policy=policy), TWO_TABLES, behind)
+    for place in PARTS:
+        job.count(KEYS, place)
+    follower = job.opened(job.cut(), "follower")
+    for number, changes in enumerate(cuts):
+        for place, change in zip(PARTS, changes, strict=True):
+            keys = {"a": KEYS, "s": KEYS[:20], "r": KEYS[number : number + 5], ".": []}[change]
+            (job.remove if change == "r" else job.count)(keys, place)
+        job.cut()
+        if number % every == 0:
+            job.reopened()
+            follower.load()
+            assert follower.catch_up(job.files, job.name)
+    job.reopened()
+    assert follower.catch_up(job.files, job.name)
+    assert job.has_all(follower)
+    follower.close()
+    job.state.close()
+    store.clear()
+
+
+def test_deltas_that_are_merged_bring_back_no_accumulators_of_keys_that_a_base_has_not_kept(
+    tmp_path: Path, store: FaultyStore
+) -> None:
+    job = Job(tmp_path, store, Options(backend="heap", policy=Restless()), behind=7)
+    for _ in range(2):
+        job.count(KEYS)
+        job.cut()
+    for number in range(8):
+        job.remove(KEYS[number : number + 1])
+        if number == 7:  # those before are cheap to merge, and bases are paid for
+            job.count([token_hex(16) for _ in range(3000)])
+        job.cut()
+    follower = job.opened(job.files, "follower")
+    for number in range(24):
+        job.count(KEYS[number + 10 : number + 30])
+        job.cut()
+        job.reopened()
+        assert follower.catch_up(job.files, job.name)
+    assert job.has_all(follower)
+    follower.close()
+    background = job.state.statistics().background
+    assert background.bases
+    assert background.merges
+    job.state.close()
+
+
+def test_what_is_stored_whole_beside_kept_keys_does_not_pile_up_where_somebody_follows(
+    tmp_path: Path, store: FaultyStore
+) -> None:
+    job = Job(tmp_path, store, Options(backend="heap", policy=Hasty()), TWO_TABLES)
+    few = ("others", b"")
+    memory: list[int] = []
+    follower = None
+    for _ in range(40):
+        job.count(KEYS)
+        job.count(KEYS[:40], few)
+        job.cut()
+        follower = follower or job.opened(job.files, "follower")
+        assert follower.catch_up(job.files, job.name)
+        memory.append(follower.statistics().memory_bytes)
+    assert kinds(job.files)[-1] == FileKind.DELTA
+    assert max(memory) < 1.5 * max(memory[:10])
+    assert follower is not None
+    assert job.has_all(follower)
+    follower.close()
+    job.state.close()
+
+
+def test_what_refers_to_kept_keys_alone_never_makes_a_base(tmp_path: Path, store: FaultyStore) -> None:
+    job = Job(tmp_path, store, Options(backend="heap", policy=Hasty()))
+    for number in range(20):
+        job.count(KEYS)
+        job.count([f"new {number}"])
+        job.cut()
+    assert job.state.statistics().background.bases == 0
     job.state.close()
 
 

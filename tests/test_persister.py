@@ -23,7 +23,7 @@ from statebackend.ids import Epoch, Generation
 from statebackend.keyed_state import ForkedState, KeyedState, Operator, Options, SnapshotFailed
 from statebackend.keygroups import KeyGroupRange
 from statebackend.snapshots import state_files
-from statebackend.snapshots.consolidation import Consolidate, Planner
+from statebackend.snapshots.consolidation import Consolidate, Merge, Planner
 from statebackend.snapshots.local_files import LocalFiles
 from statebackend.snapshots.persister import EpochOrder
 from statebackend.snapshots.state_files import StateFiles
@@ -200,7 +200,7 @@ def rewriting(opened: Open, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Key
     """Opens a state; with its second epoch all is rewritten, in two slices."""
     halves = KeyGroupRange.of_all(8).divided(2)
     plans = iter([[], [Consolidate(half) for half in halves]])
-    monkeypatch.setattr(Planner, "changed", lambda _self, _files, _size: next(plans, []))
+    monkeypatch.setattr(Planner, "changed", lambda _self, _files, _size, _at: next(plans, []))
 
     def begin() -> KeyedState:
         state = opened()
@@ -332,6 +332,35 @@ def test_a_forked_process_neither_cuts_the_state_nor_takes_its_folder_away(opene
     set_count(state, "b", 2)
     restored = opened(files=state.snapshot(epoch(2)))
     assert (count_of(restored, "a"), count_of(restored, "b")) == (1, 2)
+
+
+def test_a_merge_of_what_was_replaced_since_it_was_asked_for_is_left_out(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Merge] = []
+    monkeypatch.setattr(Planner, "changed", lambda *_: [asked.pop()] if asked else [])
+    state = opened(TABLE)
+    keys = [str(number) for number in range(100)]
+
+    def snapshot(number: int, some: list[str]) -> FileSet:
+        state["table"].update(state.keys(pa.array(some)), {})
+        files = state.snapshot(epoch(number))
+        state.completed(epoch(number))
+        return files
+
+    snapshot(1, keys)
+    snapshot(2, keys[:1])
+    _, *run = snapshot(3, keys[:1]).files
+    assert [file.kind for file in run] == [FileKind.DELTA, FileKind.DELTA]
+    assert [file.kind for file in snapshot(4, keys).files] == [FileKind.BASE]
+    polled_until(state, has_taken_all(state))
+    snapshot(5, keys[:1])
+    asked.append(Merge(tuple(run)))
+    for number in range(6, 9):
+        snapshot(number, keys[:1])
+    background = state.statistics().background
+    assert not asked
+    assert (background.merges, background.trouble) == (0, None)
 
 
 def test_a_merge_leaves_no_links_behind(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from statebackend import entries
 from statebackend.entries import state_id
 from statebackend.keys.columns import canonical_column
-from statebackend.tables.blocks import BlockError, DamagedBlock, NewerBlock, arrow_keys, combined, decode, encode
+from statebackend.tables.blocks import CLEAR, BlockError, DamagedBlock, NewerBlock, arrow_keys, combined, decode, encode
 from statebackend.tables.values_blocks import KeysEncoder, ValuesEncoder, resolved, settled
 from tests.test_blocks import TEXT, Rows, block, rows_of
 
@@ -91,6 +91,20 @@ def test_a_whole_block_after_values_is_all_that_there_is() -> None:
     assert settled(sorted((stored | changes(6, [(b"c", 3)], whole=True)).items()), 6, "clicks") is None
 
 
+def test_a_base_keeps_keys_that_whole_blocks_after_the_values_speak_of() -> None:
+    stored = kept(4, {b"a": 1, b"b": 2}) | referring(5, 4, [10, 20], [(b"x", 9)])
+    stored |= changes(6, [(b"c", 3)], whole=True) | changes(7, [(b"c", 4), (b"b", 5), (b"a", 6)], whole=True)
+    base = settled(sorted((stored | changes(8, [(b"c", None), (b"d", 7), (b"a", 8)])).items()), 8, "clicks")
+    assert base is not None
+    assert read(dict(base)) == {b"a": 8, b"b": 5, b"d": 7}
+    assert read(dict(base) | referring(9, 4, [1, 2])) == {b"a": 1, b"b": 2}
+    assert settled(sorted((stored | {clear(8): encode(CLEAR)}).items()), 8, "clicks") is None
+
+
+def clear(epoch: int) -> bytes:
+    return entries.block(3, STATE, NAMESPACE, epoch)
+
+
 def test_namespaces_do_not_mix() -> None:
     other = {entries.block(3, STATE, b"\x02", 5): encode(block([(b"z", 5)]))}
     before = {entries.block(3, STATE, b"", 9): encode(block([(b"y", 9)]))}
@@ -137,6 +151,13 @@ class Chain:
                 self.counts[key] = count
         self.stored |= changes(self.epoch, rows)
 
+    def rewrite(self, number: int) -> None:
+        """All accumulators change, in a cut that is not about all there is: another namespace stays as it was."""
+        self.epoch += 1
+        self.counts = {key: number + at for at, key in enumerate(self.counts)}
+        if self.counts:
+            self.stored |= changes(self.epoch, list(self.counts.items()), whole=True)
+
     def refer(self, number: int) -> None:
         """Or keep keys anew, if that cannot be."""
         self.epoch += 1
@@ -163,7 +184,8 @@ def rebased(before: Chain) -> Stored:
 
 some_keys = st.lists(st.tuples(st.sampled_from(KEYS), st.one_of(st.none(), st.integers(0, 9))), min_size=1, max_size=3,
                      unique_by=lambda row: row[0])  # fmt: skip
-cuts = st.lists(st.one_of(some_keys, st.integers(10, 90)), max_size=6)
+cuts = st.lists(st.one_of(some_keys, st.integers(10, 90), st.integers(-90, -10)), max_size=6)
+"""Some keys change; or all, a cut of all there is if the number is positive."""
 
 
 @given(early=cuts, late=cuts, on_time=st.booleans())
@@ -176,10 +198,12 @@ def test_a_base_at_any_cut_says_the_same_and_whatever_follows_it_can_be_read(
         """What these cuts add; all that there is, if they were about all."""
         before, keys_of = dict(chain.stored), chain.keys_of
         for cut in some:
-            if isinstance(cut, int):
+            if not isinstance(cut, int):
+                chain.change(cut)
+            elif cut > 0:
                 chain.refer(cut)
             else:
-                chain.change(cut)
+                chain.rewrite(cut)
             assert read(chain.stored) == chain.counts
         if chain.keys_of != keys_of:
             return chain.stored

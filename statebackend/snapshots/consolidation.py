@@ -11,6 +11,9 @@ rewritten per byte that changes. Where deltas come evenly, this settles at 1 / (
 
 Deltas are merged only when they are many, and then those that cost least for what they save: small and young ones. A
 delta of usual size is freed by a slice in the end, and is never rewritten before.
+
+All bases are younger than what was merged before them: in the groups of a base no merge is visible that says what was
+before. That matters for accumulators whose keys only an older base has (see `values_blocks`).
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from statebackend.files import FileKind, FileRef, FileSet, bottoms, mergeable
-from statebackend.ids import Epoch, KeyGroup
+from statebackend.ids import NO_EPOCH, Epoch, KeyGroup
 from statebackend.keygroups import KeyGroupRange
 
 SMALLEST_SLICE: Final = 256 << 10
@@ -76,7 +79,8 @@ class Policy:
         """The ceiling for the number of files of a partition with so many groups.
 
         It holds as long as groups are about equally large and epochs write one delta each; two bases may share a
-        slice while its width changes, and an epoch or two may come in while files are merged.
+        slice while its width changes, and an epoch or two may come in while files are merged. Deltas of epochs that
+        bases cannot be made of yet come on top.
         """
         slices = min(groups, max(2 * _SLICES, round(2 * live / LARGEST_FILE)) + 2)
         return self.most_deltas(live) + 2 * slices + 2
@@ -106,24 +110,27 @@ class Planner:
     A crash loses the bytes earned since the last slice, less than one slice; the next planner hurries up for it.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, began: Epoch = NO_EPOCH) -> None:
+        """Of the set with which the attempt began the newest file is of epoch `began`: maybe a merge."""
         self._policy = policy
+        self._began = began
         self._pace = 0.0
         self._credit = 0.0
         self._reserved = 0.0
         self._slices = 0
         self._waiting = False
 
-    def changed(self, files: FileSet, size: int) -> list[Consolidate | Merge]:
+    def changed(self, files: FileSet, size: int, at: Epoch) -> list[Consolidate | Merge]:
         """An epoch with a delta of this size is durable and `files` is the set now. What to rewrite, oldest first.
 
-        Nothing as long as the last list was not answered.
+        The caller owes that all bases from now on are of epoch `at` or of later ones. Nothing as long as the last list
+        was not answered, or bases would not be younger than all that it began with.
         """
         if not self._policy.rewrites:
             return []
         self._credit += self._pace * size
         survey = _Survey(files, self._policy)
-        if self._waiting:
+        if self._waiting or at <= self._began:
             self._pace = survey.pace(0)
             return []
         slices: list[Consolidate | Merge] = []
@@ -137,7 +144,7 @@ class Planner:
             self._credit = 0.0
         self._pace = survey.pace(len(slices))
         self._slices = len(slices)
-        run = cheapest_run(files, self._policy.most_deltas(survey.live))
+        run = cheapest_run(files, self._policy.most_deltas(survey.live), at)
         steps = [*slices, Merge(run)] if run else slices
         self._waiting = bool(steps)
         return steps
@@ -248,13 +255,13 @@ class _Survey:
         }
 
 
-def cheapest_run(files: FileSet, most: int) -> tuple[FileRef, ...]:
-    """If there are more deltas than that, those to merge: few bytes, and long to stay; else none."""
+def cheapest_run(files: FileSet, most: int, end: Epoch) -> tuple[FileRef, ...]:
+    """If there are more deltas than that before this epoch, those to merge: few bytes, and long to stay; else none."""
     deltas = [file for file in files.files if file.kind is FileKind.DELTA]
-    if len(deltas) <= most:
+    sizes = [file.size for file in deltas if file.epoch < end]
+    if len(sizes) <= most:
         return ()
-    sizes = [file.size for file in deltas]
-    starts = [(sum(sizes[at : at + _FAN]), at) for at in range(len(deltas) - _FAN + 1)]
+    starts = [(sum(sizes[at : at + _FAN]), at) for at in range(len(sizes) - _FAN + 1)]
     for total, at in sorted(starts, key=lambda start: start[0] / (start[1] + 1)):
         run = deltas[at : at + _FAN]
         if total <= LARGEST_FILE and mergeable(run, deltas[:at] + deltas[at + _FAN :], run[-1].epoch):

@@ -33,6 +33,12 @@ class Frozen(Clearable, Protocol):
         that cuts in between have changed.
         """
 
+    @property
+    def lasting(self) -> float:
+        """Which part of its bytes stays in a backend until a base takes their place: of what renews the rest takes the
+        place of what the last such cut has said.
+        """
+
     def entries(self) -> Iterator[tuple[bytes, bytes | None]]:
         """All of it, sorted by name, None for what is gone. Called in the background; again after a failure."""
 
@@ -44,7 +50,9 @@ class Cuttable(Protocol):
     """Keyed state in memory. `settled` is called in the background, all else by the thread that owns the state."""
 
     def freeze(self, epoch_number: int) -> Frozen:
-        """Set apart what changed since the last cut, in time that does not depend on the size of the state."""
+        """Set apart what changed since the last cut. Of tables that may take a copy of all accumulators, else the time
+        does not depend on the size of the state.
+        """
 
     def release(self, frozen: Frozen) -> None:
         """The backend has it now; it need not be kept in memory. The oldest comes first."""

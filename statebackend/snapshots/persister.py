@@ -210,7 +210,7 @@ class Persister:
 
     def _new_attempt(self, files: FileSet) -> _Attempt:
         began = max((file.epoch for file in files.files), default=NO_EPOCH)
-        return _Attempt(began, Planner(self._policy), ThreadPoolExecutor(self._at_once, "epochcut-upload"))
+        return _Attempt(began, Planner(self._policy, began), ThreadPoolExecutor(self._at_once, "epochcut-upload"))
 
     @property
     def files(self) -> FileSet:
@@ -472,7 +472,7 @@ class Persister:
         try:
             if answered is not None:
                 attempt.planner.answered(answered)
-            steps = attempt.planner.changed(files, changed)
+            steps = attempt.planner.changed(files, changed, self._taken_up_to)
         except Exception as error:
             reason = f"what to rewrite could not be planned: {_text(error)}"
             self._tell(_Rewritten(Persisted(), NO_EPOCH, (), reason), attempt)
@@ -514,7 +514,8 @@ class Persister:
                 empty = without((groups,), () if base is None else base.ranges)
                 rewriting.emptied += [Emptied(empty, rewriting.epoch)] if empty else []
             case Merge(run):
-                merged = self._files.merged(run)
+                # What is linked no more has been replaced since it was asked for.
+                merged = self._files.merged(run) if all(file.path in self._linked for file in run) else None
                 if merged is not None:
                     rewriting.merges.append(Merged(frozenset(file.path for file in run), merged))
         if not rewriting.steps:
@@ -592,5 +593,5 @@ def _text(error: BaseException) -> str:
 
 
 def _size_of(delta: _Delta | None) -> int:
-    """How many bytes of it stay until they are written anew: what renews goes when it is renewed itself."""
-    return 0 if delta is None or delta.frozen.renews else sum(file.size for file in delta.files)
+    """How many bytes of it stay in a backend until a base takes their place."""
+    return 0 if delta is None else round(delta.frozen.lasting * sum(file.size for file in delta.files))

@@ -1,7 +1,7 @@
 """All keyed state of an operator in one partition, as one thing to cut: rows, cached values, tables.
 
 What always holds: a cut has everything that was written before it and nothing that was written after it, whichever
-state it is in, and costs the same whatever the size of the state.
+state it is in. What it costs goes with what has changed; of a table it is a copy of all accumulators at most.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ class FrozenContents:
     epoch_number: int
     refers: bool = False
     """Whether keys are left out that former cuts have kept."""
+    lasting: float = 1.0
+    """See `Frozen.lasting`."""
 
     @property
     def is_all(self) -> bool:
@@ -150,7 +152,10 @@ class Contents:
         values = tuple(state.freeze() for state in self._cached)
         tables = tuple(table.freeze(epoch_number) for table in self._tables)
         frozen = FrozenContents(self.rows.freeze(), values, tables, self._only_tables, epoch_number)
-        return replace(frozen, refers=self._refers(tables)) if frozen.is_all else frozen
+        if not frozen.is_all or not self._refers(tables):
+            return frozen
+        lasting = sum(table.lasting_size for table in tables) / max(sum(table.size for table in tables), 1)
+        return replace(frozen, refers=True, lasting=lasting)
 
     def _refers(self, tables: Sequence[FrozenTable]) -> bool:
         """Whether a cut of all there is refers to the keys that the last such cut has kept; else it keeps its own.

@@ -131,6 +131,11 @@ class FrozenSpace:
         return self.keys - (len(self.known.kept) if self._refers and self.known is not None else 0)
 
     @property
+    def refers(self) -> bool:
+        """Whether it refers to keys that are known to be kept."""
+        return self._refers
+
+    @property
     def has_read(self) -> bool:
         """Whether it needs the slots of its keys no more."""
         return self._sorted is not None
@@ -247,8 +252,16 @@ class FrozenTable:
     @property
     def size(self) -> int:
         """About how many bytes the blocks will have."""
+        return self._size_of(self.parts)
+
+    @property
+    def lasting_size(self) -> int:
+        """How many of them are under names that another epoch's blocks do not have: of what does not refer to keys."""
+        return self._size_of([part for part in self.parts if not part.refers])
+
+    def _size_of(self, parts: Sequence[FrozenSpace]) -> int:
         width = sum(accumulator.dtype.itemsize for accumulator in self.layout.columns.values())
-        return sum(width * part.keys + _TYPICAL_KEY * part.keys_stored for part in self.parts)
+        return sum(width * part.keys + _TYPICAL_KEY * part.keys_stored for part in parts)
 
     @property
     def keys(self) -> int:

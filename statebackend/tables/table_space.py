@@ -33,8 +33,8 @@ _MANY = 1 << 16
 
 _FEWEST_KEPT = 16
 _LARGEST_KEPT = 8 << 20
-"""Keys are stored apart if groups have so many of them or more, on average; and a group's keys and accumulators no more
-bytes than that: who makes a base of them has them all in memory."""
+"""Keys are stored apart if groups have so many of them or more, and no more bytes of keys and accumulators than that,
+both on average: who makes a base has all of one group in memory, with the blocks that came since."""
 
 OTHERS = 8
 """Keys are kept anew when more than that part of all is not kept."""

@@ -6,7 +6,8 @@ values themselves. Kept keys are never written anew, only copied as they are.
 
 For kept keys to be there as long as values refer to them, it is enough that two sides keep a rule, each for itself.
 Whoever writes values refers to the keys of an epoch only if none of these has been gone at any cut since. And whoever
-makes a base of entries keeps the newest of their keys if all of them are still there: see `settled`.
+makes a base of entries keeps the newest of their keys if all of them are still there, whichever entries say so: see
+`settled`.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from statebackend.tables.blocks import (
     joined,
     last_of_each,
     only_chunk,
+    sliced,
 )
 
 _VERSION: Final = 2
@@ -231,7 +233,8 @@ def _block_of(place: _Place, table: str, find: Find) -> Iterator[tuple[bytes, Bl
 def settled(run: Sequence[Entry], epoch_number: int, table: str) -> tuple[Entry, Entry] | None:
     """What a base of this epoch says instead of all live entries of a group and namespace: keys and values.
 
-    None if no kept keys count any more, or not all of them are still there: nobody will refer to them.
+    None if there are no kept keys, or not all of them are still there: nobody will refer to them. They are there also
+    if younger blocks say all there is, and these keys are among that.
     """
     place, blocks = _Place(entries.block_place(run[0][0])), list[Entry]()
     for name, payload in run:
@@ -243,12 +246,14 @@ def settled(run: Sequence[Entry], epoch_number: int, table: str) -> tuple[Entry,
     if values is None:
         return None
     younger = [payload for name, payload in blocks if name > place.newest]
-    if any(map(is_whole, younger)):
-        return None
     before = place.block(table)
+    kept = len(before.keys) - _rows(values.others)
     if younger:
         at = f"{place.said(table)}, or blocks after them"
-        after = _after(before, len(before.keys) - _rows(values.others), [decode(one, at) for one in younger], at)
+        whole = max((which for which, payload in enumerate(younger) if is_whole(payload)), default=None)
+        if whole is not None:
+            younger, before = younger[whole:], _gone(sliced(before, 0, kept))
+        after = _after(before, kept, [block for block in (decode(one, at) for one in younger) if len(block.keys)], at)
         if after is None:
             return None
         columns, others = after
@@ -261,6 +266,11 @@ def settled(run: Sequence[Entry], epoch_number: int, table: str) -> tuple[Entry,
 
 def _rows(block: Block | None) -> int:
     return 0 if block is None else len(block.keys)
+
+
+def _gone(block: Block) -> Block:
+    """The same keys, deleted."""
+    return Block(block.keys, block.columns, np.ones(len(block.keys), dtype=np.bool_))
 
 
 def _after(before: Block, kept: int, younger: Sequence[Block], place: str) -> tuple[Mapping[str, Column], Block] | None:

@@ -31,7 +31,15 @@ from statebackend.states.namespaces import NO_NAMESPACE, Window
 from statebackend.testing.faulty_store import Fault, FaultyStore
 from statebackend.testing.keyed_job import BrokenPromise, KeyedJob
 from statebackend.testing.keyed_model import Key, Model, Place
-from statebackend.testing.keyed_subjects import MAX_PARALLELISM, ONE_TABLE, SUBJECTS, TABLES, Alarms, Subject
+from statebackend.testing.keyed_subjects import (
+    MAX_PARALLELISM,
+    ONE_TABLE,
+    SUBJECTS,
+    TABLES,
+    TWO_TABLES,
+    Alarms,
+    Subject,
+)
 
 NAMESPACES: Final = (NO_NAMESPACE, Window(-5, 5).namespace, b"\x00")
 FEW: Final = 8
@@ -68,6 +76,16 @@ class Restless(Policy):
         return live / 3
 
 
+@dataclass(frozen=True, slots=True)
+class Hasty(Restless):
+    """Makes bases of some key groups in each epoch, of whatever has changed."""
+
+    @property
+    def pace(self) -> float:
+        """So that the smallest delta pays for a slice."""
+        return 1000.0
+
+
 def spilling(options: Options) -> Options:
     """The same with hardly any memory, so that caches and tables become rows all the time."""
     return replace(options, memory=1 << 15)
@@ -78,12 +96,17 @@ def restless(options: Options) -> Options:
     return replace(options, policy=Restless())
 
 
+def hasty(options: Options) -> Options:
+    """The same with bases that are made of each epoch, or a little later."""
+    return replace(options, policy=Hasty())
+
+
 def check_keyed_state(
     *options: Options, how_far: HowFar | None = None, subjects: Sequence[Subject] | None = None
 ) -> None:
     """Search for a job that reads something else than it should; `BrokenPromise` or another error says what it is.
 
-    With `subjects`, such as `ONE_TABLE`, the job has just these states.
+    With `subjects`, such as `TWO_TABLES`, the job has just these states.
     """
     machine = type("KeyedStateMachine", (KeyedStateMachine,), {"options": options, "only": subjects})
     run_state_machine_as_test(machine, settings=how_far)
@@ -112,8 +135,8 @@ class KeyedStateMachine(RuleBasedStateMachine):
     @initialize(
         keys=st.sampled_from(KEYS),
         parallelism=st.integers(1, 4),
-        change=st.sampled_from([[restless], [restless, spilling], [spilling], []]),
-        subjects=st.sampled_from([SUBJECTS, SUBJECTS, TABLES, ONE_TABLE]),
+        change=st.sampled_from([[restless], [hasty], [restless, spilling], [spilling], []]),
+        subjects=st.sampled_from([SUBJECTS, SUBJECTS, TABLES, ONE_TABLE, TWO_TABLES]),
     )
     def begin(
         self,
@@ -214,6 +237,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         parallelism=st.integers(1, 4),
         steady=st.sampled_from([100, 2, 5]),
         followed=st.sampled_from([100, 1, 2, 5]),
+        together=st.sampled_from([1, 1, 3, 5]),
     )
     def go_on_for_epochs(
         self,
@@ -228,15 +252,26 @@ class KeyedStateMachine(RuleBasedStateMachine):
         parallelism: int,
         steady: int,
         followed: int,
+        together: int,
     ) -> None:
         """Epochs one after the other, of which so many are on their way at once, with rewinds, and followed by another
         process, which takes over; then a restore.
+
+        In each epoch one namespace changes; or one of one state, and now and then all keys of all of them `together`.
         """
+        subjects = list(map(self._chosen, which))
         for step in range(epochs):
             few = step % narrow == narrow - 1
             keys = self._keys[(number + step) * width % (MANY - width) :][: FEW if few else width]
-            for subject in map(self._chosen, which):
-                self._change(subject, keys, namespaces[step % len(namespaces)], number + step)
+            if together == 1:
+                for subject in subjects:
+                    self._change(subject, keys, namespaces[step % len(namespaces)], number + step)
+            elif step % together:
+                self._change(subjects[0], keys, namespaces[0], number + step)
+            else:
+                for subject in subjects:
+                    for namespace in NAMESPACES:
+                        self._change(subject, self._keys, namespace, number + step)
             self.cut()
             if step % lag == 0:
                 self.hear(fault if step % 3 == 1 else Fault.NONE)

@@ -504,3 +504,6 @@ TABLES: Final = tuple(subject for subject in SUBJECTS if isinstance(subject, Col
 
 ONE_TABLE: Final = tuple(subject for subject in SUBJECTS if isinstance(subject, Tally))
 """Cuts in which nearly all keys have changed can leave the keys out."""
+
+TWO_TABLES: Final = (*ONE_TABLE, Tally("second tally", ttl=None))
+"""All keys of one of them may change while the other stays as it is."""
