@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -16,7 +18,7 @@ from statebackend.stores.fsspec_store import open_store
 from statebackend.stores.limited_store import LimitedStore, open_limited
 from statebackend.stores.local_store import LocalStore
 from statebackend.stores.patience import PAUSES, Patience
-from statebackend.stores.store import BlobStore, Creation, StoreError, StoreUnavailable, UnknownOutcome
+from statebackend.stores.store import BlobInfo, BlobStore, Creation, StoreError, StoreUnavailable, UnknownOutcome
 from statebackend.testing.blob_store import CHECKS, OpenStore
 from tests.wrapped_store import WrappedStore
 
@@ -101,6 +103,27 @@ def test_a_download_that_comes_late_leaves_nothing(
     hanging.gate.set()
     assert back.wait(PATIENCE)
     assert [file.name for file in tmp_path.iterdir()] == ["store"]
+
+
+def test_a_call_is_made_with_the_priority_of_whoever_makes_it_whoever_made_one_before(tmp_path: Path) -> None:
+    priorities: SimpleQueue[int] = SimpleQueue()
+
+    class Noting(WrappedStore):
+        def list(self, folder: str = "") -> tuple[BlobInfo, ...]:
+            priorities.put(os.getpriority(os.PRIO_PROCESS, 0))
+            return ()
+
+    def stand_back_and_call() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), usual + 1)
+        limited.list()
+
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    limited = LimitedStore(Noting(LocalStore(tmp_path)), PATIENCE)
+    thread = threading.Thread(target=stand_back_and_call)
+    thread.start()
+    thread.join()
+    limited.list()
+    assert [priorities.get_nowait(), priorities.get_nowait()] == [usual + 1, usual]
 
 
 class Dripping(WrappedStore):

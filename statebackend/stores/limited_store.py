@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
@@ -188,7 +189,10 @@ class _Call(Generic[_Answer]):
 
 
 class _Callers:
-    """The threads that make calls, of all stores in the process: as many as there are calls at once."""
+    """The threads that make calls, of all stores in the process: as many as there are calls at once.
+
+    A call is made with the priority of whoever waits for it: a thread inherits that of who starts it, and keeps it.
+    """
 
     def __init__(self) -> None:
         self.begin()
@@ -196,16 +200,18 @@ class _Callers:
     def begin(self) -> None:
         """There are none. So it is in a process that was forked: the threads stayed behind in the other one."""
         self._lock = threading.Lock()
-        self._idle: list[SimpleQueue[_Call[object]]] = []
+        self._idle: defaultdict[int, list[SimpleQueue[_Call[object]]]] = defaultdict(list)  # by their niceness
         self.hanging = 0
 
     def make(self, call: _Call[_Answer]) -> None:
         """Have it made at once."""
+        niceness = os.getpriority(os.PRIO_PROCESS, 0)
         with self._lock:
-            caller = self._idle.pop() if self._idle else None
+            idle = self._idle[niceness]
+            caller = idle.pop() if idle else None
         if caller is None:
             caller = SimpleQueue()
-            threading.Thread(target=self._run, args=(caller,), name="store", daemon=True).start()
+            threading.Thread(target=self._run, args=(caller, niceness), name="store", daemon=True).start()
         caller.put(call)  # type: ignore[arg-type]
 
     def left_hanging(self) -> None:
@@ -218,11 +224,11 @@ class _Callers:
         with self._lock:
             self.hanging -= 1
 
-    def _run(self, calls: SimpleQueue[_Call[object]]) -> None:
+    def _run(self, calls: SimpleQueue[_Call[object]], niceness: int) -> None:
         while True:
             calls.get().make()
             with self._lock:
-                self._idle.append(calls)
+                self._idle[niceness].append(calls)
 
 
 _CALLERS: Final = _Callers()
