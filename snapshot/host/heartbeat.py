@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from snapshot.host.connector import Connecting
-from snapshot.host.event_loop import EventLoop, Watch
+from snapshot.host.event_loop import EventLoop, Timer, Watch
 from snapshot.host.liveness import break_if_silent
 from snapshot.host.messages import Address, Stalled
 from snapshot.host.purposes import HeartbeatOf
@@ -52,14 +52,16 @@ class Heartbeat:
         self._loop = EventLoop()
         self._sock: socket.socket | None = None
         self._connecting: Connecting | None = None
+        self._next: Timer | None = None
         self._stopped = False
         self._hushed_until = 0.0
         self._thread = threading.Thread(target=self._run, name=f"heartbeat-{worker}", daemon=True)
         self._thread.start()
 
     def beat_every(self, seconds: float) -> None:
-        """From the next beat on."""
+        """From now on, with a beat at once."""
         self._seconds = seconds
+        self._loop.wake(self._beat)
 
     def hush(self, seconds: float) -> None:
         """Beat no more for so long; for faults that a person asks for."""
@@ -81,9 +83,11 @@ class Heartbeat:
         self._loop.close()
 
     def _beat(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
         if self._loop.now() >= self._hushed_until:
             self._send()
-        self._loop.call_at(self._loop.now() + self._seconds, self._beat)
+        self._next = self._loop.call_at(self._loop.now() + self._seconds, self._beat)
 
     def _send(self) -> None:
         if self._sock is not None:

@@ -412,8 +412,15 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
+class BeatEvery:
+    """Say so often that you live, in milliseconds; the first that is said."""
+
+    milliseconds: int
+
+
+@dataclass(frozen=True, slots=True)
 class UseStorage:
-    """Reach storage with these options, by protocol; the first that is said, if there are any. They may be secret."""
+    """Reach storage with these options, by protocol; said before any role, if there are any. They may be secret."""
 
     options: Mapping[str, Mapping[str, object]] = field(repr=False)
 
@@ -532,6 +539,7 @@ ToWorker = (
     | Drain
     | StandDown
     | Leave
+    | BeatEvery
     | UseStorage
     | StandBy
     | Follow

@@ -43,6 +43,7 @@ from snapshot.host.listener import Listener
 from snapshot.host.messages import (
     Address,
     AssignSplits,
+    BeatEvery,
     Deploy,
     Drain,
     EpochIsOver,
@@ -80,6 +81,7 @@ from statebackend.stores.store import BlobStore
 _NEVER: Final = Incarnation(Generation(0), Attempt(0))
 _REACH_DRIVER: Final = 10.0
 _BEAT: Final = 0.25
+"""Seconds between beats until the driver says how many there are to be."""
 _LAST_WORDS: Final = 1.0
 _THREADS: Final = 4
 _SWITCH: Final = 0.0005
@@ -276,6 +278,9 @@ class Worker:
             case Leave():
                 self._stand_down()
                 self._done = True
+            case BeatEvery(milliseconds):
+                if self._heartbeat is not None:
+                    self._heartbeat.beat_every(milliseconds / 1000)
             case UseStorage(options):
                 use_storage(options)
             case ReadState():
