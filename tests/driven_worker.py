@@ -34,9 +34,11 @@ from snapshot.host.messages import (
     HasCommitted,
     Hello,
     Leave,
+    ReadState,
     Restored,
     Role,
     StandDown,
+    StateRead,
     ToWorker,
     TriggerEpoch,
 )
@@ -73,12 +75,16 @@ class DrivenWorker:
         assert self._loop.run(lambda: self._hello is not None, PATIENCE)
         self._attempt = 0
         self._number = 0
+        self._asked = 0
         self._manifest: Manifest | None = None
         self._broadcast: Mapping[Uid, bytes] = {}
 
     def _run(self) -> None:
-        with suppress(DriverLost):
-            self._worker.run()
+        try:
+            with suppress(DriverLost):
+                self._worker.run()
+        finally:
+            self._loop.wake(self._thread.join)  # whoever waits for its end has a turn then
 
     # --- what the driver's port hears
 
@@ -172,6 +178,13 @@ class DrivenWorker:
 
     def stand_down(self) -> None:
         self.tell(StandDown(self.incarnation, "another process has its role"))
+
+    def until_heard(self) -> None:
+        """Wait until it has done what it was told."""
+        self._asked += 1
+        asked = self._asked
+        self.tell(ReadState(self.incarnation, asked, Uid(""), None, None))
+        assert self._loop.run(lambda: any(isinstance(s, StateRead) and s.number == asked for s in self.said), PATIENCE)
 
     def finish(self) -> None:
         """Let it process all input, and commit all output."""

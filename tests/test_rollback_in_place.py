@@ -25,6 +25,7 @@ from snapshot.program.schemas import schema_of
 from statebackend import Value
 from statebackend import fail_points as of_state
 from statebackend.fail_points import at
+from statebackend.followed_files import FollowedFiles
 from tests.driven_worker import PATIENCE, DrivenWorker
 from tests.jobs.catalogue import JOBS
 from tests.jobs.driver import Settings
@@ -224,6 +225,10 @@ def held_at(point: str, then: Exception | None = None) -> Iterator[threading.Eve
             release.set()
 
 
+def opening_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("opening state")]
+
+
 def test_what_needs_no_state_runs_while_state_is_being_opened(tmp_path: Path) -> None:
     with held_at(of_state.RESTORE_OPENED) as release, DrivenWorker(tmp_path, both_branches()) as worker:
         worker.deploy()
@@ -317,10 +322,9 @@ def test_a_process_that_loses_its_role_while_it_opens_state_keeps_nothing(tmp_pa
             if leave:
                 worker.leave()
                 release.set()
-                for thread in threading.enumerate():
-                    if thread.name.startswith("opening state"):
-                        thread.join(PATIENCE)
-                        assert not thread.is_alive()
+                for thread in opening_threads():
+                    thread.join(PATIENCE)
+                    assert not thread.is_alive()
                 return
             worker.stand_down()
             worker.deploy()
@@ -331,6 +335,48 @@ def test_a_process_that_loses_its_role_while_it_opens_state_keeps_nothing(tmp_pa
         rows = worker.rows("keyed")
     assert not restored.in_place
     assert len(rows) == 1000
+
+
+def test_a_role_that_is_lost_after_a_second_deployment_leaves_nothing_of_the_first_one_at_hand(tmp_path: Path) -> None:
+    program, gate = job_of(tmp_path, "sequences")
+    with DrivenWorker(tmp_path, program) as worker:
+        worker.deploy()
+        worker.until_read(200)
+        worker.complete(worker.cut())
+        worker.stand_down()
+        with held_at(of_state.RESTORE_OPENED) as release:
+            for _ in range(2):
+                worker.deploy()
+                worker.until_read(200)
+            worker.stand_down()
+            worker.until_heard()
+            release.set()
+            for thread in opening_threads():
+                thread.join(PATIENCE)
+            worker.deploy()
+            restored = worker.restored()
+        gate.touch()
+        worker.finish()
+        compared = JOBS["sequences"].judge(worker.rows(OUT), ROWS)
+    assert not restored.in_place
+    assert compared.exact, compared.examples
+
+
+def test_a_process_that_leaves_after_a_second_deployment_closes_what_is_opened_for_the_first(tmp_path: Path) -> None:
+    with held_at(of_state.RESTORE_OPENED) as release:
+        with DrivenWorker(tmp_path, both_branches()) as worker:
+            for _ in range(2):
+                worker.deploy()
+                worker.until(FirstOutput)
+            opening = opening_threads()
+            worker.leave()
+        release.set()
+        for thread in opening:
+            thread.join(PATIENCE)
+    assert opening
+    assert not any(thread.is_alive() for thread in opening)
+    folder = tmp_path / "local" / "sums"
+    FollowedFiles(folder / "0", folder).close()  # which nobody could open while the state is
 
 
 # --- whole jobs
