@@ -62,6 +62,7 @@ class DrivenWorker:
     def __init__(self, folder: Path, program: Program, options: HostOptions | None = None) -> None:
         self.said: list[FromWorker] = []
         self._folder = folder
+        (folder / "tree").mkdir(exist_ok=True)
         self._plan = program.plan(_MOST)
         self._pickled = dumps(self._plan)
         self._options = options or HostOptions(batch_rows=64, status_interval=20)

@@ -26,6 +26,7 @@ from statebackend import Value
 from statebackend import fail_points as of_state
 from statebackend.fail_points import at
 from statebackend.followed_files import FollowedFiles
+from statebackend.stores.local_store import LocalStore
 from tests.driven_worker import PATIENCE, DrivenWorker
 from tests.jobs.catalogue import JOBS
 from tests.jobs.driver import Settings
@@ -241,6 +242,28 @@ def test_what_needs_no_state_runs_while_state_is_being_opened(tmp_path: Path) ->
     assert told == []
     assert {row["n"] for row in plain} == set(range(1000))
     assert len(plain) == 1000
+    assert len(keyed) == 1000
+
+
+def test_a_process_that_cannot_reach_its_store_listens_and_does_what_needs_no_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, release = LocalStore.__init__, threading.Event()
+
+    def hang(store: LocalStore, root: Path) -> None:
+        assert release.wait(PATIENCE)
+        usual(store, root)
+
+    monkeypatch.setattr(LocalStore, "__init__", hang)
+    with DrivenWorker(tmp_path, both_branches()) as worker:
+        worker.deploy()
+        worker.until(FirstOutput)
+        told = worker.heard(Restored)
+        release.set()
+        worker.restored()
+        worker.finish()
+        keyed = worker.rows("keyed")
+    assert told == []
     assert len(keyed) == 1000
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from statebackend.stores import limited_store
 from statebackend.stores.fsspec_store import open_store
-from statebackend.stores.limited_store import LimitedStore, open_limited
+from statebackend.stores.limited_store import LimitedStore, find_limited_later, open_limited
 from statebackend.stores.local_store import LocalStore
 from statebackend.stores.patience import PAUSES, Patience
 from statebackend.stores.store import BlobInfo, BlobStore, Creation, StoreError, StoreUnavailable, UnknownOutcome
@@ -77,6 +77,28 @@ def test_a_store_that_hangs_while_it_is_opened_is_given_up(hanging: Hanging, mon
     monkeypatch.setattr(limited_store, "open_store", lambda uri: hanging.read(uri))
     with pytest.raises(StoreUnavailable, match=r"could not open here: there was no answer in 0.05 s"):
         open_limited("here", 0.05)
+
+
+def test_a_store_that_is_looked_for_later_is_looked_for_by_the_first_call_and_again_until_it_is_there(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "store"
+    late = find_limited_later(str(folder), PATIENCE)
+    with pytest.raises(StoreUnavailable, match="there is no such folder"):
+        late.read("a")
+    LocalStore(folder).write("a", b"content")
+    assert late.read("a") == b"content"
+
+
+def test_a_store_that_hangs_while_it_is_looked_for_is_given_up_and_may_be_found_by_the_next_call(
+    hanging: Hanging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finding: list[Callable[[], object]] = [lambda: hanging.read("a"), lambda: hanging.store]
+    monkeypatch.setattr(limited_store, "find_store", lambda uri: finding.pop(0)())
+    late = find_limited_later("here", 0.2)
+    with pytest.raises(StoreUnavailable, match=r"could not list everything in here: there was no answer in 0.2 s"):
+        late.list()
+    assert late.list() == ()
 
 
 @pytest.mark.parametrize("behind", [False, True])

@@ -34,7 +34,7 @@ from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition,
 from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import KeyGroupRange
 from statebackend.snapshots.transfer import MissingFile
-from statebackend.stores.limited_store import open_limited
+from statebackend.stores.limited_store import find_limited
 from statebackend.stores.store import BlobStore
 
 _NOBODY: Final = Incarnation(Generation(0), Attempt(0))
@@ -165,7 +165,7 @@ class Follower:
     def _get_ready(self, follow: Follow) -> None:
         if self._store is None or self._plan is None:
             self._plan = cast("Plan", loads(self._stand_by.plan))  # which imports what the program needs
-            self._store = open_limited(self._stand_by.store, self._stand_by.options.store_timeout / 1000)
+            self._store = find_limited(self._stand_by.store, self._stand_by.options.store_timeout / 1000)
         opened = self._stand_by.how is Following.OPEN
         operators = {stage.uid: stage.head.operator for stage in self._plan.stages if isinstance(stage.head, KeyedHead)}
         for uid, states in follow.states.items():

@@ -75,7 +75,7 @@ from snapshot.ids import ChannelId
 from snapshot.program.pickling import loads, prepare
 from snapshot.program.plan import Plan
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
-from statebackend.stores.limited_store import open_limited
+from statebackend.stores.limited_store import find_limited_later
 from statebackend.stores.store import BlobStore
 
 _NEVER: Final = Incarnation(Generation(0), Attempt(0))
@@ -309,11 +309,7 @@ class Worker:
         except Exception as error:  # whatever the program's modules raise when they are imported here
             self._fail(deploy, error, FailureKind.UNUSABLE)
             return
-        try:
-            store = self._store_at(deploy.store, deploy.options.store_timeout / 1000)
-        except Exception as error:
-            self._fail(deploy, error, kind_of(error))
-            return
+        store = self._store_at(deploy.store, deploy.options.store_timeout / 1000)
         files = TreeFiles(store, deploy.incarnation, deploy.partition)
         seats = {stage.uid: seat_of(stage.uid, deploy, plan, files, store) for stage in plan.stages}
         self._opening = Opening(
@@ -339,9 +335,9 @@ class Worker:
             self._follower = None
 
     def _store_at(self, uri: str, seconds: float) -> BlobStore:
-        """It is the same for the whole job, and its connections are kept."""
+        """It is the same for the whole job, and its connections are kept. The driver has tried it out."""
         if self._store is None or self._store[0] != uri:
-            self._store = uri, open_limited(uri, seconds)
+            self._store = uri, find_limited_later(uri, seconds)
         return self._store[1]
 
     def _state_opened(self, uid: Uid, opened: OpenedState) -> None:

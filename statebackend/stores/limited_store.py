@@ -39,6 +39,14 @@ def find_limited(uri: str, seconds: float) -> BlobStore:
     return LimitedStore(_limited(f"find {uri}", lambda: find_store(uri), seconds), seconds)
 
 
+def find_limited_later(uri: str, seconds: float) -> BlobStore:
+    """The same without a call now: it is looked for in the time of the first call, which fails if it is not there.
+
+    So whoever has other things to do, as an event loop has, does not wait for it.
+    """
+    return LimitedStore(_Later(uri, seconds), seconds)
+
+
 class LimitedStore:
     """A `BlobStore` in front of another one. `seconds` is the limit for one call; larger data get more time.
 
@@ -46,12 +54,17 @@ class LimitedStore:
     which does not keep the process alive.
     """
 
-    def __init__(self, store: BlobStore, seconds: float) -> None:
-        self._store = store
+    def __init__(self, store: BlobStore | _Later, seconds: float) -> None:
+        self._behind = store
         self._seconds = seconds
 
     def __repr__(self) -> str:
-        return repr(self._store)
+        return repr(self._behind)
+
+    @property
+    def _store(self) -> BlobStore:
+        """For the threads that make calls."""
+        return self._behind.found() if isinstance(self._behind, _Later) else self._behind
 
     def create(self, path: str, data: bytes) -> Creation:
         """See `BlobStore.create`. If it is given up, it may be made yet."""
@@ -118,6 +131,31 @@ class LimitedStore:
     ) -> _Answer:
         limit = self._seconds + size / _SLOWEST
         return _limited(f"{action} in {self}", call, limit, lost=lost, progress=progress, if_late=if_late)
+
+
+class _Later:
+    """A store that is found when it is first asked for."""
+
+    def __init__(self, uri: str, seconds: float) -> None:
+        self._uri = uri
+        self._patience = seconds / 2
+        self._store: BlobStore | None = None
+        self._finding = threading.Lock()
+
+    def __repr__(self) -> str:
+        return self._uri if self._store is None else repr(self._store)
+
+    def found(self) -> BlobStore:
+        """It, or what `find_store` raises."""
+        if self._store is None:
+            alone = self._finding.acquire(timeout=self._patience)  # whoever takes longer hangs, and others may not
+            try:
+                if self._store is None:
+                    self._store = find_store(self._uri)
+            finally:
+                if alone:
+                    self._finding.release()
+        return self._store
 
 
 def _limited(
