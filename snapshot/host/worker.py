@@ -29,7 +29,7 @@ from snapshot.frames import Frame
 from snapshot.host.attempt import PartitionAttempt, Surroundings
 from snapshot.host.channels import LocalChannel, ReceivingChannel, SendingChannel
 from snapshot.host.connector import Connecting
-from snapshot.host.control import ControlConnection
+from snapshot.host.control import SILENCE, ControlConnection
 from snapshot.host.crash_points import crashing
 from snapshot.host.event_loop import Background, EventLoop
 from snapshot.host.executor import executor_name
@@ -40,6 +40,7 @@ from snapshot.host.heads import OpenedState, Seat, seat_of
 from snapshot.host.heartbeat import Heartbeat
 from snapshot.host.joining import Joined, Joining
 from snapshot.host.listener import Listener
+from snapshot.host.liveness import break_if_silent
 from snapshot.host.messages import (
     Address,
     AssignSplits,
@@ -189,6 +190,7 @@ class Worker:
             on_refused=Refusals(self._loop, lambda peer, reason: self._tell(Refusal(peer, reason))).add,
             tls=self._tls,
         )
+        break_if_silent(sock, SILENCE)
         self._control = ControlConnection(self._loop, sock, self._told, self._lose)
         self._tell(Hello(self._name, self._listener.address, getpid(), self._slot, self._launch, executor_name()))
 
