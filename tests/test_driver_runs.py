@@ -236,6 +236,17 @@ def test_a_process_that_shows_no_sign_of_life_is_lost(tmp_path: Path, cluster: S
     assert "no sign of life" in lost.reason
 
 
+def test_a_partition_whose_processes_fall_silent_again_and_again_ends_the_job_with_what_is_suspected(
+    tmp_path: Path, cluster: ScriptedCluster
+) -> None:
+    scheme = recovery.Passive(poisoned_after=1)
+    run = start(tmp_path, cluster, heartbeat="50ms", lost_after="300ms", every="1h", scheme=scheme)
+    cluster.await_heard(AssignSplits, 2)
+    cluster.worker_of(1).fall_silent()
+    with pytest.raises(recovery.JobFailed, match=r"no sign of life.*a function keeps the interpreter to itself"):
+        run.wait(PATIENCE)
+
+
 def test_a_standby_takes_over_at_once(tmp_path: Path) -> None:
     cluster = ScriptedCluster(relaunch=False)
     run = start(tmp_path, cluster, scheme=recovery.Passive(standbys=1))

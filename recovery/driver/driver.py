@@ -221,7 +221,7 @@ class Driver:
         self._launcher.lost(worker, silent=silent)
         if self._live_reads is not None:
             self._live_reads.lost(worker)
-        self._the_generation.lost(worker, reason)
+        self._the_generation.lost(worker, reason, silent=silent)
 
     def reported(self, worker: str, message: FromWorker) -> None:
         """See `workers.WorkerEvents`."""

@@ -1,7 +1,8 @@
-"""A process says that it lives, from a thread of its own, so that a slow user function does not make it seem dead.
+"""A process says that it lives, from a thread of its own, so that a slow function in Python does not make it seem dead.
 
 What always holds: beats travel on their own connection and mean nothing but that the process ran at that time. Between
-them travels what is to be told while the process's event loop is held up.
+them travels what is to be told while the process's event loop is held up. While one call in C keeps the interpreter to
+itself, as a regular expression that backtracks may, no thread runs, and there is no beat.
 """
 
 from __future__ import annotations
