@@ -19,6 +19,7 @@ from snapshot.host.crash_points import VARIABLE
 from snapshot.host.failures import is_of_state
 from snapshot.host.messages import Failed, FailureKind, FirstOutput, Restored
 from snapshot.host.options import HostOptions
+from snapshot.host.stage_run import StageRun
 from snapshot.program.program import Program
 from snapshot.program.row_class import Row
 from snapshot.program.schemas import schema_of
@@ -26,6 +27,7 @@ from statebackend import Value
 from statebackend import fail_points as of_state
 from statebackend.fail_points import at
 from statebackend.followed_files import FollowedFiles
+from statebackend.keyed_state import KeyedState
 from statebackend.stores.local_store import LocalStore
 from tests.driven_worker import PATIENCE, DrivenWorker
 from tests.jobs.catalogue import JOBS
@@ -185,6 +187,34 @@ def test_state_outlives_what_a_function_of_the_user_raises_but_no_error_of_its_o
     assert failed.kind is not FailureKind.UNUSABLE
     assert restored.in_place is not in_state
     assert rows == sums()
+
+
+def test_state_is_kept_when_what_was_in_flight_to_it_cannot_be_processed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = StageRun.open
+
+    def fail(run: StageRun, state: KeyedState) -> None:
+        usual(run, state)
+        raise ZeroDivisionError("at a row that was in flight")
+
+    program, gate = job_of(tmp_path, "sequences")
+    with DrivenWorker(tmp_path, program) as worker:
+        worker.deploy()
+        worker.restored()
+        worker.complete(worker.cut())
+        monkeypatch.setattr(StageRun, "open", fail)
+        worker.deploy()
+        failed = worker.until(Failed)
+        monkeypatch.undo()
+        worker.deploy()
+        restored = worker.restored()
+        gate.touch()
+        worker.finish()
+        compared = JOBS["sequences"].judge(worker.rows(OUT), ROWS)
+    assert "in flight" in failed.reason
+    assert restored.in_place
+    assert compared.exact, compared.examples
 
 
 def test_an_error_is_of_the_state_also_if_a_function_of_the_user_has_made_another_of_it() -> None:
