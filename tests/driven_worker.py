@@ -17,7 +17,7 @@ from typing import Self, TypeVar
 
 import pyarrow as pa
 
-from recovery.driver.manifests import DriversPart, manifest_of, roles_from, sources_of
+from recovery.driver.manifests import DriversPart, manifest_of, roles_from, sources_of, states_in
 from recovery.driver.workers import Workers
 from snapshot.coordinator_events import Publish
 from snapshot.frames import Marker, MarkerMode
@@ -30,6 +30,8 @@ from snapshot.host.messages import (
     Deploy,
     EpochIsOver,
     Figures,
+    Follow,
+    Followed,
     FromWorker,
     HasCommitted,
     Hello,
@@ -37,12 +39,13 @@ from snapshot.host.messages import (
     ReadState,
     Restored,
     Role,
+    StandBy,
     StandDown,
     StateRead,
     ToWorker,
     TriggerEpoch,
 )
-from snapshot.host.options import HostOptions
+from snapshot.host.options import Following, HostOptions
 from snapshot.host.worker import DriverLost, Worker
 from snapshot.ids import JobId
 from snapshot.manifest import Manifest
@@ -179,6 +182,19 @@ class DrivenWorker:
 
     def stand_down(self) -> None:
         self.tell(StandDown(self.incarnation, "another process has its role"))
+
+    def stand_by(self, how: Following) -> None:
+        folder = self._folder
+        told = JobId("driven"), how, self._pickled, 1, self._options, str(folder / "tree"), str(folder / "local")
+        self.tell(StandBy(*told))
+
+    def follow(self, how: Following) -> None:
+        """Let it stand by, and wait until it has the last complete epoch."""
+        assert self._manifest is not None
+        epoch = self._manifest.epoch
+        self.stand_by(how)
+        self.tell(Follow(epoch, states_in(self._manifest, self._plan, 1)))
+        assert self._loop.run(lambda: any(isinstance(s, Followed) and s.has == epoch for s in self.said), PATIENCE)
 
     def until_heard(self) -> None:
         """Wait until it has done what it was told."""

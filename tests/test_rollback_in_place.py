@@ -18,7 +18,7 @@ from snapshot.frames import MarkerMode
 from snapshot.host.crash_points import VARIABLE
 from snapshot.host.failures import is_of_state
 from snapshot.host.messages import Failed, FailureKind, FirstOutput, Restored
-from snapshot.host.options import HostOptions
+from snapshot.host.options import Following, HostOptions
 from snapshot.host.stage_run import StageRun
 from snapshot.program.program import Program
 from snapshot.program.row_class import Row
@@ -430,6 +430,23 @@ def test_a_process_that_leaves_after_a_second_deployment_closes_what_is_opened_f
     assert not any(thread.is_alive() for thread in opening)
     folder = tmp_path / "local" / "sums"
     FollowedFiles(folder / "0", folder).close()  # which nobody could open while the state is
+
+
+def test_state_that_was_followed_for_a_move_is_closed_when_the_move_is_given_up(tmp_path: Path) -> None:
+    with DrivenWorker(tmp_path, both_branches()) as worker:
+        worker.deploy()
+        worker.complete(worker.cut())
+        worker.stand_down()
+        worker.follow(Following.OPEN)
+        worker.stand_by(Following.WARM)
+        worker.until_heard()
+        for thread in threading.enumerate():
+            if thread.name == "closing state":
+                thread.join(PATIENCE)
+        places = list((tmp_path / "local" / "sums").glob("0*"))
+        assert places
+        for place in places:
+            FollowedFiles(place, place.parent).close()  # which nobody could open while the state is
 
 
 # --- whole jobs

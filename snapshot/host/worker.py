@@ -273,6 +273,7 @@ class Worker:
                     self._at_hand.discard_all()
             case StandBy():
                 self._stop_following()
+                self._at_hand.discard_all()
                 self._follower = Follower(message, self._at_hand, self._state_has_news, self._tell_from_any_thread)
             case Follow():
                 if self._follower is not None:
