@@ -36,7 +36,7 @@ from tests.jobs.running import RUNNING
 UID = Uid("totals")
 PATIENCE = 60.0
 SOON = 20.0
-USUAL, IMPATIENT = HostOptions(), HostOptions(store_timeout=50)
+USUAL, IMPATIENT = HostOptions(), HostOptions(store_timeout=200)
 BOTH = pytest.mark.parametrize("how", [Following.FILES, Following.OPEN])
 
 
@@ -235,7 +235,7 @@ def test_an_upload_that_hangs_is_given_up_also_of_a_state_that_was_followed(tmp_
                 assert woken.wait(SOON)
                 woken.clear()
     assert isinstance(news[0], NotDurable)
-    assert "there was no answer in 0.05" in news[0].reason
+    assert "there was no answer in 0.2" in news[0].reason
 
 
 def may_hurry() -> bool:

@@ -98,6 +98,8 @@ def test_a_store_that_hangs_while_it_is_looked_for_is_given_up_and_may_be_found_
     late = find_limited_later("here", 0.2)
     with pytest.raises(StoreUnavailable, match=r"could not list everything in here: there was no answer in 0.2 s"):
         late.list()
+    assert isinstance(late, LimitedStore)
+    late._seconds = PATIENCE
     assert late.list() == ()
 
 
