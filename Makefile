@@ -42,8 +42,8 @@ test-servers: $(SERVERS)  ## the tests against real servers, which they start th
 	mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.servers/kafka
 	@touch $@
 
-# The jars of HDFS, by Maven in the same way.
-.servers/hadoop.stamp: tests/servers/hdfs.pom.xml
+# The jars of HDFS and YARN, by Maven in the same way.
+.servers/hadoop.stamp: tests/servers/hadoop.pom.xml
 	rm -rf .servers/hadoop
 	mvn -q -B -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/.servers/hadoop
 	@touch $@

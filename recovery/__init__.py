@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from recovery.driver.birth import WrongJob as WrongJob
     from recovery.driver.claim import StartRefused as StartRefused
     from recovery.driver.failures import JobFailed as JobFailed
+    from recovery.driver.java_archive import NoJavaArchive as NoJavaArchive
+    from recovery.driver.java_archive import quick_java as quick_java
     from recovery.driver.launch import CannotLaunch as CannotLaunch
     from recovery.driver.local_processes import LocalProcesses as LocalProcesses
     from recovery.driver.options import Tls as Tls
@@ -62,6 +64,7 @@ _HOME = {
     "driver.birth": ("WrongJob",),
     "driver.claim": ("StartRefused",),
     "driver.failures": ("JobFailed",),
+    "driver.java_archive": ("NoJavaArchive", "quick_java"),
     "driver.launch": ("CannotLaunch",),
     "driver.local_processes": ("LocalProcesses",),
     "driver.options": ("Tls", "UnknownOption", "UnusableTls"),

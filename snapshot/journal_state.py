@@ -73,7 +73,8 @@ class Removal:
 class JournalState:
     """The fold of the entries 1 to `number`.
 
-    `epochs` are in rising order, and so are `removals`; both forget what was removed when the state is summarised.
+    `epochs` are in rising order, and so are `removals`; both forget what was removed when the state is summarised, or
+    earlier if it is carried out.
     `newest_complete` outlives its epoch, so that no epoch id is used twice. `nonces` are those of the newest entries,
     the last of them that of the entry at `number`.
     """
@@ -111,6 +112,15 @@ class JournalState:
         if nonce not in self.nonces:
             return None
         return self.number - len(self.nonces) + 1 + self.nonces.index(nonce)
+
+    def without_removals(self, up_to: int) -> JournalState:
+        """The same without the removals up to this entry, which are carried out, and without their epochs."""
+        gone = {epoch for removal in self.removals if removal.number <= up_to for epoch in removal.epochs}
+        return replace(
+            self,
+            epochs=tuple(record for record in self.epochs if record.epoch not in gone),
+            removals=tuple(removal for removal in self.removals if removal.number > up_to),
+        )
 
     def summarised(self) -> JournalState:
         """The same without the removed epochs, as a summary keeps it; due once their files are deleted."""

@@ -109,6 +109,14 @@ class JournalWriter:
         """The fold of all entries of which this writer knows that they count; after `Won`, its own included."""
         return self._state
 
+    def forget_removals(self, up_to: int) -> None:
+        """Those up to this entry are carried out, and a summary at it or behind it does not know them any more. Nothing
+        may be under way.
+        """
+        if self._proposal is not None:
+            raise BadProposal(f"a proposal is under way, {self._proposal[1]}; removals are forgotten after its outcome")
+        self._state = self._state.without_removals(up_to)
+
     def propose(self, nonce: Nonce, body: Body) -> Step:
         """Begin to bring this into the journal. The nonce is fresh: no proposal of anybody ever had it."""
         if self._proposal is not None:

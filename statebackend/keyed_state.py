@@ -27,6 +27,7 @@ from statebackend.backends.overlay import Overlay
 from statebackend.backends.rocksdb_backend import RocksDBBackend
 from statebackend.backends.scratch_file import ScratchFile
 from statebackend.backends.sst import read_sst
+from statebackend.backends.unused_memory import keep_together
 from statebackend.entries import BLOCK, META_KEY, parse_head
 from statebackend.fail_points import reached
 from statebackend.files import FileSet, floors
@@ -113,7 +114,8 @@ class Options:
     `memory` bounds by how much the process grows for one partition's state, about: caches, tables and what a cut has
     frozen, what is made of them on the way into files, and what allocators keep. Give it 128 MiB or more, as some
     60 MiB are needed for any state. What one call reads or writes is the caller's. A backend on the heap is not
-    bounded, as it is all of the state.
+    bounded, as it is all of the state. With any other, opening tells the C library to have one pool of memory for all
+    threads that are started later, unless `MALLOC_ARENA_MAX` says how many: it could not give back what others keep.
 
     `allow_dropped` and `renamed` say what has changed in the declaration since the state was written: states that are
     declared no longer, and former names with their present ones.
@@ -272,6 +274,7 @@ class KeyedState:
         folder, backend, memory = self._work / "backend", self._options.backend, self._options.held // _FOR_BACKEND
         if backend == "heap":
             return HeapBackend(folder, floors(files))
+        keep_together()
         if backend == "rocksdb":
             return RocksDBBackend(folder, floors(files), memory=memory)
         return backend(folder, floors(files), memory)

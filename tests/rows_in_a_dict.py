@@ -21,6 +21,7 @@ class RowsInADict:
 
     content: dict[bytes, bytes] = field(default_factory=dict)
     reads: list[int] = field(default_factory=list)
+    scans: int = 0
 
     def get(self, name: bytes, /) -> bytes | None:
         self.reads.append(1)
@@ -37,6 +38,7 @@ class RowsInADict:
         self.content.pop(name, None)
 
     def scan(self, start: bytes, end: bytes, /) -> Iterator[tuple[bytes, bytes]]:
+        self.scans += 1
         return iter(sorted((name, payload) for name, payload in self.content.items() if start <= name < end))
 
     def take(self, frozen: FrozenValues) -> None:

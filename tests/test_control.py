@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -241,3 +241,51 @@ def test_a_heartbeat_begins_when_the_driver_listens_at_last(driver: Driver) -> N
     driver.listen(ports=(port,))
     assert driver.loop.run(lambda: bool(driver.beats), LIMIT)
     heartbeat.stop()
+
+
+def test_a_heart_reaches_a_driver_that_is_so_far_away_that_their_handshake_takes_longer_than_many_beats(
+    driver: Driver,
+) -> None:
+    relay = _far_away(driver, driver.listen().address, 0.3)
+    heartbeat = Heartbeat(relay, SECRET, "w", 0.005)
+    assert driver.loop.run(lambda: bool(driver.beats), LIMIT)
+    assert len(driver.ends) == 1
+    heartbeat.stop()
+
+
+def _far_away(driver: Driver, address: Address, seconds: float) -> Address:
+    """Where one gets through to the address, and all that is said takes so long, each way."""
+    loop, listener = driver.loop, socket.create_server(("127.0.0.1", 0))
+
+    def carry(source: socket.socket, target: socket.socket) -> None:
+        def arrived() -> None:
+            try:
+                data = source.recv(1 << 16)
+            except ConnectionResetError:
+                data = b""
+            watch.reading(bool(data))
+            loop.call_at(loop.now() + seconds, lambda: hand_on(data))
+
+        def hand_on(data: bytes) -> None:
+            with suppress(OSError):  # whom it is for may have gone
+                if data:
+                    target.sendall(data)
+                else:
+                    target.shutdown(socket.SHUT_WR)
+
+        watch = loop.watch(source, arrived)
+        watch.reading(True)
+        driver.stack.callback(watch.close)
+
+    def accept() -> None:
+        near, far = listener.accept()[0], socket.create_connection((address.host, address.port))
+        driver.stack.callback(near.close)
+        driver.stack.callback(far.close)
+        carry(near, far)
+        carry(far, near)
+
+    watch = loop.watch(listener, accept)
+    watch.reading(True)
+    driver.stack.callback(listener.close)
+    driver.stack.callback(watch.close)
+    return Address("127.0.0.1", int(listener.getsockname()[1]))

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import recovery
 from recovery import Passive
 from recovery.driver.events import Trouble
+from recovery.driver.following import Standbys
 from snapshot.host.messages import Follow, Followed, StandBy
 from snapshot.host.options import Following
 from statebackend.ids import Partition, Uid
 from tests.scripted_workers import PATIENCE, ScriptedCluster, ScriptedWorker
-from tests.test_driver_runs import start
+from tests.test_driver_runs import completed, start
 
 COUNT = Uid("count")
 
@@ -112,6 +115,32 @@ def test_a_process_that_is_to_be_warm_alone_is_told_nothing(tmp_path: Path, clus
     run.cancel()
 
 
+class Ears:
+    """Processes that only hear."""
+
+    def __init__(self, *there: str) -> None:
+        self.there = list(there)
+        self.heard: list[tuple[str, type]] = []
+
+    def send(self, worker: str, message: object) -> None:
+        self.heard.append((worker, type(message)))
+
+
+def test_who_was_to_leave_stands_by_if_another_process_is_let_go_in_its_place() -> None:
+    ears: Any = Ears("left", "other")
+    settings: Any = SimpleNamespace(
+        scheme=Passive(standbys=1), job="", pickled_plan=b"", parallelism=1, host=None, store="", local=""
+    )
+    nothing: Any = None
+    standbys = Standbys(settings, ears, nothing, print)
+    standbys.leave_out("left")
+    standbys.look({})
+    assert ears.heard == [("other", StandBy)]
+    ears.there.remove("other")
+    standbys.dismissed("other", {})
+    assert ears.heard == [("other", StandBy), ("left", StandBy)]
+
+
 @pytest.fixture
 def staggered() -> Iterator[ScriptedCluster]:
     """The process in slot 1 is there first."""
@@ -134,6 +163,19 @@ def test_who_comes_first_when_a_job_starts_opens_its_partition_while_others_are_
     assert staggered.worker_of(1).slot == 1
     assert staggered.worker_of(0).slot == 0
     assert (len(staggered.heard(StandBy)), len(followed(staggered))) == (1, 1)
+    run.cancel()
+
+
+def test_who_opened_its_partition_early_is_told_of_no_epoch_that_comes_after_even_if_standbys_are_warm_alone(
+    tmp_path: Path, cluster: ScriptedCluster, staggered: ScriptedCluster
+) -> None:
+    start(tmp_path, cluster).stop(savepoint=True, timeout=PATIENCE)
+    staggered.habits.follow = True
+    run = start(tmp_path, staggered, scheme=Passive(following="warm"))
+    (early,) = followed(staggered)
+    staggered._launch(0)
+    completed(staggered, 1)
+    assert staggered.heard(Follow) == [early]
     run.cancel()
 
 

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 import recovery
-from recovery.driver import housekeeping
+from recovery.driver import generation, housekeeping
+from recovery.driver.claim import Start, claim
 from recovery.driver.driver import Cancelled
 from recovery.driver.endings import EndKind
-from recovery.driver.events import AnyEvent, EpochsRemoved, PeerRefused, Trouble, WorkerLost
+from recovery.driver.events import AnyEvent, EpochsRemoved, GaveUp, PeerRefused, Trouble, WorkerJoined, WorkerLost
 from snapshot.host.messages import AssignSplits
 from statebackend.ids import Epoch
 from statebackend.stores.local_store import LocalStore
@@ -169,6 +170,31 @@ def test_a_job_that_waits_for_processes_says_so_again_and_again(tmp_path: Path) 
 
 
 # --- the store, the port
+
+
+def test_a_job_whose_store_takes_long_for_the_claim_is_not_ended_for_want_of_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, joined = ScriptedCluster(first=()), threading.Semaphore(0)
+    answers = threading.Event()
+
+    def claim_late(*given: Any) -> Start:
+        assert answers.wait(PATIENCE)
+        return claim(*given)
+
+    monkeypatch.setattr(generation, "claim", claim_late)
+    run = start(tmp_path, cluster)
+    run._driver.events.listen(lambda event: joined.release() if isinstance(event, WorkerJoined) else None)
+    for slot in (0, 1):
+        cluster._launch(slot)
+        assert joined.acquire(timeout=PATIENCE)
+    told = heard(run, lambda event: isinstance(event, Trouble | GaveUp))
+    run._driver.ask(lambda generation: generation.check_processes(120.0))
+    assert told.wait(PATIENCE)
+    answers.set()
+    completed(cluster, 1)
+    run.cancel()
+    assert [event.what for event in of_kind(run, Trouble)] == ["starting the job"]
 
 
 def test_what_could_not_be_deleted_is_deleted_later_and_the_journal_is_kept_short(

@@ -35,6 +35,7 @@ from recovery.driver.status import RunState, RunStatus, StatusBoard
 from recovery.passive import Passive
 from snapshot import coordinator_events as events
 from snapshot.coordinator_options import ContradictingOptions
+from snapshot.host.executor import lasting_folder
 from snapshot.host.messages import Address, Delivery, Hello
 from snapshot.host.options import Following, HostOptions
 from snapshot.ids import TransactionId
@@ -258,22 +259,22 @@ def test_the_marks_are_measured_from_the_first_failure_and_those_of_a_second_try
     clock.first_output(1160)
     clock.lag(1170, Partition(0), 240.0)
     clock.lag(1180, Partition(1), 900.0)
-    assert clock.over() is None
+    assert clock.over(1180) is None
     clock.lag(1200, Partition(1), 99.0)
-    assert clock.over() == log.Marks(
+    assert clock.over(1200) == log.Marks(
         decided=101, restarted=110, downloaded=130, opened=140, first_output=150, caught_up=200
     )
     assert not clock.running
-    assert clock.over(finally_=True) is None
+    assert clock.over(1200, finally_=True) is None
 
 
 def test_a_recovery_that_did_not_come_to_its_end_tells_the_marks_that_it_has() -> None:
     clock = RecoveryClock()
-    assert clock.over(finally_=True) is None
+    assert clock.over(4, finally_=True) is None
     clock.detected(5)
     clock.decided(7)
-    assert clock.over() is None
-    assert clock.over(finally_=True) == log.Marks(decided=2)
+    assert clock.over(7) is None
+    assert clock.over(7, finally_=True) == log.Marks(decided=2)
 
 
 def test_output_of_a_partition_that_is_open_before_the_others_comes_first_and_catching_up_comes_after_all() -> None:
@@ -287,10 +288,12 @@ def test_output_of_a_partition_that_is_open_before_the_others_comes_first_and_ca
     clock.lag(1021, Partition(1), 0.0)
     clock.restored(1030, 8.0)
     clock.opened(1030)
-    assert clock.over() is None
+    assert clock.over(1030) is None
     clock.lag(1040, Partition(0), 0.0)
     clock.lag(1041, Partition(1), 0.0)
-    assert clock.over() == log.Marks(decided=1, restarted=10, downloaded=18, opened=30, first_output=20, caught_up=41)
+    assert clock.over(1041) == log.Marks(
+        decided=1, restarted=10, downloaded=18, opened=30, first_output=20, caught_up=41
+    )
 
 
 def test_files_are_not_there_later_than_the_partition_that_has_them() -> None:
@@ -300,7 +303,22 @@ def test_files_are_not_there_later_than_the_partition_that_has_them() -> None:
     clock.restarted(1010, 1)
     clock.restored(1014, 5.0)
     clock.opened(1014)
-    assert clock.over(finally_=True) == log.Marks(decided=1, restarted=10, downloaded=14, opened=14)
+    assert clock.over(1014, finally_=True) == log.Marks(decided=1, restarted=10, downloaded=14, opened=14)
+
+
+def test_a_recovery_of_a_job_that_has_no_output_to_give_is_over_some_time_after_it_has_caught_up() -> None:
+    clock = RecoveryClock()
+    clock.detected(1000)
+    clock.decided(1001)
+    clock.restarted(1010, 1)
+    clock.restored(1020, 5.0)
+    clock.opened(1020)
+    clock.lag(1030, Partition(0), 0.0)
+    assert clock.over(11_029) is None
+    assert clock.over(11_030) == log.Marks(decided=1, restarted=10, downloaded=15, opened=20, caught_up=30)
+    clock.detected(50_000)
+    clock.decided(50_002)
+    assert clock.over(50_002, finally_=True) == log.Marks(decided=2), "another failure is timed from itself"
 
 
 # --- the log, the line
@@ -538,6 +556,46 @@ def test_a_session_with_the_settings_that_are_recommended_is_told_nothing() -> N
     assert list(tasks(0, **settings, spark_master="local[2]").check(2)) == []
 
 
+def test_executors_are_not_warmed_up_for_a_job_that_is_over_though_a_process_of_it_comes_late() -> None:
+    spark, before = tasks(spark_master="spark://h:7077"), set(threading.enumerate())
+    spark.release()
+    spark.appeared(1, "late")
+    assert set(threading.enumerate()) <= before
+
+
+def test_a_job_goes_on_though_there_is_no_thread_that_warms_executors_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    spark = tasks(spark_master="spark://h:7077")
+    monkeypatch.setattr(threading.Thread, "start", start)
+    spark.appeared(1, "first")
+    spark.release()
+
+
 def test_the_address_of_the_driver_is_the_one_that_executors_see() -> None:
     assert tasks(spark_master="spark://h:7077", spark_driver_host="10.0.0.1").host == "10.0.0.1"
     assert tasks(spark_master="local[2]", spark_driver_host="10.0.0.1").host == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("master", "local"),
+    [("spark://h:7077", "epochcut"), ("yarn", "epochcut"), ("k8s://h:443", None), ("local[2]", None)],
+)
+def test_state_is_below_the_lasting_folder_of_a_cluster_that_has_one(master: str, local: str | None) -> None:
+    assert tasks(spark_master=master).local == local
+
+
+@pytest.mark.parametrize(
+    ("environment", "folder"),
+    [
+        ({"SPARK_EXECUTOR_DIRS": "/a:/b"}, "/a"),
+        ({"CONTAINER_ID": "container_1_0001_01_000002", "LOCAL_DIRS": "/a,/b"}, "/a"),
+        ({"LOCAL_DIRS": "/not/of/yarn"}, None),
+        ({}, None),
+    ],
+)
+def test_the_lasting_folder_of_an_executor_is_what_its_cluster_says(
+    environment: dict[str, str], folder: str | None
+) -> None:
+    assert lasting_folder(environment) == folder

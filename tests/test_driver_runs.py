@@ -400,19 +400,18 @@ def test_what_an_ended_driver_left_uncommitted_is_committed_by_the_next(tmp_path
     assert sorted(rows) == sorted(f"{epoch}/{partition}" for epoch in left for partition in (0, 1))
 
 
-@pytest.mark.parametrize("remade", [False, True])
-def test_output_of_other_partitions_is_committed_before_an_epoch_is_taken(tmp_path: Path, remade: bool) -> None:
+def start_behind_uncommitted_output(folder: Path, *, remade: bool = False) -> tuple[recovery.Run, ScriptedCluster]:
+    """Until output of other partitions is all that epochs wait for."""
     first = ScriptedCluster(commit=False)
-    run = start(tmp_path, first)
+    run = start(folder, first)
     completed(first, 1)
     run.cancel()
-    left = [record.epoch for record in journal(tmp_path).usable if record.awaits_commit]
     if remade:
-        rescale(open_tree(str(tmp_path / "tree")), 3)
+        rescale(open_tree(str(folder / "tree")), 3)
     second = ScriptedCluster(commit=False)
     seen: list[type] = []
     told = threading.Event()
-    run = start(tmp_path, second, parallelism=3)
+    run = start(folder, second, parallelism=3)
 
     def heard(event: AnyEvent) -> None:
         seen.append(type(event))
@@ -425,13 +424,40 @@ def test_output_of_other_partitions_is_committed_before_an_epoch_is_taken(tmp_pa
     assert told.wait(PATIENCE)
     assert Trouble in seen
     assert EpochTriggered not in seen
+    return run, second
+
+
+def commit(cluster: ScriptedCluster) -> None:
+    """All three say that they have committed what they were restored with."""
     for partition in (0, 1, 2):
-        worker = second.worker_of(partition)
+        worker = cluster.worker_of(partition)
         assert worker.deploy is not None
         assert worker.deploy.epoch is not None
         worker.say(HasCommitted(worker.deploy.incarnation, worker.deploy.partition, worker.deploy.epoch))
-    assert completed(second, 1) > left[-1]
+
+
+@pytest.mark.parametrize("remade", [False, True])
+def test_output_of_other_partitions_is_committed_before_an_epoch_is_taken(tmp_path: Path, remade: bool) -> None:
+    run, cluster = start_behind_uncommitted_output(tmp_path, remade=remade)
+    left = [record.epoch for record in journal(tmp_path).usable if record.awaits_commit]
+    commit(cluster)
+    assert completed(cluster, 1) > left[-1]
     run.cancel()
+
+
+def test_a_drain_that_is_wished_for_while_output_of_other_partitions_is_committed_follows_that(tmp_path: Path) -> None:
+    run, cluster = start_behind_uncommitted_output(tmp_path)
+    wished = threading.Event()
+    run._driver.ask(lambda generation: generation.drain())
+    run._driver.ask(lambda _: wished.set())
+    assert wished.wait(PATIENCE)
+    assert cluster.heard(Drain) == []
+    cluster.habits.commit = True
+    commit(cluster)
+    end = run.wait(PATIENCE)
+    assert end is not None
+    assert end.kind is EndKind.FINISHED
+    assert len(cluster.heard(Drain)) == 3
 
 
 def test_a_driver_that_another_one_has_followed_stops(tmp_path: Path) -> None:

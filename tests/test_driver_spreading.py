@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,11 +12,14 @@ import recovery
 from recovery import Passive
 from recovery.driver import spreading
 from recovery.driver.events import Moved, WorkerLost
-from snapshot.host.messages import Deploy, Follow, Leave, StandBy
+from recovery.driver.generation import GenerationRun
+from snapshot.host.messages import Deploy, EpochIsOver, Follow, Followed, Leave, StandBy
 from snapshot.host.options import Following
 from statebackend.ids import Epoch, Partition
+from statebackend.stores.local_store import LocalStore
 from tests.scripted_workers import PATIENCE, ScriptedCluster, ScriptedWorker
-from tests.test_driver_runs import of_kind, start
+from tests.test_driver_mishaps import heard
+from tests.test_driver_runs import SECOND, of_kind, start
 
 SCOUTS = 100
 
@@ -183,4 +187,41 @@ def test_a_failure_while_a_move_is_prepared_is_one_failure_and_no_process_is_lef
     assert of_kind(run, Moved) == []
     let_go = [event for event in of_kind(run, WorkerLost) if "let go" in event.reason]
     assert len(let_go) == 1
+    run.cancel()
+
+
+def test_a_partition_whose_new_process_dies_on_the_way_has_not_moved(
+    tmp_path: Path, cluster: Executors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, begun, answers, handed_over = (threading.Event() for _ in range(4))
+    write, hand_over = LocalStore.write, GenerationRun.hand_over
+
+    def write_slowly(store: LocalStore, path: str, data: bytes) -> None:
+        if slow.is_set() and path.startswith("epochs/"):
+            begun.set()
+            assert answers.wait(PATIENCE)
+        write(store, path, data)
+
+    def and_say_so(run: GenerationRun, partition: Partition, worker: str) -> None:
+        hand_over(run, partition, worker)
+        handed_over.set()
+
+    monkeypatch.setattr(LocalStore, "write", write_slowly)
+    monkeypatch.setattr(GenerationRun, "hand_over", and_say_so)
+    cluster.habits.follow = False
+    run = start(tmp_path, cluster)
+    until(run, lambda: bool(cluster.on("b", Follow)))
+    (there,) = cluster.on("b", Follow)
+    slow.set()
+    assert begun.wait(PATIENCE)
+    cluster.habits.follow = True
+    (told,) = (message for message in there.received if isinstance(message, Follow))
+    there.say(Followed(told.epoch, told.epoch))
+    assert handed_over.wait(PATIENCE)
+    lost = heard(run, lambda event: isinstance(event, WorkerLost) and event.worker == there.name)
+    there.die()
+    assert lost.wait(PATIENCE)
+    answers.set()
+    cluster.await_heard(EpochIsOver, 2, lambda over: over.incarnation == SECOND and over.complete)
+    assert of_kind(run, Moved) == []
     run.cancel()

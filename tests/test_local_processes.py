@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ import recovery
 from recovery.driver.events import WorkerJoined, WorkerLost
 from snapshot.host.fork_server import Advice, Ended, Lines, Message, Ready, Started, Wanted
 from snapshot.host.messages import Address
+from snapshot.host.preload import MODULES
 from tests.test_running_locally import check_exact, program, start, when_complete
 
 PATIENCE = 60.0
@@ -117,6 +119,28 @@ print(len(drawn))
     assert done.stdout.split() == ["3"]
 
 
+@pytest.mark.parametrize(
+    ("variables", "loaded"),
+    [
+        ({MODULES: "snapshot.sinks.file_sink,snapshot.sinks.of_another_version"}, ["snapshot.sinks.file_sink"]),
+        ({}, ["snapshot.sinks.file_sink", "snapshot.sinks.kafka_sink"]),
+    ],
+)
+def test_a_daemon_of_spark_loads_what_the_driver_asks_for_and_everything_if_it_cannot_ask(
+    variables: dict[str, str], loaded: list[str]
+) -> None:
+    code = """
+import sys
+from snapshot.host.preload import preload, wanted_modules
+preload(wanted_modules())
+print(*(name for name in ("snapshot.sinks.file_sink", "snapshot.sinks.kafka_sink") if name in sys.modules))
+"""
+    environment = {**os.environ, **variables}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=PATIENCE)
+    assert done.stdout.split() == loaded
+
+
 def test_a_job_goes_on_though_what_forks_its_processes_is_killed_and_one_of_them_too(tmp_path: Path) -> None:
     launcher = recovery.LocalProcesses()
     run = start(tmp_path, launcher, program())
@@ -172,3 +196,29 @@ def test_a_process_that_cannot_be_started_is_reported_and_tried_again(monkeypatc
     launcher.stop(0.0)
     assert [line.partition(", which")[0] for line in told[:2]] == ["the process in slot 0 cannot be started"] * 2
     assert "too many" in told[0]
+
+
+def test_what_forks_processes_is_not_left_behind_when_there_is_no_thread_to_hear_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    popen, begin = subprocess.Popen, threading.Thread.start
+    forking: list[subprocess.Popen[bytes]] = []
+    told: SimpleQueue[str] = SimpleQueue()
+
+    def noted(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        forking.append(popen(command, **options))
+        return forking[-1]
+
+    def scarce(thread: threading.Thread) -> None:
+        if thread.name == "fork-server":
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(subprocess, "Popen", noted)
+    monkeypatch.setattr(threading.Thread, "start", scarce)
+    launcher = recovery.LocalProcesses()
+    launcher.start(Address(*NOBODY), b"s" * 32, 1, told.put)
+    for _ in range(2):
+        assert told.get(timeout=PATIENCE).endswith("which is tried again: RuntimeError: can't start new thread")
+    launcher.stop(0.0)
+    assert all(process.poll() is not None for process in forking)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from statebackend.ids import Attempt, Generation, Partition
+from statebackend.ids import Attempt, Epoch, Generation, Partition
 from statebackend.keyed_state import KeyedState, Operator, Options
 from statebackend.keys.columns import key_column
 from statebackend.keys.types import KeyType
@@ -17,6 +20,7 @@ from statebackend.stores.fsspec_store import open_store
 from statebackend.tables.aggregates import Aggregates
 from statebackend.tables.aggregations import Count, Sum
 from statebackend.tables.table_spec import Aggregated
+from statebackend.testing.faulty_store import Fault, FaultyStore
 from tests.rows_in_a_dict import RowsInADict, a_context
 
 BUDGET = 3 << 20
@@ -59,6 +63,61 @@ def test_keys_that_left_a_table_take_no_memory_although_a_cut_was_not_yet_made_i
             waiting.append(table.freeze(start + 1))
     assert table.memory_bytes() < 2 * BUDGET
     assert sum(len(frozen.blocks()) > 0 for frozen in waiting) == len(waiting)
+
+
+def test_a_table_that_fits_into_memory_is_read_ahead_as_a_whole() -> None:
+    declared, rows = Aggregates(count=Aggregated(Count()), sum=Aggregated(Sum(float), "value")), RowsInADict()
+    place, number = Place(declared.spec("table"), a_context(int), rows, 8 * BUDGET), 200_000
+    table = declared.open(place)
+    table.update(key_column(pa.array(np.arange(number)), KeyType.of(int)), {"value": pa.array(np.ones(number))})
+    assert len(table) == number
+    rows.content.update(table.freeze(1).blocks())
+    table = declared.open(place)
+    table.read_ahead()
+    scans = rows.scans
+    while table.load_more():
+        pass
+    assert (len(table), rows.scans) == (number, scans), "all was read ahead"
+
+
+def test_cuts_whose_files_wait_for_the_store_keep_no_tables_in_memory(tmp_path: Path) -> None:
+    states = {"totals": Aggregates(count=Aggregated(Count()), sum=Aggregated(Sum(float), "value"))}
+    store = FaultyStore("cuts-whose-files-wait")
+    names = SnapshotFolder.names(Generation(1), Partition(0), Attempt(0))
+    operator = Operator("totals", key=str, states=states)
+    keys = pa.array([f"{number:0>400}" for number in range(20_000)])
+    values = pa.array(np.ones(len(keys)))
+    with (
+        KeyedState(operator, tmp_path / "local", store, names, None, Options(memory=512 << 20)) as state,
+        _refusing(store),
+        _traced() as taken,
+    ):
+        state["totals"].update(state.keys(keys), {"value": values})
+        for number in range(1, 9):
+            state["totals"].update(state.keys(keys[:10_000]), {"value": values[:10_000]})
+            state.cut(Epoch(Generation(1), number))
+            while not state.poll(timeout=1.0):
+                pass
+            if number == 3:
+                before = taken()
+        assert taken() - before < 1.5 * keys.nbytes, "five cuts more"
+
+
+@contextmanager
+def _refusing(store: FaultyStore) -> Iterator[None]:
+    store.fault = Fault.REFUSED
+    yield
+    store.fault = Fault.NONE
+
+
+@contextmanager
+def _traced() -> Iterator[Callable[[], int]]:
+    """How much memory is in use that numpy and Python have asked for."""
+    tracemalloc.start()
+    try:
+        yield lambda: tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_million_numbers_with_count_and_sum_stay_in_half_a_gibibyte(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ class Context:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.environment = {"PYTHONHASHSEED": "0"}
 
     def getConf(self) -> Conf:
         return Conf(speculation="TRUE", master="local")
@@ -34,6 +35,9 @@ class Context:
     def mapPartitions(self, task: Callable[[Iterator[object]], Iterator[object]]) -> Context:
         self.asked += list(map(str, task(iter(()))))
         return self
+
+    def id(self) -> None:
+        self.asked.append(f"made with {self.environment}")
 
     def collect(self) -> None:
         self.asked.append("collect")
@@ -87,6 +91,7 @@ def task(_nothing: Iterator[object]) -> Iterator[object]:
 
 def ask(spark: Any) -> Application:
     application = Application(spark)
+    application.environment = {"MODULES": "a,b"}
     application.run(3, task, ("a", "b"))
     application.interrupt("a")
     return application
@@ -96,7 +101,9 @@ def ask(spark: Any) -> Application:
 def test_tasks_are_run_by_the_context_and_nothing_of_sql_is_used(of: Callable[[Context], object]) -> None:
     context = Context()
     application = ask(of(context))
-    assert context.asked == ["tag a", "tag b", "range(0, 3) 3", "task", "collect", "cancel a"]
+    made = "made with {'PYTHONHASHSEED': '0', 'MODULES': 'a,b'}"
+    assert context.asked == ["tag a", "tag b", "range(0, 3) 3", "task", made, "collect", "cancel a"]
+    assert context.environment == {"PYTHONHASHSEED": "0"}, "other tasks run as they did"
     assert application.is_on("speculation")
     assert not application.is_on("dynamicAllocation")
     assert application.setting("master", "") == "local"

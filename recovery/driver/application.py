@@ -6,9 +6,10 @@ its classes, and a job that comes back waits for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from threading import Lock
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 PythonTask = Callable[[Iterator[object]], Iterator[object]]
 """What runs in a task; it takes nothing and gives nothing."""
+
+_ENVIRONMENT: Final = Lock()
+"""Held while a context has another environment, of which all sessions may share one."""
 
 
 class _Settings(Protocol):
@@ -29,6 +33,9 @@ class Application:
         self._spark = spark
         self.context = _context_of(spark)
         """None through Spark Connect."""
+        self.environment: Mapping[str, str] = {}
+        """Variables of the processes in which tasks run that are asked for here, but not through Spark Connect. Spark
+        has a daemon of its own for them, and leaves those of all other tasks as they are."""
         self._settings: _Settings = spark.conf if self.context is None else self.context.getConf()
 
     def setting(self, name: str, default: str) -> str:
@@ -47,7 +54,15 @@ class Application:
         if self.context is None:
             self._spark.range(0, tasks, 1, tasks).mapInArrow(task, "nothing long").collect()
         else:
-            self.context.parallelize(range(tasks), tasks).mapPartitions(task).collect()
+            work = self.context.parallelize(range(tasks), tasks).mapPartitions(task)
+            with _ENVIRONMENT:
+                before = self.context.environment
+                self.context.environment = {**before, **self.environment}
+                try:
+                    work.id()  # with which it is made, and the environment noted
+                finally:
+                    self.context.environment = before
+            work.collect()
 
     def interrupt(self, tag: str) -> None:
         """End the jobs with this tag, if there are any."""

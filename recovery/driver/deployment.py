@@ -35,7 +35,10 @@ class Deploying(Protocol):
 
 
 class Deployment:
-    """The attempts of one generation. `found` are the splits of the sources that the first epoch does not know."""
+    """The attempts of one generation. `found` are the splits of the sources that the first epoch does not know.
+
+    `confirming` is a thread for that alone, as a deployment may wait for it.
+    """
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class Deployment:
         workers: Workers,
         loop: EventLoop,
         aside: Background,
+        confirming: Background,
         tree: Tree,
         found: Mapping[Uid, tuple[str, ...]],
         hears: Deploying,
@@ -53,6 +57,7 @@ class Deployment:
         self._workers = workers
         self._loop = loop
         self._aside = aside
+        self._confirming = confirming
         self._tree = tree
         self._found = found
         self._hears = hears
@@ -161,4 +166,4 @@ class Deployment:
                 self._to_deploy = roll_back
                 self.deploy_if_possible()
 
-        self._aside.submit(self._tree.newest_claim, confirmed)
+        self._confirming.submit(self._tree.newest_claim, confirmed)

@@ -36,7 +36,7 @@ from recovery.driver.deliveries import Deliveries
 from recovery.driver.endings import End, EndKind
 from recovery.driver.event_log import EventLog
 from recovery.driver.failures import JobFailed
-from recovery.driver.generation import GenerationRun, Means
+from recovery.driver.generation import GenerationRun, Means, Threads
 from recovery.driver.injection import Injection
 from recovery.driver.job import JobSettings
 from recovery.driver.launch import Launcher, Scouting
@@ -284,16 +284,15 @@ class Driver:
 
     def _run(self) -> None:
         loop = self._loop
-        in_order, aside = Background(loop, 1, "journal"), Background(loop, 4, "aside")
+        threads = Threads(loop)
         workers: Workers | None = None
         try:
             secret = token_bytes(32)
             lost_after, tls = self._settings.lost_after / 1000, self._options.tls
             workers = Workers(loop, self._launcher.host, secret, lost_after, self, self._options.ports, tls)
             self._workers = workers
-            means = Means(
-                loop, self._store, in_order, aside, workers, self.deliveries, self, self._open_trace(), self._scouting
-            )
+            trace = self._open_trace()
+            means = Means(loop, self._store, threads, workers, self.deliveries, self, trace, self._scouting)
             self._injection = Injection(workers, self.status.show, self.event, self._when_answered)
             self._live_reads = LiveReads(self._settings, workers, self.status.show)
             self._generation = GenerationRun(self._settings, means)
@@ -309,7 +308,7 @@ class Driver:
         except Exception as error:  # of the driver itself: the job must not go on without it
             self._fail(error)
         finally:
-            self._wind_up(workers, in_order, aside)
+            self._wind_up(workers, threads)
 
     def _leave_reach(self, workers: Workers, secret: bytes) -> None:
         if self._options.folder is None:
@@ -345,7 +344,7 @@ class Driver:
             if self._outcome is None:
                 self._outcome = error
 
-    def _wind_up(self, workers: Workers | None, in_order: Background, aside: Background) -> None:
+    def _wind_up(self, workers: Workers | None, threads: Threads) -> None:
         """Let the processes hear of the end, and wait until they are gone; no step is left out if another one fails."""
         loop = self._loop
         with ExitStack() as steps:  # the last one that is named is the first one that is done
@@ -359,12 +358,11 @@ class Driver:
             steps.callback(lambda: self._progress.end(self.status.show()))
             steps.callback(loop.close)
             steps.callback(self._commands.close)
-            steps.callback(aside.close)
-            steps.callback(in_order.close)
+            steps.callback(threads.close)
             if workers is not None:
                 steps.callback(workers.close)
             if workers is not None and self._generation is not None:
-                steps.callback(self._finish_journal, in_order)
+                steps.callback(self._finish_journal, threads.in_order)
                 steps.callback(self._stop_processes)
                 steps.callback(
                     loop.run, lambda: workers.queued_bytes == 0 and self._commands.queued_bytes == 0, _FAREWELL

@@ -81,7 +81,7 @@ class Standbys:
         self._tell_all()
 
     def leave_out(self, worker: str) -> None:
-        """This process need not stand by when it has no role any more: it is about to leave."""
+        """This process need not stand by when it has no role any more: it is about to leave (see `dismissed`)."""
         self._left_out = worker
 
     def look(self, deployed: Collection[str]) -> None:
@@ -90,11 +90,11 @@ class Standbys:
             self._prepared = None
         if self._left_out in deployed:
             self._left_out = ""
-        if self._settings.scheme.ready is Following.WARM:
-            return
         there = self._workers.there
         for worker in [known for known in self._standbys if known in deployed or known not in there]:
             del self._standbys[worker]
+        if self._settings.scheme.ready is Following.WARM:
+            return
         for worker in there:
             if worker not in deployed and worker not in self._standbys and worker != self._left_out:
                 self._begin(worker)
@@ -103,6 +103,12 @@ class Standbys:
     def lost(self, worker: str) -> None:
         """A process is gone."""
         self._standbys.pop(worker, None)
+
+    def dismissed(self, worker: str, deployed: Collection[str]) -> None:
+        """A process has been let go, as there was one too many: who was to leave and has not is one that stands by."""
+        self._standbys.pop(worker, None)
+        self._left_out = ""
+        self.look(deployed)
 
     def completed(self, epoch: Epoch) -> None:
         """An epoch is complete, or is the one that the job goes on from."""

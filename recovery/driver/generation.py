@@ -90,14 +90,30 @@ class Observer(Protocol):
         """The generation is over; nothing follows."""
 
 
+class Threads:
+    """What is done beside the loop, apart from each other: what one kind of work waits for holds up no other."""
+
+    def __init__(self, loop: EventLoop) -> None:
+        self.in_order = Background(loop, 1, "journal")
+        self.confirming = Background(loop, 1, "claim")
+        self.aside = Background(loop, 4, "aside")
+        """For targets and sources."""
+        self.deleting = Background(loop, 16, "deleting")
+        """Hundreds of files may go with each epoch, each of which takes an object store tens of milliseconds."""
+
+    def close(self) -> None:
+        """Begin nothing more; what is being done is not waited for."""
+        for each in (self.in_order, self.confirming, self.aside, self.deleting):
+            each.close()
+
+
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a generation works with. `in_order` has one thread, `aside` some."""
+    """What a generation works with."""
 
     loop: EventLoop
     store: BlobStore
-    in_order: Background
-    aside: Background
+    threads: Threads
     workers: Workers
     deliveries: Deliveries
     observer: Observer
@@ -137,7 +153,7 @@ class GenerationRun:
         """Claim the job; all else follows from that."""
         settings, store, driver = self._settings, self._means.store, str(self._means.workers.address)
         patience = self._patience
-        self._means.in_order.submit(lambda: claim(store, settings, driver, patience), self._claimed)
+        self._means.threads.in_order.submit(lambda: claim(store, settings, driver, patience), self._claimed)
 
     def _claimed(self, outcome: Start | BaseException) -> None:
         if self._ended:
@@ -155,16 +171,19 @@ class GenerationRun:
             self._settings,
             means.workers,
             means.loop,
-            means.aside,
+            means.threads.aside,
+            means.threads.confirming,
             outcome.tree,
             outcome.found,
             self,
             self._trouble,
             self._standbys,
         )
-        self._housekeeping = Housekeeping(self._settings, means.loop, means.aside, outcome.tree, self._note)
         most_inline = self._settings.inline_broadcast
-        self._publications = Publications(outcome.tree, means.in_order, most_inline, self)
+        self._publications = Publications(outcome.tree, means.threads.in_order, most_inline, self)
+        self._housekeeping = Housekeeping(
+            self._settings, means.loop, means.threads.deleting, outcome.tree, self._note, self._publications.compacted
+        )
         state = outcome.tree.state
         options = self._settings.coordinator
         last_number, now = state.newest_complete.number, self._now()
@@ -217,7 +236,8 @@ class GenerationRun:
         if self._ended:
             return
         there, needed = len(self._means.workers.there), self._settings.parallelism
-        if self._deployment is None or not self._deployment.ever:
+        deployment = self._deployment
+        if there < needed and (deployment is None or not deployment.ever):
             self._end(
                 JobFailed(
                     f"only {there} of {needed} processes have come in {seconds:g} s; is the driver's address "
@@ -225,7 +245,10 @@ class GenerationRun:
                     "and has the cluster enough free task slots?"
                 )
             )
-        elif (since := self._deployment.short_since) is not None and (waited := self._loop.now() - since) >= seconds:
+        elif deployment is None:
+            why = "its processes are there, and the store, or a source that looks for its splits, has not answered yet"
+            self._note(log.Trouble(at=time.time(), what="starting the job", reason=why))
+        elif (since := deployment.short_since) is not None and (waited := self._loop.now() - since) >= seconds:
             why = f"only {there} of {needed} are there since {waited:.0f} s, and the job waits for the others"
             self._note(log.Trouble(at=time.time(), what="the job's processes", reason=why))
 
@@ -358,8 +381,6 @@ class GenerationRun:
         attempt.started()
         self._clock.opened(self._now_ms())
         self._note(log.Running(at=time.time(), incarnation=attempt.incarnation))
-        if self._endings.draining:
-            self._send_all(Drain(attempt.incarnation))
         if attempt.waits_for_commits:
             reason = "output of other partitions is committed first; if that lasts, see whether the targets are there"
             self._note(log.Trouble(at=time.time(), what="taking epochs", reason=reason))
@@ -369,6 +390,8 @@ class GenerationRun:
             self._spreader.runs(self._restored_epoch)
 
     def _take_epochs(self, attempt: AttemptRun) -> None:
+        if self._endings.draining:
+            self._send_all(Drain(attempt.incarnation))
         self._tell(events.AttemptStarted(attempt.incarnation, frozenset(attempt.deployed.values())))
         self._ask_for_what_is_wanted()
 
@@ -552,7 +575,7 @@ class GenerationRun:
         for part in (self._feeder, self._publications, self._deployment, self._housekeeping, self._spreader):
             if part is not None:
                 part.close()
-        marks = self._clock.over(finally_=True)
+        marks = self._clock.over(self._now_ms(), finally_=True)
         if marks is not None:
             self._note_marks(marks)
         reason = "the job has ended" if isinstance(end, End) else f"the job is over: {end}"
@@ -608,7 +631,7 @@ class GenerationRun:
         self._means.observer.event(event)
 
     def _note_recovery(self) -> None:
-        marks = self._clock.over()
+        marks = self._clock.over(self._now_ms())
         if marks is not None:
             self._note_marks(marks)
 

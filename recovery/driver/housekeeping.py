@@ -1,7 +1,8 @@
 """Deleting what a removal allows, and keeping the journal short, beside the job.
 
 What always holds: nothing is deleted that no won removal names; the journal forgets a removal only when all that it
-names is gone. What cannot be deleted is tried again; what a crash leaves undone, the next start takes up.
+names is gone. What cannot be deleted is tried again; what a crash leaves undone, the next start takes up. However much
+there is to delete, nothing else waits for it.
 """
 
 from __future__ import annotations
@@ -21,38 +22,40 @@ _PAUSES: Final = (1.0, 5.0, 30.0, 60.0)
 
 
 class Housekeeping:
-    """What is done in the background of one generation. All calls come in the loop's thread."""
+    """What is done in the background of one generation. All calls come in the loop's thread.
+
+    `deleting` are threads for this alone. `on_compacted` is told behind which entry the journal begins now.
+    """
 
     def __init__(
         self,
         settings: JobSettings,
         loop: EventLoop,
-        aside: Background,
+        deleting: Background,
         tree: Tree,
         note: Callable[[log.AnyEvent], object],
+        on_compacted: Callable[[int], object],
     ) -> None:
         self._settings = settings
         self._loop = loop
-        self._aside = aside
+        self._deleting = deleting
         self._tree = tree
         self._note = note
+        self._on_compacted = on_compacted
         self._outstanding: set[int] = set()
         self._again: dict[int, Timer] = {}
         self._closed = False
-        self._removed_up_to = 0
-        self._state = tree.state
-        self._compacted_at = self._state.number
+        self._compacted_at = tree.state.number
         self._compacting = False
 
     def take_up(self, state: JournalState) -> None:
         """Go on with what the generations before have allowed and perhaps not done."""
         for removal in state.removals:
-            self._delete(Removal(removal.number, removal.epochs, (*removal.files, *removal.manifests)))
+            self._delete(Removal(removal.number, removal.epochs, (*removal.files, *removal.manifests)), state)
 
     def removed(self, removal: Removal, state: JournalState) -> None:
         """A removal was won, and the journal says this now."""
-        self._state = state
-        self._delete(removal)
+        self._delete(removal, state)
 
     def close(self) -> None:
         """The generation is over: nothing is begun any more."""
@@ -60,8 +63,7 @@ class Housekeeping:
         for timer in self._again.values():
             timer.cancel()
 
-    def _delete(self, removal: Removal, tried: int = 0) -> None:
-        self._removed_up_to = max(self._removed_up_to, removal.number)
+    def _delete(self, removal: Removal, state: JournalState, tried: int = 0) -> None:
         self._outstanding.add(removal.number)
 
         def deleted(outcome: object) -> None:
@@ -71,22 +73,23 @@ class Housekeeping:
                 self._trouble("deleting what nobody needs", outcome)
                 pause = _PAUSES[min(tried, len(_PAUSES) - 1)]
                 self._again[removal.number] = self._loop.call_at(
-                    self._loop.now() + pause, lambda: self._delete(removal, tried + 1)
+                    self._loop.now() + pause, lambda: self._delete(removal, state, tried + 1)
                 )
                 return
             self._again.pop(removal.number, None)
             self._outstanding.discard(removal.number)
             self._note(log.EpochsRemoved(at=time.time(), epochs=removal.epochs, files=len(removal.paths)))
-            self._compact_if_due()
+            self._compact_if_due(state)
 
-        self._aside.submit(lambda: self._tree.delete(removal.paths), deleted)
+        self._deleting.submit(lambda: self._tree.delete(removal.paths), deleted)
 
-    def _compact_if_due(self) -> None:
-        """While a removal is not carried out, a summary could not forget it."""
-        state = self._state
-        if self._outstanding or self._compacting or state.number - self._compacted_at < self._settings.compact_after:
+    def _compact_if_due(self, state: JournalState) -> None:
+        """Up to what the journal said when the removal was won that is carried out now. A summary could not forget
+        those before it that are not; of those behind it there may always be some.
+        """
+        outstanding = any(number <= state.number for number in self._outstanding)
+        if outstanding or self._compacting or state.number - self._compacted_at < self._settings.compact_after:
             return
-        carried_out = self._removed_up_to
         self._compacting = True
 
         def compacted(outcome: object) -> None:
@@ -95,8 +98,9 @@ class Housekeeping:
                 self._trouble("compacting the journal", outcome)
             else:
                 self._compacted_at = state.number
+                self._on_compacted(state.number)
 
-        self._aside.submit(lambda: self._tree.compact(state, carried_out), compacted)
+        self._deleting.submit(lambda: self._tree.compact(state, state.number), compacted)
 
     def _trouble(self, what: str, error: BaseException) -> None:
         self._note(log.Trouble(at=time.time(), what=what, reason=f"{type(error).__name__}: {error}"))

@@ -1,7 +1,8 @@
 """The thread that keeps a job's slots filled: it does what `Slots` says, when it is time.
 
-What always holds: from `release` on nothing is launched any more; what the launcher is asked to do is asked for by one
-thread, one thing after the other.
+What always holds: from `release` on nothing is launched any more but scouts that were given out before; what the
+launcher is asked to do is asked for by one thread, one thing after the other, and that thread lives on whatever the
+launcher raises.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ class Launching(Protocol):
     """What a launcher can do."""
 
     def launch(self, launch: Launch) -> None:
-        """Begin this launch; `Keeper.ended` is told later, in any thread, when it has ended or could not begin."""
+        """Begin this launch; raises if it cannot. `Keeper.ended` is told later, in any thread, when it has ended."""
 
     def cancel(self, number: int) -> None:
         """End it, with all its processes."""
@@ -60,10 +61,10 @@ class Keeper:
             self._changed.notify()
         return counts
 
-    def scouts(self) -> Launch:
-        """A launch that the launcher begins itself; see `Slots.scouts`."""
+    def scouts(self) -> Launch | None:
+        """A launch that the launcher begins itself; see `Slots.scouts`. None from `release` on."""
         with self._changed:
-            return self._slots.scouts()
+            return None if self._released else self._slots.scouts()
 
     def keep(self, scouts: Launch, worker: str) -> None:
         """One of the scouts is to stay."""
@@ -103,9 +104,21 @@ class Keeper:
             for step in steps:
                 match step:
                     case Launch():
-                        self._launching.launch(step)
+                        self._launch(step)
                     case Cancel(number):
-                        self._launching.cancel(number)
+                        self._cancel(number)
+
+    def _launch(self, launch: Launch) -> None:
+        try:
+            self._launching.launch(launch)
+        except Exception as error:  # such as too many processes or threads
+            self.ended(launch, f"cannot be started, which is tried again: {type(error).__name__}: {error}")
+
+    def _cancel(self, number: int) -> None:
+        try:
+            self._launching.cancel(number)
+        except Exception as error:
+            self._trouble(f"a {self._what} that is not needed cannot be ended: {type(error).__name__}: {error}")
 
     def _next_steps(self) -> list[Launch | Cancel]:
         """Wait until there is something to do; nothing if there never will be."""

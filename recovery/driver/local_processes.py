@@ -134,8 +134,9 @@ class LocalProcesses:
         wanted = Wanted(launch.number, launch.slot, driver.host, driver.port, secret, self._tls)
         try:
             self._the_server().ask(wanted)
-        except (OSError, MemoryError, subprocess.SubprocessError) as error:  # such as too many processes
-            self._cannot_start(launch.number, f"{type(error).__name__}: {error}")
+        except Exception:
+            self._forget(launch.number)
+            raise
 
     def cancel(self, number: int) -> None:
         """See `keeper.Launching`."""
@@ -176,7 +177,7 @@ class LocalProcesses:
             if not each.pid:
                 self._cannot_start(each.launch.number, "the process that forks the others has ended")
         if server.was_ready and not self._the_keeper.released:
-            with suppress(OSError, MemoryError, subprocess.SubprocessError):
+            with suppress(Exception):  # what hinders it hinders the next launch too, and is told then
                 self._the_server()  # or the next process would have to wait for it
         orphans = [each for each in left if each.pid]
         while orphans and not self._stopped:
@@ -189,11 +190,14 @@ class LocalProcesses:
         self._ended(number, f"cannot be started, which is tried again: {why}")
 
     def _ended(self, number: int, how: str) -> None:
-        with self._changed:
-            each = self._running.pop(number, None)
-            self._changed.notify_all()
+        each = self._forget(number)
         if each is not None:
             self._the_keeper.ended(each.launch, how)
+
+    def _forget(self, number: int) -> _Running | None:
+        with self._changed:
+            self._changed.notify_all()
+            return self._running.pop(number, None)
 
     def _kill_if_cancelled(self, each: _Running) -> None:
         if each.cancelled and each.pid:
@@ -240,7 +244,11 @@ class _ForkServer:
             its.close()
         ours.settimeout(_LISTEN)
         self._thread = threading.Thread(target=self._listen, name="fork-server", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # too many threads
+            self._end()
+            raise
         self._lines.send(Advice(tuple(loaded_modules())))
 
     def ask(self, wanted: Wanted) -> None:
@@ -263,10 +271,13 @@ class _ForkServer:
                 except TimeoutError:
                     if any(time.monotonic() - since > _ANSWERS for since in list(self._asked.values())):
                         break
+        self._end()
+        self._owner.server_ended(self)
+
+    def _end(self) -> None:
         self.process.kill()
         self.process.wait()
         self._lines.close()
-        self._owner.server_ended(self)
 
     def _heard(self, message: Message) -> None:
         match message:

@@ -119,6 +119,20 @@ class Publications:
 
         self._in_order.submit(lambda: tree.remove(planned), said)
 
+    def compacted(self, up_to: int) -> None:
+        """The journal begins behind this entry, and all that it let go is deleted."""
+        tree = self._tree
+
+        def said(outcome: JournalState | BaseException) -> None:
+            if self._closed:
+                return
+            if isinstance(outcome, BaseException):
+                self._hears.journal_failed(outcome)
+            else:
+                self.journal = outcome
+
+        self._in_order.submit(lambda: tree.forget_removals(up_to), said)
+
     def close(self) -> None:
         """The generation is over."""
         self._closed = True

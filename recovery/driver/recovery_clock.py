@@ -3,6 +3,7 @@
 What always holds: a recovery is timed from the first failure that it makes up for, also if others follow before it is
 done; a mark that is reached again after such another failure is noted anew. The marks up to `opened` follow one
 another, and `caught_up` comes after them; `first_output` is the first partition's, and may come before others are open.
+A recovery is over when it has caught up and has given output, or has had the time to: some jobs seldom have any.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from statebackend.ids import Partition
 
 _USUAL_LAG: Final = 100.0
 """A partition that is so many milliseconds behind its sources' schedule has caught up, in any case."""
+_NO_OUTPUT: Final = 10_000.0
+"""A job that has given no output in so many milliseconds after it has caught up has none to give."""
 
 
 @dataclass(slots=True)
@@ -28,6 +31,12 @@ class _Recovery:
     first_output: float | None = None
     caught_up: float | None = None
     behind: set[Partition] = field(default_factory=set)
+
+    def is_over(self, now: float) -> bool:
+        """Whether nothing more is to be expected."""
+        if self.caught_up is None:
+            return False
+        return self.first_output is not None or now - self.detected_at - self.caught_up >= _NO_OUTPUT
 
 
 class RecoveryClock:
@@ -89,12 +98,12 @@ class RecoveryClock:
             if not recovery.behind and recovery.caught_up is None:
                 recovery.caught_up = now - recovery.detected_at
 
-    def over(self, *, finally_: bool = False) -> Marks | None:
-        """The marks, once, when all are there; with `finally_` those that there are, if a recovery is under way."""
+    def over(self, now: float, *, finally_: bool = False) -> Marks | None:
+        """The marks, once, when the recovery is over; with `finally_` those that there are, if one is under way."""
         recovery = self._recovery
         if recovery is None:
             return None
-        if not finally_ and (recovery.caught_up is None or recovery.first_output is None):
+        if not finally_ and not recovery.is_over(now):
             return None
         self._recovery = None
         return Marks(

@@ -21,17 +21,20 @@ def spark_settings() -> Mapping[str, str]:
     - `spark.task.maxFailures=1000000`: a task that was killed is started again by Spark itself, which is the quickest
       way; how often a job may come back is `Passive(restarts=...)`. With a master of `local[N]` Spark ignores the
       setting: say `local[N, 1000000]`.
+    - `spark.executor.maxNumFailures=1000000`: on YARN and Kubernetes an executor that was killed is replaced however
+      often that happens; else all are ended when an application has lost twice as many as it wants, and it may fail.
+      In YARN's cluster mode it comes too late from a builder: `spark-submit` has to be given it.
     - `spark.scheduler.minRegisteredResourcesRatio=1`: all executors are there before a job counts task slots.
     - `spark.speculation`, `spark.dynamicAllocation.enabled` and `spark.excludeOnFailure.enabled` off: a task that never
       ends is neither slow nor idle, and is started again where its files are.
 
-    Not among them, as Spark's own queries would be slower: in an application that runs such jobs and nothing else,
-    `-XX:TieredStopAtLevel=1` in `spark.driver.extraJavaOptions` and `spark.executor.extraJavaOptions` spares a new JVM
-    a third of its CPU time, so that a driver or an executor that was killed is there again sooner.
+    Not among them, as they need a file: those of `quick_java`, with which a driver or an executor that was killed is
+    there again sooner.
     """
     return {
         DAEMON[0]: DAEMON[1],
         "spark.task.maxFailures": "1000000",
+        "spark.executor.maxNumFailures": "1000000",
         "spark.scheduler.minRegisteredResourcesRatio": "1",
         "spark.speculation": "false",
         "spark.dynamicAllocation.enabled": "false",

@@ -22,6 +22,7 @@ from recovery.driver.slots import Launch
 from recovery.driver.spark_settings import DAEMON, daemon_of
 from recovery.driver.warm_up import WarmUp
 from snapshot.host.messages import Address
+from snapshot.host.preload import MODULES, loaded_modules
 from snapshot.host.tls import Tls
 
 if TYPE_CHECKING:
@@ -67,8 +68,8 @@ class SparkTasks:
 
     @property
     def local(self) -> str | None:
-        """On a standalone cluster a folder in the one that a replaced executor finds again; see `_task`."""
-        return "epochcut" if self._master.startswith("spark://") else None
+        """On a standalone cluster and on YARN a folder in the one that a replaced executor finds again; see `_task`."""
+        return "epochcut" if self._master.startswith("spark://") or self._master == "yarn" else None
 
     def check(self, processes: int) -> Sequence[str]:
         """Slots, and settings that do not go together with tasks that run for ever."""
@@ -111,6 +112,7 @@ class SparkTasks:
     ) -> None:
         """See `Launcher.start`."""
         self._where, self._processes = (driver, secret, tls), processes
+        self._spark.environment = {MODULES: ",".join(loaded_modules())}
         again = _AGAIN if self._forks_quickly else _AGAIN_SLOWLY
         self._keeper = Keeper(self, processes, again, trouble, "Spark task")
         self._keeper.begin()
@@ -146,7 +148,10 @@ class SparkTasks:
 
     def scout(self, tasks: int, over: Callable[[], object]) -> None:
         """See `launch.Scouting`: the tasks are one Spark job, whose tasks Spark deals out to all executors in turn."""
-        threading.Thread(target=self._scout, args=(tasks, over), name="scouts", daemon=True).start()
+        try:
+            threading.Thread(target=self._scout, args=(tasks, over), name="scouts", daemon=True).start()
+        except RuntimeError:  # too many threads
+            over()
 
     def is_scout(self, launch: int) -> bool:
         """See `launch.Scouting`."""
@@ -163,7 +168,8 @@ class SparkTasks:
         """See `launch.Scouting`."""
         scouts, self._scouts = self._scouts, None
         if scouts is not None:
-            threading.Thread(target=self.cancel, args=(scouts.number,), name="recall", daemon=True).start()
+            with suppress(RuntimeError):  # too many threads; whoever comes is turned away
+                threading.Thread(target=self.cancel, args=(scouts.number,), name="recall", daemon=True).start()
 
     def retire(self, slot: int) -> None:
         """See `launch.Scouting`."""
@@ -175,9 +181,9 @@ class SparkTasks:
         room = 0
         with suppress(Exception):  # the session may be gone
             room = min(tasks, self._free_slots())
-        keeper = self._keeper
-        if room > 0 and keeper is not None and not keeper.released:
-            self._scouts = scouts = keeper.scouts()
+        scouts = self._keeper.scouts() if room > 0 and self._keeper is not None else None
+        if scouts is not None:
+            self._scouts = scouts
             self._threads[scouts.number] = threading.current_thread()
             self._run(scouts, room)
         over()
@@ -188,7 +194,11 @@ class SparkTasks:
         """See `keeper.Launching`."""
         thread = threading.Thread(target=self._run, args=(launch,), name=f"slot-{launch.slot}", daemon=True)
         self._threads[launch.number] = thread
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # too many threads
+            del self._threads[launch.number]
+            raise
 
     def cancel(self, number: int) -> None:
         """See `keeper.Launching`."""
@@ -260,21 +270,18 @@ def _join(threads: Sequence[threading.Thread], seconds: float) -> None:
 
 
 def _task(driver: Address, secret: bytes, tls: Tls | None, launch: Launch) -> PythonTask:
-    """What Spark runs in the task; it travels inside Spark's own pickled function.
-
-    On a standalone cluster an executor that is started again on the same host has another working directory, and the
-    same `SPARK_EXECUTOR_DIRS`: files below these are still there.
-    """
+    """What Spark runs in the task, in `lasting_folder` if there is one; it travels in Spark's own pickled function."""
     slot, number = launch.slot, launch.number
 
     def task(_nothing: Iterator[object]) -> Iterator[object]:
         import os
         from contextlib import chdir, nullcontext
 
+        from snapshot.host.executor import lasting_folder
         from snapshot.host.worker import run_worker
 
         files = None if tls is None else tls.absolute()
-        lasting = os.environ.get("SPARK_EXECUTOR_DIRS", "").split(os.pathsep)[0]
+        lasting = lasting_folder(os.environ)
         with chdir(lasting) if lasting else nullcontext():
             run_worker(driver, secret, slot, number, files)
         yield from ()

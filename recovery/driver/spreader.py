@@ -72,7 +72,9 @@ class Spreader:
         self._rule.runs(self._loop.now())
         moved, self._on_its_way = self._on_its_way, None
         if moved is not None:
-            self._job.note(moved(epoch))
+            told = moved(epoch)
+            if self._job.roles.get(told.worker) == told.partition:  # and was not lost on the way
+                self._job.note(told)
         self._dismiss_who_is_too_many()
         self.look()
 
@@ -177,7 +179,7 @@ class Spreader:
             slot, reason = there[worker].slot, "it was let go, as another executor has its place"
             self._scouting.retire(slot)
             self._workers.dismiss(worker, reason)
-            self._standbys.lost(worker)
+            self._standbys.dismissed(worker, roles)
             self._job.note(WorkerLost(at=time.time(), worker=worker, partition=None, reason=reason))
 
     def _crew(self) -> Crew:

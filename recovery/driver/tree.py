@@ -181,6 +181,13 @@ class Tree:
         paths = (*removed.files, *removed.manifests)
         return RemovalDone(self.state, Removal(outcome.entry.number, removed.epochs, paths))
 
+    def forget_removals(self, up_to: int) -> JournalState:
+        """Removals up to this entry are carried out, and the journal begins behind it: else a long life would take
+        more and more memory. What it says then.
+        """
+        self._writer.forget_removals(up_to)
+        return self.state
+
     def _keep(self, uid: Uid, data: bytes, publish: Publish[Acknowledgement], most: int) -> StoredFile | Inline:
         """A place for broadcast state; a file that the newest epoch has already is referred to again."""
         if len(data) <= most:

@@ -1,6 +1,7 @@
 """Executors that have run no Python task yet take seconds for their first: each runs one in time that does nothing.
 
-What always holds: it takes only slots that nobody uses, each for a moment; a job does not notice whether it succeeds.
+What always holds: it takes only slots that nobody uses, each for a moment, and none once it is stopped; a job does not
+notice whether it succeeds.
 """
 
 from __future__ import annotations
@@ -25,20 +26,25 @@ class WarmUp:
         self._spark = spark
         self._free = free
         self._timers: list[threading.Timer] = []
+        self._stopped = False
         self._lock = threading.Lock()
 
     def soon(self) -> None:
         """A process has come: so much for starting, and time for getting ready for the next one."""
         with self._lock:
             self._cancel()
+            if self._stopped:
+                return
             self._timers = [threading.Timer(seconds, self._run) for seconds in _AFTER]
             for timer in self._timers:
                 timer.daemon = True
-                timer.start()
+                with suppress(RuntimeError):  # too many threads
+                    timer.start()
 
     def stop(self) -> None:
-        """Begin none any more."""
+        """Begin none any more, whoever comes."""
         with self._lock:
+            self._stopped = True
             self._cancel()
 
     def _cancel(self) -> None:
@@ -48,7 +54,7 @@ class WarmUp:
     def _run(self) -> None:
         with suppress(Exception):  # the session may be gone
             tasks = self._free()
-            if tasks > 0:
+            if tasks > 0 and not self._stopped:
                 self._spark.run(tasks, _nothing)
 
 

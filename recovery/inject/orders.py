@@ -41,7 +41,8 @@ _LASTING: Final = (Kind.STOP, Kind.CUT, Kind.DELAY)
 class Order:
     """What is to happen to whom. `lasting` is for what lasts, `by` for a delay; both in milliseconds.
 
-    To cut, break or delay a process is to do so with all its connections, those with the driver included.
+    To cut, break or delay a process is to do so with all its connections, those with the driver included. Signs of life
+    and the handshakes of new connections are not delayed.
     """
 
     kind: Kind

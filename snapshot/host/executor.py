@@ -1,4 +1,4 @@
-"""In which Spark executor this process runs: what dies with that dies together.
+"""In which Spark executor this process runs: what dies with that dies together, and what its successor finds.
 
 What always holds: only a process that descends from an executor's own Java process has one; in a local session, where
 the driver is the executor, and without Spark, there is none.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -34,3 +35,14 @@ def executor_name() -> str:
     except OSError:
         return ""
     return "" if pid is None else f"{socket.gethostname()}:{pid}"
+
+
+def lasting_folder(environment: Mapping[str, str]) -> str | None:
+    """A folder in which an executor that is started in place of this one, on the same host, finds what is there now.
+
+    A standalone cluster and YARN have such folders for each application, and remove them when it ends; both tell their
+    executors, whose working directory is new each time. None elsewhere.
+    """
+    if "CONTAINER_ID" in environment:  # on YARN alone
+        return environment.get("LOCAL_DIRS", "").split(",")[0] or None
+    return environment.get("SPARK_EXECUTOR_DIRS", "").split(os.pathsep)[0] or None

@@ -110,7 +110,7 @@ class Heartbeat:
                 self._purpose,
                 self._connected,
                 self._failed,
-                seconds=max(1.0, self._seconds),
+                seconds=self._patience,  # far more than a beat: over a slow link the handshake takes long
                 tls=self._tls,
             )
 

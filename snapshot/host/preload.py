@@ -17,6 +17,9 @@ from pathlib import Path
 from pkgutil import walk_packages
 from typing import Final
 
+MODULES: Final = "EPOCHCUT_MODULES"
+"""The variable in which a driver tells Spark's daemon what its job needs: names with commas in between."""
+
 _PACKAGES: Final = ("statebackend", "snapshot")
 _TASKS: Final = Path("/proc/self/task")
 _JEMALLOC: Final = "JE_ARROW_MALLOC_CONF"
@@ -41,8 +44,13 @@ def preload(modules: Iterable[str]) -> None:
     gc.freeze()  # or each process would copy what it looks through for cycles
 
 
-def all_modules() -> Iterable[str]:
-    """Every module of ours that a program may need in its partitions."""
+def wanted_modules() -> Iterable[str]:
+    """Those that the driver has asked for; of a driver that cannot say, all that any program may need."""
+    wanted = os.environ.get(MODULES)
+    return _all_modules() if wanted is None else wanted.split(",")
+
+
+def _all_modules() -> Iterable[str]:
     for package in _PACKAGES:
         for found in walk_packages(import_module(package).__path__, f"{package}."):
             if ".testing" not in found.name and not found.ispkg and not found.name.startswith("snapshot.host."):

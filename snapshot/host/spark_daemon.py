@@ -12,12 +12,12 @@ from importlib import import_module
 
 from pyspark import daemon
 
-from snapshot.host.preload import all_modules, preload
+from snapshot.host.preload import preload, wanted_modules
 
 
 def main() -> None:
     """The command that Spark runs on each executor; its argument is the module that workers run, as for its own."""
-    preload(all_modules())
+    preload(wanted_modules())
     import_module("pyspark.worker")
     daemon.manager()
 

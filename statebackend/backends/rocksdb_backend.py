@@ -28,6 +28,10 @@ rarer. Going from 8 to 32 files made it three and a half times rarer, and look-u
 
 _UNLIMITED: Final = 1 << 20
 
+_READ_AHEAD: Final = (64 << 10, 2 << 20)
+"""A compaction reads from each of its files so many bytes ahead, at least and at most; all together take no more memory
+than the cache, unless that is very small. By default it is the most for each file, whatever the memory."""
+
 
 class RocksDBBackend:
     """A `Backend` on the local disk; its memory is about `memory` bytes of cache, indexes and filters included."""
@@ -41,7 +45,7 @@ class RocksDBBackend:
         self._has_entries = False
         try:
             with named_errors(f"open a database in {folder}"):
-                self._database = Rdict(str(folder / "database"), _database_options(self._cache))
+                self._database = Rdict(str(folder / "database"), _database_options(self._cache, memory))
         except BaseException:
             remove(folder)
             raise
@@ -124,7 +128,7 @@ class RocksDBBackend:
         remove(self.folder)
 
 
-def _database_options(cache: Cache) -> Options:
+def _database_options(cache: Cache, memory: int) -> Options:
     options = quiet(table_options(DBCompressionType.lz4(), cache))
     options.create_if_missing(True)
     options.set_max_open_files(_OPEN_FILES)
@@ -134,6 +138,8 @@ def _database_options(cache: Cache) -> Options:
     options.set_level_zero_slowdown_writes_trigger(_UNLIMITED)
     options.set_level_zero_stop_writes_trigger(_UNLIMITED)
     options.set_write_buffer_size(64 << 10)
+    least, most = _READ_AHEAD
+    options.set_compaction_readahead_size(min(max(memory // _LEVEL_0_FILES, least), most))
     return options
 
 

@@ -6,9 +6,13 @@ What always holds: nothing depends on it; where the C library cannot do it, the 
 from __future__ import annotations
 
 import ctypes
+import os
 from typing import Final
 
 import pyarrow as pa
+
+_ARENAS: Final = -8
+"""`M_ARENA_MAX`."""
 
 
 class _Heap(ctypes.Structure):
@@ -33,6 +37,21 @@ def _glibc() -> ctypes.CDLL | None:
 
 
 _GLIBC: Final = _glibc()
+
+
+def keep_together() -> None:
+    """Threads that are started from now on share the pools of memory that there are, which most often is one.
+
+    By default threads have pools of their own, up to eight for each core, and what is free at the end of such a pool
+    stays there: some tens of megabytes. It holds for the whole process, unless `MALLOC_ARENA_MAX` says how many.
+    """
+    if _GLIBC is not None and "MALLOC_ARENA_MAX" not in os.environ:
+        _GLIBC.mallopt(_ARENAS, 1)
+
+
+def give_back_of_thread() -> None:
+    """Give back what Arrow keeps for this thread, which nobody else can do. It takes about a tenth of a millisecond."""
+    pa.default_memory_pool().release_unused()
 
 
 def give_back(more_than: int) -> None:

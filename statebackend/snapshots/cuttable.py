@@ -36,6 +36,9 @@ class Frozen(Clearable, Protocol):
     def entries(self) -> Iterator[tuple[bytes, bytes | None]]:
         """All of it, sorted by name, None for what is gone. Called in the background; again after a failure."""
 
+    def written(self) -> None:
+        """`entries` is not asked for any more, as all of it is in files. Called in the background."""
+
 
 class Cuttable(Protocol):
     """Keyed state in memory. `settled` is called in the background, all else by the thread that owns the state."""

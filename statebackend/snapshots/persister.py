@@ -18,7 +18,7 @@ from threading import Lock
 
 from statebackend import entries as naming
 from statebackend import fail_points
-from statebackend.backends.backend import Backend, LocalDiskError
+from statebackend.backends.backend import Backend, BackendError, LocalDiskError
 from statebackend.backends.unused_memory import give_back
 from statebackend.fail_points import reached
 from statebackend.files import FileKind, FileRef, FileSet
@@ -401,6 +401,7 @@ class Persister:
             self._tell(_Failed(epoch, _text(error)), attempt)
             return
         self._tell(_Written(epoch, files), attempt)
+        frozen.written()  # its uploads may take long, or fail for as long as the store does
         self._begin_upload(attempt, epoch, files)
 
     def _begin_upload(self, attempt: _Attempt, epoch: Epoch, files: tuple[FileRef, ...]) -> None:
@@ -490,8 +491,9 @@ class Persister:
         made = len(rewriting.made)
         try:
             self._take_waiting()
-            if epoch >= attempt.began:
-                self._rewrite_one(rewriting)
+            if epoch < attempt.began:
+                raise BackendError(f"the local backend does not have yet what was cut up to {attempt.began}")
+            self._rewrite_one(rewriting)
         except BaseException as error:
             rewriting.steps.clear()
             reason = f"files could not be rewritten at epoch {epoch}: {_text(error)}"

@@ -77,6 +77,11 @@ class FrozenContents:
         # A block's name is never that of a row.
         return merge(rows, *(table.in_order() for table in self.tables)) if self.tables else rows
 
+    def written(self) -> None:
+        """See `Frozen.written`. Rows and values are looked up until the backend has them; tables are not."""
+        for table in self.tables:
+            table.written()
+
     def clear(self) -> None:
         """Give back the memory, after the release. For a thread in the background."""
         self.rows.clear()

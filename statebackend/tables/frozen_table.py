@@ -58,6 +58,8 @@ class Known:
     others: Sequence[Slots]
 
 
+_NOTHING = Changed((), {}, False)
+
 Parts = Mapping[int, tuple[int, int]]
 """By key group, counted from the first of the partition, where its rows begin and end."""
 
@@ -111,6 +113,7 @@ class FrozenSpace:
         self._refers = False
         self._sorted: _Sorted | None = None
         self._sorting = Lock()
+        self._count = sum(map(len, changed.slots)) + sum(len(part.keys) for part in deleted)
 
     @property
     def by_slot(self) -> Mapping[str, Column] | None:
@@ -120,8 +123,7 @@ class FrozenSpace:
     @property
     def keys(self) -> int:
         """How many keys it speaks of."""
-        changed = sum(map(len, self._changed.slots))
-        return changed + sum(len(part.keys) for part in self._deleted)
+        return self._count
 
     @property
     def keys_stored(self) -> int:
@@ -148,7 +150,13 @@ class FrozenSpace:
         with self._sorting:
             if self._sorted is None:
                 self._sorted = self._sort()
+                self._changed, self._deleted = _NOTHING, ()  # from now on what is sorted says it all
             return self._sorted
+
+    def written(self) -> None:
+        """See `FrozenTable.written`. Keeping keys for other cuts goes on."""
+        with self._sorting:
+            self._sorted = _Sorted(Block(pa.array([], pa.large_binary()), {}), {})
 
     def _sort(self) -> _Sorted:
         if self._refers and self.known is not None:
@@ -251,6 +259,11 @@ class FrozenTable:
     def keys_kept(self) -> int:
         """Of how many of them only the accumulators need to be stored."""
         return sum(len(part.known.kept) for part in self.parts if part.known is not None)
+
+    def written(self) -> None:
+        """All is in files: the memory is given back, and `blocks` and `in_order` give nothing any more."""
+        for part in self.parts:
+            part.written()
 
     def refer(self) -> None:
         """Store of these the accumulators alone. The caller owes that the keys have been kept without a loss since."""

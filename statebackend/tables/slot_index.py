@@ -81,6 +81,16 @@ class SlotIndex:
         arena = 0 if self._keys is None else self._keys.nbytes
         return self._table.nbytes + larger + self._hashes.nbytes + self._used.nbytes + self._freed.nbytes + arena
 
+    @property
+    def table_bytes(self) -> int:
+        """The part of it that was made for more keys than there are, and takes no more until these have come."""
+        return self._table.nbytes if self._next is None else self._next.nbytes
+
+    @property
+    def room_in_table(self) -> int:
+        """For how many keys altogether that part is large enough."""
+        return int(_FULL * len(self._table if self._next is None else self._next))
+
     def reserve(self, keys: int) -> None:
         """Make room for that many more keys at once, so that nothing grows while they are added. May move all keys."""
         slots = self._limit + max(0, keys - len(self._freed))

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from statebackend import entries
 from statebackend.backends.scratch_file import NewFile, ScratchFile
+from statebackend.backends.unused_memory import give_back_of_thread
 from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import KeyColumn
 from statebackend.keys.types import KeyType
@@ -210,7 +211,7 @@ class Table:
     def remove(self, keys: KeyColumn, namespace: bytes = b"") -> None:
         """Forget these keys. It does not matter whether they are there."""
         self._check(keys, None)
-        self._load_groups_of(keys)
+        self._load_those(keys, namespace)
         self._evict_excess()
         self._bring_in(namespace, keys)
         space = self._known(namespace)
@@ -220,9 +221,12 @@ class Table:
     # --- by namespace -------------------------------------------------------------------------------------------------
 
     def namespaces(self) -> set[bytes]:
-        """The namespaces that have keys; of those whose keys went to the disk some may have none any more."""
-        self._load_everything()
-        return {namespace for namespace, space in self._spaces.items() if len(space)} | self._cold.namespaces()
+        """The namespaces that have keys; of those that are not in memory as a whole, some may have none any more."""
+        self.read_ahead()
+        if (self._unloaded & ~self._waiting.groups).any():
+            self._load_everything()
+        here = {namespace for namespace, space in self._spaces.items() if len(space)}
+        return here | self._waiting.namespaces() | self._cold.namespaces()
 
     def keys_and_results(self, namespace: bytes = b"", now: int | None = None) -> Aggregates:
         """All keys of a namespace and their results, in no particular order."""
@@ -264,7 +268,7 @@ class Table:
         """
         keys = accumulated.keys
         self._check(keys, None)
-        self._load_groups_of(keys)
+        self._load_those(keys, namespace)
         self._evict_excess()
         space = self._space(namespace)
         slots, new = space.find_or_add(keys)
@@ -394,10 +398,6 @@ class Table:
         """But for those whose keys may come back."""
         for namespace in [name for name, space in self._spaces.items() if space.is_useless]:
             del self._spaces[namespace]
-
-    def _load_groups_of(self, keys: KeyColumn) -> None:
-        if self._some_unloaded:
-            self._load(self._groups_of(keys))
 
     def _groups_of(self, keys: KeyColumn) -> NDArray[np.bool_]:
         groups = self._layout.no_groups()
@@ -629,11 +629,17 @@ class Table:
         """Learn what a key takes. What counts are all slots there ever were, as their memory is not given back."""
         if self._memory is None or self._size < self._weigh_at:
             return
-        slots = sum(space.slot_limit for space in self._spaces.values())
-        taken = sum(space.memory_bytes() for space in self._spaces.values())
+        spaces = self._spaces.values()
+        slots = sum(space.slot_limit for space in spaces)
+        taken = sum(space.memory_bytes() for space in spaces)
         # What is in memory of the keys on the disk does not become less when more of them are there.
         memory = max(self._memory - self._cold.memory_bytes(), self._memory // 2)
-        self._max_slots, self._bytes_per_slot = max(1, memory * slots // taken), taken / slots
+        # What was made for keys that are still to come does not become more with them.
+        made = sum(space.table_bytes for space in spaces)
+        made_for = sum(space.room_in_table for space in spaces)
+        fit_in = min(made_for, (memory - made) * slots // (taken - made))
+        self._max_slots = max(1, memory * slots // taken, fit_in)
+        self._bytes_per_slot = memory / self._max_slots
         self._weigh_at = min(self._size * 5 // 4, self._max_slots)
 
     def _evict(self, count: int) -> None:
@@ -650,6 +656,7 @@ class Table:
                 self._cold.put(namespace, self._leaving(namespace, space, some), len(some))
                 space.evict(some)
                 self._size -= len(some)
+        give_back_of_thread()
 
     def _leaving(
         self, namespace: bytes, space: TableSpace, slots: Slots

@@ -138,6 +138,16 @@ class TableSpace:
         kept = 0 if self._kept is None else self._kept.nbytes
         return self._index.memory_bytes() + self._index.slot_limit * per_slot + lists + kept
 
+    @property
+    def table_bytes(self) -> int:
+        """The part of it that is as large as it is for the keys that may still come. See `SlotIndex.table_bytes`."""
+        return self._index.table_bytes
+
+    @property
+    def room_in_table(self) -> int:
+        """For how many keys altogether that part is large enough."""
+        return self._index.room_in_table
+
     def noted_bytes(self) -> int:
         """What it occupies besides to go back to former cuts, about."""
         return sum(images.nbytes for images in self._images)

@@ -47,6 +47,10 @@ class WaitingRows:
         """How many rows of a namespace there are still."""
         return sum(piece.rows[namespace].left for piece in self._pieces if namespace in piece.rows)
 
+    def namespaces(self) -> set[bytes]:
+        """Those that some of the rows are of."""
+        return {namespace for piece in self._pieces for namespace, rows in piece.rows.items() if rows.left}
+
     @property
     def nbytes(self) -> int:
         """The memory that they occupy, about."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PARALLELISM: Final = 2
-_QUICK_JVM: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+_NO_LATE_COMPILER: Final = "-XX:TieredStopAtLevel=1"
 LOCAL: Final = "local[4,1000000]"
 EVERY_SECOND: Final = "1s"
 NO_EPOCHS: Final = "1d"
@@ -57,12 +57,13 @@ def session(master: str = LOCAL, settings: Mapping[str, str] | None = None) -> I
 
 @contextmanager
 def context(master: str = LOCAL) -> Iterator[SparkContext]:
-    """Spark as it starts soonest: without its SQL, which a job does not need and a new JVM takes seconds of CPU time to
-    load, and without the compiler for code that runs for long.
+    """Spark as it starts soonest: without its SQL, which a job does not need, with classes from a file, and without the
+    compiler for code that runs for long.
     """
     from pyspark import SparkConf, SparkContext
 
-    conf = SparkConf().setMaster(master).setAppName("bench").setAll(list(_settings(_QUICK_JVM).items()))
+    quickly = _settings(recovery.quick_java(_NO_LATE_COMPILER))
+    conf = SparkConf().setMaster(master).setAppName("bench").setAll(list(quickly.items()))
     with _ending(SparkContext(conf=conf)) as spark:
         yield spark
 

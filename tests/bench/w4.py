@@ -216,7 +216,7 @@ def cluster(folder: Path) -> Iterator[tuple[SparkSession, SparkCluster]]:
     """A standalone cluster of two workers with free slots, and a session with an executor on each."""
     folder.mkdir()
     with running_cluster(folder, _CORES, Place(), [Place(), Place()]) as running:
-        settings = {"spark.executor.memory": "1g", "spark.driver.host": "127.0.0.1"}
+        settings = {"spark.executor.memory": "1g", "spark.driver.host": "127.0.0.1", **recovery.quick_java()}
         with session(running.master, settings) as spark:
             yield spark, running
 

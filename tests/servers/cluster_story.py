@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from tests.servers.cluster_job import Jobs
@@ -109,3 +110,15 @@ def story_of(jobs: Jobs, place: Place) -> Iterator[Story]:
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
+
+
+@contextmanager
+def story_in(events: Path, process: subprocess.Popen[bytes]) -> Iterator[Story]:
+    """Of jobs whose drivers append it to a file, one after the other; it ends when the process does."""
+    threading.Thread(target=process.wait, daemon=True).start()  # who has ended and is not waited for seems to run
+    command = ["tail", "--follow=name", "--retry", "--lines=+1", f"--pid={process.pid}", str(events)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as tail:
+        try:
+            yield Story(tail)
+        finally:
+            tail.kill()

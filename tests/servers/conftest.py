@@ -11,6 +11,7 @@ from .hdfs import HdfsServer, running_hdfs
 from .kafka import KafkaServer, running_kafka
 from .postgres import PostgresServer, running_postgres
 from .s3 import S3Server, running_s3_server
+from .yarn import Yarn
 
 
 @pytest.fixture(scope="session")
@@ -105,4 +106,6 @@ def pytest_runtest_makereport(
                 report.sections.append(("Kafka broker log, last lines", value.end_of_log()))
             if isinstance(value, PostgresServer):
                 report.sections.append(("PostgreSQL log, last lines", value.end_of_log()))
+            if isinstance(value, Yarn):
+                report.sections.append(("YARN logs, last lines", value.end_of_logs()))
     return report

@@ -7,26 +7,18 @@ from __future__ import annotations
 
 import getpass
 import signal
-import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from secrets import token_hex
 
 from fsspec import AbstractFileSystem
 
-JARS = Path(__file__).parents[2] / ".servers" / "hadoop"
+from tests.servers.hadoop import free_ports, java, write_settings
+
 _PATIENCE = 120.0
-_JAVA = (
-    "java",
-    "-Xmx256m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "--add-opens=java.base/java.lang=ALL-UNNAMED",  # what answers WebHDFS is older than Java 9
-    "-Djava.net.preferIPv4Stack=true",
-)
 _NODES = {
     "name node": "org.apache.hadoop.hdfs.server.namenode.NameNode",
     "data node": "org.apache.hadoop.hdfs.server.datanode.DataNode",
@@ -46,12 +38,6 @@ _SETTINGS = {
     "dfs.heartbeat.interval": "1",
     "dfs.blockreport.initialDelay": "0s",
 }
-_LOG = """\
-log4j.rootLogger=WARN, out
-log4j.appender.out=org.apache.log4j.ConsoleAppender
-log4j.appender.out.layout=org.apache.log4j.PatternLayout
-log4j.appender.out.layout.ConversionPattern=%d %p %c{1}: %m%n
-"""
 
 
 class HdfsServer:
@@ -68,8 +54,6 @@ class HdfsServer:
 
     def start(self) -> None:
         """Start both, and return when a file can be written."""
-        if not JARS.is_dir():
-            raise FileNotFoundError(f"{JARS} is not there; `make test-servers` fetches the jars of HDFS")
         for _ in range(3):
             if not self._has_served:  # until then another process may be quicker to take the ports
                 self._format()
@@ -79,7 +63,7 @@ class HdfsServer:
         raise RuntimeError(f"HDFS does not start:\n{self.end_of_log()}")
 
     def _format(self) -> None:
-        addresses = {name: f"127.0.0.1:{port}" for name, port in zip(_PORTS, _free_ports(len(_PORTS)), strict=True)}
+        addresses = {name: f"127.0.0.1:{port}" for name, port in zip(_PORTS, free_ports(len(_PORTS)), strict=True)}
         self.address = addresses["dfs.namenode.http-address"]
         data = self._folder / f"data-{token_hex(4)}"
         folders = {
@@ -89,10 +73,9 @@ class HdfsServer:
         }
         for pages in ("hdfs", "datanode", "static"):  # which the jars do not have, and the nodes want to have
             (self._settings / "webapps" / pages).mkdir(parents=True, exist_ok=True)
-        (self._settings / "log4j.properties").write_text(_LOG)
         system = {"fs.defaultFS": f"hdfs://{addresses['dfs.namenode.rpc-address']}"}
-        _write_settings(self._settings / "core-site.xml", system)
-        _write_settings(self._settings / "hdfs-site.xml", {**addresses, **folders, **_SETTINGS})
+        write_settings(self._settings, "core", system)
+        write_settings(self._settings, "hdfs", {**addresses, **folders, **_SETTINGS})
         with self.logs["name node"].open("ab") as log:
             command = [*self._java, _NODES["name node"], "-format", "-nonInteractive"]
             subprocess.run(command, check=True, stdout=log, stderr=log, timeout=_PATIENCE)
@@ -153,12 +136,7 @@ class HdfsServer:
 
     @property
     def _java(self) -> Sequence[str]:
-        return [*_JAVA, "-cp", f"{self._settings}:{JARS}/*"]
-
-
-def _write_settings(file: Path, settings: Mapping[str, str]) -> None:
-    lines = (f"<property><name>{name}</name><value>{value}</value></property>" for name, value in settings.items())
-    file.write_text("\n".join(("<configuration>", *lines, "</configuration>")))
+        return java(self._settings)
 
 
 @contextmanager
@@ -170,14 +148,3 @@ def running_hdfs(folder: Path) -> Iterator[HdfsServer]:
         yield server
     finally:
         server.kill()
-
-
-def _free_ports(number: int) -> Sequence[int]:
-    probes = [socket.socket() for _ in range(number)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

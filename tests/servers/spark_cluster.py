@@ -22,7 +22,7 @@ import pyspark
 
 ROOT: Final = Path(__file__).parent.parent.parent
 _PATIENCE: Final = 90.0
-_SPARK: Final = Path(pyspark.__file__).parent
+SPARK: Final = Path(pyspark.__file__).parent
 _EXECUTOR: Final = b"CoarseGrainedExecutorBackend"
 
 
@@ -36,7 +36,7 @@ class Place:
     def environment(self) -> dict[str, str]:
         """For processes of this place; the modules of this checkout are found by all."""
         mine = {"SPARK_LOCAL_IP": self.address, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
-        return {**os.environ, **mine, "SPARK_HOME": str(_SPARK)}
+        return {**os.environ, **mine, "SPARK_HOME": str(SPARK)}
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class SparkCluster:
             process.wait()
 
     def _start(self, place: Place, name: str, kind: str, arguments: Sequence[str]) -> None:
-        command = [str(_SPARK / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]
+        command = [str(SPARK / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]
         with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
                 [*place.prefix, *command, "--webui-port", str(_free_port()), *arguments],

@@ -1,4 +1,4 @@
-"""Jobs on Spark clusters, an executor of which is killed, and on hosts between which the network is cut."""
+"""Jobs on Spark clusters, an executor of which is killed, and on hosts between which the network is slow and is cut."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers.cluster_job import Jobs
-from tests.servers.cluster_story import Story, story_of
+from tests.servers.cluster_story import Event, Story, story_of
 from tests.servers.network import Network, no_namespaces, running_network
 from tests.servers.spark_cluster import Place, executor_of, running_cluster
 
@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(480)]
 HERE = Place()
 CUT = 10.0
 """Seconds for which a network is cut."""
+MANY = 20_000
+"""Rows, of a job that has more than enough of them."""
 
 
 def kill_an_executor(story: Story) -> int:
@@ -41,15 +43,38 @@ def test_a_job_is_exact_on_a_standalone_cluster_though_an_executor_is_killed(tmp
 
 
 @pytest.mark.skipif(bool(no_namespaces()), reason=no_namespaces())
-def test_a_job_of_two_hosts_goes_on_when_the_network_between_them_is_cut_and_healed(tmp_path: Path) -> None:
-    with running_network(hosts=2) as network, running_cluster(tmp_path, 3, network.centre, network.hosts) as cluster:
-        jobs = Jobs(cluster.master, str(tmp_path), host=network.centre.address, parallelisms=(4,), rows=400)
+def test_a_job_of_two_hosts_with_slow_links_loses_nobody_to_delay_and_recovers_from_a_kill_and_from_a_cut(
+    tmp_path: Path,
+) -> None:
+    with running_network(hosts=2) as network, running_cluster(tmp_path, 2, network.centre, network.hosts) as cluster:
+        for host in range(2):
+            network.delay(host, "40ms")
+            assert network.round_trip(host) >= 0.08
+        jobs = Jobs(cluster.master, str(tmp_path), host=network.centre.address, parallelisms=(4,), rows=MANY)
         with story_of(jobs, network.centre) as story:
             story.wait_for("Running")
             story.wait_for_epochs(3)
             assert len(addresses(story)) == 2, "partitions are on both hosts"
+            network.delay(1, "150ms", jitter="50ms")
+            assert network.round_trip(1) >= 0.3
+            story.wait_for_epochs(5)
+            network.delay(1, "20ms")
+            story.wait_for_epochs(5)
+            assert failures(story) == [], "a link that is slow, or becomes slower or quicker, is none"
+            os.kill(list(story.workers().values())[-1], signal.SIGKILL)
+            story.wait_for("WorkerLost")
+            story.wait_for("Running")
+            story.wait_for_epochs(1)
             cut_and_heal(network, story)
+            story.wait_for_epochs(2)
+            story.interrupt()
             story.check_exact()
+
+
+def failures(story: Story) -> list[Event]:
+    """What the job has taken for one; a sign of life that cannot get through shows as a peer that hung up."""
+    kinds = ("WorkerLost", "AttemptFailed", "EpochAbandoned", "PeerRefused")
+    return [event for event in story.events if event["event"] in kinds]
 
 
 def addresses(story: Story) -> set[str]:
