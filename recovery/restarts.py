@@ -6,7 +6,7 @@ its partitions report that it is over; and the reason to stop carries the user's
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from enum import Enum
 from math import log
@@ -23,6 +23,7 @@ class Cause(Enum):
     UNUSABLE = "the same will happen again"
     CHANNEL = "a channel between two partitions broke"
     PROCESS = "a process is lost"
+    SILENT = "a process shows no sign of life"
     RESOURCE = "the store, a disk, a source or a sink failed"
     EPOCHS = "epochs fail again and again"
 
@@ -70,7 +71,8 @@ class RestartLimit:
     """Counts the broken attempts of one driver. Times are in milliseconds and never go back.
 
     `poisoned_after` attempts in a row in which a function of the program fails, and no epoch is completed, are taken
-    for a record that will fail for ever.
+    for a record that will fail for ever. So are as many in which the process of one partition falls silent, as one does
+    whose function keeps the interpreter to itself.
     """
 
     def __init__(self, restarts: Restarts, poisoned_after: int = 3) -> None:
@@ -82,6 +84,7 @@ class RestartLimit:
         self._counted_as_program: Incarnation | None = None
         self._times: deque[int] = deque()
         self._program_failures = 0
+        self._silent: Counter[Partition | None] = Counter()
         self._in_a_row = 0
         self._last_began = 0
         """When the newest attempt was to begin."""
@@ -90,6 +93,7 @@ class RestartLimit:
     def completed(self) -> None:
         """An epoch was completed: whatever failed before was not for ever."""
         self._program_failures = 0
+        self._silent.clear()
         if isinstance(self._restarts, ExponentialDelay) and self._restarts.at_once:
             self._in_a_row = 0
 
@@ -110,6 +114,10 @@ class RestartLimit:
             self._program_failures += 1
             if self._program_failures >= self._poisoned_after and not isinstance(self._restarts, NoRestart):
                 return GiveUp(self._poisoned(), failure)
+        if failure.cause is Cause.SILENT:
+            self._silent[failure.partition] += 1
+            if self._silent[failure.partition] >= self._poisoned_after and not isinstance(self._restarts, NoRestart):
+                return GiveUp(self._silenced(failure.partition), failure)
         if not first:
             return Known()
         verdict = self._restart(now, failure, chance)
@@ -122,6 +130,13 @@ class RestartLimit:
         return (
             f"the program failed {self._program_failures} times in a row without an epoch completed in between, so it "
             "would fail again"
+        )
+
+    def _silenced(self, partition: Partition | None) -> str:
+        return (
+            f"the processes of partition {partition} fell silent {self._poisoned_after} times in a row without an "
+            "epoch completed in between: perhaps a function keeps the interpreter to itself, as a regular expression "
+            "that backtracks or one large json.loads does, for longer than `lost_after`"
         )
 
     def _restart(self, now: int, failure: Failure, chance: float) -> Restart | GiveUp:

@@ -24,7 +24,15 @@ from recovery.driver.job import JobSettings
 from recovery.driver.launch import Launcher
 from recovery.driver.local_processes import LocalProcesses
 from recovery.driver.manifests import sinks_of
-from recovery.driver.options import RunOptions, check_names, coordinator_options, host_options, seconds, storage_options
+from recovery.driver.options import (
+    RunOptions,
+    check_names,
+    coordinator_options,
+    host_options,
+    lost_after,
+    seconds,
+    storage_options,
+)
 from recovery.driver.progress import ProgressLine
 from recovery.driver.reach import home_of
 from recovery.driver.spark_tasks import SparkTasks
@@ -229,7 +237,7 @@ def run(
         scheme=scheme,
         coordinator=coordinator,
         host=host,
-        lost_after=int(seconds(options, "lost_after", 2.0) * 1000),
+        lost_after=lost_after(options, host),
         allow_non_restored_state=options.get("allow_non_restored_state", False),
         ignore_state=frozenset(map(Uid, options.get("ignore_state", ()))),
         accept_duplicates=options.get("accept_duplicates", False),

@@ -17,7 +17,7 @@ from typing import Self, TypeVar
 
 import pyarrow as pa
 
-from recovery.driver.manifests import DriversPart, manifest_of, roles_from, sources_of
+from recovery.driver.manifests import DriversPart, manifest_of, roles_from, sources_of, states_in
 from recovery.driver.workers import Workers
 from snapshot.coordinator_events import Publish
 from snapshot.frames import Marker, MarkerMode
@@ -30,17 +30,22 @@ from snapshot.host.messages import (
     Deploy,
     EpochIsOver,
     Figures,
+    Follow,
+    Followed,
     FromWorker,
     HasCommitted,
     Hello,
     Leave,
+    ReadState,
     Restored,
     Role,
+    StandBy,
     StandDown,
+    StateRead,
     ToWorker,
     TriggerEpoch,
 )
-from snapshot.host.options import HostOptions
+from snapshot.host.options import Following, HostOptions
 from snapshot.host.worker import DriverLost, Worker
 from snapshot.ids import JobId
 from snapshot.manifest import Manifest
@@ -60,6 +65,7 @@ class DrivenWorker:
     def __init__(self, folder: Path, program: Program, options: HostOptions | None = None) -> None:
         self.said: list[FromWorker] = []
         self._folder = folder
+        (folder / "tree").mkdir(exist_ok=True)
         self._plan = program.plan(_MOST)
         self._pickled = dumps(self._plan)
         self._options = options or HostOptions(batch_rows=64, status_interval=20)
@@ -73,12 +79,16 @@ class DrivenWorker:
         assert self._loop.run(lambda: self._hello is not None, PATIENCE)
         self._attempt = 0
         self._number = 0
+        self._asked = 0
         self._manifest: Manifest | None = None
         self._broadcast: Mapping[Uid, bytes] = {}
 
     def _run(self) -> None:
-        with suppress(DriverLost):
-            self._worker.run()
+        try:
+            with suppress(DriverLost):
+                self._worker.run()
+        finally:
+            self._loop.wake(self._thread.join)  # whoever waits for its end has a turn then
 
     # --- what the driver's port hears
 
@@ -172,6 +182,26 @@ class DrivenWorker:
 
     def stand_down(self) -> None:
         self.tell(StandDown(self.incarnation, "another process has its role"))
+
+    def stand_by(self, how: Following) -> None:
+        folder = self._folder
+        told = JobId("driven"), how, self._pickled, 1, self._options, str(folder / "tree"), str(folder / "local")
+        self.tell(StandBy(*told))
+
+    def follow(self, how: Following) -> None:
+        """Let it stand by, and wait until it has the last complete epoch."""
+        assert self._manifest is not None
+        epoch = self._manifest.epoch
+        self.stand_by(how)
+        self.tell(Follow(epoch, states_in(self._manifest, self._plan, 1)))
+        assert self._loop.run(lambda: any(isinstance(s, Followed) and s.has == epoch for s in self.said), PATIENCE)
+
+    def until_heard(self) -> None:
+        """Wait until it has done what it was told."""
+        self._asked += 1
+        asked = self._asked
+        self.tell(ReadState(self.incarnation, asked, Uid(""), None, None))
+        assert self._loop.run(lambda: any(isinstance(s, StateRead) and s.number == asked for s in self.said), PATIENCE)
 
     def finish(self) -> None:
         """Let it process all input, and commit all output."""

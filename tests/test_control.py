@@ -9,16 +9,22 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
+from recovery.driver.workers import Workers
+from snapshot import Collection, Stream, ToDriver
+from snapshot.host import worker
 from snapshot.host.control import ControlConnection, OverLongMessage
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.heartbeat import Beats, Heartbeat
 from snapshot.host.listener import Listener
-from snapshot.host.messages import Address, Drain, FromWorker, Hello, Leave, ToWorker
+from snapshot.host.messages import Address, BeatEvery, Drain, FromWorker, Hello, Leave, ToWorker
 from snapshot.host.purposes import HeartbeatOf, Purpose
+from snapshot.program.schemas import schema_of
 from statebackend.ids import Attempt, Generation, Incarnation
+from tests.driven_worker import DrivenWorker
 
 LIMIT = 10.0
 SECRET = b"s" * 32
@@ -198,6 +204,24 @@ def test_beats_arrive_whatever_the_main_thread_of_the_process_does_and_end_with_
     assert set(driver.beats) == {"w"}
     assert driver.ended == ["w"]
     assert not any(thread.name == "heartbeat-w" for thread in threading.enumerate())
+
+
+def test_a_heart_that_is_told_to_beat_faster_does_so_at_once(driver: Driver) -> None:
+    heartbeat = Heartbeat(driver.listen().address, SECRET, "w", 10 * LIMIT)
+    assert driver.loop.run(lambda: bool(driver.ends), LIMIT)
+    heartbeat.beat_every(0.005)
+    assert driver.loop.run(lambda: len(driver.beats) >= 3, LIMIT)
+    heartbeat.stop()
+
+
+def test_a_process_beats_as_often_as_its_driver_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beats: list[str] = []
+    monkeypatch.setattr(worker, "_BEAT", 10 * LIMIT)
+    monkeypatch.setattr(Workers, "_beat", lambda _, name: beats.append(name))
+    nothing = Stream.read(Collection([], schema_of({"n": int})), uid="rows").write(ToDriver(), uid="out")
+    with DrivenWorker(tmp_path, nothing) as driven:
+        driven.tell(BeatEvery(5))
+        assert driven._loop.run(lambda: len(beats) >= 3, LIMIT)
 
 
 def test_a_heartbeat_whose_connection_breaks_connects_again(driver: Driver) -> None:

@@ -17,7 +17,15 @@ from recovery.driver.birth import WrongJob, birth_of
 from recovery.driver.deliveries import Deliveries
 from recovery.driver.endings import End, Endings, EndKind
 from recovery.driver.event_log import EventLog, line_of
-from recovery.driver.options import RunOptions, UnknownOption, check_names, coordinator_options, host_options, seconds
+from recovery.driver.options import (
+    RunOptions,
+    UnknownOption,
+    check_names,
+    coordinator_options,
+    host_options,
+    lost_after,
+    seconds,
+)
 from recovery.driver.placement import place
 from recovery.driver.progress import ProgressLine
 from recovery.driver.progress import line_of as progress_of
@@ -455,8 +463,17 @@ def test_times_may_be_written_as_people_say_them() -> None:
     coordinator = coordinator_options("2s", "unaligned", given)
     assert (coordinator.interval, coordinator.timeout, coordinator.mode.value) == (2000, 60_000, "unaligned")
     assert (host_options(given).linger, host_options(given).heartbeat) == (3, 100)
-    assert seconds({"lost_after": "1500ms"}, "lost_after", 2.0) == 1.5
-    assert seconds({}, "lost_after", 2.0) == 2.0
+    assert seconds({"stop_timeout": "1500ms"}, "stop_timeout", 10.0) == 1.5
+    assert seconds({}, "stop_timeout", 10.0) == 10.0
+    assert lost_after({"lost_after": "1500ms"}, host_options({})) == 1500
+    assert lost_after({}, host_options({})) == 2000
+
+
+def test_no_process_can_be_lost_for_one_beat_that_is_late() -> None:
+    given: RunOptions = {"heartbeat": "100ms", "lost_after": "299ms"}
+    with pytest.raises(ContradictingOptions, match=r"lost_after is 299 ms.* 100 ms it must be at least 300"):
+        lost_after(given, host_options(given))
+    assert lost_after({**given, "lost_after": "300ms"}, host_options(given)) == 300
 
 
 def test_options_that_cannot_be_meant_are_refused() -> None:

@@ -36,6 +36,7 @@ from snapshot.frozen_json import NULL, Json
 from snapshot.host.messages import (
     AllEnded,
     AssignSplits,
+    BeatEvery,
     CannotCommit,
     CommitPutOff,
     Declining,
@@ -118,7 +119,7 @@ def test_every_partition_gets_its_role_its_splits_and_markers_and_hears_of_compl
     assert all(one.last for one in assigned)
     for worker in cluster.workers:
         kinds = [type(message) for message in worker.received]
-        assert kinds[:3] == [Deploy, AssignSplits, TriggerEpoch]
+        assert kinds[:4] == [BeatEvery, Deploy, AssignSplits, TriggerEpoch]
         assert kinds[-1] is Leave
     assert [type(event) for event in run.events][-1] is Stopped
 
@@ -225,7 +226,7 @@ def test_a_recovery_is_reported_in_its_seven_phases(tmp_path: Path, cluster: Scr
 
 def test_a_process_that_shows_no_sign_of_life_is_lost(tmp_path: Path, cluster: ScriptedCluster) -> None:
     cluster.habits.acknowledge = cluster.habits.commit = False
-    run = start(tmp_path, cluster, lost_after="300ms", every="1h")
+    run = start(tmp_path, cluster, heartbeat="50ms", lost_after="300ms", every="1h")
     cluster.await_heard(AssignSplits, 2)
     cluster.worker_of(1).fall_silent()
     cluster.await_heard(Deploy, 2, lambda deploy: deploy.incarnation == SECOND)
@@ -233,6 +234,17 @@ def test_a_process_that_shows_no_sign_of_life_is_lost(tmp_path: Path, cluster: S
     (lost,) = of_kind(run, WorkerLost)
     assert lost.partition == 1
     assert "no sign of life" in lost.reason
+
+
+def test_a_partition_whose_processes_fall_silent_again_and_again_ends_the_job_with_what_is_suspected(
+    tmp_path: Path, cluster: ScriptedCluster
+) -> None:
+    scheme = recovery.Passive(poisoned_after=1)
+    run = start(tmp_path, cluster, heartbeat="50ms", lost_after="300ms", every="1h", scheme=scheme)
+    cluster.await_heard(AssignSplits, 2)
+    cluster.worker_of(1).fall_silent()
+    with pytest.raises(recovery.JobFailed, match=r"no sign of life.*a function keeps the interpreter to itself"):
+        run.wait(PATIENCE)
 
 
 def test_a_standby_takes_over_at_once(tmp_path: Path) -> None:

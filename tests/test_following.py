@@ -28,12 +28,15 @@ from statebackend.files import FileSet
 from statebackend.ids import Epoch, Generation, Uid
 from statebackend.keyed_state import KeyedState, Operator
 from statebackend.snapshots.local_files import LINKS
+from statebackend.snapshots.uploads import NotDurable
 from statebackend.stores.local_store import LocalStore
 from tests.jobs.job import Scale, sink_of
 from tests.jobs.running import RUNNING
 
 UID = Uid("totals")
 PATIENCE = 60.0
+SOON = 20.0
+USUAL, IMPATIENT = HostOptions(), HostOptions(store_timeout=200)
 BOTH = pytest.mark.parametrize("how", [Following.FILES, Following.OPEN])
 
 
@@ -49,7 +52,7 @@ def operator_of(plan: Plan) -> KeyedOperator:
 class Standby:
     """A follower, and a partition elsewhere whose epochs it is told of."""
 
-    def __init__(self, folder: Path, how: Following) -> None:
+    def __init__(self, folder: Path, how: Following, options: HostOptions) -> None:
         self.folder = folder
         plan = program(folder)
         operator = operator_of(plan)
@@ -60,7 +63,7 @@ class Standby:
         (self.table,) = operator.states
         self.at_hand = StatesAtHand()
         self.answers: SimpleQueue[Followed] = SimpleQueue()
-        stand_by = StandBy(JobId("job"), how, dumps(plan), 1, HostOptions(), str(folder / "tree"), str(folder / "here"))
+        stand_by = StandBy(JobId("job"), how, dumps(plan), 1, options, str(folder / "tree"), str(folder / "here"))
         self.follower = Follower(stand_by, self.at_hand, lambda: None, self.answers.put)
         self._number = 0
 
@@ -88,8 +91,8 @@ class Standby:
 
 
 @contextmanager
-def standby(folder: Path, how: Following) -> Iterator[Standby]:
-    made = Standby(folder, how)
+def standby(folder: Path, how: Following, options: HostOptions = USUAL) -> Iterator[Standby]:
+    made = Standby(folder, how, options)
     try:
         yield made
     finally:
@@ -182,6 +185,57 @@ def test_what_a_role_waits_for_is_done_with_the_priority_of_whoever_has_the_role
         closed.set()
         one.follower.wait()
         assert priorities.get(timeout=PATIENCE) == usual or not may_hurry()
+
+
+@contextmanager
+def hanging(call: str) -> Iterator[threading.Event]:
+    """Calls of this name hang in every local store until the end of this; the event says that one does."""
+    usual, hangs, over = getattr(LocalStore, call), threading.Event(), threading.Event()
+
+    def hang(store: LocalStore, *given: Any) -> Any:
+        hangs.set()
+        assert over.wait(PATIENCE)
+        return usual(store, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalStore, call, hang)
+        try:
+            yield hangs
+        finally:
+            over.set()
+
+
+def test_whoever_waits_for_a_state_that_a_store_holds_up_is_told_that_there_is_none(tmp_path: Path) -> None:
+    taken: SimpleQueue[KeyedState | None] = SimpleQueue()
+    with standby(tmp_path, Following.OPEN, IMPATIENT) as one:
+        epoch, files = one.cut()
+        with hanging("download") as hangs:
+            one.follower.follow(Follow(epoch, {UID: (files,)}))
+            assert hangs.wait(PATIENCE)
+            one.follower.close()
+            wanted = UID, files.range, epoch, files, one.name
+            threading.Thread(target=lambda: taken.put(one.at_hand.take(*wanted)), daemon=True).start()
+            assert taken.get(timeout=SOON) is None
+            one.follower.wait()
+
+
+def test_an_upload_that_hangs_is_given_up_also_of_a_state_that_was_followed(tmp_path: Path) -> None:
+    woken = threading.Event()
+    with standby(tmp_path, Following.OPEN, IMPATIENT) as one:
+        one.follower._wake = woken.set
+        epoch, files = one.cut()
+        one.told(epoch, files)
+        one.follower.close()
+        state = one.at_hand.take(UID, files.range, epoch, files, one.name)
+        assert state is not None
+        with state, hanging("upload"):
+            one.update(state)
+            state.cut(Epoch(Generation(2), 9))
+            while not (news := state.poll()):
+                assert woken.wait(SOON)
+                woken.clear()
+    assert isinstance(news[0], NotDurable)
+    assert "there was no answer in 0.2" in news[0].reason
 
 
 def may_hurry() -> bool:

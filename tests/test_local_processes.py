@@ -162,7 +162,7 @@ def test_a_job_goes_on_though_what_forks_its_processes_is_killed_and_one_of_them
 
 def test_a_process_that_hangs_is_killed_and_another_one_takes_its_place(tmp_path: Path) -> None:
     launcher = recovery.LocalProcesses()
-    run = start(tmp_path, launcher, program(), lost_after="500ms")
+    run = start(tmp_path, launcher, program(), heartbeat="50ms", lost_after="500ms")
     hanging: list[int] = []
 
     def stop() -> None:

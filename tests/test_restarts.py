@@ -72,6 +72,28 @@ def test_a_record_that_fails_again_and_again_without_an_epoch_in_between_is_not_
     assert verdict.failure.traceback == "Traceback ..."
 
 
+def test_a_partition_that_falls_silent_again_and_again_without_an_epoch_in_between_ends_the_job_with_a_suspicion() -> (
+    None
+):
+    limit = RestartLimit(FixedDelay(99), poisoned_after=3)
+    assert limit.failed(0, failure(1, Cause.SILENT)) == Restart(0)
+    assert limit.failed(1, failure(2, Cause.PROCESS)) == Restart(0), "it is killed, and has said so"
+    elsewhere = Failure(Incarnation(Generation(1), Attempt(3)), Cause.SILENT, "silent", Partition(1))
+    assert limit.failed(2, elsewhere) == Restart(0)
+    assert limit.failed(3, failure(4, Cause.SILENT)) == Restart(0)
+    verdict = limit.failed(4, failure(5, Cause.SILENT))
+    assert isinstance(verdict, GiveUp)
+    assert "partition 2 fell silent 3 times in a row without an epoch completed in between" in verdict.reason
+    assert "keeps the interpreter to itself" in verdict.reason
+
+
+def test_processes_that_fall_silent_now_and_then_between_epochs_are_replaced() -> None:
+    limit = RestartLimit(FixedDelay(99), poisoned_after=2)
+    for attempt in range(1, 9):
+        assert limit.failed(attempt, failure(attempt, Cause.SILENT)) == Restart(0)
+        limit.completed()
+
+
 def test_an_epoch_in_between_shows_that_the_program_can_go_on() -> None:
     limit = RestartLimit(FixedDelay(99), poisoned_after=2)
     for attempt in range(1, 9):

@@ -18,13 +18,17 @@ from snapshot.frames import MarkerMode
 from snapshot.host.crash_points import VARIABLE
 from snapshot.host.failures import is_of_state
 from snapshot.host.messages import Failed, FailureKind, FirstOutput, Restored
-from snapshot.host.options import HostOptions
+from snapshot.host.options import Following, HostOptions
+from snapshot.host.stage_run import StageRun
 from snapshot.program.program import Program
 from snapshot.program.row_class import Row
 from snapshot.program.schemas import schema_of
 from statebackend import Value
 from statebackend import fail_points as of_state
 from statebackend.fail_points import at
+from statebackend.followed_files import FollowedFiles
+from statebackend.keyed_state import KeyedState
+from statebackend.stores.local_store import LocalStore
 from tests.driven_worker import PATIENCE, DrivenWorker
 from tests.jobs.catalogue import JOBS
 from tests.jobs.driver import Settings
@@ -185,6 +189,34 @@ def test_state_outlives_what_a_function_of_the_user_raises_but_no_error_of_its_o
     assert rows == sums()
 
 
+def test_state_is_kept_when_what_was_in_flight_to_it_cannot_be_processed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = StageRun.open
+
+    def fail(run: StageRun, state: KeyedState) -> None:
+        usual(run, state)
+        raise ZeroDivisionError("at a row that was in flight")
+
+    program, gate = job_of(tmp_path, "sequences")
+    with DrivenWorker(tmp_path, program) as worker:
+        worker.deploy()
+        worker.restored()
+        worker.complete(worker.cut())
+        monkeypatch.setattr(StageRun, "open", fail)
+        worker.deploy()
+        failed = worker.until(Failed)
+        monkeypatch.undo()
+        worker.deploy()
+        restored = worker.restored()
+        gate.touch()
+        worker.finish()
+        compared = JOBS["sequences"].judge(worker.rows(OUT), ROWS)
+    assert "in flight" in failed.reason
+    assert restored.in_place
+    assert compared.exact, compared.examples
+
+
 def test_an_error_is_of_the_state_also_if_a_function_of_the_user_has_made_another_of_it() -> None:
     def raised(inner: bool) -> Exception:
         try:
@@ -224,6 +256,10 @@ def held_at(point: str, then: Exception | None = None) -> Iterator[threading.Eve
             release.set()
 
 
+def opening_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("opening state")]
+
+
 def test_what_needs_no_state_runs_while_state_is_being_opened(tmp_path: Path) -> None:
     with held_at(of_state.RESTORE_OPENED) as release, DrivenWorker(tmp_path, both_branches()) as worker:
         worker.deploy()
@@ -236,6 +272,25 @@ def test_what_needs_no_state_runs_while_state_is_being_opened(tmp_path: Path) ->
     assert told == []
     assert {row["n"] for row in plain} == set(range(1000))
     assert len(plain) == 1000
+    assert len(keyed) == 1000
+
+
+def test_a_process_that_cannot_reach_its_store_listens_and_does_what_needs_no_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, release = LocalStore.__init__, threading.Event()
+
+    def hang(store: LocalStore, root: Path) -> None:
+        assert release.wait(PATIENCE)
+        usual(store, root)
+
+    monkeypatch.setattr(LocalStore, "__init__", hang)
+    with DrivenWorker(tmp_path, both_branches()) as worker:
+        worker.deploy()
+        worker.until(FirstOutput)
+        release.set()
+        worker.finish()
+        keyed = worker.rows("keyed")
     assert len(keyed) == 1000
 
 
@@ -317,10 +372,9 @@ def test_a_process_that_loses_its_role_while_it_opens_state_keeps_nothing(tmp_pa
             if leave:
                 worker.leave()
                 release.set()
-                for thread in threading.enumerate():
-                    if thread.name.startswith("opening state"):
-                        thread.join(PATIENCE)
-                        assert not thread.is_alive()
+                for thread in opening_threads():
+                    thread.join(PATIENCE)
+                    assert not thread.is_alive()
                 return
             worker.stand_down()
             worker.deploy()
@@ -331,6 +385,65 @@ def test_a_process_that_loses_its_role_while_it_opens_state_keeps_nothing(tmp_pa
         rows = worker.rows("keyed")
     assert not restored.in_place
     assert len(rows) == 1000
+
+
+def test_a_role_that_is_lost_after_a_second_deployment_leaves_nothing_of_the_first_one_at_hand(tmp_path: Path) -> None:
+    program, gate = job_of(tmp_path, "sequences")
+    with DrivenWorker(tmp_path, program) as worker:
+        worker.deploy()
+        worker.until_read(200)
+        worker.complete(worker.cut())
+        worker.stand_down()
+        with held_at(of_state.RESTORE_OPENED) as release:
+            for _ in range(2):
+                worker.deploy()
+                worker.until_read(200)
+            worker.stand_down()
+            worker.until_heard()
+            release.set()
+            for thread in opening_threads():
+                thread.join(PATIENCE)
+            worker.deploy()
+            restored = worker.restored()
+        gate.touch()
+        worker.finish()
+        compared = JOBS["sequences"].judge(worker.rows(OUT), ROWS)
+    assert not restored.in_place
+    assert compared.exact, compared.examples
+
+
+def test_a_process_that_leaves_after_a_second_deployment_closes_what_is_opened_for_the_first(tmp_path: Path) -> None:
+    with held_at(of_state.RESTORE_OPENED) as release:
+        with DrivenWorker(tmp_path, both_branches()) as worker:
+            for _ in range(2):
+                worker.deploy()
+                worker.until(FirstOutput)
+            opening = opening_threads()
+            worker.leave()
+        release.set()
+        for thread in opening:
+            thread.join(PATIENCE)
+    assert opening
+    assert not any(thread.is_alive() for thread in opening)
+    folder = tmp_path / "local" / "sums"
+    FollowedFiles(folder / "0", folder).close()  # which nobody could open while the state is
+
+
+def test_state_that_was_followed_for_a_move_is_closed_when_the_move_is_given_up(tmp_path: Path) -> None:
+    with DrivenWorker(tmp_path, both_branches()) as worker:
+        worker.deploy()
+        worker.complete(worker.cut())
+        worker.stand_down()
+        worker.follow(Following.OPEN)
+        worker.stand_by(Following.WARM)
+        worker.until_heard()
+        for thread in threading.enumerate():
+            if thread.name == "closing state":
+                thread.join(PATIENCE)
+        places = list((tmp_path / "local" / "sums").glob("0*"))
+        assert places
+        for place in places:
+            FollowedFiles(place, place.parent).close()  # which nobody could open while the state is
 
 
 # --- whole jobs

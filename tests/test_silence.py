@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -10,14 +11,19 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from recovery.driver import workers
+from recovery.driver.workers import Workers
 from snapshot.coordinator_options import ContradictingOptions
 from snapshot.frames import Data, Frame
+from snapshot.host import worker
 from snapshot.host.channels import ReceivingChannel, SendingChannel
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.heartbeat import Beats, Heartbeat
 from snapshot.host.listener import Listener
+from snapshot.host.messages import FromWorker, Hello
 from snapshot.host.options import HostOptions
 from snapshot.host.purposes import Purpose
+from snapshot.host.worker import DriverLost, Worker
 from snapshot.ids import ChannelId
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from tests.silence import deafen
@@ -111,6 +117,57 @@ def test_neither_an_idle_channel_nor_one_that_is_full_for_long_breaks(line: Line
 def test_a_time_that_the_kernel_cannot_count_is_refused() -> None:
     with pytest.raises(ContradictingOptions, match="channel_timeout is 999; it must be at least 1000"):
         replace(OPTIONS, channel_timeout=999)
+
+
+class Lost:
+    """A driver that hears nothing but that its process is there, and lost."""
+
+    def __init__(self) -> None:
+        self.there = False
+        self.reasons: list[str] = []
+
+    def appeared(self, hello: Hello) -> bool:
+        self.there = True
+        return True
+
+    def lost(self, worker: str, reason: str, *, silent: bool) -> None:
+        self.reasons.append(reason)
+
+    def reported(self, worker: str, message: FromWorker) -> None:
+        pass
+
+    def commanded(self, sock: socket.socket, name: str) -> None:
+        pass
+
+    def refused(self, peer: str, reason: str) -> None:
+        pass
+
+
+def test_a_process_is_lost_to_its_driver_if_only_its_beats_come_and_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (workers, worker):
+        monkeypatch.setattr(module, "SILENCE", 1_000)
+    loop, driver, secret, said = EventLoop(), Lost(), b"a secret of 16 b", list[str]()
+    port = Workers(loop, "127.0.0.1", secret, LIMIT, driver)
+    process = Worker(port.address, secret, 0, 0)
+
+    def run() -> None:
+        with pytest.raises(DriverLost) as caught:
+            process.run()
+        said.append(str(caught.value))
+        loop.wake()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert loop.run(lambda: driver.there, LIMIT)
+    assert process._control is not None
+    for end in (process._control, next(iter(port._workers.values())).control):
+        deafen(end._sock)
+    assert loop.run(lambda: bool(said and driver.reasons), LIMIT)
+    assert "timed out" in driver.reasons[0]
+    assert "timed out" in said[0]
+    thread.join(LIMIT)
+    port.close()
+    loop.close()
 
 
 def test_a_process_hears_from_its_heart_that_the_driver_does_not_react_any_more() -> None:

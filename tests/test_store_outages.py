@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
 from statebackend.stores import limited_store
 from statebackend.stores.fsspec_store import open_store
-from statebackend.stores.limited_store import LimitedStore, open_limited
+from statebackend.stores.limited_store import LimitedStore, find_limited_later, open_limited
 from statebackend.stores.local_store import LocalStore
 from statebackend.stores.patience import PAUSES, Patience
-from statebackend.stores.store import BlobStore, Creation, StoreError, StoreUnavailable, UnknownOutcome
+from statebackend.stores.store import BlobInfo, BlobStore, Creation, StoreError, StoreUnavailable, UnknownOutcome
 from statebackend.testing.blob_store import CHECKS, OpenStore
 from tests.wrapped_store import WrappedStore
 
@@ -77,6 +79,30 @@ def test_a_store_that_hangs_while_it_is_opened_is_given_up(hanging: Hanging, mon
         open_limited("here", 0.05)
 
 
+def test_a_store_that_is_looked_for_later_is_looked_for_by_the_first_call_and_again_until_it_is_there(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "store"
+    late = find_limited_later(str(folder), PATIENCE)
+    with pytest.raises(StoreUnavailable, match="there is no such folder"):
+        late.read("a")
+    LocalStore(folder).write("a", b"content")
+    assert late.read("a") == b"content"
+
+
+def test_a_store_that_hangs_while_it_is_looked_for_is_given_up_and_may_be_found_by_the_next_call(
+    hanging: Hanging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finding: list[Callable[[], object]] = [lambda: hanging.read("a"), lambda: hanging.store]
+    monkeypatch.setattr(limited_store, "find_store", lambda uri: finding.pop(0)())
+    late = find_limited_later("here", 0.2)
+    with pytest.raises(StoreUnavailable, match=r"could not list everything in here: there was no answer in 0.2 s"):
+        late.list()
+    assert isinstance(late, LimitedStore)
+    late._seconds = PATIENCE
+    assert late.list() == ()
+
+
 @pytest.mark.parametrize("behind", [False, True])
 def test_a_create_that_hangs_is_of_unknown_outcome_and_may_be_done_late(hanging: Hanging, behind: bool) -> None:
     hanging.behind = behind
@@ -101,6 +127,27 @@ def test_a_download_that_comes_late_leaves_nothing(
     hanging.gate.set()
     assert back.wait(PATIENCE)
     assert [file.name for file in tmp_path.iterdir()] == ["store"]
+
+
+def test_a_call_is_made_with_the_priority_of_whoever_makes_it_whoever_made_one_before(tmp_path: Path) -> None:
+    priorities: SimpleQueue[int] = SimpleQueue()
+
+    class Noting(WrappedStore):
+        def list(self, folder: str = "") -> tuple[BlobInfo, ...]:
+            priorities.put(os.getpriority(os.PRIO_PROCESS, 0))
+            return ()
+
+    def stand_back_and_call() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), usual + 1)
+        limited.list()
+
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    limited = LimitedStore(Noting(LocalStore(tmp_path)), PATIENCE)
+    thread = threading.Thread(target=stand_back_and_call)
+    thread.start()
+    thread.join()
+    limited.list()
+    assert [priorities.get_nowait(), priorities.get_nowait()] == [usual + 1, usual]
 
 
 class Dripping(WrappedStore):

@@ -46,7 +46,7 @@ from recovery.driver.progress import ProgressLine
 from recovery.driver.status import StatusBoard
 from recovery.driver.workers import Workers
 from snapshot.host.event_loop import Background, EventLoop
-from snapshot.host.messages import Figures, Followed, FromWorker, Hello, Injected, StateRead, UseStorage
+from snapshot.host.messages import BeatEvery, Figures, Followed, FromWorker, Hello, Injected, StateRead, UseStorage
 from snapshot.host.tls import TlsSide
 from snapshot.trace import TraceWriter
 from statebackend.ids import Epoch
@@ -209,8 +209,10 @@ class Driver:
             scouting.keep(hello.launch, hello.worker)
         elif not self._launcher.appeared(hello.launch, hello.worker):
             return False
-        if self._options.storage_options and self._workers is not None:
-            self._workers.send(hello.worker, UseStorage(self._options.storage_options))
+        if self._workers is not None:
+            self._workers.send(hello.worker, BeatEvery(self._settings.host.heartbeat))
+            if self._options.storage_options:
+                self._workers.send(hello.worker, UseStorage(self._options.storage_options))
         self._the_generation.appeared(hello)
         return True
 
@@ -219,7 +221,7 @@ class Driver:
         self._launcher.lost(worker, silent=silent)
         if self._live_reads is not None:
             self._live_reads.lost(worker)
-        self._the_generation.lost(worker, reason)
+        self._the_generation.lost(worker, reason, silent=silent)
 
     def reported(self, worker: str, message: FromWorker) -> None:
         """See `workers.WorkerEvents`."""

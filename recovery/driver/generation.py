@@ -295,7 +295,7 @@ class GenerationRun:
         if self._standbys is not None and self._attempt is not None:
             self._standbys.look(self._attempt.deployed)
 
-    def lost(self, worker: str, reason: str) -> None:
+    def lost(self, worker: str, reason: str, *, silent: bool) -> None:
         """A process is not there any more."""
         if self._ended:  # it was told to leave
             return
@@ -305,7 +305,8 @@ class GenerationRun:
         self._note(log.WorkerLost(at=time.time(), worker=worker, partition=partition, reason=reason))
         if partition is not None and self._attempt is not None:
             why = f"{worker} is lost: {reason}"
-            self._fail(Failure(self._attempt.incarnation, Cause.PROCESS, why, partition))
+            cause = Cause.SILENT if silent else Cause.PROCESS
+            self._fail(Failure(self._attempt.incarnation, cause, why, partition))
         if self._spreader is not None:
             self._spreader.lost(worker)
 

@@ -65,7 +65,7 @@ class RunOptions(TypedDict, total=False):
     heartbeat: Duration
     """How often a process says that it lives (250ms)."""
     lost_after: Duration
-    """A process that has shown no sign of life for so long is lost (2s)."""
+    """A process that has shown no sign of life for so long is lost; three times `heartbeat` at least (2s)."""
     start_timeout: Duration
     """So long the job waits at its start for enough processes (2m)."""
     stop_timeout: Duration
@@ -141,6 +141,8 @@ class RunOptions(TypedDict, total=False):
     """Whether to show a line of progress on the standard error (where that is a terminal)."""
 
 
+_BEATS: Final = 3
+"""So many in a row have to fail to come before a process may be taken for lost."""
 _COORDINATOR: Final = (
     "timeout", "min_pause", "max_in_flight", "tolerated_failures", "retain", "alignment_timeout",
 )  # fmt: skip
@@ -182,6 +184,17 @@ def storage_options(options: RunOptions) -> Mapping[str, Mapping[str, object]]:
 def host_options(options: RunOptions) -> HostOptions:
     """How partitions run."""
     return HostOptions(**_given(options, [field.name for field in fields(HostOptions)]))  # type: ignore[arg-type]
+
+
+def lost_after(options: RunOptions, host: HostOptions) -> int:
+    """After how many milliseconds without a sign of life a process is lost."""
+    given, least = int(seconds(options, "lost_after", 2.0) * 1000), _BEATS * host.heartbeat
+    if given < least:
+        raise ContradictingOptions(
+            f"lost_after is {given} ms; with a heartbeat each {host.heartbeat} ms it must be at least {least}, "
+            "or processes that live are taken for lost"
+        )
+    return given
 
 
 def seconds(options: RunOptions, name: str, default: float) -> float:

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from snapshot.host.control import ControlConnection, OverLongMessage
+from snapshot.host.control import SILENCE, ControlConnection, OverLongMessage
 from snapshot.host.event_loop import EventLoop, Timer
 from snapshot.host.heartbeat import Beats
 from snapshot.host.listener import Listener
+from snapshot.host.liveness import break_if_silent
 from snapshot.host.messages import Address, FromWorker, Hello, Leave, Stalled, ToWorker
 from snapshot.host.purposes import ChannelOf, CommandOf, ControlOf, HeartbeatOf, Purpose
 from snapshot.host.refusals import Refusals
@@ -150,6 +151,7 @@ class Workers:
     def _connected(self, sock: socket.socket, purpose: Purpose, _peer: str) -> None:
         match purpose:
             case ControlOf(name):
+                break_if_silent(sock, SILENCE)
                 worker = _Worker(
                     name,
                     ControlConnection(

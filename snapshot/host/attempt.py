@@ -213,7 +213,7 @@ class PartitionAttempt:
         self._poke()
 
     def _tell_if_restored(self) -> None:
-        if self._opening:
+        if self._opening or self._closed:
             return
         opened = self._states.values()
         downloaded_ms = max((state.downloaded_ms for state in opened), default=0.0)

@@ -24,6 +24,9 @@ from snapshot.host.tls import TlsSide
 _PAUSE: Final = 0.05
 _ONE_TRY: Final = 2.0
 """Seconds for a host to answer at all."""
+_PROOFS: Final = 8
+"""So often a host may hang up after our proof: one that has another secret does, and one to which we were too slow when
+many others wanted our place."""
 _NOT_THERE_YET = frozenset(
     (errno.ECONNREFUSED, errno.ECONNRESET, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 )
@@ -32,10 +35,11 @@ _NOT_THERE_YET = frozenset(
 class Connecting:
     """Begins at once. Who cannot be reached, or hangs up before a word, is tried again until the time is over.
 
-    Whoever refuses us, or cannot prove the secret, is not. The socket that `on_connected` takes over is non-blocking,
-    sends what is written without delay, and whatever the host has sent since is still in it. `on_failed` gets a text
-    that names the address. With `tls` all is encrypted. The name of a host is looked up in the loop's thread: give a
-    numeric address where that may take long.
+    Who hangs up after our proof is tried again a few times; whoever refuses us, or cannot prove the secret, is not.
+
+    The socket that `on_connected` takes over is non-blocking, sends what is written without delay, and whatever the
+    host has sent since is still in it. `on_failed` gets a text that names the address. With `tls` all is encrypted.
+    The name of a host is looked up in the loop's thread: give a numeric address where that may take long.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class Connecting:
         self._on_failed = on_failed
         self._handshake = CallerHandshake(secret, secrets.token_bytes(NONCE_SIZE), purpose)
         self._last = "it does not answer"
+        self._proofs = 0  # after which it hung up
         self._sock: socket.socket | None = None
         self._watch: Watch | None = None
         self._conversation: Conversation | None = None
@@ -125,10 +130,12 @@ class Connecting:
     def _refused(self, why: HandshakeRefused) -> None:
         if not isinstance(why, HungUp):
             self._fail(f"{type(why).__name__}: {why}")
-        elif self._handshake.was_greeted:
-            self._fail(f"{why}, after we had proved our secret: it has another one")
+            return
+        self._proofs += self._handshake.was_greeted
+        if self._proofs == _PROOFS:
+            self._fail(f"{why}, {_PROOFS} times after we had proved our secret: it has another one")
         else:
-            self._again(str(why))
+            self._again(f"{why}, after we had proved our secret" if self._handshake.was_greeted else str(why))
 
     def _missed(self, code: int) -> None:
         if code in _NOT_THERE_YET:

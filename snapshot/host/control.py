@@ -20,6 +20,10 @@ Received = TypeVar("Received")
 
 MAX_MESSAGE: Final = 256 << 20
 """No message has more bytes, unless both sides agree on something else."""
+SILENCE: Final = 10_000
+"""Milliseconds after which driver and process give up a connection between them that carries nothing, though beats may
+come: of these alone nobody hears what is acknowledged. It ends as well if one leaves more than the kernel can hold
+unread for so long, as a process may that is in one slow call when a large role comes for it."""
 
 _LENGTH = struct.Struct(">I")
 _READ = 256 << 10

@@ -1,8 +1,9 @@
 """What a process does while it stands by: it gets each complete epoch ready that the driver tells it of.
 
 What always holds: it is done in one thread, with low priority unless somebody waits for it, always for the newest epoch
-that was told; what cannot be done is told, and tried again with the next epoch; and when it is over, nothing is left
-behind that nobody will use.
+that was told; what cannot be done is told, and tried again with the next epoch; and when it is over, states are at
+hand for whoever has a role next, no file is kept longer than until that has opened them, and the thread has ended as
+soon as the store has answered, or been given up.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition,
 from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import KeyGroupRange
 from statebackend.snapshots.transfer import MissingFile
-from statebackend.stores.fsspec_store import open_store
+from statebackend.stores.limited_store import find_limited
 from statebackend.stores.store import BlobStore
 
 _NOBODY: Final = Incarnation(Generation(0), Attempt(0))
@@ -165,7 +166,7 @@ class Follower:
     def _get_ready(self, follow: Follow) -> None:
         if self._store is None or self._plan is None:
             self._plan = cast("Plan", loads(self._stand_by.plan))  # which imports what the program needs
-            self._store = open_store(self._stand_by.store)
+            self._store = find_limited(self._stand_by.store, self._stand_by.options.store_timeout / 1000)
         opened = self._stand_by.how is Following.OPEN
         operators = {stage.uid: stage.head.operator for stage in self._plan.stages if isinstance(stage.head, KeyedHead)}
         for uid, states in follow.states.items():

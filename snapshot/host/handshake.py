@@ -227,7 +227,7 @@ class CallerHandshake(_Side):
 
     @property
     def was_greeted(self) -> bool:
-        """Whether our proof has been sent: a host that hangs up after it, instead of answering, has another secret."""
+        """Whether our proof has been sent: who hangs up after it, instead of answering, may have another secret."""
         return self._step is not _Step.GREETING
 
     def receive(self, arrived: bytes) -> bytes:

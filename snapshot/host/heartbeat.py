@@ -1,7 +1,8 @@
-"""A process says that it lives, from a thread of its own, so that a slow user function does not make it seem dead.
+"""A process says that it lives, from a thread of its own, so that a slow function in Python does not make it seem dead.
 
 What always holds: beats travel on their own connection and mean nothing but that the process ran at that time. Between
-them travels what is to be told while the process's event loop is held up.
+them travels what is to be told while the process's event loop is held up. While one call in C keeps the interpreter to
+itself, as a regular expression that backtracks may, no thread runs, and there is no beat.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from snapshot.host.connector import Connecting
-from snapshot.host.event_loop import EventLoop, Watch
+from snapshot.host.event_loop import EventLoop, Timer, Watch
 from snapshot.host.liveness import break_if_silent
 from snapshot.host.messages import Address, Stalled
 from snapshot.host.purposes import HeartbeatOf
@@ -52,14 +53,16 @@ class Heartbeat:
         self._loop = EventLoop()
         self._sock: socket.socket | None = None
         self._connecting: Connecting | None = None
+        self._next: Timer | None = None
         self._stopped = False
         self._hushed_until = 0.0
         self._thread = threading.Thread(target=self._run, name=f"heartbeat-{worker}", daemon=True)
         self._thread.start()
 
     def beat_every(self, seconds: float) -> None:
-        """From the next beat on."""
+        """From now on, with a beat at once."""
         self._seconds = seconds
+        self._loop.wake(self._beat)
 
     def hush(self, seconds: float) -> None:
         """Beat no more for so long; for faults that a person asks for."""
@@ -81,9 +84,11 @@ class Heartbeat:
         self._loop.close()
 
     def _beat(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
         if self._loop.now() >= self._hushed_until:
             self._send()
-        self._loop.call_at(self._loop.now() + self._seconds, self._beat)
+        self._next = self._loop.call_at(self._loop.now() + self._seconds, self._beat)
 
     def _send(self) -> None:
         if self._sock is not None:

@@ -3,8 +3,9 @@
 What always holds: only silence of the other end's kernel breaks a connection. It answers for its process, so that one
 that is slow, stopped, or takes nothing because it has too much to do, is waited for as long as it takes.
 
-That is why the receiving end asks: it has nothing of its own under way, so what it waits for is an answer to its
-question alone. A sending end would also count the time in which the other takes nothing, as TCP_USER_TIMEOUT does.
+That is why of a channel the receiving end asks: it has nothing of its own under way, so what it waits for is an answer
+to its question alone. A sending end would also count the time in which the other takes nothing, as TCP_USER_TIMEOUT
+does; so both may ask only where what is sent nearly always has room in the kernel (see `control.SILENCE`).
 """
 
 from __future__ import annotations

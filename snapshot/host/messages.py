@@ -62,7 +62,7 @@ class Restored:
     incarnation: Incarnation
     partition: Partition
     downloaded_ms: float
-    """From the deployment until all files were there."""
+    """From the begin of the opening until all files were there; that may have waited for an opening before it."""
     opened_ms: float
     """From then until the state could be read."""
     in_place: bool
@@ -406,14 +406,21 @@ class StandDown:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The job is over: end the process's task."""
+    """The job is over, or has no use for this process: it is one too many, or was taken for lost. End its task."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
+class BeatEvery:
+    """Say so often that you live, in milliseconds; the first that is said."""
+
+    milliseconds: int
+
+
+@dataclass(frozen=True, slots=True)
 class UseStorage:
-    """Reach storage with these options, by protocol; the first that is said, if there are any. They may be secret."""
+    """Reach storage with these options, by protocol; said before any role, if there are any. They may be secret."""
 
     options: Mapping[str, Mapping[str, object]] = field(repr=False)
 
@@ -532,6 +539,7 @@ ToWorker = (
     | Drain
     | StandDown
     | Leave
+    | BeatEvery
     | UseStorage
     | StandBy
     | Follow

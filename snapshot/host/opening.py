@@ -58,8 +58,8 @@ class Opening:
         }
         self._outstanding = len(keyed)
         self._loop = loop
-        self._before: Opening | None = before if before is None or before._began else before._before
-        if self._before is None or self._before.done:
+        self._before = _at_work(before)
+        if self._before is None or self._before._overtaken:
             self._begin()
         else:
             self._before._next = self._begin
@@ -71,7 +71,6 @@ class Opening:
         self._began = True
         if self._before is not None:
             self._before._overtaken = True
-            self._before = None
         # Threads of its own: what an earlier attempt still does in the background may take long.
         self._background = Background(self._loop, min(len(self._work), _AT_ONCE), "opening state")
         for uid, work in self._work.items():
@@ -87,14 +86,18 @@ class Opening:
         self._over = True
 
     def forget(self) -> None:
-        """Nor does the next attempt."""
+        """Nor does the next attempt, for this or for any before it."""
         self._over = self._overtaken = True
+        if self._before is not None:
+            self._before.forget()
 
     def leave(self) -> None:
         """The process ends its part: nobody is told anything, and what is still being opened is closed as it comes."""
         self._over = self._left = True
         if self._began:
             self._background.close()
+        if self._before is not None:
+            self._before.leave()
 
     def _open(self, work: Callable[[], OpenedState]) -> OpenedState:
         """In a thread."""
@@ -125,3 +128,10 @@ class Opening:
             self._on_failed(
                 Failed(deploy.incarnation, deploy.partition, kind, text_of(error), uid, traceback_of(error))
             )
+
+
+def _at_work(opening: Opening | None) -> Opening | None:
+    """The newest that has still something under way: this one, or one before it."""
+    while opening is not None and (opening.done or not opening._began):
+        opening = opening._before
+    return opening

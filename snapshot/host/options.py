@@ -36,7 +36,7 @@ class HostOptions:
     max_frame: int = 64 << 20
     """No frame on a channel is longer."""
     watermark_interval: int = 50
-    """Sources announce their watermark as often as this, and whenever they have nothing to read."""
+    """Sources announce their watermark as often as this at most, when they are asked for rows."""
     alignment_timeout: int | None = None
     """An alignment that takes longer turns unaligned; None: never."""
     inline_channel_state: int = 16 << 10

@@ -36,7 +36,10 @@ class StatesAtHand:
             self.discard([older])
 
     def expect(self, uid: Uid, groups: KeyGroupRange) -> None:
-        """Such a state will be here soon, or `arrived` says that there is none: whoever wants to take it waits."""
+        """Such a state is on its way, or `arrived` says that there is none: whoever wants to take it waits.
+
+        So who brings it must come to an end, whatever the store does.
+        """
         with self._lock:
             self._coming.add((uid, groups))
 

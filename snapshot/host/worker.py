@@ -29,7 +29,7 @@ from snapshot.frames import Frame
 from snapshot.host.attempt import PartitionAttempt, Surroundings
 from snapshot.host.channels import LocalChannel, ReceivingChannel, SendingChannel
 from snapshot.host.connector import Connecting
-from snapshot.host.control import ControlConnection
+from snapshot.host.control import SILENCE, ControlConnection
 from snapshot.host.crash_points import crashing
 from snapshot.host.event_loop import Background, EventLoop
 from snapshot.host.executor import executor_name
@@ -40,9 +40,11 @@ from snapshot.host.heads import OpenedState, Seat, seat_of
 from snapshot.host.heartbeat import Heartbeat
 from snapshot.host.joining import Joined, Joining
 from snapshot.host.listener import Listener
+from snapshot.host.liveness import break_if_silent
 from snapshot.host.messages import (
     Address,
     AssignSplits,
+    BeatEvery,
     Deploy,
     Drain,
     EpochIsOver,
@@ -74,12 +76,13 @@ from snapshot.ids import ChannelId
 from snapshot.program.pickling import loads, prepare
 from snapshot.program.plan import Plan
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
-from statebackend.stores.limited_store import open_limited
+from statebackend.stores.limited_store import find_limited_later
 from statebackend.stores.store import BlobStore
 
 _NEVER: Final = Incarnation(Generation(0), Attempt(0))
 _REACH_DRIVER: Final = 10.0
 _BEAT: Final = 0.25
+"""Seconds between beats until the driver says how many there are to be."""
 _LAST_WORDS: Final = 1.0
 _THREADS: Final = 4
 _SWITCH: Final = 0.0005
@@ -187,6 +190,7 @@ class Worker:
             on_refused=Refusals(self._loop, lambda peer, reason: self._tell(Refusal(peer, reason))).add,
             tls=self._tls,
         )
+        break_if_silent(sock, SILENCE)
         self._control = ControlConnection(self._loop, sock, self._told, self._lose)
         self._tell(Hello(self._name, self._listener.address, getpid(), self._slot, self._launch, executor_name()))
 
@@ -269,6 +273,7 @@ class Worker:
                     self._at_hand.discard_all()
             case StandBy():
                 self._stop_following()
+                self._at_hand.discard_all()
                 self._follower = Follower(message, self._at_hand, self._state_has_news, self._tell_from_any_thread)
             case Follow():
                 if self._follower is not None:
@@ -276,6 +281,9 @@ class Worker:
             case Leave():
                 self._stand_down()
                 self._done = True
+            case BeatEvery(milliseconds):
+                if self._heartbeat is not None:
+                    self._heartbeat.beat_every(milliseconds / 1000)
             case UseStorage(options):
                 use_storage(options)
             case ReadState():
@@ -304,11 +312,7 @@ class Worker:
         except Exception as error:  # whatever the program's modules raise when they are imported here
             self._fail(deploy, error, FailureKind.UNUSABLE)
             return
-        try:
-            store = self._store_at(deploy.store, deploy.options.store_timeout / 1000)
-        except Exception as error:
-            self._fail(deploy, error, kind_of(error))
-            return
+        store = self._store_at(deploy.store, deploy.options.store_timeout / 1000)
         files = TreeFiles(store, deploy.incarnation, deploy.partition)
         seats = {stage.uid: seat_of(stage.uid, deploy, plan, files, store) for stage in plan.stages}
         self._opening = Opening(
@@ -334,9 +338,9 @@ class Worker:
             self._follower = None
 
     def _store_at(self, uri: str, seconds: float) -> BlobStore:
-        """It is the same for the whole job, and its connections are kept."""
+        """It is the same for the whole job, and its connections are kept. The driver has tried it out."""
         if self._store is None or self._store[0] != uri:
-            self._store = uri, open_limited(uri, seconds)
+            self._store = uri, find_limited_later(uri, seconds)
         return self._store[1]
 
     def _state_opened(self, uid: Uid, opened: OpenedState) -> None:

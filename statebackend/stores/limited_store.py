@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
@@ -38,6 +39,14 @@ def find_limited(uri: str, seconds: float) -> BlobStore:
     return LimitedStore(_limited(f"find {uri}", lambda: find_store(uri), seconds), seconds)
 
 
+def find_limited_later(uri: str, seconds: float) -> BlobStore:
+    """The same without a call now: it is looked for in the time of the first call, which fails if it is not there.
+
+    So whoever has other things to do, as an event loop has, does not wait for it.
+    """
+    return LimitedStore(_Later(uri, seconds), seconds)
+
+
 class LimitedStore:
     """A `BlobStore` in front of another one. `seconds` is the limit for one call; larger data get more time.
 
@@ -45,12 +54,17 @@ class LimitedStore:
     which does not keep the process alive.
     """
 
-    def __init__(self, store: BlobStore, seconds: float) -> None:
-        self._store = store
+    def __init__(self, store: BlobStore | _Later, seconds: float) -> None:
+        self._behind = store
         self._seconds = seconds
 
     def __repr__(self) -> str:
-        return repr(self._store)
+        return repr(self._behind)
+
+    @property
+    def _store(self) -> BlobStore:
+        """For the threads that make calls."""
+        return self._behind.found() if isinstance(self._behind, _Later) else self._behind
 
     def create(self, path: str, data: bytes) -> Creation:
         """See `BlobStore.create`. If it is given up, it may be made yet."""
@@ -117,6 +131,31 @@ class LimitedStore:
     ) -> _Answer:
         limit = self._seconds + size / _SLOWEST
         return _limited(f"{action} in {self}", call, limit, lost=lost, progress=progress, if_late=if_late)
+
+
+class _Later:
+    """A store that is found when it is first asked for."""
+
+    def __init__(self, uri: str, seconds: float) -> None:
+        self._uri = uri
+        self._patience = seconds / 2
+        self._store: BlobStore | None = None
+        self._finding = threading.Lock()
+
+    def __repr__(self) -> str:
+        return self._uri if self._store is None else repr(self._store)
+
+    def found(self) -> BlobStore:
+        """It, or what `find_store` raises."""
+        if self._store is None:
+            alone = self._finding.acquire(timeout=self._patience)  # whoever takes longer hangs, and others may not
+            try:
+                if self._store is None:
+                    self._store = find_store(self._uri)
+            finally:
+                if alone:
+                    self._finding.release()
+        return self._store
 
 
 def _limited(
@@ -188,7 +227,10 @@ class _Call(Generic[_Answer]):
 
 
 class _Callers:
-    """The threads that make calls, of all stores in the process: as many as there are calls at once."""
+    """The threads that make calls, of all stores in the process: as many as there are calls at once.
+
+    A call is made with the priority of whoever waits for it: a thread inherits that of who starts it, and keeps it.
+    """
 
     def __init__(self) -> None:
         self.begin()
@@ -196,16 +238,18 @@ class _Callers:
     def begin(self) -> None:
         """There are none. So it is in a process that was forked: the threads stayed behind in the other one."""
         self._lock = threading.Lock()
-        self._idle: list[SimpleQueue[_Call[object]]] = []
+        self._idle: defaultdict[int, list[SimpleQueue[_Call[object]]]] = defaultdict(list)  # by their niceness
         self.hanging = 0
 
     def make(self, call: _Call[_Answer]) -> None:
         """Have it made at once."""
+        niceness = os.getpriority(os.PRIO_PROCESS, 0)
         with self._lock:
-            caller = self._idle.pop() if self._idle else None
+            idle = self._idle[niceness]
+            caller = idle.pop() if idle else None
         if caller is None:
             caller = SimpleQueue()
-            threading.Thread(target=self._run, args=(caller,), name="store", daemon=True).start()
+            threading.Thread(target=self._run, args=(caller, niceness), name="store", daemon=True).start()
         caller.put(call)  # type: ignore[arg-type]
 
     def left_hanging(self) -> None:
@@ -218,11 +262,11 @@ class _Callers:
         with self._lock:
             self.hanging -= 1
 
-    def _run(self, calls: SimpleQueue[_Call[object]]) -> None:
+    def _run(self, calls: SimpleQueue[_Call[object]], niceness: int) -> None:
         while True:
             calls.get().make()
             with self._lock:
-                self._idle.append(calls)
+                self._idle[niceness].append(calls)
 
 
 _CALLERS: Final = _Callers()
