@@ -42,8 +42,11 @@ class DirectRows:
         self._put = put
         self._commit = commit
         self._close = close
-        self._waiting: deque[pa.RecordBatch] = deque()
-        self._size = 0
+        self._waiting: deque[Rows] = deque()
+        self._given = self._handed_over = 0
+        """Bytes that were written here, and those of them that the thread was told of."""
+        self._put_down = 0
+        """Bytes that are in the target; the thread alone changes it."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"rows-{uid}")
         self._writing: Future[None] | None = None
         self._closed = False
@@ -55,15 +58,15 @@ class DirectRows:
         """Hand the rows to the thread, when there are enough; wait with it if there are too many."""
         if not len(rows):
             return
-        self._waiting.append(rows.batch)
-        self._size += rows.size
-        if self._size < BATCH:
+        self._waiting.append(rows)
+        self._given += rows.size
+        if self._given - self._handed_over < BATCH:
             return
         if self._writing is None or self._writing.done():
             self._check()
-            self._size = 0
+            self._handed_over = self._given
             self._writing = self._thread.submit(self._drain)
-        elif self._size >= WAITING:
+        elif self._given - self._put_down >= WAITING:
             self._writing.exception()
 
     def seal(self) -> Sealed:
@@ -86,16 +89,16 @@ class DirectRows:
 
     def _check(self) -> None:
         error = self._writing.exception() if self._writing is not None else None
-        if error is not None and self._size >= WAITING:
+        if error is not None and self._given - self._put_down >= WAITING:
             raise SinkError(f"sink {self._uid}: its rows could not be written: {error}") from error
 
     def _drain(self) -> None:
         count = len(self._waiting)
         if self._closed or not count:
             return
-        self._put(pa.Table.from_batches([self._waiting[place] for place in range(count)]))
+        self._put(pa.Table.from_batches([self._waiting[place].batch for place in range(count)]))
         for _ in range(count):
-            self._waiting.popleft()
+            self._put_down += self._waiting.popleft().size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
