@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -11,17 +11,18 @@ from typing import Final, Literal
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from statebackend import entries
 from statebackend.backends.sst import read_sst
-from statebackend.files import FileKind, FileSet, rescaled
+from statebackend.files import FileKind, FileRef, FileSet, mergeable, rescaled
 from statebackend.ids import Epoch, Generation, KeyGroup
 from statebackend.keyed_state import KeyedState, Operator, Options
 from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import decode_keys
-from statebackend.snapshots.consolidation import Policy
+from statebackend.snapshots import consolidation
+from statebackend.snapshots.consolidation import Policy, cheapest_run
 from statebackend.state_reader import StateReader
 from statebackend.states.declarations import Value
 from statebackend.tables.aggregates import Aggregates
@@ -280,25 +281,54 @@ def test_kept_keys_stay_while_all_of_one_part_changes_and_none_of_another(
     job.state.close()
 
 
+def oldest_run(files: FileSet, most: int, end: Epoch) -> Sequence[FileRef]:
+    """The first deltas that may be merged, however few there are."""
+    deltas = [file for file in files.files if file.kind is FileKind.DELTA]
+    for at in range(len(deltas) - 2):
+        run = deltas[at : at + 3]
+        if run[-1].epoch < end and mergeable(run, deltas[:at] + deltas[at + 3 :], run[-1].epoch):
+            return run
+    return ()
+
+
 PARTS: Final = [HERE, *(place for _, place in BESIDE)]
 
 
-@settings(max_examples=10)
+@settings(max_examples=settings().max_examples // 5)
+@example(phases=[("a..", 3), ("aaa", 1)], policy=Hasty(), every=1, behind=0, merge=cheapest_run)
+@example(phases=[("r..", 1), ("s..", 5)], policy=Hasty(), every=1, behind=2, merge=oldest_run)
 @given(
-    cuts=st.lists(st.sampled_from(["aaa", "aaa", "a..", "aa.", ".a.", "..a", "s..", ".as", "r..", "ar."]), max_size=14),
-    policy=st.sampled_from([Restless(), Hasty()]),
+    phases=st.lists(
+        st.tuples(st.sampled_from(["aaa", "a..", "r..", "s..", "..a"]), st.integers(1, 5)), min_size=2, max_size=5
+    ),
+    policy=st.sampled_from([Hasty(), Restless()]),
     every=st.integers(1, 5),
-    behind=st.integers(0, 2),
+    behind=st.sampled_from([0, 2, 4]),
+    merge=st.sampled_from([oldest_run, cheapest_run]),
 )
 def test_whichever_parts_change_as_a_whole_what_each_epoch_says_is_there_for_all_who_open_it_or_follow(
-    tmp_path_factory: pytest.TempPathFactory, cuts: list[str], policy: Policy, every: int, behind: int
+    tmp_path_factory: pytest.TempPathFactory,
+    phases: list[tuple[str, int]],
+    policy: Policy,
+    every: int,
+    behind: int,
+    merge: Callable[[FileSet, int, Epoch], Sequence[FileRef]],
 ) -> None:
     """Of a part all keys are counted, some, or none; or some are removed. Epochs are complete a little later."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(consolidation, "cheapest_run", merge)
+        cuts = [changes for changes, epochs in phases for _ in range(epochs)]
+        live_through(tmp_path_factory.mktemp("job"), cuts, policy, every, behind)
+
+
+def live_through(folder: Path, cuts: list[str], policy: Policy, every: int, behind: int) -> None:
     store = FaultyStore(token_hex(8))
-    job = Job(tmp_path_factory.mktemp("job"), store, Options(backend="heap", policy=policy), TWO_TABLES, behind)
-    for place in PARTS:
-        job.count(KEYS, place)
-    follower = job.opened(job.cut(), "follower")
+    job = Job(folder, store, Options(backend="heap", policy=policy), TWO_TABLES, behind)
+    for _ in range(2):
+        for place in PARTS:
+            job.count(KEYS, place)
+        job.cut()
+    follower = job.opened(job.files, "follower")
     for number, changes in enumerate(cuts):
         for place, change in zip(PARTS, changes, strict=True):
             keys = {"a": KEYS, "s": KEYS[:20], "r": KEYS[number : number + 5], ".": []}[change]

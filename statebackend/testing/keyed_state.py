@@ -237,7 +237,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         parallelism=st.integers(1, 4),
         steady=st.sampled_from([100, 2, 5]),
         followed=st.sampled_from([100, 1, 2, 5]),
-        together=st.sampled_from([1, 1, 3, 5]),
+        together=st.sampled_from([1, 3, 5, 13]),
     )
     def go_on_for_epochs(
         self,
@@ -266,7 +266,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
             if together == 1:
                 for subject in subjects:
                     self._change(subject, keys, namespaces[step % len(namespaces)], number + step)
-            elif step % together:
+            elif (step + number) % together:
                 self._change(subjects[0], keys, namespaces[0], number + step)
             else:
                 for subject in subjects:
