@@ -14,11 +14,14 @@ from decimal import Decimal
 import fastavro
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as Place
 from hypothesis import given
 from hypothesis import strategies as st
 
 from snapshot import Avro, Kafka
-from snapshot.program.source import SourceError, SplitContext
+from snapshot.frozen_json import JsonLike
+from snapshot.program.source import Batch, Later, Reader, SourceError, SplitContext
 from snapshot.sources.kafka_avro import CONFLUENT_HEADER, avro_schema_of
 from snapshot.sources.kafka_client import OURS
 from snapshot.sources.kafka_columns import Headers
@@ -39,6 +42,10 @@ class Made:
     of: bytes | None = None
     time: tuple[int, int] = (TIMED, 1_700_000_000_123)
     more: Headers = None
+    wrong: KafkaError | None = None
+
+    def error(self) -> KafkaError | None:
+        return self.wrong
 
     def value(self) -> bytes | None:
         return self.held
@@ -453,3 +460,80 @@ def test_a_split_or_position_of_another_source_is_refused() -> None:
     ):
         with pytest.raises(SourceError, match=words):
             SOURCE.open(SplitContext("in", split, position, Partition(0), Attempt(1)))
+
+
+# --- reading a partition ----------------------------------------------------------------------------------------------
+
+
+class OnePartition:
+    """The client library's consumer, of a partition that is in memory. What it says of an offset comes once, before the
+    record there.
+    """
+
+    def __init__(self, *held: Made) -> None:
+        self.held: Sequence[Made] = held
+        self.says: dict[int, Made] = {}
+        self.at = 0
+
+    def __call__(self, _: Mapping[str, object]) -> OnePartition:
+        """The class that it stands in for."""
+        return self
+
+    def assign(self, places: Sequence[Place]) -> None:
+        [self.at] = [place.offset for place in places]
+
+    def consume(self, most: int, _: float) -> list[Made]:
+        found: list[Made] = []
+        while len(found) < most:
+            if said := self.says.pop(self.at, None):
+                found.append(said)
+            elif record := next((record for record in self.held if record.at >= self.at), None):
+                found.append(record)
+                self.at = record.at + 1
+            else:
+                break
+        return found
+
+    def get_watermark_offsets(self, place: Place, timeout: float, *, cached: bool) -> tuple[int, int]:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
+def opened(source: Kafka, partition: OnePartition, position: JsonLike, patch: pytest.MonkeyPatch) -> Reader:
+    patch.setattr("confluent_kafka.Consumer", partition)
+    return source.open(SplitContext("in", "clicks/3 from 0", position, Partition(0), Attempt(1)))
+
+
+def read(reader: Reader) -> tuple[list[int], JsonLike]:
+    """The numbers that come, and where one goes on behind them."""
+    reading = reader.read(100)
+    assert isinstance(reading, Batch)
+    return reading.rows.column("n").to_pylist(), reading.position
+
+
+def in_arrow(*numbers: int) -> bytes:
+    return stream_of({"n": numbers, "name": [None for _ in numbers]})
+
+
+IN_ARROW = replace(SOURCE, format="arrow")
+
+
+@pytest.mark.parametrize("trouble", [None, KafkaError._TRANSPORT], ids=["nothing", "an error"])
+def test_rows_of_a_record_that_are_done_do_not_come_again_when_it_comes_late(
+    trouble: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = OnePartition()
+    if trouble is not None:
+        partition.says[5] = Made(None, 5, wrong=KafkaError(trouble))
+    reader = opened(IN_ARROW, partition, {"offset": 5, "row": 2}, monkeypatch)
+    assert isinstance(reader.read(100), Later)
+    partition.held = [Made(in_arrow(0, 1, 2, 3), 5)]
+    assert read(reader) == ([2, 3], {"offset": 6})
+
+
+def test_no_rows_are_left_out_of_a_record_behind_one_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = OnePartition()
+    partition.says[5] = Made(None, 7, wrong=KafkaError(KafkaError._PARTITION_EOF))
+    reader = opened(IN_ARROW, partition, {"offset": 5, "row": 2}, monkeypatch)
+    assert read(reader) == ([], {"offset": 7})
+    partition.held = [Made(in_arrow(0, 1, 2), 7)]
+    assert read(reader) == ([0, 1, 2], {"offset": 8})

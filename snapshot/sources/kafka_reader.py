@@ -123,9 +123,10 @@ class KafkaReader:
                 f"them with what is wrong in a column 'kafka_error'"
             ) from bad
         self._records = records
-        # The rows of a record that were handed out before belong to that record only while it is still there.
+        # The rows that were handed out before are of the record at that very offset, which may come later, or never.
         self._done = self._skip if records and _offset(records[0]) == first else 0
-        self._skip = 0
+        if records or self._next != first:
+            self._skip = 0
 
     def _position(self) -> JsonLike:
         ends, done = self._decoded.ends, self._done
