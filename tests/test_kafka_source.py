@@ -26,6 +26,7 @@ from snapshot.sources.kafka_avro import CONFLUENT_HEADER, avro_schema_of
 from snapshot.sources.kafka_client import OURS
 from snapshot.sources.kafka_columns import Headers
 from snapshot.sources.kafka_formats import RAW, BadRecord, Decoded, Decoding, OnBad
+from snapshot.sources.kafka_reader import OnGap
 from snapshot.sources.kafka_split import KafkaSplit, TopicPartition, split_of
 from statebackend.ids import Attempt, Partition
 
@@ -473,6 +474,7 @@ class OnePartition:
     def __init__(self, *held: Made) -> None:
         self.held: Sequence[Made] = held
         self.says: dict[int, Made] = {}
+        self.ends: tuple[int, int] | None = None
         self.at = 0
 
     def __call__(self, _: Mapping[str, object]) -> OnePartition:
@@ -495,7 +497,9 @@ class OnePartition:
         return found
 
     def get_watermark_offsets(self, place: Place, timeout: float, *, cached: bool) -> tuple[int, int]:
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        if self.ends is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return self.ends
 
 
 def opened(source: Kafka, partition: OnePartition, position: JsonLike, patch: pytest.MonkeyPatch) -> Reader:
@@ -537,3 +541,18 @@ def test_no_rows_are_left_out_of_a_record_behind_one_that_is_gone(monkeypatch: p
     assert read(reader) == ([], {"offset": 7})
     partition.held = [Made(in_arrow(0, 1, 2), 7)]
     assert read(reader) == ([0, 1, 2], {"offset": 8})
+
+
+@pytest.mark.parametrize("on_gap", ["fail", "skip"])
+@pytest.mark.parametrize("ends", [None, (0, 20), (8, 20)], ids=str)
+def test_records_in_front_of_an_offset_that_is_not_found_for_a_moment_come_once(
+    ends: tuple[int, int] | None, on_gap: OnGap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those behind it come again when the partition is assigned anew."""
+    partition = OnePartition(*(Made(b'{"n": %d}' % n, n) for n in range(20)))
+    partition.says[10] = Made(None, 10, wrong=KafkaError(KafkaError._AUTO_OFFSET_RESET))
+    partition.ends = ends
+    reader = opened(replace(SOURCE, on_gap=on_gap), partition, {"offset": 5}, monkeypatch)
+    readings = [reader.read(100) for _ in range(4)]
+    batches = [reading.rows for reading in readings if isinstance(reading, Batch)]
+    assert [n for rows in batches for n in rows.column("n").to_pylist()] == list(range(5, 20))

@@ -82,15 +82,15 @@ class KafkaReader:
         records: list[Message] = []
         for message in self._consumed(most):
             error = message.error()
-            if error is None:
-                records.append(message)
-                self._at_end = False
-            else:
+            if error is not None:
                 self._take_error(error, message)
+            elif _offset(message) >= self._next:  # what is in hand may come again when the partition is assigned anew
+                records.append(message)
+                self._next = _offset(message) + 1
+                self._at_end = False
         self._client.check()
         if records:
             self._client.trouble = ""
-            self._next = max(self._next, _offset(records[-1]) + 1)
         stop = self._split.stop
         if stop is not None and self._next > stop:
             records = [record for record in records if _offset(record) < stop]
