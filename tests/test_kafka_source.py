@@ -148,6 +148,16 @@ def test_two_halves_of_an_object_in_two_records_are_two_bad_records() -> None:
     assert rows(kept) == [{"n": 4, "name": None}]
 
 
+@pytest.mark.parametrize("halves", [(b'{"n":', b"3}"), (b'{"name": "}', b'{"}'), (b'{"n": {}', b"{}}")])
+@pytest.mark.parametrize("between", [b"\n", b" \n"])
+def test_an_object_too_many_in_one_record_does_not_hide_one_that_is_cut_off(
+    between: bytes, halves: tuple[bytes, bytes]
+) -> None:
+    values: list[bytes | None] = [b'{"n": 1}' + between + b'{"n": 2}', *halves, b'{"n": 4}']
+    kept = Decoding("json", SCHEMA, "skip").decoded(records(values))
+    assert rows(kept) == [{"n": 4, "name": None}]
+
+
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),

@@ -146,15 +146,17 @@ def _decoder(format: KafkaFormat, schema: pa.Schema) -> _Decode:
 
 
 def _json(schema: pa.Schema) -> _Decode:
-    """All values are parsed at once. What lies between two objects is checked first: a value that is cut off could go
-    on in the next one, and no later check would notice.
+    """All values are parsed at once. Each must begin and end as an object does: else one that is cut off could go on in
+    the next one, and no later check would notice. Where no value has a line break in it, this is seen of all at once.
     """
     parser = LineParser("jsonl", schema, ())
 
     def decode(values: Sequence[Value]) -> Decoded:
         texts = [b"{}" if value is None else value for value in values]
         joined = b"\n".join(texts)
-        if not (joined[:1] == b"{" and joined[-1:] == b"}" and joined.count(b"}\n{") == len(texts) - 1):
+        between = len(texts) - 1
+        at_once = joined.count(b"\n") == joined.count(b"}\n{") == between
+        if not (at_once and joined[:1] == b"{" and joined[-1:] == b"}"):
             texts = [text.strip() for text in texts]
             if not all(text[:1] == b"{" and text[-1:] == b"}" for text in texts):
                 raise pa.ArrowInvalid("the value is not a JSON object")
