@@ -69,6 +69,8 @@ def _json_lines(schema: pa.Schema) -> Parse:
     def parse(lines: bytes) -> pa.RecordBatch:
         if not lines.strip():
             return _none(schema)
+        if not lines.isascii():
+            lines.decode()  # the parser takes any bytes for text
         reading = json.ReadOptions(use_threads=False, block_size=len(lines) + 1)
         return _fitted(json.read_json(io.BytesIO(lines), reading, parsing), schema)
 
