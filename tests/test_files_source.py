@@ -167,6 +167,7 @@ def test_columns_are_found_by_name_and_others_left_out(tmp_path: Path) -> None:
         ("jsonl", b'{"n": 1}\n{"n": 2} {"n": 3}\n', "line 2: .* it has 2 rows"),
         ("jsonl", b'{"n": 1}\n{"n": 2', "line 2: "),
         ("jsonl", b"{}\n[1]\n", "line 2: "),
+        ("jsonl", b'{"n": 1} {"n": 2}\n{"n":\n3}\n', "line 1: .* it has 2 rows"),
         ("jsonl", b'{"n": 1}\n{"name": "\xff"}\n', "line 2: .*utf-8"),
         ("csv", b"n,name\n1,a\n\nx,b\n", "line 4: .* It is: x,b"),
         ("csv", b"n,name\n1,a\n2\n", "line 3: .* Expected 2 columns, got 1"),
