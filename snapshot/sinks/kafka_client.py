@@ -28,6 +28,8 @@ OURS: Final = frozenset(
     | {"acks", "request.required.acks", "delivery.report.only.error", "isolation.level"}
 )
 """Settings that the sink makes itself."""
+LARGEST_RECORD: Final = 1_000_000
+"""Bytes of the largest record that a producer takes, unless an option says otherwise."""
 _DEFAULTS: Final[Mapping[str, Setting]] = {"reconnect.backoff.ms": 10, "log_level": 4}
 _OF_PRODUCERS: Final[Mapping[str, Setting]] = {
     "partitioner": "murmur2_random",  # a key is in the partition in which clients of the JVM put it
@@ -93,6 +95,12 @@ class KafkaClients:
 
     def _settings(self) -> dict[str, object]:
         return {**_DEFAULTS, **self.options, "bootstrap.servers": self.bootstrap}
+
+
+def largest_record(options: Mapping[str, Setting]) -> int:
+    """Bytes of the largest record that a producer with these options takes."""
+    given = str(options.get("message.max.bytes", ""))
+    return int(given) if given.isdecimal() else LARGEST_RECORD  # what is no number, the client refuses by itself
 
 
 @contextmanager
