@@ -5,11 +5,15 @@ from __future__ import annotations
 import io
 import json
 import pickle
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import BrokerMetadata, ClusterMetadata, ConfigEntry, ConfigResource, TopicMetadata
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +21,8 @@ from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
 from snapshot.program.sink import SinkError
+from snapshot.sinks import kafka_examine
+from snapshot.sinks.kafka_client import KafkaClients
 from snapshot.sinks.kafka_records import RecordFormat, RecordShape
 from snapshot.sinks.kafka_sink import ToKafka
 from snapshot.sinks.kafka_tokens import About, Committed, group_of, may_be_forgotten, producer_of
@@ -286,3 +292,50 @@ def test_options_that_the_client_refuses_and_brokers_that_are_not_there_are_foun
     [problem] = ToKafka("127.0.0.1:1", "t").examine(job, uid, SCHEMA)
     assert "Kafka at 127.0.0.1:1 cannot be reached" in problem
     assert "Connection refused" in problem
+
+
+@dataclass
+class Admin:
+    """The client library's client that asks; each broker names some of its settings."""
+
+    named: Mapping[int, Mapping[str, str | None]]
+
+    def __call__(self, _: Mapping[str, object], **__: object) -> Admin:
+        """The class that it stands in for."""
+        return self
+
+    def list_topics(self, **_: object) -> ClusterMetadata:
+        known = ClusterMetadata()
+        known.brokers = {number: BrokerMetadata() for number in self.named}
+        known.topics = {"t": TopicMetadata()}
+        return known
+
+    def describe_configs(
+        self, asked: Sequence[ConfigResource], **_: object
+    ) -> Mapping[ConfigResource, Future[Mapping[str, ConfigEntry]]]:
+        answers: dict[ConfigResource, Future[Mapping[str, ConfigEntry]]] = {}
+        for resource in asked:
+            named = self.named[int(resource.name)]
+            answers[resource] = Future()
+            answers[resource].set_result({name: ConfigEntry(name, value) for name, value in named.items()})
+        return answers
+
+
+KEPT = "offsets.retention.minutes"
+
+
+@pytest.mark.parametrize("named", [{}, {1: {KEPT: "60"}, 2: {"log.dirs": "/"}}, {1: {KEPT: None}}], ids=str)
+def test_brokers_that_do_not_say_how_long_they_keep_tokens_make_it_an_argument(
+    named: Mapping[int, Mapping[str, str | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", Admin(named))
+    with pytest.raises(KafkaException, match=KEPT):
+        KafkaClients("nowhere:1", {}).offsets_kept()
+    monkeypatch.setattr(kafka_examine, "_tried", lambda *_: None)  # commits are allowed
+    [problem] = ToKafka("nowhere:1", "t").examine(JobId("job"), Uid("out"), SCHEMA)
+    assert "give tokens_kept" in problem
+
+
+def test_tokens_are_kept_as_long_as_by_the_broker_that_forgets_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", Admin({1: {KEPT: "60"}, 2: {KEPT: "30"}}))
+    assert KafkaClients("nowhere:1", {}).offsets_kept() == 1800

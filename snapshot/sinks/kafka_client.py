@@ -36,6 +36,7 @@ _OF_PRODUCERS: Final[Mapping[str, Setting]] = {
     "queue.buffering.max.kbytes": 64 << 10,
     "delivery.report.only.error": True,
 }
+_MINUTES: Final = "offsets.retention.minutes"
 _LOG: Final = logging.getLogger("epochcut.kafka")
 _LOG.addHandler(logging.NullHandler())
 
@@ -83,6 +84,7 @@ class KafkaClients:
         """For how many seconds the brokers keep what a consumer group has committed; `KafkaException` if they do not
         say.
         """
+        from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import ConfigResource, ResourceType
 
         admin = self.admin(lambda _: None)
@@ -90,7 +92,12 @@ class KafkaClients:
         for broker in admin.list_topics(timeout=REACH).brokers:
             resource = ConfigResource(ResourceType.BROKER, str(broker))
             settings = admin.describe_configs([resource], request_timeout=REACH)[resource].result(timeout=2 * REACH)
-            found.append(float(settings["offsets.retention.minutes"].value) * 60)
+            entry = settings.get(_MINUTES)
+            if entry is None or entry.value is None:
+                raise KafkaException(KafkaError(KafkaError._NOENT, f"broker {broker} names no {_MINUTES}"))
+            found.append(float(entry.value) * 60)
+        if not found:
+            raise KafkaException(KafkaError(KafkaError._NOENT, f"no broker is known that could name {_MINUTES}"))
         return min(found)
 
     def _settings(self) -> dict[str, object]:
