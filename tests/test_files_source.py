@@ -5,7 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -167,6 +168,8 @@ def test_columns_are_found_by_name_and_others_left_out(tmp_path: Path) -> None:
         ("jsonl", b'{"n": 1}\n{"n": 2} {"n": 3}\n', "line 2: .* it has 2 rows"),
         ("jsonl", b'{"n": 1}\n{"n": 2', "line 2: "),
         ("jsonl", b"{}\n[1]\n", "line 2: "),
+        ("jsonl", b'{"n": 1} {"n": 2}\n{"n":\n3}\n', "line 1: .* it has 2 rows"),
+        ("jsonl", b'{"n": 1}\n{"name": "\xff"}\n', "line 2: .*utf-8"),
         ("csv", b"n,name\n1,a\n\nx,b\n", "line 4: .* It is: x,b"),
         ("csv", b"n,name\n1,a\n2\n", "line 3: .* Expected 2 columns, got 1"),
         ("csv", b'n,name\n1,a\n2,"b\nc"\n', "line 3: "),
@@ -242,6 +245,36 @@ def test_a_file_that_was_changed_is_not_read_on(format: WrittenFormat, tmp_path:
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(SourceChanged, match=r"it had .* bytes and has .* Put the file back"):
         read_through(source, split, position)
+
+
+@pytest.fixture
+def hadoop(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """What files in memory say of themselves: as those of HDFS do, that are read by WebHDFS."""
+    said: dict[str, object] = {"type": "file", "modificationTime": 1_700_000_000_123}
+    monkeypatch.setattr(MemoryFileSystem, "info", lambda files, path: {**said, "size": files.store[path].size})
+    return said
+
+
+def test_a_file_of_hadoop_that_was_replaced_by_one_of_its_size_is_not_read_on(hadoop: dict[str, object]) -> None:
+    source = Files("memory://hadoop", "jsonl", SCHEMA)
+    memory = fsspec.filesystem("memory")
+    memory.pipe_file("/hadoop/a", encoded("jsonl", table(10, 20)).to_pybytes())
+    position = begun(source, "a").position
+    assert len(read_through(source, "a", position).rows) == 15
+    memory.pipe_file("/hadoop/a", encoded("jsonl", table(50, 20)).to_pybytes())
+    hadoop["modificationTime"] = 1_700_000_000_124
+    with pytest.raises(SourceChanged, match="it was written again"):
+        read_through(source, "a", position)
+
+
+def test_a_position_that_says_nothing_of_a_version_is_one_in_any_file_of_that_size(hadoop: dict[str, object]) -> None:
+    source = Files("memory://hadoop", "jsonl", SCHEMA)
+    fsspec.filesystem("memory").pipe_file("/hadoop/a", encoded("jsonl", table(0, 20)).to_pybytes())
+    position = begun(source, "a").position
+    assert isinstance(position, Mapping)
+    assert len(read_through(source, "a", {**position, "version": ""}).rows) == 15
+    with pytest.raises(SourceChanged, match="it had"):
+        read_through(source, "a", {**position, "version": "", "size": 1})
 
 
 def test_a_file_that_grows_while_it_is_read_is_not_taken_as_finished(tmp_path: Path) -> None:

@@ -5,17 +5,25 @@ from __future__ import annotations
 import io
 import json
 import pickle
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import BrokerMetadata, ClusterMetadata, ConfigEntry, ConfigResource, TopicMetadata
 from hypothesis import given
 from hypothesis import strategies as st
 
 from snapshot.ids import JobId, TransactionId
+from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
 from snapshot.program.sink import SinkError
-from snapshot.sinks.kafka_records import RecordShape
+from snapshot.sinks import kafka_examine
+from snapshot.sinks.kafka_client import KafkaClients
+from snapshot.sinks.kafka_records import RecordFormat, RecordShape
 from snapshot.sinks.kafka_sink import ToKafka
 from snapshot.sinks.kafka_tokens import About, Committed, group_of, may_be_forgotten, producer_of
 from snapshot.sources.kafka_avro import avro_schema_of
@@ -23,6 +31,7 @@ from snapshot.testing.sinks import SCHEMA, SinkBench, SinkTrial, attempt, write
 from snapshot.transaction_events import transaction_id
 from statebackend.ids import Partition, Uid
 
+HEADERS = pa.map_(pa.string(), pa.string())
 AT = datetime(2026, 1, 2, 3, 4, 5, 678000, UTC)
 ROWS = pa.record_batch(
     {
@@ -31,7 +40,7 @@ ROWS = pa.record_batch(
         "raw": pa.array([b"\x00\xff", None]),
         "at": pa.array([AT, None], pa.timestamp("us", "UTC")),
         "to": pa.array([1, None], pa.int64()),
-        "tags": pa.array([[("a", "b")], None], pa.map_(pa.string(), pa.string())),
+        "tags": pa.array([[("a", "b")], None], HEADERS),
         "gone": pa.array([False, True]),
     }
 )
@@ -40,6 +49,20 @@ ROWS = pa.record_batch(
 def texts(rows: pa.RecordBatch, shape: RecordShape) -> list[tuple[object, object]]:
     assert list(shape.unsuitable(rows.schema)) == []
     return [(record["key"], record["value"]) for record in shape.encode(rows).to_pylist()]
+
+
+def written(sink: ToKafka, rows: Rows) -> CommitPayload:
+    """What is prepared of the rows."""
+    bench = SinkBench(SinkTrial(sink, lambda _: []))
+    writer = bench.writer()
+    writer.begin(bench.name())
+    try:
+        writer.write(rows)
+        payload = writer.seal().prepare()
+    finally:
+        writer.close()
+    assert payload is not None
+    return payload
 
 
 def test_a_value_is_a_json_object_of_all_columns_and_a_key_has_its_own_bytes() -> None:
@@ -100,6 +123,39 @@ def test_arrow_holds_many_rows_in_a_record(rows: int) -> None:
     assert all(isinstance(value, bytes) and len(value) < 300_000 for value in values)
 
 
+def test_arrow_puts_few_rows_that_are_large_into_a_record_and_many_that_are_small() -> None:
+    texts_of_rows = ["small" * 20] * 1_000 + ["large" * 40_000] * 20 + ["small" * 20] * 1_000
+    batch = pa.record_batch({"name": texts_of_rows})
+    values = [value for _, value in texts(batch, RecordShape(format="arrow"))]
+    read = [pa.ipc.open_stream(value).read_all() for value in values]
+    assert pa.concat_tables(read).column("name").to_pylist() == texts_of_rows
+    assert all(isinstance(value, bytes) and len(value) < 600_000 for value in values)
+    assert len(values) < 60
+    few = RecordShape(format="arrow", largest=250_000).encode(batch).column("value").to_pylist()
+    assert all(len(value) < 250_000 for value in few)
+
+
+@pytest.mark.parametrize("format", ["json", "avro", "arrow"])
+def test_a_row_whose_record_no_producer_takes_is_refused_when_it_comes(format: RecordFormat) -> None:
+    rows = Rows(pa.record_batch({"row": ["small", "x" * 1_000_000]}))
+    key = None if format == "arrow" else "row"
+    sink = ToKafka("nowhere:1", "t", key=key, format=format)
+    with pytest.raises(SinkError, match=r"sink the/sink: .* has [12]000\d\d\d bytes, and .* message.max.bytes"):
+        written(sink, rows)
+    payload = written(replace(sink, options={"message.max.bytes": "3000000"}), rows)
+    assert payload.staged
+
+
+def test_headers_are_part_of_a_record() -> None:
+    headers = pa.array([[("a", "x" * 999_000)], [], [("b", "x" * 600_000), ("c", "x" * 600_000)]], HEADERS)
+    rows = pa.record_batch({"id": [1, 2, 3], "tags": headers})
+    shape = RecordShape(key="id", headers="tags")
+    for some in (rows.slice(0, 2), rows.slice(1, 1)):
+        assert len(shape.encode(some)) == len(some)
+    with pytest.raises(ValueError, match="the record with the key '3' has 12000"):
+        shape.encode(rows.slice(1, 2))
+
+
 @pytest.mark.parametrize(
     ("shape", "problem"),
     [
@@ -130,12 +186,8 @@ def test_avro_refuses_types_that_it_does_not_have() -> None:
 
 def test_a_row_that_is_no_record_fails_with_the_sinks_name() -> None:
     sink = ToKafka("nowhere:1", "t", partition="to")
-    bench = SinkBench(SinkTrial(sink, lambda _: []))
-    writer = bench.writer()
-    writer.begin(bench.name())
     with pytest.raises(SinkError, match=r"sink the/sink: a row cannot be written as a record of Kafka: .*4294967296"):
-        writer.write(Rows(pa.record_batch({"row": ["x"], "to": [1 << 32]})))
-    writer.close()
+        written(sink, Rows(pa.record_batch({"row": ["x"], "to": [1 << 32]})))
 
 
 # --- tokens -----------------------------------------------------------------------------------------------------------
@@ -240,3 +292,50 @@ def test_options_that_the_client_refuses_and_brokers_that_are_not_there_are_foun
     [problem] = ToKafka("127.0.0.1:1", "t").examine(job, uid, SCHEMA)
     assert "Kafka at 127.0.0.1:1 cannot be reached" in problem
     assert "Connection refused" in problem
+
+
+@dataclass
+class Admin:
+    """The client library's client that asks; each broker names some of its settings."""
+
+    named: Mapping[int, Mapping[str, str | None]]
+
+    def __call__(self, _: Mapping[str, object], **__: object) -> Admin:
+        """The class that it stands in for."""
+        return self
+
+    def list_topics(self, **_: object) -> ClusterMetadata:
+        known = ClusterMetadata()
+        known.brokers = {number: BrokerMetadata() for number in self.named}
+        known.topics = {"t": TopicMetadata()}
+        return known
+
+    def describe_configs(
+        self, asked: Sequence[ConfigResource], **_: object
+    ) -> Mapping[ConfigResource, Future[Mapping[str, ConfigEntry]]]:
+        answers: dict[ConfigResource, Future[Mapping[str, ConfigEntry]]] = {}
+        for resource in asked:
+            named = self.named[int(resource.name)]
+            answers[resource] = Future()
+            answers[resource].set_result({name: ConfigEntry(name, value) for name, value in named.items()})
+        return answers
+
+
+KEPT = "offsets.retention.minutes"
+
+
+@pytest.mark.parametrize("named", [{}, {1: {KEPT: "60"}, 2: {"log.dirs": "/"}}, {1: {KEPT: None}}], ids=str)
+def test_brokers_that_do_not_say_how_long_they_keep_tokens_make_it_an_argument(
+    named: Mapping[int, Mapping[str, str | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", Admin(named))
+    with pytest.raises(KafkaException, match=KEPT):
+        KafkaClients("nowhere:1", {}).offsets_kept()
+    monkeypatch.setattr(kafka_examine, "_tried", lambda *_: None)  # commits are allowed
+    [problem] = ToKafka("nowhere:1", "t").examine(JobId("job"), Uid("out"), SCHEMA)
+    assert "give tokens_kept" in problem
+
+
+def test_tokens_are_kept_as_long_as_by_the_broker_that_forgets_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", Admin({1: {KEPT: "60"}, 2: {KEPT: "30"}}))
+    assert KafkaClients("nowhere:1", {}).offsets_kept() == 1800

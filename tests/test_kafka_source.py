@@ -14,15 +14,19 @@ from decimal import Decimal
 import fastavro
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as Place
 from hypothesis import given
 from hypothesis import strategies as st
 
 from snapshot import Avro, Kafka
-from snapshot.program.source import SourceError, SplitContext
+from snapshot.frozen_json import JsonLike
+from snapshot.program.source import Batch, Later, Reader, SourceError, SplitContext
 from snapshot.sources.kafka_avro import CONFLUENT_HEADER, avro_schema_of
 from snapshot.sources.kafka_client import OURS
 from snapshot.sources.kafka_columns import Headers
 from snapshot.sources.kafka_formats import RAW, BadRecord, Decoded, Decoding, OnBad
+from snapshot.sources.kafka_reader import OnGap
 from snapshot.sources.kafka_split import KafkaSplit, TopicPartition, split_of
 from statebackend.ids import Attempt, Partition
 
@@ -39,6 +43,10 @@ class Made:
     of: bytes | None = None
     time: tuple[int, int] = (TIMED, 1_700_000_000_123)
     more: Headers = None
+    wrong: KafkaError | None = None
+
+    def error(self) -> KafkaError | None:
+        return self.wrong
 
     def value(self) -> bytes | None:
         return self.held
@@ -137,6 +145,16 @@ def test_the_record_that_does_not_fit_is_named_and_all_others_are_kept(bad: byte
 def test_two_halves_of_an_object_in_two_records_are_two_bad_records() -> None:
     values: list[bytes | None] = [b'{"n": 1, "name": {', b"}}", b'{"n": 1,', b'"name": "x"}', b'{"n": 2}{"n":', b"3}"]
     kept = Decoding("json", SCHEMA, "skip").decoded(records([*values, b'{"n": 4}']))
+    assert rows(kept) == [{"n": 4, "name": None}]
+
+
+@pytest.mark.parametrize("halves", [(b'{"n":', b"3}"), (b'{"name": "}', b'{"}'), (b'{"n": {}', b"{}}")])
+@pytest.mark.parametrize("between", [b"\n", b" \n"])
+def test_an_object_too_many_in_one_record_does_not_hide_one_that_is_cut_off(
+    between: bytes, halves: tuple[bytes, bytes]
+) -> None:
+    values: list[bytes | None] = [b'{"n": 1}' + between + b'{"n": 2}', *halves, b'{"n": 4}']
+    kept = Decoding("json", SCHEMA, "skip").decoded(records(values))
     assert rows(kept) == [{"n": 4, "name": None}]
 
 
@@ -453,3 +471,98 @@ def test_a_split_or_position_of_another_source_is_refused() -> None:
     ):
         with pytest.raises(SourceError, match=words):
             SOURCE.open(SplitContext("in", split, position, Partition(0), Attempt(1)))
+
+
+# --- reading a partition ----------------------------------------------------------------------------------------------
+
+
+class OnePartition:
+    """The client library's consumer, of a partition that is in memory. What it says of an offset comes once, before the
+    record there.
+    """
+
+    def __init__(self, *held: Made) -> None:
+        self.held: Sequence[Made] = held
+        self.says: dict[int, Made] = {}
+        self.ends: tuple[int, int] | None = None
+        self.at = 0
+
+    def __call__(self, _: Mapping[str, object]) -> OnePartition:
+        """The class that it stands in for."""
+        return self
+
+    def assign(self, places: Sequence[Place]) -> None:
+        [self.at] = [place.offset for place in places]
+
+    def consume(self, most: int, _: float) -> list[Made]:
+        found: list[Made] = []
+        while len(found) < most:
+            if said := self.says.pop(self.at, None):
+                found.append(said)
+            elif record := next((record for record in self.held if record.at >= self.at), None):
+                found.append(record)
+                self.at = record.at + 1
+            else:
+                break
+        return found
+
+    def get_watermark_offsets(self, place: Place, timeout: float, *, cached: bool) -> tuple[int, int]:
+        if self.ends is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return self.ends
+
+
+def opened(source: Kafka, partition: OnePartition, position: JsonLike, patch: pytest.MonkeyPatch) -> Reader:
+    patch.setattr("confluent_kafka.Consumer", partition)
+    return source.open(SplitContext("in", "clicks/3 from 0", position, Partition(0), Attempt(1)))
+
+
+def read(reader: Reader) -> tuple[list[int], JsonLike]:
+    """The numbers that come, and where one goes on behind them."""
+    reading = reader.read(100)
+    assert isinstance(reading, Batch)
+    return reading.rows.column("n").to_pylist(), reading.position
+
+
+def in_arrow(*numbers: int) -> bytes:
+    return stream_of({"n": numbers, "name": [None for _ in numbers]})
+
+
+IN_ARROW = replace(SOURCE, format="arrow")
+
+
+@pytest.mark.parametrize("trouble", [None, KafkaError._TRANSPORT], ids=["nothing", "an error"])
+def test_rows_of_a_record_that_are_done_do_not_come_again_when_it_comes_late(
+    trouble: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = OnePartition()
+    if trouble is not None:
+        partition.says[5] = Made(None, 5, wrong=KafkaError(trouble))
+    reader = opened(IN_ARROW, partition, {"offset": 5, "row": 2}, monkeypatch)
+    assert isinstance(reader.read(100), Later)
+    partition.held = [Made(in_arrow(0, 1, 2, 3), 5)]
+    assert read(reader) == ([2, 3], {"offset": 6})
+
+
+def test_no_rows_are_left_out_of_a_record_behind_one_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = OnePartition()
+    partition.says[5] = Made(None, 7, wrong=KafkaError(KafkaError._PARTITION_EOF))
+    reader = opened(IN_ARROW, partition, {"offset": 5, "row": 2}, monkeypatch)
+    assert read(reader) == ([], {"offset": 7})
+    partition.held = [Made(in_arrow(0, 1, 2), 7)]
+    assert read(reader) == ([0, 1, 2], {"offset": 8})
+
+
+@pytest.mark.parametrize("on_gap", ["fail", "skip"])
+@pytest.mark.parametrize("ends", [None, (0, 20), (8, 20)], ids=str)
+def test_records_in_front_of_an_offset_that_is_not_found_for_a_moment_come_once(
+    ends: tuple[int, int] | None, on_gap: OnGap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those behind it come again when the partition is assigned anew."""
+    partition = OnePartition(*(Made(b'{"n": %d}' % n, n) for n in range(20)))
+    partition.says[10] = Made(None, 10, wrong=KafkaError(KafkaError._AUTO_OFFSET_RESET))
+    partition.ends = ends
+    reader = opened(replace(SOURCE, on_gap=on_gap), partition, {"offset": 5}, monkeypatch)
+    readings = [reader.read(100) for _ in range(4)]
+    batches = [reading.rows for reading in readings if isinstance(reading, Batch)]
+    assert [n for rows in batches for n in rows.column("n").to_pylist()] == list(range(5, 20))

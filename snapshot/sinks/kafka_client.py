@@ -28,12 +28,15 @@ OURS: Final = frozenset(
     | {"acks", "request.required.acks", "delivery.report.only.error", "isolation.level"}
 )
 """Settings that the sink makes itself."""
+LARGEST_RECORD: Final = 1_000_000
+"""Bytes of the largest record that a producer takes, unless an option says otherwise."""
 _DEFAULTS: Final[Mapping[str, Setting]] = {"reconnect.backoff.ms": 10, "log_level": 4}
 _OF_PRODUCERS: Final[Mapping[str, Setting]] = {
     "partitioner": "murmur2_random",  # a key is in the partition in which clients of the JVM put it
     "queue.buffering.max.kbytes": 64 << 10,
     "delivery.report.only.error": True,
 }
+_MINUTES: Final = "offsets.retention.minutes"
 _LOG: Final = logging.getLogger("epochcut.kafka")
 _LOG.addHandler(logging.NullHandler())
 
@@ -81,6 +84,7 @@ class KafkaClients:
         """For how many seconds the brokers keep what a consumer group has committed; `KafkaException` if they do not
         say.
         """
+        from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import ConfigResource, ResourceType
 
         admin = self.admin(lambda _: None)
@@ -88,11 +92,22 @@ class KafkaClients:
         for broker in admin.list_topics(timeout=REACH).brokers:
             resource = ConfigResource(ResourceType.BROKER, str(broker))
             settings = admin.describe_configs([resource], request_timeout=REACH)[resource].result(timeout=2 * REACH)
-            found.append(float(settings["offsets.retention.minutes"].value) * 60)
+            entry = settings.get(_MINUTES)
+            if entry is None or entry.value is None:
+                raise KafkaException(KafkaError(KafkaError._NOENT, f"broker {broker} names no {_MINUTES}"))
+            found.append(float(entry.value) * 60)
+        if not found:
+            raise KafkaException(KafkaError(KafkaError._NOENT, f"no broker is known that could name {_MINUTES}"))
         return min(found)
 
     def _settings(self) -> dict[str, object]:
         return {**_DEFAULTS, **self.options, "bootstrap.servers": self.bootstrap}
+
+
+def largest_record(options: Mapping[str, Setting]) -> int:
+    """Bytes of the largest record that a producer with these options takes."""
+    given = str(options.get("message.max.bytes", ""))
+    return int(given) if given.isdecimal() else LARGEST_RECORD  # what is no number, the client refuses by itself
 
 
 @contextmanager

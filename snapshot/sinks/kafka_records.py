@@ -1,7 +1,7 @@
 """Rows as records of Kafka: which columns become key, value, headers, partition and time, and their bytes.
 
-What always holds: the bytes of a record follow from its row alone; what can be told from the schema is refused when the
-program is checked.
+What always holds: the bytes of a record follow from its rows alone, and are not more than a producer takes; what can be
+told from the schema is refused when the program is checked.
 """
 
 from __future__ import annotations
@@ -13,16 +13,22 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from snapshot.sinks.file_formats import encoded, unsuitable
+from snapshot.sinks.kafka_client import LARGEST_RECORD
 from snapshot.sources.kafka_avro import avro_schema_of
 
 RecordFormat: TypeAlias = Literal["json", "avro", "arrow"]
 FORMATS: Final = ("json", "avro", "arrow")
 _ARROW_BYTES: Final = 256 << 10
-"""About so large are records that hold many rows."""
+"""About so large are records that hold many rows, and twice as large at most, but for those with a single one."""
+_AROUND: Final = 36
+"""Bytes that are around a record at most, as a producer counts them."""
+_AROUND_HEADER: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,7 @@ class RecordShape:
 
     `value` is a column whose bytes are the value; without, all columns but those of `headers`, `partition`,
     `timestamp` and `tombstone` are in it, in the `format`. A row whose `tombstone` is true has no value.
+    `largest` are the bytes of the largest record that a producer takes.
     """
 
     key: str | None = None
@@ -40,20 +47,16 @@ class RecordShape:
     partition: str | None = None
     timestamp: str | None = None
     tombstone: str | None = None
+    largest: int = LARGEST_RECORD
 
     def encode(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """A row for each record, with the columns `key`, `value`, and those of the others that are used.
 
-        What it raises is about a row that is not as the schema promises.
+        What it raises is about a row that is not as the schema promises, or too large.
         """
-        if self._many_rows_in_each:
-            values = [_stream(part) for part in _parts(rows)]
-            return pa.RecordBatch.from_pydict({"key": pa.nulls(len(values), pa.binary()), "value": values}, _PLAIN)
-        columns = {"key": self._keys(rows), "value": self._values(rows)}
-        for name, convert in _OTHERS.items():
-            if (column := getattr(self, name)) is not None:
-                columns[name] = convert(rows.column(column))
-        return pa.RecordBatch.from_pydict(columns)
+        records = self._of_many_rows(rows) if self._many_rows_in_each else self._of_one_row(rows)
+        _refuse_too_large(records, self.largest)
+        return records
 
     def unsuitable(self, schema: pa.Schema) -> Iterator[str]:
         """Why rows of this schema cannot be written so; sentences."""
@@ -80,6 +83,18 @@ class RecordShape:
                 avro_schema_of(schema)
             except ValueError as error:
                 yield str(error)
+
+    def _of_one_row(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        columns = {"key": self._keys(rows), "value": self._values(rows)}
+        for name, convert in _OTHERS.items():
+            if (column := getattr(self, name)) is not None:
+                columns[name] = convert(rows.column(column))
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _of_many_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        most = min(2 * _ARROW_BYTES, self.largest - _AROUND)
+        values = [stream for part in _parts(rows) for stream in _streams(part, most)]
+        return pa.RecordBatch.from_pydict({"key": pa.nulls(len(values), pa.binary()), "value": values}, _PLAIN)
 
     @property
     def _many_rows_in_each(self) -> bool:
@@ -147,9 +162,20 @@ def _parsed(schema: str) -> dict[str, object]:
 
 
 def _parts(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Some rows at a time, about as many as a record takes."""
+    """Some rows at a time, about as many as a record takes if all are of a size."""
     each = max(1, len(rows) * _ARROW_BYTES // max(rows.nbytes, 1))
     return (rows.slice(first, each) for first in range(0, len(rows), each))
+
+
+def _streams(rows: pa.RecordBatch, most: int) -> Iterator[bytes]:
+    """The rows in halves, and those in halves, until none has more bytes, but for single rows."""
+    stream = _stream(rows)
+    if len(stream) <= most or len(rows) == 1:
+        yield stream
+    else:
+        middle = len(rows) // 2
+        yield from _streams(rows.slice(0, middle), most)
+        yield from _streams(rows.slice(middle), most)
 
 
 def _stream(rows: pa.RecordBatch) -> bytes:
@@ -158,6 +184,30 @@ def _stream(rows: pa.RecordBatch) -> bytes:
         stream.write_batch(rows)
     data: bytes = out.getvalue().to_pybytes()
     return data
+
+
+def _refuse_too_large(records: pa.RecordBatch, largest: int) -> None:
+    """`ValueError` if a producer does not take one: better now than when they are committed, as then they stay so."""
+    sizes = _AROUND + _lengths(records.column("key")) + _lengths(records.column("value"))
+    if "headers" in records.schema.names:
+        headers = records.column("headers")
+        each = _AROUND_HEADER + _lengths(headers.keys) + _lengths(headers.items)
+        sizes += np.diff(np.concatenate(([0], np.cumsum(each)))[headers.offsets.to_numpy()])
+    if sizes.max(initial=0) <= largest:
+        return
+    place = int(sizes.argmax())
+    key = records.column("key")[place].as_py()
+    shown = "no key" if key is None else f"the key {key[:100].decode(errors='replace')!r}"
+    raise ValueError(
+        f"the record with {shown} has {sizes[place]} bytes, and a producer takes {largest}; for more, give the option "
+        f"message.max.bytes, and the topic max.message.bytes"
+    )
+
+
+def _lengths(column: pa.Array) -> NDArray[np.int64]:
+    """Bytes of each value; none of a null."""
+    lengths: NDArray[np.int64] = pc.fill_null(pc.binary_length(column), 0).to_numpy().astype(np.int64)
+    return lengths
 
 
 _ENCODERS: Final[Mapping[str, Callable[[pa.RecordBatch], list[bytes]]]] = {"json": _json, "avro": _avro}

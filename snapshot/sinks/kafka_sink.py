@@ -18,7 +18,7 @@ from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
 from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
-from snapshot.sinks.kafka_client import OURS, KafkaClients, Setting
+from snapshot.sinks.kafka_client import OURS, KafkaClients, Setting, largest_record
 from snapshot.sinks.kafka_commit import KafkaCommits
 from snapshot.sinks.kafka_examine import Expectation, examined
 from snapshot.sinks.kafka_producing import Undelivered, produce
@@ -43,7 +43,9 @@ class ToKafka:
     `timestamp` of times; a row whose `tombstone` is true has no value, so that a compacted topic forgets its key.
 
     `options` are settings of librdkafka for all clients, such as those of TLS and SASL; they are not printed, and not
-    written to the job's tree. `create` makes a topic that is missing, with so many partitions.
+    written to the job's tree. A row whose record is larger than their `message.max.bytes` (1 MB by default) is an error
+    when it comes; the topic's max.message.bytes has to allow as much. `create` makes a topic that is missing, with so
+    many partitions.
 
     Exactly-once: the rows of an epoch are committed, partition by partition, each in one transaction with a token, by a
     producer with the transactional id `epochcut/<job>/<uid>/<partition>`; the tokens are in consumer groups whose names
@@ -125,7 +127,7 @@ class ToKafka:
     @property
     def _shape(self) -> RecordShape:
         columns = (self.headers, self.partition, self.timestamp, self.tombstone)
-        return RecordShape(self.key, self.value, self.format, *columns)
+        return RecordShape(self.key, self.value, self.format, *columns, largest=largest_record(self.options))
 
 
 class _StagingWriter:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from snapshot.sources.kafka_columns import ERROR, Record, column_of, is_kafkas
-from snapshot.sources.line_formats import LineParser
+from snapshot.sources.line_formats import are_objects, json_objects
 
 Value: TypeAlias = "bytes | None"
 Columns: TypeAlias = Mapping[str, "ArrayLike | pa.Array | Sequence[object]"]
@@ -146,22 +146,18 @@ def _decoder(format: KafkaFormat, schema: pa.Schema) -> _Decode:
 
 
 def _json(schema: pa.Schema) -> _Decode:
-    """All values are parsed at once. What lies between two objects is checked first: a value that is cut off could go
-    on in the next one, and no later check would notice.
-    """
-    parser = LineParser("jsonl", schema, ())
+    """All values are parsed at once, each of which must begin and end as an object does."""
+    parse = json_objects(schema)
 
     def decode(values: Sequence[Value]) -> Decoded:
         texts = [b"{}" if value is None else value for value in values]
         joined = b"\n".join(texts)
-        if not (joined[:1] == b"{" and joined[-1:] == b"}" and joined.count(b"}\n{") == len(texts) - 1):
+        if not (joined.count(b"\n") == len(texts) - 1 and are_objects(joined)):
             texts = [text.strip() for text in texts]
             if not all(text[:1] == b"{" and text[-1:] == b"}" for text in texts):
                 raise pa.ArrowInvalid("the value is not a JSON object")
             joined = b"\n".join(texts)
-        if not joined.isascii():
-            joined.decode()  # the parser takes any bytes for text
-        rows = parser.parse(joined)
+        rows = parse(joined)
         if rows.num_rows != len(texts):
             raise pa.ArrowInvalid(f"{rows.num_rows} JSON objects are in {len(texts)} values; one must be in each")
         return Decoded(rows)

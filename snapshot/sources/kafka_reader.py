@@ -82,15 +82,15 @@ class KafkaReader:
         records: list[Message] = []
         for message in self._consumed(most):
             error = message.error()
-            if error is None:
-                records.append(message)
-                self._at_end = False
-            else:
+            if error is not None:
                 self._take_error(error, message)
+            elif _offset(message) >= self._next:  # what is in hand may come again when the partition is assigned anew
+                records.append(message)
+                self._next = _offset(message) + 1
+                self._at_end = False
         self._client.check()
         if records:
             self._client.trouble = ""
-            self._next = max(self._next, _offset(records[-1]) + 1)
         stop = self._split.stop
         if stop is not None and self._next > stop:
             records = [record for record in records if _offset(record) < stop]
@@ -123,9 +123,10 @@ class KafkaReader:
                 f"them with what is wrong in a column 'kafka_error'"
             ) from bad
         self._records = records
-        # The rows of a record that were handed out before belong to that record only while it is still there.
+        # The rows that were handed out before are of the record at that very offset, which may come later, or never.
         self._done = self._skip if records and _offset(records[0]) == first else 0
-        self._skip = 0
+        if records or self._next != first:
+            self._skip = 0
 
     def _position(self) -> JsonLike:
         ends, done = self._decoded.ends, self._done

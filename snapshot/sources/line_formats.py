@@ -61,16 +61,38 @@ def header_of(line: bytes) -> Sequence[str]:
     return csv.read_csv(io.BytesIO(line.rstrip(b"\r\n") + b"\n")).schema.names if line.strip() else []
 
 
-def _json_lines(schema: pa.Schema) -> Parse:
-    """Dates are parsed as texts first: in JSON they look like those."""
+def are_objects(lines: bytes) -> bool:
+    """Whether each line begins and ends as a JSON object does. Then none can go on in the next one, which no parser of
+    all at once would notice. The last line has no end.
+    """
+    return lines[:1] == b"{" and lines[-1:] == b"}" and lines.count(b"\n") == lines.count(b"}\n{")
+
+
+def json_objects(schema: pa.Schema) -> Parse:
+    """JSON objects, in whatever lines. Dates are parsed as texts first: in JSON they look like those."""
     read = pa.schema([field.with_type(pa.string()) if pa.types.is_date(field.type) else field for field in schema])
     parsing = json.ParseOptions(explicit_schema=read, unexpected_field_behavior="ignore")
 
     def parse(lines: bytes) -> pa.RecordBatch:
         if not lines.strip():
             return _none(schema)
+        if not lines.isascii():
+            lines.decode()  # the parser takes any bytes for text
         reading = json.ReadOptions(use_threads=False, block_size=len(lines) + 1)
         return _fitted(json.read_json(io.BytesIO(lines), reading, parsing), schema)
+
+    return parse
+
+
+def _json_lines(schema: pa.Schema) -> Parse:
+    parse_objects = json_objects(schema)
+
+    def parse(lines: bytes) -> pa.RecordBatch:
+        if not are_objects(lines.removesuffix(b"\n")):
+            rows = b"\n".join(filter(None, (line.strip(_WHITE) for line in lines.split(b"\n"))))
+            if rows and not are_objects(rows):
+                raise pa.ArrowInvalid("the line is not a JSON object")
+        return parse_objects(lines)
 
     return parse
 

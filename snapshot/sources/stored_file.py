@@ -1,4 +1,5 @@
-"""One file of a source: opened, and known by its size and version to be the one that was read before.
+"""One file of a source: opened, and known to be the one that was read before, by its size and what its file system says
+of its version.
 
 What always holds: a position in a file carries what the file was when it was read; a file that is another by now is
 refused, since rows from such a position on would be others than before.
@@ -15,7 +16,7 @@ from fsspec import AbstractFileSystem
 from snapshot.frozen_json import JsonLike
 from snapshot.program.source import SourceError, SourceVanished, SplitContext
 
-_VERSIONS = ("ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "created")
+_VERSIONS = ("ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "created", "modificationTime")
 """Where file systems say that a file is another one, the surest first."""
 
 
@@ -33,7 +34,7 @@ class UnreadableRow(SourceError):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a file was when it was opened."""
+    """What a file was when it was opened. `version` is empty if its file system says nothing of that."""
 
     size: int
     version: str
@@ -97,7 +98,7 @@ class StoredFile:
         return Seen(int(found["size"]), version)
 
     def _check(self, then: Seen, now: Seen) -> None:
-        if then == now:
+        if then.size == now.size and then.version in ("", now.version):
             return
         what = f"it had {then.size} bytes and has {now.size}" if then.size != now.size else "it was written again"
         raise SourceChanged(
