@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,30 @@ def test_one_key_is_changed_and_nothing_else(
     origin = from_json(found.manifest.notes).origin
     assert origin is not None
     assert (origin.how, origin.epoch) == ("edit", old.record.epoch)
+
+
+def absent(tree: Path, uid: str, *, with_file: bool) -> str:
+    """A key that an operator has not, as one types it, in a key group of which files speak, or in one without any."""
+    with read_epoch(open_tree(str(tree)), "newest", pin=False) as reading:
+        operator = reading.operator(uid)
+        for number in count(10_000):
+            key: Any = ("eu", number) if uid == "baskets" else f"nobody-{number}"
+            if bool(operator.files_of_group(operator.group_of(key)).files) == with_file:
+                return json.dumps(key)
+    raise AssertionError("unreachable")
+
+
+@pytest.mark.parametrize("with_file", [True, False])
+@pytest.mark.parametrize(("uid", "state"), [("totals", "totals"), ("baskets", "sales"), ("baskets", "cents")])
+def test_of_a_key_that_is_not_there_nothing_is_taken_away(
+    terminal: Terminal, tree: Path, uid: str, state: str, with_file: bool
+) -> None:
+    before, usable = rows_in(tree, uid), open_tree(str(tree)).state.usable
+    said = terminal.edit("--uid", uid, "--state", state, "--key", absent(tree, uid, with_file=with_file), "--delete")
+    assert (said.code, said.err) == (Exit.DONE, "")
+    assert said.out == f"epoch {usable[-1].epoch} is so already; there is nothing to do\n"
+    assert open_tree(str(tree)).state.usable == usable
+    assert rows_in(tree, uid) == before
 
 
 def test_accumulators_of_a_table_are_set_one_by_one(terminal: Terminal, tree: Path) -> None:
