@@ -5,19 +5,23 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import recovery
 from recovery.cleanup import Fate
 from recovery.driver.events import AnyEvent, EpochCompleted
 from recovery.savepoints import fail_points
+from recovery.savepoints.coming_back import choose
 from recovery.savepoints.disposal import dispose
+from recovery.savepoints.editing import ChangedRows, edit
 from recovery.savepoints.gc import clean_up, let_go, plan_cleanup
-from recovery.savepoints.job_tree import NoSuchEpoch, open_tree
+from recovery.savepoints.job_tree import NoSuchEpoch, UnusableEpoch, open_tree
 from recovery.savepoints.stopped_job import JobRuns, take_over
 from recovery.savepoints.verify import verify, what_to_verify
 from snapshot.layout import SHARED, parse
 from statebackend.fail_points import at
+from statebackend.ids import Epoch
 from tests.command_line import run_command
 from tests.endless_job import PATIENCE
 from tests.endless_job import start as start_endless
@@ -101,6 +105,71 @@ def test_a_job_that_was_taken_over_is_left_with_its_newest_epoch_and_its_savepoi
     needed = frozenset().union(*(left.manifest(record).references() for record in left.state.retained))
     assert {path for path in paths(tree) if path.startswith(SHARED)} == needed
     assert sound(tree)
+
+
+def with_broken_newest(tmp_path: Path) -> tuple[Path, Epoch]:
+    """A tree whose newest epoch lacks a file; and the epoch before it, which nobody has pinned."""
+    tree = tree_of(tmp_path)
+    first = open_tree(str(tree)).record().epoch
+    edit(open_tree(str(tree)), [ChangedRows("totals", "totals", pa.table({"key": ["tea"]}))])
+    dispose(open_tree(str(tree)), str(first))
+    newest, before = open_tree(str(tree)).find().manifest, open_tree(str(tree)).find(str(first)).manifest
+    [own] = newest.references() - before.references()
+    (tree / own).unlink()
+    return tree, first
+
+
+def test_no_epoch_is_let_go_that_the_job_would_come_back_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree, sound_one = with_broken_newest(tmp_path)
+    before, state = paths(tree), open_tree(str(tree)).state
+    for arguments in ((), ("--dry-run",)):
+        ended = run_command(capsys, "gc", "--checkpoints", tree, "--take-over", *arguments)
+        assert (ended.code, ended.out) == (7, "")
+        assert f"the job would come back to {sound_one}" in ended.err
+    assert (paths(tree), open_tree(str(tree)).state) == (before, state)
+    with pytest.raises(UnusableEpoch, match="files that it refers to are missing"):
+        let_go(take_over(open_tree(str(tree)), "gc"))
+    assert open_tree(str(tree)).state.retained == state.retained
+    assert choose(open_tree(str(tree))).found.record.epoch == sound_one
+
+
+def test_a_dry_run_of_a_take_over_shows_what_it_then_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = with_garbage(tmp_path)
+    job = take_over(open_tree(str(tree)), "test")
+    second, _ = (job.publish(job.remade(job.tree.find().manifest, "test")) for _ in range(2))
+    dispose(open_tree(str(tree)), str(second))
+    (tree / f"shared/{job.generation}-0-1-1.sst").write_bytes(b"of the present generation")
+    before, state = paths(tree), open_tree(str(tree)).state
+    said = run_command(capsys, "gc", "--checkpoints", tree, "--take-over", "--dry-run").out
+    planned = run_command(capsys, "gc", "--checkpoints", tree, "--take-over", "--dry-run", "--json").json
+    assert (paths(tree), open_tree(str(tree)).state) == (before, state)
+    assert str(second) in planned["lets_go"]
+    assert said.startswith(f"would let epochs {', '.join(planned['lets_go'])} go\nwould delete ")
+    done = run_command(capsys, "gc", "--checkpoints", tree, "--take-over", "--json").json
+    assert done["let_go"] == planned["lets_go"]
+    assert before - paths(tree) == {file["path"] for file in planned["doomed"]}
+    assert done["files"] == len(planned["doomed"])
+    assert planned["in_flight_possible"] == 0
+    assert sound(tree)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--dry-run",)])
+def test_a_job_that_runs_with_a_folder_of_its_own_is_not_taken_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    tree, asked = tree_of(tmp_path), list[Path]()
+    state = open_tree(str(tree)).state
+
+    def attach(*, job_folder: Path) -> object:
+        asked.append(job_folder)
+        raise JobRuns("it runs")
+
+    monkeypatch.setattr("recovery.savepoints.stopped_job.attach", attach)
+    ended = run_command(
+        capsys, "gc", "--checkpoints", tree, "--take-over", "--job-folder", tmp_path / "local", *arguments
+    )
+    assert (ended.code, asked) == (9, [tmp_path / "local"])
+    assert open_tree(str(tree)).state == state
 
 
 def test_an_epoch_that_nobody_has_pinned_cannot_be_disposed_of(tmp_path: Path) -> None:
