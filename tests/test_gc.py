@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import recovery
 from recovery.cleanup import Fate
 from recovery.driver.events import AnyEvent, EpochCompleted
+from recovery.driver.reach import NotAllowed
 from recovery.savepoints import fail_points
 from recovery.savepoints.coming_back import choose
 from recovery.savepoints.disposal import dispose
@@ -19,6 +21,7 @@ from recovery.savepoints.gc import clean_up, let_go, plan_cleanup
 from recovery.savepoints.job_tree import NoSuchEpoch, UnusableEpoch, open_tree
 from recovery.savepoints.stopped_job import JobRuns, take_over
 from recovery.savepoints.verify import verify, what_to_verify
+from snapshot.journal_entries import PinId, Pinned, Pinner
 from snapshot.layout import SHARED, parse
 from statebackend.fail_points import at
 from statebackend.ids import Epoch
@@ -179,6 +182,55 @@ def test_an_epoch_that_nobody_has_pinned_cannot_be_disposed_of(tmp_path: Path) -
     dispose(tree.look_again(), epoch)
     with pytest.raises(NoSuchEpoch, match=f"epoch {epoch} is not pinned"):
         dispose(tree.look_again(), epoch)
+
+
+def left_by_a_reader(tree: Path, epoch: Epoch) -> PinId:
+    """The pin of a reader that was killed."""
+    pin = PinId(f"reader-{epoch}-killed")
+    take_over(open_tree(str(tree)), "test").propose(Pinned(pin, epoch, Pinner.READER))
+    return pin
+
+
+def test_a_pin_that_a_reader_left_is_lifted_as_the_clean_up_says_and_the_savepoint_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = tree_of(tmp_path)
+    savepoint = open_tree(str(tree)).record().epoch
+    job = take_over(open_tree(str(tree)), "test")
+    newest = job.publish(job.remade(job.tree.find().manifest, "test"))
+    pin = left_by_a_reader(tree, savepoint)
+    said = run_command(capsys, "gc", "--checkpoints", tree, "--dry-run").out
+    [hint] = re.findall(rf"epoch {savepoint} is pinned by reader {pin}; if none runs: recovery (.*)", said)
+    ended = run_command(capsys, *hint.split(), "--checkpoints", tree)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == f"epoch {savepoint} is no longer pinned by {pin}; it stays, as savepoint-{savepoint} keeps it\n"
+    assert {one.epoch for one in open_tree(str(tree)).state.pins} == {savepoint, newest}
+    assert open_tree(str(tree)).savepoints == {savepoint, newest}
+    again = run_command(capsys, *hint.split(), "--checkpoints", tree)
+    assert again.code == 6
+    assert f"epoch {savepoint} is not pinned by a reader" in again.err
+
+
+def test_a_savepoint_that_is_let_go_stays_as_long_as_a_reader_has_it(tmp_path: Path) -> None:
+    tree = tree_of(tmp_path)
+    epoch = open_tree(str(tree)).record().epoch
+    pin = left_by_a_reader(tree, epoch)
+    assert dispose(open_tree(str(tree)), str(epoch)).left == (pin,)
+    assert [one.pin for one in open_tree(str(tree)).state.pins] == [pin]
+    with pytest.raises(NoSuchEpoch, match=r"is not pinned as a savepoint, but by readers \(--readers\)"):
+        dispose(open_tree(str(tree)), str(epoch))
+
+
+def test_who_may_not_ask_whether_the_job_runs_lifts_pins_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise NotAllowed("it is not ours")
+
+    tree = tree_of(tmp_path)
+    monkeypatch.setattr("recovery.savepoints.disposal.refuse_if_it_runs", refuse)
+    assert dispose(open_tree(str(tree)), "newest-savepoint").runs
+    assert open_tree(str(tree)).state.pins == ()
 
 
 def completed(run: recovery.Run, epochs: int) -> None:

@@ -64,7 +64,7 @@ def add_to(verbs: Verbs) -> None:
     add_tree(disposed)
     add_epoch(disposed)
     disposed.add_argument("--dry-run", action="store_true", help="only say which pins would be lifted")
-    disposed.add_argument("--readers", action="store_true", help="lift also pins that readers have left")
+    disposed.add_argument("--readers", action="store_true", help="lift the pins that readers have left, and no others")
 
 
 def _verify(arguments: argparse.Namespace) -> None:
@@ -133,18 +133,20 @@ def _kept_in_words(plan: CleanupPlan) -> list[str]:
     lines = [kept]
     if plan.foreign:
         lines.append(f"{len(plan.foreign)} files are not ours and stay, such as {plan.foreign[0]}")
-    lines += [f"epoch {pin.epoch} is pinned by reader {pin.pin}; if none runs: recovery dispose --readers"
-              for pin in plan.pinned_by_readers]  # fmt: skip
+    lines += [f"epoch {pin.epoch} is pinned by reader {pin.pin}; if none runs: recovery dispose --readers --epoch "
+              f"{pin.epoch}" for pin in plan.pinned_by_readers]  # fmt: skip
     return lines
 
 
 def _disposed_in_words(done: Disposed, *, dry_run: bool) -> str:
     verb = "would no longer be" if dry_run else "is no longer"
+    pins = _listed(done.pins)
+    if done.left:
+        return f"epoch {done.epoch} {verb} pinned by {pins}; it stays, as {_listed(done.left)} keeps it"
     then = (
         "the running job removes it when it completes an epoch" if done.runs else "recovery gc --take-over removes it"
     )
-    pins = f" ({', '.join(done.pins)})" if done.pins else ""
-    return f"epoch {done.epoch} {verb} pinned{pins}; {then}"
+    return f"epoch {done.epoch} {verb} pinned ({pins}); {then}"
 
 
 def _listed(epochs: tuple[object, ...]) -> str:
