@@ -17,11 +17,11 @@ from recovery.savepoints import fail_points
 from recovery.savepoints.coming_back import choose
 from recovery.savepoints.disposal import dispose
 from recovery.savepoints.editing import ChangedRows, edit
-from recovery.savepoints.gc import clean_up, let_go, plan_cleanup
+from recovery.savepoints.gc import clean_up, let_go, plan_cleanup, take_over_and_plan
 from recovery.savepoints.job_tree import NoSuchEpoch, UnusableEpoch, open_tree
 from recovery.savepoints.stopped_job import JobRuns, take_over
 from recovery.savepoints.verify import verify, what_to_verify
-from snapshot.journal_entries import PinId, Pinned, Pinner
+from snapshot.journal_entries import PinId, Pinned, Pinner, Rewound
 from snapshot.layout import SHARED, parse
 from statebackend.fail_points import at
 from statebackend.ids import Epoch
@@ -231,6 +231,24 @@ def test_who_may_not_ask_whether_the_job_runs_lifts_pins_all_the_same(
     monkeypatch.setattr("recovery.savepoints.disposal.refuse_if_it_runs", refuse)
     assert dispose(open_tree(str(tree)), "newest-savepoint").runs
     assert open_tree(str(tree)).state.pins == ()
+
+
+def test_a_savepoint_behind_which_the_job_went_back_can_be_disposed_of(tmp_path: Path) -> None:
+    tree = tree_of(tmp_path)
+    first = open_tree(str(tree)).record().epoch
+    job = take_over(open_tree(str(tree)), "test")
+    given_up = job.publish(job.remade(job.tree.find().manifest, "test"))
+    job.propose(Rewound(job.generation, first))
+    assert given_up in open_tree(str(tree)).savepoints
+    manifest = next(one.manifest for one in job.tree.state.retained if one.epoch == given_up)
+    dispose(open_tree(str(tree)), str(given_up))
+    assert open_tree(str(tree)).savepoints == {first}
+    done = clean_up(open_tree(str(tree)), take_over_and_plan(open_tree(str(tree))))
+    assert given_up in done.let_go
+    assert manifest not in paths(tree)
+    assert sound(tree)
+    with pytest.raises(NoSuchEpoch, match=f"has no epoch '{given_up}'|epoch {given_up} of job .* was removed"):
+        dispose(open_tree(str(tree)), str(given_up))
 
 
 def completed(run: recovery.Run, epochs: int) -> None:

@@ -33,9 +33,9 @@ class Disposed:
 def dispose(tree: JobTree, which: str, *, readers: bool = False, dry_run: bool = False) -> Disposed:
     """Lift the pins of the savepoint; or, with `readers`, those that readers have left, and not the savepoint's own.
 
-    `NoSuchEpoch` if no such pin is there.
+    An epoch that was given up when the job went back is found by its number. `NoSuchEpoch` if no such pin is there.
     """
-    epoch = tree.record(which).epoch
+    epoch = tree.record(which, given_up=True).epoch
     pinner = Pinner.READER if readers else Pinner.SAVEPOINT
     of_epoch = [pin for pin in tree.state.pins if pin.epoch == epoch]
     pins = [pin.pin for pin in of_epoch if pin.pinner is pinner]

@@ -72,10 +72,11 @@ class JobTree:
         """The epochs that are pinned as savepoints."""
         return frozenset(pin.epoch for pin in self.state.pins if pin.pinner is Pinner.SAVEPOINT)
 
-    def record(self, which: str = NEWEST) -> EpochRecord:
+    def record(self, which: str = NEWEST, *, given_up: bool = False) -> EpochRecord:
         """The epoch that somebody means: `newest`, `newest-savepoint`, `17-2`, or `17` alone.
 
-        `NoSuchEpoch` if there is none, if it was removed, or if the job has gone back behind it.
+        `NoSuchEpoch` if there is none, if it was removed, or, unless it may be `given_up`, if the job has gone back
+        behind it.
         """
         usable = self.state.usable
         if which == NEWEST:
@@ -89,7 +90,7 @@ class JobTree:
             found = tuple(record for record in self.state.epochs if record.epoch == epoch)
         if not found:
             raise NoSuchEpoch(f"{self.uri}: job {self.birth.job} has no epoch {which!r}; {self._listed()}")
-        if not found[0].usable:
+        if not found[0].usable and not (given_up and found[0].state is EpochState.GIVEN_UP):
             what = "was removed" if found[0].state is EpochState.REMOVED else "was given up when the job went back"
             raise NoSuchEpoch(f"{self.uri}: epoch {found[0].epoch} of job {self.birth.job} {what}; {self._listed()}")
         return found[0]
