@@ -23,6 +23,7 @@ from snapshot.program.plan import KeyedHead
 from statebackend import KeyedState, Operator
 from statebackend.fail_points import at
 from statebackend.keygroups import key_group_of
+from tests import visits_job
 from tests.command_line import Printed, run_command
 from tests.shop_job import AFTER, BEFORE, PATIENCE, baskets, program, start, totals, tree_of
 
@@ -126,6 +127,35 @@ def test_of_a_key_that_is_not_there_nothing_is_taken_away(
     assert said.out == f"epoch {usable[-1].epoch} is so already; there is nothing to do\n"
     assert open_tree(str(tree)).state.usable == usable
     assert rows_in(tree, uid) == before
+
+
+def expiries(tree: Path, state: str) -> dict[str, Any]:
+    """When what a state has expires, by what it is."""
+    rows = [json.loads(row) for row in rows_in(tree, visits_job.UID)]
+    return {str(row["value"]): row["expires_at"] for row in rows if row["state"] == state}
+
+
+def test_what_is_set_expires_when_what_was_there_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def come(state: KeyedState) -> None:
+        state.advance(watermark=1000)
+        state["last"].set("tea")
+        state["pages"].add("a")
+        state["seen"].put("a", 1)
+        state.advance(watermark=1500)
+        state["pages"].add("b")
+
+    tree = visits_job.tree_of_visits(tmp_path)
+    visits_job.visit(tree, "visitor-3", come)
+    assert expiries(tree, "pages") == {"a": 2000, "b": 2500}
+    terminal = Terminal(tree, capsys)
+    of_key = ("--uid", visits_job.UID, "--key", "visitor-3")
+    assert terminal.edit(*of_key, "--state", "last", "--set", '"tea"').out.endswith("there is nothing to do\n")
+    assert terminal.edit(*of_key, "--state", "last", "--set", '"pot"').code == Exit.DONE
+    assert terminal.edit(*of_key, "--state", "pages", "--set", '["a", "c", "d"]').code == Exit.DONE
+    assert terminal.edit(*of_key, "--state", "seen", "--set", '{"a": 7, "new": 8}').code == Exit.DONE
+    assert expiries(tree, "last") == {"pot": 2000}
+    assert expiries(tree, "pages") == {"a": 2000, "c": 2500, "d": 2500}
+    assert expiries(tree, "seen") == {"7": 2000, "8": None}
 
 
 def test_accumulators_of_a_table_are_set_one_by_one(terminal: Terminal, tree: Path) -> None:

@@ -22,6 +22,7 @@ from recovery.savepoints.json_values import WrongText, heard, parsed
 from recovery.savepoints.reading import EpochReading, OperatorStates
 from statebackend.canonical.changing import DELETED
 from statebackend.canonical.schema import (
+    EXPIRES_AT,
     INDEX,
     KEY,
     KEY_GROUP,
@@ -39,6 +40,8 @@ from statebackend.states.schema import StateKind
 _STATE: Final = "state"
 _WHICH: Final = (KEY, NAMESPACE, MAP_KEY, encoded_column(MAP_KEY), TIME)
 """The columns that say what a row is about."""
+_NOT_KEPT: Final = (*_WHICH, KEY_GROUP, EXPIRES_AT)
+"""Those that are no accumulators. When a row expires stays as it is if it is not said."""
 
 
 def set_key(
@@ -47,7 +50,8 @@ def set_key(
     """What a key is to have from now on: a value, all elements of a list, some entries of a map, some accumulators of a
     table, or some timers. `value` is as JSON has it; so is the namespace: a window's start and end, or hex digits.
 
-    Of a map it is an object, or a list of pairs; null takes an entry away. Raises `WrongText` and `NoSuchState`.
+    Of a map it is an object, or a list of pairs; null takes an entry away. What takes the place of something expires
+    when that did, and what is new does not until the program writes it. Raises `WrongText` and `NoSuchState`.
     """
     operator = reading.operator(uid)
     kind, found = operator.state(state).kind, _found(operator, state, key)
@@ -156,7 +160,7 @@ def _accumulators(found: pa.Table, where: Mapping[str, object] | None, value: ob
         raise WrongText("a row of a table is given as a JSON object of its accumulators")
     namespace = heard(where, NAMESPACES, "the namespace")[0].as_py()
     before: dict[str, object] = next((row for row in found.to_pylist() if row[NAMESPACE] == namespace), {})
-    return {name: one for name, one in before.items() if name not in (*_WHICH, KEY_GROUP)} | dict(value)
+    return {name: one for name, one in before.items() if name not in _NOT_KEPT} | dict(value)
 
 
 def _namespace(value: object) -> dict[str, object] | None:
