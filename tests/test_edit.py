@@ -158,6 +158,46 @@ def test_what_is_set_expires_when_what_was_there_did(tmp_path: Path, capsys: pyt
     assert expiries(tree, "seen") == {"7": 2000, "8": None}
 
 
+def scores(capsys: pytest.CaptureFixture[str], tree: Path) -> dict[str, int]:
+    said = run_command(
+        capsys, "inspect", "--checkpoints", tree, "--uid", visits_job.UID, "--state", "score", "--limit", 0, "--json"
+    )
+    assert (said.code, said.err) == (Exit.DONE, "")
+    return {row["key"]: row["value"] for row in said.lines[:-1]}
+
+
+def test_a_state_is_changed_of_keys_whose_files_are_from_before_there_was_the_state(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree, first, second = visits_job.scored(tmp_path)
+    terminal, of_score = Terminal(tree, capsys), ("--uid", visits_job.UID, "--state", "score")
+    nothing = terminal.edit(*of_score, "--key", second, "--delete")
+    assert nothing.out.endswith("is so already; there is nothing to do\n")
+    lines = [{"key": first, "value": 6}, {"key": second, "value": 7}]
+    (tmp_path / "some.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    some = ("--table", tmp_path / "some.jsonl")
+    assert terminal.edit(*of_score, *some, "--dry-run").out.splitlines()[0] == (
+        "visits, score: 1 added, 1 changed, 0 removed, 0 as they were"
+    )
+    assert terminal.edit(*of_score, "--key", second, "--set", "8").code == Exit.DONE
+    assert scores(capsys, tree) == {first: 5, second: 8}
+    assert terminal.edit(*of_score, *some).code == Exit.DONE
+    assert scores(capsys, tree) == {first: 6, second: 7}
+    rates = {
+        row["key"]: row["value"] for row in map(json.loads, rows_in(tree, visits_job.UID)) if row["state"] == "rate"
+    }
+    assert rates == visits_job.RATES
+
+
+def test_an_edit_of_older_files_leaves_the_states_known_that_only_others_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree, first, second = visits_job.scored(tmp_path)
+    of_rate = ("--uid", visits_job.UID, "--state", "rate")
+    assert Terminal(tree, capsys).edit(*of_rate, "--key", second, "--set", "0.5").code == Exit.DONE
+    assert scores(capsys, tree) == {first: 5}
+
+
 def test_accumulators_of_a_table_are_set_one_by_one(terminal: Terminal, tree: Path) -> None:
     before = rows_in(tree, "totals")
     totals_of = ("--uid", "totals", "--state", "totals")

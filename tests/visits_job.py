@@ -70,3 +70,13 @@ def visit(tree: Path, key: str, change: Callable[[KeyedState], object], of: type
 def group_of(key: str) -> KeyGroup:
     """The key group of a visitor; of the 128, the first half is the first partition's."""
     return key_group_of(KeyType.of(str).hash(key), 128)
+
+
+def scored(folder: Path) -> tuple[Path, str, str]:
+    """A tree that knows the state `score`, but in the first partition's newest file only; a visitor of the first
+    partition, who has 5, and one of the second.
+    """
+    tree = tree_of_visits(folder)
+    first, second = (next(key for key in RATES if (group_of(key) < 64) == is_first) for is_first in (True, False))
+    visit(tree, first, lambda state: state["score"].set(5), MoreVisits)
+    return tree, first, second

@@ -149,7 +149,7 @@ def _found(operator: OperatorStates, state: str, key: str) -> pa.Table:
     files = operator.files_of_group(operator.group_of(typed))
     if files.files:
         with operator.opened(files) as reader:
-            if any(spec.name == state for spec in reader.states()):
+            if reader.has(state):
                 return reader.table(state, key=typed, expired=True)
     return form.arrow.empty_table()
 
