@@ -265,6 +265,22 @@ def test_tables_of_changes_come_from_files_of_all_forms(
     assert [row[:2] for row in gone] == [("cents", ["us", 5]), ("last", ["eu", 0])]
 
 
+def test_lines_that_were_exported_are_taken_back_whatever_is_in_a_text(
+    terminal: Terminal, tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_last = ("--uid", "baskets", "--state", "last")
+    text = "next\x85line\u2028separated\u2029and\r\nmore\x1c\x0b"
+    assert terminal.edit(*of_last, "--key", KEY, "--set", json.dumps(text)).code == Exit.DONE
+    before = rows_in(tree, "baskets")
+    into = tmp_path / "out"
+    run_command(capsys, "export", "--checkpoints", tree, *of_last, "--into", into, "--format", "jsonl")
+    assert terminal.edit(*of_last, "--key", KEY, "--delete").code == Exit.DONE
+    said = terminal.edit(*of_last, "--table", into / "last.jsonl")
+    assert (said.code, said.err) == (Exit.DONE, "")
+    assert said.out.splitlines()[0] == "baskets, last: 1 added, 0 changed, 0 removed, 119 as they were"
+    assert rows_in(tree, "baskets") == before
+
+
 def test_a_fork_that_is_changed_leaves_its_origin_as_it_is(terminal: Terminal, tree: Path, tmp_path: Path) -> None:
     state, before = open_tree(str(tree)).state, rows_in(tree, "baskets")
     into = tmp_path / "other"

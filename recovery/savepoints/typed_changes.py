@@ -110,15 +110,16 @@ def changes_in(file: Path, reading: EpochReading, uid: str, state: str | None) -
 
 def _from_lines(file: Path, reading: EpochReading, uid: str, state: str | None) -> Iterator[ChangedRows]:
     of_state: dict[str, list[dict[str, Any]]] = {}
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise WrongText(f"{file}, line {number}: {error}") from error
-        name = row.pop(_STATE, state) if isinstance(row, dict) else None
-        if name is None:
-            raise WrongText(f"{file}, line {number}: it does not say which state it is of; give --state")
-        of_state.setdefault(name, []).append(row)
+    with file.open(encoding="utf-8") as lines:  # which end with a line feed, and not where Unicode would end them too
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise WrongText(f"{file}, line {number}: {error}") from error
+            name = row.pop(_STATE, state) if isinstance(row, dict) else None
+            if name is None:
+                raise WrongText(f"{file}, line {number}: it does not say which state it is of; give --state")
+            of_state.setdefault(name, []).append(row)
     operator = reading.operator(uid)
     for name, rows in of_state.items():
         fields = {field.name: field.type for field in operator.form(name).arrow}
