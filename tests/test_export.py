@@ -71,8 +71,10 @@ def test_tables_of_all_forms_have_the_same_rows(tree: Path, tmp_path: Path, caps
 
 
 def test_one_state_alone_and_a_dry_run(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    number = open_tree(str(tree)).state.number
     said = exported(capsys, tree, tmp_path / "out", "--uid", "baskets", "--state", "last", "--dry-run")
     assert said.code == Exit.DONE
+    assert open_tree(str(tree)).state.number == number, "nothing was written"
     assert "the tables of last would be written" in said.out
     assert said.out.endswith("nothing was done, as this is a dry run\n")
     assert not (tmp_path / "out").exists()
