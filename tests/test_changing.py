@@ -11,13 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statebackend.canonical.by_key import kept_by_key
 from statebackend.canonical.changing import RowsChanged, change_rows, table_form
 from statebackend.canonical.importing import StateTable, import_tables
 from statebackend.canonical.parquet import export
 from statebackend.canonical.schema import CanonicalError, DamagedTable, TableMismatch
+from statebackend.canonical.source import source_of
 from statebackend.canonical.stored_states import as_stored
 from statebackend.files import FileSet
 from statebackend.keyed_state import KeyedState, Options
+from statebackend.keygroups import key_group_of
+from statebackend.keys.types import KeyType
 from statebackend.snapshots.consolidation import Policy
 from statebackend.state_reader import StateReader
 from statebackend.states.declarations import Declaration, ListOf, MapOf, Value
@@ -220,6 +224,22 @@ def test_what_takes_the_place_of_an_entry_expires_when_that_did_unless_the_rows_
             assert changed(name, key=["a"], expires_at=[3000], **columns) == RowsChanged(changed=1)
             assert changed(name, key=["a"], expires_at=[3000], **columns) == RowsChanged(unchanged=1)
             assert expiries(state, name)[0] == ("a", 3000)
+
+
+def test_numbers_are_the_same_if_they_are_stored_the_same(shop: Workshop) -> None:
+    declared = operator(16, {"table": Aggregates(cents=Aggregated(Sum(float), "cents"))})
+    with shop.opened(as_stored(declared.schema())) as state:
+        change_rows(state, "table", pa.table({"key": ["a"], "cents.value": [0.0], "cents.seen": [1]}), "changes")
+        spec, group = state.schema.state("table"), key_group_of(KeyType.of(str).hash("a"), 16)
+        seen = [kept_by_key(source_of(state), spec, group)]
+        for value in (-0.0, float("nan"), 0.0):
+            rows = pa.table({"key": ["a"], "cents.value": [value], "cents.seen": [1]})
+            assert change_rows(state, "table", rows, "changes") == RowsChanged(changed=1)
+            assert change_rows(state, "table", rows, "changes") == RowsChanged(unchanged=1)
+            seen.append(kept_by_key(source_of(state), spec, group))
+            assert kept_by_key(source_of(state), spec, group) == seen[-1]
+        assert seen[0] == seen[3]
+        assert seen[0] != seen[1] != seen[2] != seen[0]
 
 
 def expiries(state: KeyedState, name: str) -> list[tuple[str, int | None]]:

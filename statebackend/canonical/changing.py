@@ -338,8 +338,7 @@ class _TableChange(TableImport):
         for name, column in columns.items():
             output, _, accumulator = name.rpartition(".")
             before = pc.struct_field(found.column(output), accumulator)
-            now = pa.array(column)
-            same &= _mask(pc.fill_null(pc.equal(before, now), False))
+            same &= _mask(pc.fill_null(pc.equal(_in_bits(before), _in_bits(pa.array(column))), False))
         return same
 
 
@@ -350,6 +349,13 @@ def _expiries_in(table: Table, keys: KeyColumn, namespace: bytes) -> NDArray[np.
     expiries = pa.array(kept.columns[EXPIRES].view(np.int64)).take(pc.index_in(wanted, value_set=known))
     found: NDArray[np.int64] = expiries.fill_null(NEVER).to_numpy(zero_copy_only=False)
     return found
+
+
+def _in_bits(column: pa.Array) -> pa.Array:
+    """Numbers that are the same exactly if they are stored the same: NaN is, and 0.0 is not -0.0."""
+    if not pa.types.is_floating(column.type):
+        return column
+    return column.view({16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[column.type.bit_width])
 
 
 def _accepts_none(form: RowForm[Any] | Codec[Any]) -> bool:
