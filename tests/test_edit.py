@@ -21,6 +21,7 @@ from recovery.savepoints.reading import read_epoch
 from recovery.savepoints.stopped_job import JobRuns
 from snapshot.program.plan import KeyedHead
 from statebackend import KeyedState, Operator
+from statebackend.canonical.schema import NAMESPACES
 from statebackend.fail_points import at
 from statebackend.keygroups import key_group_of
 from tests import visits_job
@@ -211,6 +212,18 @@ def test_accumulators_of_a_table_are_set_one_by_one(terminal: Terminal, tree: Pa
         [("totals", "cup", None, expected["cup"]), ("totals", "tea", None, expected["tea"])],
         [("totals", "new", None, 2), ("totals", "tea", None, 1)],
     )
+
+
+def test_accumulators_in_a_namespace_keep_what_is_not_set(terminal: Terminal, tree: Path) -> None:
+    namespaces = pa.array([{"start": None, "end": None, "bytes": b"\x00\xff"}, {"start": 5, "end": 9}], NAMESPACES)
+    rows = {"key": ["tea", "tea"], "namespace": namespaces, "cents.value": [5, 6], "cents.seen": [1, 1]}
+    edit(open_tree(str(tree)), [ChangedRows("totals", "totals", pa.table(rows))])
+    of_tea = ("--uid", "totals", "--state", "totals", "--key", "tea")
+    for namespace, value in (('"00FF"', 7), ("[5, 9]", 8)):
+        said = terminal.edit(*of_tea, "--namespace", namespace, "--set", json.dumps({"cents.value": value}))
+        assert said.out.splitlines()[0] == "totals, totals: 0 added, 1 changed, 0 removed, 0 as they were"
+    kept = [row for row in map(json.loads, rows_in(tree, "totals")) if row["key"] == "tea"]
+    assert {row["cents.value"] for row in kept} == {totals()["tea"], 7, 8}
 
 
 def test_the_job_goes_on_from_what_was_changed(terminal: Terminal, tmp_path: Path) -> None:
