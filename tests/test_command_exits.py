@@ -7,6 +7,7 @@ import pytest
 from recovery.command.exits import Exit, exit_of
 from statebackend.keyed_state import SnapshotFailed
 from statebackend.tables.blocks import DamagedBlock, NewerBlock
+from tests.command_line import Printed, run_command
 
 
 @pytest.mark.parametrize(
@@ -20,3 +21,8 @@ from statebackend.tables.blocks import DamagedBlock, NewerBlock
 )
 def test_what_state_cannot_be_read_or_written_for_has_a_code(error: Exception, code: Exit | None) -> None:
     assert exit_of(error) == code
+
+
+def test_a_place_without_a_bucket_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    said = run_command(capsys, "list", "s3://")
+    assert said == Printed(Exit.DECLINED, "", "recovery: s3:// names no bucket; expected s3://bucket/prefix\n")
