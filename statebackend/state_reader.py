@@ -141,6 +141,10 @@ class StateReader:
         """The states in these files."""
         return self.schema.states
 
+    def has(self, name: str) -> bool:
+        """Whether these files know of a state; those that were written before it was declared do not."""
+        return any(spec.name == name for spec in self.states())
+
     # --- as Arrow -----------------------------------------------------------------------------------------------------
 
     def batches(

@@ -126,7 +126,12 @@ def test_what_is_there_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFix
             "is of type large_string instead",
         ),
         (("--state", "totals/totals=T", "--key", "where"), 2, "there is no column 'cents' for the output 'cents'"),
-        (("--state", "totals/totals=T", "--key", "where", "--parallelism", "999"), 2, "999 partitions are out of bou"),
+        (("--state", "totals/totals=T", "--key", "where", "--parallelism", "999"), 2, "parallelism 999 is out of bou"),
+        (
+            ("--state", "totals/totals=T", "--key", "where", "--max-parallelism", "100000"),
+            2,
+            "maximum parallelism 100000 is out of bounds: 1 to 32768",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_sentence_and_leaves_no_job(

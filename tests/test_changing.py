@@ -11,15 +11,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statebackend.canonical.by_key import kept_by_key
 from statebackend.canonical.changing import RowsChanged, change_rows, table_form
 from statebackend.canonical.importing import StateTable, import_tables
 from statebackend.canonical.parquet import export
 from statebackend.canonical.schema import CanonicalError, DamagedTable, TableMismatch
+from statebackend.canonical.source import source_of
 from statebackend.canonical.stored_states import as_stored
 from statebackend.files import FileSet
-from statebackend.keyed_state import Options
+from statebackend.keyed_state import KeyedState, Options
+from statebackend.keygroups import key_group_of
+from statebackend.keys.types import KeyType
 from statebackend.snapshots.consolidation import Policy
 from statebackend.state_reader import StateReader
+from statebackend.states.declarations import Declaration, ListOf, MapOf, Value
+from statebackend.states.ttl import Ttl
+from statebackend.tables.aggregates import Aggregates
+from statebackend.tables.aggregations import Sum
+from statebackend.tables.table_spec import Aggregated
 from tests.canonical_states import KEYS, NAMESPACES, STATES, Workshop, change, content, epoch, operator
 
 Change = tuple[str, str | None, bytes, int]
@@ -104,7 +113,7 @@ def test_what_is_as_it_should_be_already_is_not_written(some: list[Change]) -> N
         shop = Workshop(Path(folder))
         files, _, tables = made(shop, some)
         with shop.opened(as_stored(schema_of(shop, files)), files, ONLY_WRITTEN) as state:
-            for name in sorted(set(STATES) - {"mean"}):  # when its keys expire is not compared
+            for name in sorted(STATES):
                 assert change_rows(state, name, tables[name], "the same").written == 0
             assert state.snapshot(epoch(2)) == files
 
@@ -177,6 +186,67 @@ def test_rows_that_cannot_be_are_refused(
             change_rows(opened, state, pa.table(rows), "changes")
     assert sentence in str(caught.value)
     assert str(caught.value).startswith("changes")
+
+
+def test_what_takes_the_place_of_an_entry_expires_when_that_did_unless_the_rows_say_otherwise(shop: Workshop) -> None:
+    life = Ttl(1000, "event")
+    states: dict[str, Declaration[Any]] = {
+        "text": Value(str, ttl=life),
+        "list": ListOf(int, ttl=life),
+        "map": MapOf(str, int, ttl=life),
+        "table": Aggregates(ttl=1000, cents=Aggregated(Sum(int), "cents")),
+    }
+    with shop.opened(operator(16, states)) as state:
+        state.advance(watermark=1000)
+        state.set_key("a")
+        state["text"].set("old")
+        state["list"].add(1)
+        state["map"].put("x", 1)
+        state["table"].update(state.keys(pa.array(["a"])), {"cents": pa.array([5])}, now=1000)
+        files = state.snapshot(epoch(1))
+    with shop.opened(as_stored(schema_of(shop, files)), files, ONLY_WRITTEN) as state:
+
+        def changed(name: str, **columns: list[Any]) -> RowsChanged:
+            return change_rows(state, name, pa.table(columns), "changes")
+
+        both: dict[str, list[Any]] = {"key": ["a", "b"]}
+        assert changed("text", **both, value=["old", "new"]) == RowsChanged(added=1, unchanged=1)
+        assert changed("text", key=["a"], value=["new"]) == RowsChanged(changed=1)
+        assert changed("list", key=["a", "a"], index=[0, 1], value=[1, 2]) == RowsChanged(changed=1)
+        assert changed("map", **both, map_key=["x", "x"], value=[2, 2]) == RowsChanged(added=1, changed=1)
+        assert changed("table", key=["a"], **{"cents.value": [5], "cents.seen": [1]}) == RowsChanged(unchanged=1)
+        of_both: dict[str, list[Any]] = {"cents.value": [6, 6], "cents.seen": [1, 1]}
+        assert changed("table", **both, **of_both) == RowsChanged(added=1, changed=1)
+        found = {name: expiries(state, name) for name in states}
+        never_b = [("a", 2000), ("b", None)]
+        assert found == {"text": never_b, "list": [("a", 2000)] * 2, "map": never_b, "table": never_b}
+        for name, columns in (("text", {"value": ["new"]}), ("table", {"cents.value": [6], "cents.seen": [1]})):
+            assert changed(name, key=["a"], expires_at=[3000], **columns) == RowsChanged(changed=1)
+            assert changed(name, key=["a"], expires_at=[3000], **columns) == RowsChanged(unchanged=1)
+            assert expiries(state, name)[0] == ("a", 3000)
+
+
+def test_numbers_are_the_same_if_they_are_stored_the_same(shop: Workshop) -> None:
+    declared = operator(16, {"table": Aggregates(cents=Aggregated(Sum(float), "cents"))})
+    with shop.opened(as_stored(declared.schema())) as state:
+        change_rows(state, "table", pa.table({"key": ["a"], "cents.value": [0.0], "cents.seen": [1]}), "changes")
+        spec, group = state.schema.state("table"), key_group_of(KeyType.of(str).hash("a"), 16)
+        seen = [kept_by_key(source_of(state), spec, group)]
+        for value in (-0.0, float("nan"), 0.0):
+            rows = pa.table({"key": ["a"], "cents.value": [value], "cents.seen": [1]})
+            assert change_rows(state, "table", rows, "changes") == RowsChanged(changed=1)
+            assert change_rows(state, "table", rows, "changes") == RowsChanged(unchanged=1)
+            seen.append(kept_by_key(source_of(state), spec, group))
+            assert kept_by_key(source_of(state), spec, group) == seen[-1]
+        assert seen[0] == seen[3]
+        assert seen[0] != seen[1] != seen[2] != seen[0]
+
+
+def expiries(state: KeyedState, name: str) -> list[tuple[str, int | None]]:
+    """Each key of a state with when what is kept of it expires."""
+    table = next(table for table in export(state) if table.name == name)
+    rows = pa.Table.from_batches(table.batches, table.schema)
+    return sorted(zip(rows["key"].to_pylist(), rows["expires_at"].to_pylist(), strict=True), key=repr)
 
 
 def test_a_table_that_says_it_is_of_another_state_is_refused(shop: Workshop, files: FileSet) -> None:

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from recovery.savepoints import notes
-from recovery.savepoints.job_tree import journal_of, open_tree
+from recovery.savepoints.disposal import dispose
+from recovery.savepoints.gc import clean_up, take_over_and_plan
+from recovery.savepoints.job_tree import JobTree, NoSuchEpoch, journal_of, open_tree
+from recovery.savepoints.listing import list_job, show_epoch
 from recovery.savepoints.notes import Notes, Origin, PartTook
 from recovery.savepoints.stopped_job import take_over
 from statebackend.ids import Epoch, Partition
@@ -122,6 +125,41 @@ def test_show_passes_over_a_damaged_newest_epoch_and_says_so(tree: Path, capsys:
     assert f"epoch {newest.epoch} cannot be used" in shown.err
     asked = ran(capsys, tree, "show", "--epoch", str(newest.epoch))
     assert (asked.code, asked.out) == (7, "")
+
+
+def with_one_removed(folder: Path) -> tuple[JobTree, Epoch, Epoch, Epoch]:
+    """A tree as it was found before a running job took its newest epoch away: what was the newest, and what is there
+    now, the older one first.
+    """
+    tree = tree_of(folder)
+    first = open_tree(str(tree)).record().epoch
+    job = take_over(open_tree(str(tree)), "test")
+    removed = job.publish(job.remade(job.tree.find().manifest, "test"))
+    dispose(job.tree, str(removed))
+    found = open_tree(str(tree))
+    job = take_over(found, "test")
+    newest = job.publish(job.remade(job.tree.find().manifest, "test"))
+    clean_up(found, take_over_and_plan(found))
+    assert removed not in {record.epoch for record in found.look_again().state.retained}
+    return found, removed, first, newest
+
+
+def test_an_epoch_that_is_removed_while_a_tree_is_listed_is_left_out(tmp_path: Path) -> None:
+    found, removed, first, newest = with_one_removed(tmp_path)
+    assert [line.epoch for line in list_job(found).epochs] == [first, newest]
+    assert removed not in [line.epoch for line in list_job(found, looks=1).epochs]
+    assert not [line for line in list_job(found, looks=1).epochs if line.problem]
+
+
+def test_if_the_newest_epoch_is_removed_the_one_that_is_newest_then_is_shown(tmp_path: Path) -> None:
+    found, removed, first, newest = with_one_removed(tmp_path)
+    line = show_epoch(found).line
+    assert (line.epoch, line.pins) == (newest, ("savepoint",))
+    shown = show_epoch(found, str(first))
+    assert shown.line.epoch == first
+    assert removed not in {epoch for file in shown.files for epoch in file.shared_with}
+    with pytest.raises(NoSuchEpoch, match=f"epoch {removed} was removed just now; it has {first}, {newest}"):
+        show_epoch(found, str(removed))
 
 
 def test_history_tells_the_journal(tree: Path, capsys: Capture) -> None:

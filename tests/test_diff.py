@@ -18,6 +18,7 @@ from recovery.savepoints.job_tree import open_tree
 from recovery.savepoints.reading import read_epoch
 from recovery.savepoints.rescaling import rescale
 from statebackend.ids import Uid
+from tests import visits_job
 from tests.command_line import Printed, run_command
 from tests.shop_job import ITEMS, baskets, totals, tree_of
 
@@ -160,3 +161,14 @@ def test_what_makes_no_sense_is_one_sentence_and_a_code(
     assert (said.code, said.out) == (code, "")
     assert sentence in said.err
     assert said.err.count("\n") == 1
+
+
+def test_rows_as_json_have_their_values_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = visits_job.tree_of_visits(tmp_path)
+    old = open_tree(str(tree)).record().epoch
+    rows = pa.table({"key": ["visitor-3"], "value": [0.00025]})
+    edit(open_tree(str(tree)), [ChangedRows(visits_job.UID, "rate", rows)])
+    said = Terminal(tree, capsys).diff("--epoch", old, "--epoch", "newest", "--rows", "--json")
+    key, _ = said.lines
+    assert (key["uid"], key["state"]) == (visits_job.UID, "rate")
+    assert [[row["value"] for row in key[side]] for side in ("before", "after")] == [[3 / 8192], [0.00025]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from recovery.savepoints.reading import read_epoch
 from recovery.savepoints.stopped_job import JobRuns
 from snapshot.program.plan import KeyedHead
 from statebackend import KeyedState, Operator
+from statebackend.canonical.schema import NAMESPACES
 from statebackend.fail_points import at
 from statebackend.keygroups import key_group_of
+from tests import visits_job
 from tests.command_line import Printed, run_command
 from tests.shop_job import AFTER, BEFORE, PATIENCE, baskets, program, start, totals, tree_of
 
@@ -103,6 +106,99 @@ def test_one_key_is_changed_and_nothing_else(
     assert (origin.how, origin.epoch) == ("edit", old.record.epoch)
 
 
+def absent(tree: Path, uid: str, *, with_file: bool) -> str:
+    """A key that an operator has not, as one types it, in a key group of which files speak, or in one without any."""
+    with read_epoch(open_tree(str(tree)), "newest", pin=False) as reading:
+        operator = reading.operator(uid)
+        for number in count(10_000):
+            key: Any = ("eu", number) if uid == "baskets" else f"nobody-{number}"
+            if bool(operator.files_of_group(operator.group_of(key)).files) == with_file:
+                return json.dumps(key)
+    raise AssertionError("unreachable")
+
+
+@pytest.mark.parametrize("with_file", [True, False])
+@pytest.mark.parametrize(("uid", "state"), [("totals", "totals"), ("baskets", "sales"), ("baskets", "cents")])
+def test_of_a_key_that_is_not_there_nothing_is_taken_away(
+    terminal: Terminal, tree: Path, uid: str, state: str, with_file: bool
+) -> None:
+    before, usable = rows_in(tree, uid), open_tree(str(tree)).state.usable
+    said = terminal.edit("--uid", uid, "--state", state, "--key", absent(tree, uid, with_file=with_file), "--delete")
+    assert (said.code, said.err) == (Exit.DONE, "")
+    assert said.out == f"epoch {usable[-1].epoch} is so already; there is nothing to do\n"
+    assert open_tree(str(tree)).state.usable == usable
+    assert rows_in(tree, uid) == before
+
+
+def expiries(tree: Path, state: str) -> dict[str, Any]:
+    """When what a state has expires, by what it is."""
+    rows = [json.loads(row) for row in rows_in(tree, visits_job.UID)]
+    return {str(row["value"]): row["expires_at"] for row in rows if row["state"] == state}
+
+
+def test_what_is_set_expires_when_what_was_there_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def come(state: KeyedState) -> None:
+        state.advance(watermark=1000)
+        state["last"].set("tea")
+        state["pages"].add("a")
+        state["seen"].put("a", 1)
+        state.advance(watermark=1500)
+        state["pages"].add("b")
+
+    tree = visits_job.tree_of_visits(tmp_path)
+    visits_job.visit(tree, "visitor-3", come)
+    assert expiries(tree, "pages") == {"a": 2000, "b": 2500}
+    terminal = Terminal(tree, capsys)
+    of_key = ("--uid", visits_job.UID, "--key", "visitor-3")
+    assert terminal.edit(*of_key, "--state", "last", "--set", '"tea"').out.endswith("there is nothing to do\n")
+    assert terminal.edit(*of_key, "--state", "last", "--set", '"pot"').code == Exit.DONE
+    assert terminal.edit(*of_key, "--state", "pages", "--set", '["a", "c", "d"]').code == Exit.DONE
+    assert terminal.edit(*of_key, "--state", "seen", "--set", '{"a": 7, "new": 8}').code == Exit.DONE
+    assert expiries(tree, "last") == {"pot": 2000}
+    assert expiries(tree, "pages") == {"a": 2000, "c": 2500, "d": 2500}
+    assert expiries(tree, "seen") == {"7": 2000, "8": None}
+
+
+def scores(capsys: pytest.CaptureFixture[str], tree: Path) -> dict[str, int]:
+    said = run_command(
+        capsys, "inspect", "--checkpoints", tree, "--uid", visits_job.UID, "--state", "score", "--limit", 0, "--json"
+    )
+    assert (said.code, said.err) == (Exit.DONE, "")
+    return {row["key"]: row["value"] for row in said.lines[:-1]}
+
+
+def test_a_state_is_changed_of_keys_whose_files_are_from_before_there_was_the_state(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree, first, second = visits_job.scored(tmp_path)
+    terminal, of_score = Terminal(tree, capsys), ("--uid", visits_job.UID, "--state", "score")
+    nothing = terminal.edit(*of_score, "--key", second, "--delete")
+    assert nothing.out.endswith("is so already; there is nothing to do\n")
+    lines = [{"key": first, "value": 6}, {"key": second, "value": 7}]
+    (tmp_path / "some.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    some = ("--table", tmp_path / "some.jsonl")
+    assert terminal.edit(*of_score, *some, "--dry-run").out.splitlines()[0] == (
+        "visits, score: 1 added, 1 changed, 0 removed, 0 as they were"
+    )
+    assert terminal.edit(*of_score, "--key", second, "--set", "8").code == Exit.DONE
+    assert scores(capsys, tree) == {first: 5, second: 8}
+    assert terminal.edit(*of_score, *some).code == Exit.DONE
+    assert scores(capsys, tree) == {first: 6, second: 7}
+    rates = {
+        row["key"]: row["value"] for row in map(json.loads, rows_in(tree, visits_job.UID)) if row["state"] == "rate"
+    }
+    assert rates == visits_job.RATES
+
+
+def test_an_edit_of_older_files_leaves_the_states_known_that_only_others_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree, first, second = visits_job.scored(tmp_path)
+    of_rate = ("--uid", visits_job.UID, "--state", "rate")
+    assert Terminal(tree, capsys).edit(*of_rate, "--key", second, "--set", "0.5").code == Exit.DONE
+    assert scores(capsys, tree) == {first: 5}
+
+
 def test_accumulators_of_a_table_are_set_one_by_one(terminal: Terminal, tree: Path) -> None:
     before = rows_in(tree, "totals")
     totals_of = ("--uid", "totals", "--state", "totals")
@@ -116,6 +212,18 @@ def test_accumulators_of_a_table_are_set_one_by_one(terminal: Terminal, tree: Pa
         [("totals", "cup", None, expected["cup"]), ("totals", "tea", None, expected["tea"])],
         [("totals", "new", None, 2), ("totals", "tea", None, 1)],
     )
+
+
+def test_accumulators_in_a_namespace_keep_what_is_not_set(terminal: Terminal, tree: Path) -> None:
+    namespaces = pa.array([{"start": None, "end": None, "bytes": b"\x00\xff"}, {"start": 5, "end": 9}], NAMESPACES)
+    rows = {"key": ["tea", "tea"], "namespace": namespaces, "cents.value": [5, 6], "cents.seen": [1, 1]}
+    edit(open_tree(str(tree)), [ChangedRows("totals", "totals", pa.table(rows))])
+    of_tea = ("--uid", "totals", "--state", "totals", "--key", "tea")
+    for namespace, value in (('"00FF"', 7), ("[5, 9]", 8)):
+        said = terminal.edit(*of_tea, "--namespace", namespace, "--set", json.dumps({"cents.value": value}))
+        assert said.out.splitlines()[0] == "totals, totals: 0 added, 1 changed, 0 removed, 0 as they were"
+    kept = [row for row in map(json.loads, rows_in(tree, "totals")) if row["key"] == "tea"]
+    assert {row["cents.value"] for row in kept} == {totals()["tea"], 7, 8}
 
 
 def test_the_job_goes_on_from_what_was_changed(terminal: Terminal, tmp_path: Path) -> None:
@@ -168,6 +276,22 @@ def test_tables_of_changes_come_from_files_of_all_forms(
     gone, new = differences(before, rows_in(tree, "baskets"))
     assert new == [("last", ["eu", 0], None, "jar")]
     assert [row[:2] for row in gone] == [("cents", ["us", 5]), ("last", ["eu", 0])]
+
+
+def test_lines_that_were_exported_are_taken_back_whatever_is_in_a_text(
+    terminal: Terminal, tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_last = ("--uid", "baskets", "--state", "last")
+    text = "next\x85line\u2028separated\u2029and\r\nmore\x1c\x0b"
+    assert terminal.edit(*of_last, "--key", KEY, "--set", json.dumps(text)).code == Exit.DONE
+    before = rows_in(tree, "baskets")
+    into = tmp_path / "out"
+    run_command(capsys, "export", "--checkpoints", tree, *of_last, "--into", into, "--format", "jsonl")
+    assert terminal.edit(*of_last, "--key", KEY, "--delete").code == Exit.DONE
+    said = terminal.edit(*of_last, "--table", into / "last.jsonl")
+    assert (said.code, said.err) == (Exit.DONE, "")
+    assert said.out.splitlines()[0] == "baskets, last: 1 added, 0 changed, 0 removed, 119 as they were"
+    assert rows_in(tree, "baskets") == before
 
 
 def test_a_fork_that_is_changed_leaves_its_origin_as_it_is(terminal: Terminal, tree: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from statebackend.canonical.importing import import_tables
 from statebackend.canonical.parquet import read_parquet
 from statebackend.states.declarations import Declaration
 from statebackend.stores.memory_store import MemoryStore
+from tests import visits_job
 from tests.command_line import Printed, run_command
 from tests.shop_job import Basket, baskets, totals, tree_of
 
@@ -70,8 +71,10 @@ def test_tables_of_all_forms_have_the_same_rows(tree: Path, tmp_path: Path, caps
 
 
 def test_one_state_alone_and_a_dry_run(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    number = open_tree(str(tree)).state.number
     said = exported(capsys, tree, tmp_path / "out", "--uid", "baskets", "--state", "last", "--dry-run")
     assert said.code == Exit.DONE
+    assert open_tree(str(tree)).state.number == number, "nothing was written"
     assert "the tables of last would be written" in said.out
     assert said.out.endswith("nothing was done, as this is a dry run\n")
     assert not (tmp_path / "out").exists()
@@ -112,3 +115,15 @@ def test_a_folder_that_somebody_made_meanwhile_stays_as_it_is(tree: Path, tmp_pa
         export(reading, "totals", into, TableFormat.JSONL, on_rows=make)
     assert [path.name for path in into.iterdir()] == ["mine"]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_partitions_whose_files_are_from_before_there_was_a_state_have_no_rows_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree, first, _ = visits_job.scored(tmp_path)
+    said = exported(capsys, tree, tmp_path / "out", "--uid", visits_job.UID)
+    assert (said.code, said.err) == (Exit.DONE, "")
+    scores = parquet.read_table(tmp_path / "out" / "score.parquet")
+    assert list(zip(scores["key"].to_pylist(), scores["value"].to_pylist(), strict=True)) == [(first, 5)]
+    rates = parquet.read_table(tmp_path / "out" / "rate.parquet")
+    assert dict(zip(rates["key"].to_pylist(), rates["value"].to_pylist(), strict=True)) == visits_job.RATES

@@ -20,6 +20,7 @@ from statebackend.ids import Uid
 from statebackend.keygroups import key_group_of
 from statebackend.keys.types import KeyType
 from statebackend.states.schema import Schema
+from tests import visits_job
 from tests.shop_job import baskets, totals, tree_of
 
 ROOT = Path(__file__).parent.parent
@@ -63,6 +64,15 @@ def test_tasks_read_the_files_of_their_own_groups_alone(tmp_path: Path) -> None:
     rows = [row for batch in reader.read(one) for row in batch.to_pylist()]
     assert {"f0": "eu", "f1": 0} in [row["key"] for row in rows]
     assert {row["key_group"] for row in rows} == {group}
+
+
+def test_tasks_whose_files_are_from_before_there_was_the_state_have_no_rows(tmp_path: Path) -> None:
+    tree, first, _ = visits_job.scored(tmp_path)
+    options = {"checkpoints": str(tree), "uid": visits_job.UID, "state": "score"}
+    assert {"key", "value"} <= set(StateSource(options).schema().names)
+    reader = StateSource(options).reader(StateSource(options).schema())
+    rows = [[row for batch in reader.read(one) for row in batch.to_pylist()] for one in reader.partitions()]
+    assert [[(row["key"], row["value"]) for row in some] for some in rows] == [[(first, 5)], []]
 
 
 def test_filters_leave_the_groups_that_can_have_rows() -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from recovery.savepoints.disposal import dispose
+from recovery.savepoints.editing import ChangedRows, edit
+from recovery.savepoints.gc import clean_up, take_over_and_plan
 from recovery.savepoints.job_tree import open_tree
 from recovery.savepoints.stopped_job import take_over
 from recovery.savepoints.verify import Verified, verify, what_to_verify
@@ -73,6 +79,29 @@ def test_epochs_that_do_not_need_a_damaged_manifest_stay_sound(tmp_path: Path) -
     [one] = found.damages
     assert one.epochs == (newest,)
     assert verified(tree, str(first.epoch)).damages == ()
+
+
+@pytest.mark.parametrize("keys", [True, False])
+def test_an_epoch_that_is_removed_meanwhile_is_neither_damaged_nor_sound(tmp_path: Path, keys: bool) -> None:
+    tree = tree_of(tmp_path)
+    first = open_tree(str(tree)).find()
+    edit(open_tree(str(tree)), [ChangedRows("totals", "totals", pa.table({"key": ["tea"]}))])
+    second = open_tree(str(tree)).record().epoch
+    job = take_over(open_tree(str(tree)), "test")
+    third = job.publish(job.remade(first.manifest, "test"))
+    dispose(open_tree(str(tree)), str(second))
+    found = open_tree(str(tree))
+    todo, lock, left = what_to_verify(found), threading.Lock(), itertools.count(1)
+
+    def seen(_size: int) -> None:
+        with lock:
+            if next(left) == len(todo.files):  # all have been looked at; the keys have not
+                clean_up(found, take_over_and_plan(found))
+
+    verified = verify(found, todo, keys=keys, seen=seen)
+    assert verified.damages == ()
+    assert verified.sound == (first.record.epoch, third)
+    assert verified.epochs == 2
 
 
 def test_keys_in_key_groups_that_are_not_theirs_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from recovery.savepoints.bootstrapping import Bootstrapped, StateFrom, bootstrap
 from recovery.savepoints.programs import program_from
 from statebackend.canonical.mapping import Columns
 from statebackend.canonical.schema import KEY
-from statebackend.keygroups import DEFAULT_MAX_PARALLELISM
+from statebackend.keygroups import DEFAULT_MAX_PARALLELISM, check_parallelism
 
 _EXAMPLE: Final = """example:
   $ recovery bootstrap jobs/clicks.py:program --into /data/clicks --state per-user/count=counts.parquet \\
@@ -45,8 +45,10 @@ def add_to(verbs: Verbs) -> None:
 def _run(arguments: argparse.Namespace) -> None:
     columns = Columns(tuple(arguments.key.split(",")), arguments.value)
     states = [_state(text, columns) for text in arguments.state]
-    if not 1 <= arguments.parallelism <= arguments.max_parallelism:
-        raise WrongUsage(f"{arguments.parallelism} partitions are out of bounds: 1 to {arguments.max_parallelism}")
+    try:
+        check_parallelism(arguments.parallelism, arguments.max_parallelism)
+    except ValueError as error:
+        raise WrongUsage(str(error)) from error
     done = bootstrap(
         program_from(arguments.program),
         arguments.into,

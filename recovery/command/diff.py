@@ -9,7 +9,6 @@ from typing import Final
 from recovery.command.arguments import Verbs, add_tree, add_verb, show
 from recovery.command.exits import WrongUsage
 from recovery.command.progress import amount
-from recovery.driver.event_log import plain
 from recovery.savepoints.comparing import Compared, KeyDiff, compare
 from recovery.savepoints.job_tree import NEWEST, open_tree
 from recovery.savepoints.reading import read_epoch
@@ -58,7 +57,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _as_json(key: KeyDiff) -> None:
-    print(json.dumps(plain(key)))
+    print(json.dumps({"uid": key.uid, "state": key.state, "before": key.before, "after": key.after}))
 
 
 def _in_rows(key: KeyDiff) -> None:

@@ -37,11 +37,13 @@ from snapshot.program.problems import ProgramError
 from snapshot.program.sink import SinkError
 from statebackend.backends.backend import BackendError, DamagedFile
 from statebackend.canonical.schema import CanonicalError
+from statebackend.keyed_state import SnapshotFailed
 from statebackend.snapshots.transfer import MissingFile, UnknownChecksum
 from statebackend.state_reader import UnreadableState
 from statebackend.states.row_form import UnreadableValue
 from statebackend.states.schema import StateMismatch
 from statebackend.stores.store import StoreError
+from statebackend.tables.blocks import BlockError
 
 
 class Exit(IntEnum):
@@ -64,7 +66,7 @@ class Exit(IntEnum):
 
 MEANINGS: Final = {
     Exit.DONE: "done",
-    Exit.DECLINED: "the job, or the store, cannot do it; nothing was done",
+    Exit.DECLINED: "the job, or the store, cannot do it, or did not say whether it did",
     Exit.USAGE: "the command makes no sense as it was given",
     Exit.NOT_RUNNING: "there is no such job, or it does not run on this host",
     Exit.NOT_ALLOWED: "this user may not speak to the job",
@@ -107,6 +109,7 @@ ERRORS: Final[tuple[tuple[type[Exception], Exit], ...]] = (
     (StartRefused, Exit.DAMAGED),
     (DamagedBroadcast, Exit.DAMAGED),
     (UnreadableState, Exit.DAMAGED),
+    (BlockError, Exit.DAMAGED),
     (TargetExists, Exit.EXISTS),
     (JobRuns, Exit.RUNS),
     (ConnectionLost, Exit.ENDED),
@@ -125,6 +128,7 @@ ERRORS: Final[tuple[tuple[type[Exception], Exit], ...]] = (
     (FencedOff, Exit.DECLINED),
     (JournalInDoubt, Exit.DECLINED),
     (BackendError, Exit.DECLINED),
+    (SnapshotFailed, Exit.DECLINED),
     (NoSuchProgram, Exit.UNFIT),
     (ProgramError, Exit.UNFIT),
     (ProgramDoesNotFit, Exit.UNFIT),

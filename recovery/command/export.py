@@ -35,7 +35,7 @@ def add_to(verbs: Verbs) -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     with (
-        read_epoch(open_tree(arguments.checkpoints), arguments.epoch, pin=True) as reading,
+        read_epoch(open_tree(arguments.checkpoints), arguments.epoch, pin=not arguments.dry_run) as reading,
         Progress("exporting", 0, "rows") as progress,
     ):
         form = TableFormat(arguments.format)

@@ -1,6 +1,7 @@
 """The command itself: its verbs, and how each of them may end.
 
-What always holds: it ends with a code of `exits`; Ctrl-C ends it at once, and leaves the job as it is.
+What always holds: it ends with a code of `exits`. Ctrl-C ends it wherever it is: what it was to make is there as a
+whole, or not at all.
 """
 
 from __future__ import annotations

@@ -9,13 +9,19 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
-from recovery.command.arguments import Verbs, add_epoch, add_tree, add_verb, show
+from recovery.command.arguments import Verbs, add_epoch, add_job_folder, add_tree, add_verb, show
 from recovery.command.exits import FoundDamage
 from recovery.command.progress import Progress, amount
 from recovery.savepoints.disposal import Disposed, dispose
-from recovery.savepoints.gc import Cleaned, CleanupPlan, clean_up, let_go, plan_cleanup
+from recovery.savepoints.gc import (
+    Cleaned,
+    CleanupPlan,
+    clean_up,
+    plan_cleanup,
+    plan_take_over,
+    take_over_and_plan,
+)
 from recovery.savepoints.job_tree import open_tree
-from recovery.savepoints.stopped_job import take_over
 from recovery.savepoints.verify import Verified, verify, what_to_verify
 
 _VERIFY = """example:
@@ -53,11 +59,12 @@ def add_to(verbs: Verbs) -> None:
         help="of a job that does not run, also what it left of unfinished epochs, and all epochs but the newest and "
         "the savepoints",
     )  # fmt: skip
+    add_job_folder(cleaned)
     disposed = add_verb(verbs, "dispose", "let a savepoint go", _DISPOSE, _dispose)
     add_tree(disposed)
     add_epoch(disposed)
     disposed.add_argument("--dry-run", action="store_true", help="only say which pins would be lifted")
-    disposed.add_argument("--readers", action="store_true", help="lift also pins that readers have left")
+    disposed.add_argument("--readers", action="store_true", help="lift the pins that readers have left, and no others")
 
 
 def _verify(arguments: argparse.Namespace) -> None:
@@ -72,9 +79,12 @@ def _verify(arguments: argparse.Namespace) -> None:
 
 def _gc(arguments: argparse.Namespace) -> None:
     tree = open_tree(arguments.checkpoints)
-    if arguments.take_over and not arguments.dry_run:
-        let_go(take_over(tree, "gc"))
-    plan = plan_cleanup(tree)
+    if not arguments.take_over:
+        plan = plan_cleanup(tree)
+    elif arguments.dry_run:
+        plan = plan_take_over(tree, arguments.job_folder)
+    else:
+        plan = take_over_and_plan(tree, arguments.job_folder)
     if arguments.dry_run:
         show(plan, _plan_in_words(plan), as_json=arguments.json)
         return
@@ -99,7 +109,7 @@ def _verified_in_words(found: Verified) -> str:
 
 
 def _plan_in_words(plan: CleanupPlan) -> str:
-    lines = []
+    lines = [f"would let epochs {_listed(plan.lets_go)} go"] if plan.lets_go else []
     counts = Counter(file.why for file in plan.doomed)
     for why, count in counts.items():
         size = sum(file.size for file in plan.doomed if file.why is why)
@@ -109,7 +119,9 @@ def _plan_in_words(plan: CleanupPlan) -> str:
 
 def _cleaned_in_words(done: Cleaned, plan: CleanupPlan) -> str:
     leftovers = f", and {done.leftovers} that writers had left unfinished" if done.leftovers else ""
-    return "\n".join([f"deleted {done.files} files, {amount(done.bytes)}{leftovers}", *_kept_in_words(plan)])
+    gone = [f"let epochs {_listed(done.let_go)} go"] if done.let_go else []
+    deleted = f"deleted {done.files} files, {amount(done.bytes)}{leftovers}"
+    return "\n".join([*gone, deleted, *_kept_in_words(plan)])
 
 
 def _kept_in_words(plan: CleanupPlan) -> list[str]:
@@ -121,18 +133,20 @@ def _kept_in_words(plan: CleanupPlan) -> list[str]:
     lines = [kept]
     if plan.foreign:
         lines.append(f"{len(plan.foreign)} files are not ours and stay, such as {plan.foreign[0]}")
-    lines += [f"epoch {pin.epoch} is pinned by reader {pin.pin}; if none runs: recovery dispose --readers"
-              for pin in plan.pinned_by_readers]  # fmt: skip
+    lines += [f"epoch {pin.epoch} is pinned by reader {pin.pin}; if none runs: recovery dispose --readers --epoch "
+              f"{pin.epoch}" for pin in plan.pinned_by_readers]  # fmt: skip
     return lines
 
 
 def _disposed_in_words(done: Disposed, *, dry_run: bool) -> str:
     verb = "would no longer be" if dry_run else "is no longer"
+    pins = _listed(done.pins)
+    if done.left:
+        return f"epoch {done.epoch} {verb} pinned by {pins}; it stays, as {_listed(done.left)} keeps it"
     then = (
         "the running job removes it when it completes an epoch" if done.runs else "recovery gc --take-over removes it"
     )
-    pins = f" ({', '.join(done.pins)})" if done.pins else ""
-    return f"epoch {done.epoch} {verb} pinned{pins}; {then}"
+    return f"epoch {done.epoch} {verb} pinned ({pins}); {then}"
 
 
 def _listed(epochs: tuple[object, ...]) -> str:

@@ -1,13 +1,14 @@
 """Letting a savepoint go: its pins are lifted, and whoever cleans up next takes it away.
 
 What always holds: the newest epoch of a job stays, pinned or not, as the job comes back to it. Any process may lift a
-pin; one that is lifted already is no error.
+pin; one that is lifted already is no error. Pins of the other kind than was asked for stay.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from recovery.driver.reach import NotAllowed
 from recovery.driver.tree import JournalInDoubt, propose
 from recovery.savepoints.job_tree import JobTree, NoSuchEpoch, journal_of
 from recovery.savepoints.stopped_job import JobRuns, refuse_if_it_runs
@@ -19,23 +20,28 @@ from statebackend.ids import Epoch
 
 @dataclass(frozen=True, slots=True)
 class Disposed:
-    """Which pins were lifted. `runs`: the job runs on this host, and removes the epoch itself."""
+    """Which pins were lifted, and which the epoch has still. `runs`: the job runs on this host, and removes the epoch
+    itself; so it is if this user may not ask whether it runs.
+    """
 
     epoch: Epoch
     pins: tuple[str, ...]
+    left: tuple[str, ...]
     runs: bool
 
 
 def dispose(tree: JobTree, which: str, *, readers: bool = False, dry_run: bool = False) -> Disposed:
-    """Lift the savepoint's pins, and with `readers` those that readers have left.
+    """Lift the pins of the savepoint; or, with `readers`, those that readers have left, and not the savepoint's own.
 
-    `NoSuchEpoch` if it is pinned by nobody.
+    An epoch that was given up when the job went back is found by its number. `NoSuchEpoch` if no such pin is there.
     """
-    epoch = tree.record(which).epoch
-    kinds = {Pinner.SAVEPOINT, Pinner.READER} if readers else {Pinner.SAVEPOINT}
-    pins = [pin.pin for pin in tree.state.pins if pin.epoch == epoch and pin.pinner in kinds]
+    epoch = tree.record(which, given_up=True).epoch
+    pinner = Pinner.READER if readers else Pinner.SAVEPOINT
+    of_epoch = [pin for pin in tree.state.pins if pin.epoch == epoch]
+    pins = [pin.pin for pin in of_epoch if pin.pinner is pinner]
     if not pins:
-        raise NoSuchEpoch(f"{tree.uri}: epoch {epoch} is not pinned, so it goes when newer ones have taken its place")
+        raise NoSuchEpoch(f"{tree.uri}: epoch {epoch} is not pinned {_other(readers, bool(of_epoch))}")
+    runs = _runs(tree)
     if not dry_run:
         journal = journal_of(tree.store)
         writer = JournalWriter(journal.read())
@@ -47,12 +53,19 @@ def dispose(tree: JobTree, which: str, *, readers: bool = False, dry_run: bool =
                     raise JournalInDoubt(refusal.text)
                 case _:
                     pass
-    return Disposed(epoch, tuple(pins), _runs(tree))
+    left = tuple(pin.pin for pin in of_epoch if pin.pinner is not pinner)
+    return Disposed(epoch, tuple(pins), left, runs)
+
+
+def _other(readers: bool, pinned: bool) -> str:
+    if not pinned:
+        return "by anybody, so it goes when newer ones have taken its place"
+    return "by a reader, but as a savepoint (no --readers)" if readers else "as a savepoint, but by readers (--readers)"
 
 
 def _runs(tree: JobTree) -> bool:
     try:
         refuse_if_it_runs(tree)
-    except JobRuns:
+    except (JobRuns, NotAllowed):
         return True
     return False

@@ -255,7 +255,11 @@ class _Work:
         if whole.files:
             newest = whole.files[-1]
             with self._reading.named_if_gone():
-                schema = read_schema(newest, self._reading.tree.store, self._reading.scratch)
+                own = read_schema(newest, self._reading.tree.store, self._reading.scratch)
+            known = {spec.name for spec in own.states}
+            # What only files of other partitions know of begins here with these rows.
+            begun = (spec for spec in schema.states if spec.name not in known)
+            schema = replace(own, states=(*own.states, *begun))
             if not any(part.first < end and first < part.end for part in newest.ranges):
                 nearest = min(newest.ranges, key=lambda part: max(part.first - end, first - part.end))
                 first, end = min(first, nearest.end - 1), max(end, nearest.first + 1)

@@ -91,7 +91,7 @@ def export(
                 if not files.files:
                     continue
                 with operator.opened(files) as reader:
-                    for name in names:
+                    for name in filter(reader.has, names):
                         with local_disk(f"write into {into}"):
                             writing.take(name, reader.batches(name, expired=True), on_rows)
     tables = tuple(

@@ -1,21 +1,26 @@
 """Taking away what nobody refers to: everything is classified first, then the oldest goes first.
 
 What always holds: nothing is deleted that a retained epoch or a pin refers to, nor what the present generation may be
-about to refer to; so it is safe beside a running job, and an interrupted clean-up is just done again.
+about to refer to; so it is safe beside a running job, and an interrupted clean-up is just done again. A job that is
+taken over lets epochs go only if its newest one is sound.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from recovery.cleanup import EpochFiles, Fate, ObservedTree, classify, plan_removal
 from recovery.savepoints import fail_points
+from recovery.savepoints.coming_back import choose
 from recovery.savepoints.fail_points import reached
 from recovery.savepoints.job_tree import JobTree, NoSuchEpoch, UnusableEpoch
-from recovery.savepoints.stopped_job import StoppedJob
-from snapshot.journal_entries import Pinner
-from snapshot.journal_state import EpochRecord, Pin
+from recovery.savepoints.stopped_job import StoppedJob, refuse_if_it_runs, take_over
+from snapshot.journal import apply
+from snapshot.journal_entries import Entry, Pinner
+from snapshot.journal_state import EpochRecord, JournalState, Pin
+from snapshot.journal_store import fresh_nonce
 from snapshot.layout import JOB, ManifestFile, SharedFile, parse
 from statebackend.ids import Epoch, Generation
 from statebackend.stores.store import BlobInfo, StoreUnavailable
@@ -36,7 +41,8 @@ class Doomed:
 class CleanupPlan:
     """What was found. `doomed` are in the order in which they are to be deleted; the rest stays, with its sizes.
 
-    `pinned_by_readers` are pins that perhaps nobody uses any more: a reader that was killed leaves one.
+    `pinned_by_readers` are pins that perhaps nobody uses any more: a reader that was killed leaves one. `lets_go` are
+    the epochs that a job lets go when it is taken over.
     """
 
     job: str
@@ -47,6 +53,7 @@ class CleanupPlan:
     unexplained: int
     foreign: tuple[str, ...]
     pinned_by_readers: tuple[Pin, ...]
+    lets_go: tuple[Epoch, ...] = ()
 
     @property
     def doomed_bytes(self) -> int:
@@ -56,32 +63,44 @@ class CleanupPlan:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What was deleted; `leftovers` are unfinished files of writers that died."""
+    """What was deleted; `leftovers` are unfinished files of writers that died, `let_go` the epochs that went."""
 
     job: str
     files: int
     bytes: int
     leftovers: int
+    let_go: tuple[Epoch, ...] = ()
 
 
 def plan_cleanup(tree: JobTree) -> CleanupPlan:
     """What may be deleted as things are. The tree is looked at anew: journal, manifests and listing, in this order."""
     now, references = _look(tree)
-    listed = {info.path: info for info in now.store.list()}
-    classified = classify(ObservedTree(now.state, references, tuple(listed)))
-    removable = [_doomed(listed[path], Fate.REMOVABLE) for path in classified.of(Fate.REMOVABLE)]
-    orphaned = [_doomed(listed[path], Fate.ORPHANED) for path in sorted(classified.of(Fate.ORPHANED), key=_age)]
-    needed = classified.of(Fate.NEEDED)
-    return CleanupPlan(
-        tree.birth.job,
-        (*removable, *orphaned),
-        len(needed),
-        sum(listed[path].size for path in needed),
-        len(classified.of(Fate.IN_FLIGHT_POSSIBLE)),
-        len(classified.of(Fate.UNEXPLAINED)),
-        tuple(path for path in classified.of(Fate.FOREIGN) if path != JOB),
-        tuple(pin for pin in now.state.pins if pin.pinner is Pinner.READER),
-    )
+    return _planned(now, now.state, references)
+
+
+def plan_take_over(tree: JobTree, job_folder: Path | None = None) -> CleanupPlan:
+    """What there would be to delete if the job was taken over now, of which nothing is done; as `let_go` raises."""
+    refuse_if_it_runs(tree, job_folder)
+    now, references = _look(tree)
+    _check_newest(now)
+    generation = Generation(now.state.generation + 1)
+    claimed = replace(now.state, generation=generation)
+    removed = plan_removal(ObservedTree(claimed, references), generation, 1)
+    if removed is None:
+        return _planned(now, claimed, references)
+    after = apply(claimed, Entry(claimed.number + 1, fresh_nonce(), removed))
+    return replace(_planned(now, after, references), lets_go=removed.epochs)
+
+
+def take_over_and_plan(tree: JobTree, job_folder: Path | None = None) -> CleanupPlan:
+    """Take the job over and let its older epochs go, and what may be deleted then.
+
+    Raises `JobRuns`, and as `let_go` does; a newest epoch that is not sound is noticed before anything is claimed.
+    """
+    refuse_if_it_runs(tree, job_folder)
+    _check_newest(tree)
+    gone = let_go(take_over(tree, "gc", job_folder=job_folder))
+    return replace(plan_cleanup(tree), lets_go=gone)
 
 
 def clean_up(tree: JobTree, plan: CleanupPlan, deleted: Callable[[Doomed], object] = lambda _: None) -> Cleaned:
@@ -90,21 +109,58 @@ def clean_up(tree: JobTree, plan: CleanupPlan, deleted: Callable[[Doomed], objec
         tree.store.delete(file.path)
         reached(fail_points.GARBAGE_COLLECTED)
         deleted(file)
-    return Cleaned(plan.job, len(plan.doomed), plan.doomed_bytes, tree.store.remove_leftovers())
+    return Cleaned(plan.job, len(plan.doomed), plan.doomed_bytes, tree.store.remove_leftovers(), plan.lets_go)
 
 
 def let_go(job: StoppedJob, keep: int = 1) -> tuple[Epoch, ...]:
     """Let a job that was taken over have no more than its newest epochs, and what is pinned or not committed.
 
     What they leave behind is named in the journal, and goes with the next clean-up. Returns the epochs that went.
+    `UnusableEpoch`, or `StartRefused`, if the job could not come back to the newest one: then all stay.
     """
     tree = job.tree
+    _check_newest(tree)
     references = tuple(EpochFiles(record.epoch, _references(tree, record)) for record in tree.state.retained)
     removed = plan_removal(ObservedTree(tree.state, references), job.generation, keep)
     if removed is None:
         return ()
     job.propose(removed)
     return removed.epochs
+
+
+def _check_newest(tree: JobTree) -> None:
+    """Whether the job would come back to its newest epoch; the ones before it are all that is left if it would not."""
+    if not tree.state.usable:
+        return
+    chosen = choose(tree).found
+    if chosen.passed_over:
+        newest = chosen.passed_over[0]
+        raise UnusableEpoch(
+            newest.epoch,
+            f"{newest.reason}; no epoch before it is let go, as the job would come back to {chosen.record.epoch}: "
+            "repair it, or start the job, which goes back",
+        )
+
+
+def _planned(now: JobTree, state: JournalState, references: tuple[EpochFiles, ...]) -> CleanupPlan:
+    """What may be deleted if the journal says this."""
+    retained = {record.epoch for record in state.retained}
+    references = tuple(one for one in references if one.epoch in retained)
+    listed = {info.path: info for info in now.store.list()}
+    classified = classify(ObservedTree(state, references, tuple(listed)))
+    removable = [_doomed(listed[path], Fate.REMOVABLE) for path in classified.of(Fate.REMOVABLE)]
+    orphaned = [_doomed(listed[path], Fate.ORPHANED) for path in sorted(classified.of(Fate.ORPHANED), key=_age)]
+    needed = classified.of(Fate.NEEDED)
+    return CleanupPlan(
+        now.birth.job,
+        (*removable, *orphaned),
+        len(needed),
+        sum(listed[path].size for path in needed),
+        len(classified.of(Fate.IN_FLIGHT_POSSIBLE)),
+        len(classified.of(Fate.UNEXPLAINED)),
+        tuple(path for path in classified.of(Fate.FOREIGN) if path != JOB),
+        tuple(pin for pin in state.pins if pin.pinner is Pinner.READER),
+    )
 
 
 def _look(tree: JobTree) -> tuple[JobTree, tuple[EpochFiles, ...]]:

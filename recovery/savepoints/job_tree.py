@@ -72,10 +72,11 @@ class JobTree:
         """The epochs that are pinned as savepoints."""
         return frozenset(pin.epoch for pin in self.state.pins if pin.pinner is Pinner.SAVEPOINT)
 
-    def record(self, which: str = NEWEST) -> EpochRecord:
+    def record(self, which: str = NEWEST, *, given_up: bool = False) -> EpochRecord:
         """The epoch that somebody means: `newest`, `newest-savepoint`, `17-2`, or `17` alone.
 
-        `NoSuchEpoch` if there is none, if it was removed, or if the job has gone back behind it.
+        `NoSuchEpoch` if there is none, if it was removed, or, unless it may be `given_up`, if the job has gone back
+        behind it.
         """
         usable = self.state.usable
         if which == NEWEST:
@@ -89,7 +90,7 @@ class JobTree:
             found = tuple(record for record in self.state.epochs if record.epoch == epoch)
         if not found:
             raise NoSuchEpoch(f"{self.uri}: job {self.birth.job} has no epoch {which!r}; {self._listed()}")
-        if not found[0].usable:
+        if not found[0].usable and not (given_up and found[0].state is EpochState.GIVEN_UP):
             what = "was removed" if found[0].state is EpochState.REMOVED else "was given up when the job went back"
             raise NoSuchEpoch(f"{self.uri}: epoch {found[0].epoch} of job {self.birth.job} {what}; {self._listed()}")
         return found[0]
@@ -102,9 +103,9 @@ class JobTree:
             manifest = decode(data, record.manifest)
             check_job(manifest, self.birth.job, record.manifest)
         except BlobNotFound as error:
-            gone = self.look_again().state
-            if all(now.epoch != epoch or now.state is EpochState.REMOVED for now in gone.epochs):
-                raise NoSuchEpoch(f"{self.uri}: epoch {epoch} was removed just now; {self._listed()}") from error
+            now = self.look_again()
+            if all(one.epoch != epoch or one.state is EpochState.REMOVED for one in now.state.epochs):
+                raise NoSuchEpoch(f"{self.uri}: epoch {epoch} was removed just now; {now._listed()}") from error
             raise UnusableEpoch(epoch, f"its manifest {record.manifest} is missing") from error
         except (DamagedManifest, NewerManifest, ForeignJob) as error:
             raise UnusableEpoch(epoch, str(error)) from error
@@ -118,7 +119,8 @@ class JobTree:
         """The epoch that somebody means, with its manifest.
 
         With `fall_back` the newest one that can be used takes the place of the newest that cannot, and says so; one
-        that was asked for by its number is never replaced. `UnusableEpoch` if nothing can be used.
+        that was asked for by its number is never replaced. If a running job has removed the newest one meanwhile, it
+        is the one that is the newest now. `UnusableEpoch` if nothing can be used.
         """
         record = self.record(which)
         candidates = [record]
@@ -135,6 +137,10 @@ class JobTree:
                 return FoundEpoch(candidate, self.manifest(candidate), tuple(passed_over))
             except UnusableEpoch as error:
                 passed_over.append(error)
+            except NoSuchEpoch:
+                if which not in (NEWEST, NEWEST_SAVEPOINT):
+                    raise
+                return self.look_again().find(which, fall_back=fall_back)
         raise passed_over[0]
 
     def _listed(self) -> str:

@@ -1,7 +1,7 @@
 """What is in a tree, for people: its job, its epochs, and one epoch in full.
 
-What always holds: only what is there is told. An epoch whose manifest cannot be used is listed with its problem, and
-never left out.
+What always holds: only what is there is told. An epoch whose manifest cannot be used is listed with its problem; only
+one that a running job removes meanwhile is left out.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from recovery.driver.birth import Birth
 from recovery.driver.program_fit import held_by
 from recovery.driver.reach import JobNotRunning, NotAllowed, home_of, read
-from recovery.savepoints.job_tree import NEWEST, JobTree, UnusableEpoch
+from recovery.savepoints.job_tree import NEWEST, JobTree, NoSuchEpoch, UnusableEpoch
 from recovery.savepoints.notes import Origin, PartTook, from_json
 from snapshot.frozen_json import NULL
 from snapshot.journal_entries import Pinner
@@ -21,6 +22,8 @@ from snapshot.journal_state import EpochRecord, EpochState
 from snapshot.manifest import Inline, Manifest, ManifestKind, OperatorSnapshot, StoredFile, SubtaskSnapshot
 from statebackend.files import FileRef
 from statebackend.ids import Epoch, Generation, Partition, Uid
+
+_LOOKS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +118,15 @@ class EpochInFull:
     passed_over: tuple[str, ...] = ()
 
 
-def list_job(tree: JobTree) -> ListedJob:
-    """The job and the epochs that it has, those behind which it went back among them."""
-    lines = tuple(_line(tree, record)[0] for record in tree.state.retained)
+def list_job(tree: JobTree, looks: int = _LOOKS) -> ListedJob:
+    """The job and the epochs that it has, those behind which it went back among them.
+
+    If a running job removes some of them meanwhile, it is looked at anew, so many times; then they are left out.
+    """
+    found = [_line(tree, record)[0] for record in tree.state.retained]
+    if None in found and looks > 1:
+        return list_job(tree.look_again(), looks - 1)
+    lines = tuple(line for line in found if line is not None)
     birth, state = tree.birth, tree.state
     return ListedJob(
         tree.uri,
@@ -134,6 +143,8 @@ def list_job(tree: JobTree) -> ListedJob:
 def show_epoch(tree: JobTree, which: str = NEWEST) -> EpochInFull:
     """One epoch in full; a newest one that cannot be used is passed over, and that is said."""
     found = tree.find(which, fall_back=True)
+    if found.record not in tree.state.epochs:
+        tree = tree.look_again()  # it has become the newest since
     manifest = found.manifest
     others = {
         record.epoch: other.references()
@@ -153,9 +164,12 @@ def show_epoch(tree: JobTree, which: str = NEWEST) -> EpochInFull:
     )
 
 
-def _line(tree: JobTree, record: EpochRecord) -> tuple[EpochLine, Manifest | None]:
+def _line(tree: JobTree, record: EpochRecord) -> tuple[EpochLine | None, Manifest | None]:
+    """An epoch with its manifest, as far as there is one; nothing of an epoch that was removed since we looked."""
     try:
         manifest = tree.manifest(record)
+    except NoSuchEpoch:
+        return None, None
     except UnusableEpoch as error:
         line = EpochLine(
             record.epoch, None, record.state, _pins(tree, record.epoch), None, None, None, None, None,

@@ -16,6 +16,8 @@ from tempfile import TemporaryDirectory
 from recovery.savepoints.job_tree import FoundEpoch, JobTree, NoSuchEpoch
 from recovery.savepoints.pins import pinned
 from snapshot.manifest import OperatorSnapshot
+from statebackend.canonical.schema import TableForm
+from statebackend.canonical.source import StateSource
 from statebackend.files import FileRef, FileSet, rescaled
 from statebackend.ids import KeyGroup, Uid
 from statebackend.keyed_state import Operator
@@ -98,6 +100,14 @@ class OperatorStates:
             if spec.name == name:
                 return spec
         raise NoSuchState(f"{self.uid} has no state {name!r}; it has {_listed([spec.name for spec in specs])}")
+
+    def form(self, name: str) -> TableForm:
+        """How the canonical table of a state looks, as the newest file says; `NoSuchState` if there is none.
+
+        Files of other key groups may be from before the state was declared.
+        """
+        spec, schema = self.state(name), self.declared()
+        return StateSource(schema, KeyGroupRange.of_all(schema.max_parallelism), {}, {}, {}).form(spec)[0]
 
     def files_of(self, groups: KeyGroupRange) -> FileSet:
         """What the state of these key groups consists of, whichever partitions have them."""

@@ -98,6 +98,8 @@ class StateRowsReader(DataSourceReader):  # type: ignore[misc]
         with _read(open_tree(self._options["checkpoints"]), partition.epoch) as reading:
             operator = reading.operator(self._options["uid"])
             with operator.opened(partition.files) as reader:
+                if not reader.has(self._options["state"]):
+                    return
                 for batch in reader.batches(self._options["state"], expired=True):
                     wanted = _of_spark(batch.schema)
                     columns = [_cast(column, one.type) for column, one in zip(batch.columns, wanted, strict=True)]
@@ -167,11 +169,7 @@ def _read(tree: JobTree, which: str) -> AbstractContextManager[EpochReading]:
 
 
 def _arrow(reading: EpochReading, options: Mapping[str, str]) -> pa.Schema:
-    operator = reading.operator(options["uid"])
-    operator.state(options["state"])
-    files = min((part for part in operator.parts if part.files), key=lambda part: sum(file.size for file in part.files))
-    with operator.opened(files) as reader:
-        return reader.source.form(reader.schema.state(options["state"]))[0].arrow
+    return reading.operator(options["uid"]).form(options["state"]).arrow
 
 
 def _of_spark(schema: pa.Schema) -> pa.Schema:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,26 +19,29 @@ import pyarrow.parquet as parquet
 from recovery.savepoints.editing import ChangedRows
 from recovery.savepoints.inspecting import typed_key
 from recovery.savepoints.json_values import WrongText, heard, parsed
-from recovery.savepoints.reading import EpochReading
+from recovery.savepoints.reading import EpochReading, OperatorStates
 from statebackend.canonical.changing import DELETED
 from statebackend.canonical.schema import (
+    EXPIRES_AT,
     INDEX,
     KEY,
     KEY_GROUP,
     MAP_KEY,
     NAMESPACE,
+    NAMESPACES,
     TIME,
     VALUE,
     encoded_column,
     is_canonical,
     state_of,
 )
-from statebackend.state_reader import ALL_KEYS, StateReader
 from statebackend.states.schema import StateKind
 
 _STATE: Final = "state"
 _WHICH: Final = (KEY, NAMESPACE, MAP_KEY, encoded_column(MAP_KEY), TIME)
 """The columns that say what a row is about."""
+_NOT_KEPT: Final = (*_WHICH, KEY_GROUP, EXPIRES_AT)
+"""Those that are no accumulators. When a row expires stays as it is if it is not said."""
 
 
 def set_key(
@@ -48,35 +50,36 @@ def set_key(
     """What a key is to have from now on: a value, all elements of a list, some entries of a map, some accumulators of a
     table, or some timers. `value` is as JSON has it; so is the namespace: a window's start and end, or hex digits.
 
-    Of a map it is an object, or a list of pairs; null takes an entry away. Raises `WrongText` and `NoSuchState`.
+    Of a map it is an object, or a list of pairs; null takes an entry away. What takes the place of something expires
+    when that did, and what is new does not until the program writes it. Raises `WrongText` and `NoSuchState`.
     """
-    with _reader_of(reading, uid, state, key) as (reader, typed):
-        form = reader.source.form(reader.schema.state(state))[0]
-        fields = {field.name: field.type for field in form.arrow}
-        where = _namespace(namespace)
-        match form.spec.kind:
-            case StateKind.LIST:
-                elements = _list(value, "a list is given as a JSON list")
-                rows = [{INDEX: at, VALUE: one} for at, one in enumerate(elements)] or [{DELETED: True}]
-            case StateKind.MAP:
-                rows = [{MAP_KEY: one, VALUE: other} for one, other in _pairs(value)]
-            case StateKind.TIMERS:
-                rows = [{TIME: one} for one in _list(value, "timers are given as a JSON list of milliseconds")]
-            case StateKind.TABLE:
-                rows = [_accumulators(reader, state, typed, where, value)]
-            case _:
-                rows = [{VALUE: value}]
-        table = _typed([{NAMESPACE: where, **row} for row in rows], fields, "--set")
-        keys = parsed(key, reader.schema.key_type.arrow, "the key").take(pa.array([0] * len(table), pa.int64()))
+    operator = reading.operator(uid)
+    kind, found = operator.state(state).kind, _found(operator, state, key)
+    where = _namespace(namespace)
+    match kind:
+        case StateKind.LIST:
+            elements = _list(value, "a list is given as a JSON list")
+            rows = [{INDEX: at, VALUE: one} for at, one in enumerate(elements)] or [{DELETED: True}]
+        case StateKind.MAP:
+            rows = [{MAP_KEY: one, VALUE: other} for one, other in _pairs(value)]
+        case StateKind.TIMERS:
+            rows = [{TIME: one} for one in _list(value, "timers are given as a JSON list of milliseconds")]
+        case StateKind.TABLE:
+            rows = [_accumulators(found, where, value)]
+        case _:
+            rows = [{VALUE: value}]
+    fields = {field.name: field.type for field in found.schema}
+    table = _typed([{NAMESPACE: where, **row} for row in rows], fields, "--set")
+    keys = parsed(key, operator.declared().key_type.arrow, "the key").take(pa.array([0] * len(table), pa.int64()))
     return ChangedRows(uid, state, table.append_column(KEY, keys), "--set")
 
 
 def delete_key(reading: EpochReading, uid: str, state: str, key: str) -> ChangedRows:
-    """What takes all that a state has of a key away."""
-    with _reader_of(reading, uid, state, key) as (reader, typed):
-        found = reader.table(state, key=typed, expired=True)
-        if reader.schema.state(state).kind is StateKind.LIST:
-            found = found.filter(pc.equal(found.column(INDEX), 0))
+    """What takes all that a state has of a key away; nothing, where it has none."""
+    operator = reading.operator(uid)
+    found = _found(operator, state, key)
+    if operator.state(state).kind is StateKind.LIST:
+        found = found.filter(pc.equal(found.column(INDEX), 0))
     names = [name for name in found.column_names if name in _WHICH]
     rows = found.select(names).replace_schema_metadata(None)
     return ChangedRows(uid, state, rows.append_column(DELETED, pa.array([True] * len(rows), pa.bool_())), "--delete")
@@ -107,21 +110,19 @@ def changes_in(file: Path, reading: EpochReading, uid: str, state: str | None) -
 
 def _from_lines(file: Path, reading: EpochReading, uid: str, state: str | None) -> Iterator[ChangedRows]:
     of_state: dict[str, list[dict[str, Any]]] = {}
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise WrongText(f"{file}, line {number}: {error}") from error
-        name = row.pop(_STATE, state) if isinstance(row, dict) else None
-        if name is None:
-            raise WrongText(f"{file}, line {number}: it does not say which state it is of; give --state")
-        of_state.setdefault(name, []).append(row)
+    with file.open(encoding="utf-8") as lines:  # which end with a line feed, and not where Unicode would end them too
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise WrongText(f"{file}, line {number}: {error}") from error
+            name = row.pop(_STATE, state) if isinstance(row, dict) else None
+            if name is None:
+                raise WrongText(f"{file}, line {number}: it does not say which state it is of; give --state")
+            of_state.setdefault(name, []).append(row)
     operator = reading.operator(uid)
     for name, rows in of_state.items():
-        operator.state(name)
-        part = next(files for files in operator.parts if files.files)
-        with operator.opened(part) as reader:
-            fields = {field.name: field.type for field in reader.source.form(reader.schema.state(name))[0].arrow}
+        fields = {field.name: field.type for field in operator.form(name).arrow}
         yield ChangedRows(uid, name, _typed(rows, fields, f"{file}, state {name!r}"), str(file))
 
 
@@ -139,31 +140,28 @@ def _typed(rows: Sequence[Mapping[str, object]], fields: Mapping[str, pa.DataTyp
     return pa.table(columns)
 
 
-@contextmanager
-def _reader_of(reading: EpochReading, uid: str, state: str, key: str) -> Iterator[tuple[StateReader, object]]:
-    """The state of the key's group, opened, and the key."""
-    operator = reading.operator(uid)
-    operator.state(state)
+def _found(operator: OperatorStates, state: str, key: str) -> pa.Table:
+    """What a state has of a key, expired entries included: its canonical table, without rows if that is nothing.
+
+    Nothing it is also where no file speaks of the key's group, or only such as were written before there was the state.
+    """
+    form = operator.form(state)
     typed = typed_key(key, operator.declared().key_type)
     files = operator.files_of_group(operator.group_of(typed))
-    if not files.files:
-        files = next(part for part in operator.parts if part.files)  # they say how it is declared, at least
+    if files.files:
         with operator.opened(files) as reader:
-            yield reader, ALL_KEYS
-        return
-    with operator.opened(files) as reader:
-        yield reader, typed
+            if reader.has(state):
+                return reader.table(state, key=typed, expired=True)
+    return form.arrow.empty_table()
 
 
-def _accumulators(
-    reader: StateReader, state: str, key: object, where: Mapping[str, object] | None, value: object
-) -> dict[str, object]:
+def _accumulators(found: pa.Table, where: Mapping[str, object] | None, value: object) -> dict[str, object]:
     """What is to be kept of the key: what was kept, with what is given in its place."""
     if not isinstance(value, Mapping):
         raise WrongText("a row of a table is given as a JSON object of its accumulators")
-    rows = [] if key is ALL_KEYS else reader.table(state, key=key, expired=True).to_pylist()
-    before: dict[str, object] = next((row for row in rows if row[NAMESPACE] == where), {})
-    return {name: one for name, one in before.items() if name not in (*_WHICH, KEY_GROUP)} | dict(value)
+    namespace = heard(where, NAMESPACES, "the namespace")[0].as_py()
+    before: dict[str, object] = next((row for row in found.to_pylist() if row[NAMESPACE] == namespace), {})
+    return {name: one for name, one in before.items() if name not in _NOT_KEPT} | dict(value)
 
 
 def _namespace(value: object) -> dict[str, object] | None:

@@ -98,27 +98,30 @@ def verify(
 ) -> Verified:
     """Look at all of it. `keys`: also open the state, and hash every key anew.
 
-    An epoch that a running job removes meanwhile is not a damage. What the store raises because it cannot be reached
-    is raised. `scratch` is a local folder with room for the largest partition's state.
+    An epoch that a running job removes meanwhile is left out: it is neither damaged nor sound. What the store raises
+    because it cannot be reached is raised. `scratch` is a local folder with room for the largest partition's state.
     """
     with tempfile.TemporaryDirectory(prefix="verify-", dir=scratch) as folder:
         damages = [*todo.damages, *_damaged_files(tree.store, todo, Path(folder), seen)]
-        damages = _still_there(tree, damages) if damages else damages
+        there = _usable(tree)
         broken = {epoch for damage in damages for epoch in damage.epochs}
         counted = 0
-        if keys:
-            for uid, state, epochs in _states(manifest for manifest in todo.manifests if manifest.epoch not in broken):
-                try:
-                    found, misplaced = _check_keys(tree.store, state, Path(folder))
-                except (BackendError, BlockError, UnreadableState, ValueError) as error:
-                    damages.append(Damage(epochs, f"state of {uid}, key groups {state.range}", str(error)))
-                    continue
-                counted += found
-                damages += [Damage(epochs, f"state of {uid}, key groups {state.range}", text) for text in misplaced]
+        whole = [one for one in todo.manifests if one.epoch in there - broken]
+        for uid, state, epochs in _states(whole) if keys else []:
+            place = f"state of {uid}, key groups {state.range}"
+            try:
+                found, misplaced = _check_keys(tree.store, state, Path(folder))
+            except (BackendError, BlockError, UnreadableState, ValueError) as error:
+                damages.append(Damage(epochs, place, str(error)))
+                continue
+            counted += found
+            damages += [Damage(epochs, place, text) for text in misplaced]
+    there = _usable(tree)
+    damages = _of_epochs(there, damages)
     broken = {epoch for damage in damages for epoch in damage.epochs}
-    sound = tuple(manifest.epoch for manifest in todo.manifests if manifest.epoch not in broken)
-    looked_at = len(todo.manifests) + len(todo.damages)
-    return Verified(tree.birth.job, looked_at, len(todo.files), todo.bytes, counted, sound, tuple(damages))
+    sound = tuple(manifest.epoch for manifest in todo.manifests if manifest.epoch in there - broken)
+    looked_at = there & {*(one.epoch for one in todo.manifests), *broken}
+    return Verified(tree.birth.job, len(looked_at), len(todo.files), todo.bytes, counted, sound, tuple(damages))
 
 
 def _files_of(manifest: Manifest) -> Iterator[tuple[str, FileRef | StoredFile]]:
@@ -167,12 +170,16 @@ def _fault_of_blob(store: BlobStore, file: StoredFile) -> str | None:
     return None
 
 
-def _still_there(tree: JobTree, damages: Iterable[Damage]) -> list[Damage]:
-    """Without epochs that the job itself has removed since we looked."""
-    usable = {record.epoch for record in tree.look_again().state.usable}
+def _usable(tree: JobTree) -> frozenset[Epoch]:
+    """What the job can come back to now; it may have removed some of what it had when we began."""
+    return frozenset(record.epoch for record in tree.look_again().state.usable)
+
+
+def _of_epochs(there: frozenset[Epoch], damages: Iterable[Damage]) -> list[Damage]:
+    """The damages of these epochs; those of others alone are left out."""
     kept = []
     for damage in damages:
-        epochs = tuple(epoch for epoch in damage.epochs if epoch in usable)
+        epochs = tuple(epoch for epoch in damage.epochs if epoch in there)
         if epochs:
             kept.append(Damage(epochs, damage.what, damage.detail))
     return kept

@@ -65,5 +65,5 @@ def _of_table(source: StateSource, spec: StateSpec, group: KeyGroup) -> dict[byt
 
 
 def _comparable(value: object) -> object:
-    """What is equal to itself: a namespace as its text, and what is no number as well."""
-    return repr(value) if isinstance(value, dict) else "NaN" if value != value else value
+    """What is equal to itself and to nothing else: namespaces and floating numbers as their texts."""
+    return repr(value) if isinstance(value, dict | float) else value

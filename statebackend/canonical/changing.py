@@ -6,6 +6,9 @@ there twice is refused; what a row is about, its key, namespace and part of a ma
 A row is taken away where its column `deleted` is true, or where its value is null and the state's codec has no None; of
 a table of aggregates where all accumulators are null. Of a map, a row without a map key takes all entries of the key
 and namespace away. A list is given as a whole: the rows of its key and namespace are all it has from then on.
+
+Without a column `expires_at`, what takes the place of an entry expires when that did, also if that is over, and an
+element beyond the end of a list with the last one; what is new does not expire until the program writes it.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from numpy.typing import NDArray
 from statebackend import entries
 from statebackend.canonical.importing import StateTable, TableImport
 from statebackend.canonical.schema import (
+    EXPIRES_AT,
     INDEX,
     KEY,
     MAP_KEY,
@@ -42,6 +46,8 @@ from statebackend.keys.columns import KeyColumn
 from statebackend.states.codecs import Codec, NotEncodable
 from statebackend.states.row_form import RowForm, WrongValueType
 from statebackend.states.schema import StateKind
+from statebackend.states.ttl import EXPIRY, NEVER
+from statebackend.tables.blocks import arrow_keys
 from statebackend.tables.table import Accumulated, Table
 from statebackend.tables.table_spec import EXPIRES
 
@@ -91,7 +97,9 @@ def change_rows(state: KeyedState, name: str, rows: pa.Table, place: str) -> Row
     form = table_form(state, name)
     if is_canonical(rows.schema) and (own := state_of(rows.schema, place)) != name:
         raise TableMismatch(f"{place}: it says that it is of state {own!r}, and is given for {name!r}")
-    change = _TableChange(state, form, completed(rows, form.arrow, place), place)
+    change = _TableChange(
+        state, form, completed(rows, form.arrow, place), place, says_expiry=EXPIRES_AT in rows.column_names
+    )
     change.take()
     return change.finish()
 
@@ -140,8 +148,9 @@ def _is_number(given: pa.DataType, wanted: pa.DataType) -> bool:
 class _TableChange(TableImport):
     """The changed rows of one state on their way into it."""
 
-    def __init__(self, state: KeyedState, form: TableForm, rows: pa.Table, place: str) -> None:
+    def __init__(self, state: KeyedState, form: TableForm, rows: pa.Table, place: str, *, says_expiry: bool) -> None:
         super().__init__(StateTable(form.spec.name, place, rows.schema, iter(rows.to_batches())), state)
+        self._says_expiry = says_expiry
         self._none_is_a_value = self._rows_form is not None and _accepts_none(self._rows_form)
         self._seen: set[bytes] = set()
         self._lists: dict[bytes, list[tuple[int, bytes]]] = {}
@@ -176,8 +185,12 @@ class _TableChange(TableImport):
         rows = self._state.contents.rows
         for owner, parts in self._lists.items():
             before = list(rows.scan(owner, after(owner)))
-            wanted = [payload for _, payload in sorted(parts)]
-            if [payload for _, payload in before] == wanted:
+            kept = [payload for _, payload in before]
+            wanted = [
+                self._expiring(payload, kept[min(at, len(kept) - 1)] if kept else None)
+                for at, (_, payload) in enumerate(sorted(parts))
+            ]
+            if kept == wanted:
                 self._total += RowsChanged(unchanged=1)
                 continue
             for name, _ in before:
@@ -215,11 +228,18 @@ class _TableChange(TableImport):
         rows, added, changed = self._state.contents.rows, 0, 0
         for row, (name, before) in enumerate(zip(names, rows.get_many(names), strict=True)):
             self._note(row, name)
-            if before == payloads[row]:
+            payload = self._expiring(payloads[row], before)
+            if before == payload:
                 continue
-            rows.put(name, payloads[row])
+            rows.put(name, payload)
             added, changed = added + (before is None), changed + (before is not None)
         self._total += RowsChanged(added, changed, 0, len(names) - added - changed)
+
+    def _expiring(self, payload: bytes, before: bytes | None) -> bytes:
+        """With the expiry of what it takes the place of, unless the rows say theirs."""
+        if self._says_expiry or self._spec.expires is None or before is None:
+            return payload
+        return before[: EXPIRY.size] + payload[EXPIRY.size :]
 
     def _remove_rows(self, batch: pa.RecordBatch, keys: KeyColumn, groups: NDArray[np.uint16]) -> None:
         if self._spec.kind is StateKind.MAP:
@@ -301,8 +321,9 @@ class _TableChange(TableImport):
         }
         same = present & self._same(table, batch, namespace, columns)
         if EXPIRES in self._form.accumulators:
-            columns[EXPIRES] = np.array(self._expiries(batch), dtype=np.int64)
-            same &= False  # when a key expires is not said by what is read of it
+            known = _expiries_in(table, self._keys(batch), namespace)
+            columns[EXPIRES] = np.array(self._expiries(batch), dtype=np.int64) if self._says_expiry else known
+            same &= columns[EXPIRES] == known
         keys = self._keys(batch.filter(pa.array(~same)))
         if len(keys):
             table.put(Accumulated(keys, {name: column[~same] for name, column in columns.items()}), namespace)
@@ -317,9 +338,24 @@ class _TableChange(TableImport):
         for name, column in columns.items():
             output, _, accumulator = name.rpartition(".")
             before = pc.struct_field(found.column(output), accumulator)
-            now = pa.array(column)
-            same &= _mask(pc.fill_null(pc.equal(before, now), False))
+            same &= _mask(pc.fill_null(pc.equal(_in_bits(before), _in_bits(pa.array(column))), False))
         return same
+
+
+def _expiries_in(table: Table, keys: KeyColumn, namespace: bytes) -> NDArray[np.int64]:
+    """When these keys of a table with a time to live expire; never for those that it does not have."""
+    kept = table.accumulators(namespace)
+    wanted, known = (arrow_keys(some).cast(pa.large_binary()) for some in (keys, kept.keys))
+    expiries = pa.array(kept.columns[EXPIRES].view(np.int64)).take(pc.index_in(wanted, value_set=known))
+    found: NDArray[np.int64] = expiries.fill_null(NEVER).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _in_bits(column: pa.Array) -> pa.Array:
+    """Numbers that are the same exactly if they are stored the same: NaN is, and 0.0 is not -0.0."""
+    if not pa.types.is_floating(column.type):
+        return column
+    return column.view({16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[column.type.bit_width])
 
 
 def _accepts_none(form: RowForm[Any] | Codec[Any]) -> bool:

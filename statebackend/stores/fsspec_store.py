@@ -12,7 +12,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from statebackend.stores.local_store import LocalStore
 from statebackend.stores.memory_store import MemoryStore
-from statebackend.stores.store import BlobStore, Creation, StoreError, StoreUnavailable, UnsuitableStore
+from statebackend.stores.store import BadBlobPath, BlobStore, Creation, StoreError, StoreUnavailable, UnsuitableStore
 
 _TRIAL: Final = re.compile(r"probe-[0-9a-f]{32}")
 
@@ -25,7 +25,7 @@ def open_store(uri: str, **options: object) -> BlobStore:
     it; a crash in between leaves that one blob.
 
     Raises `UnsuitableStore` for a store that cannot tell racing creators apart, `StoreUnavailable` for one that
-    cannot be reached or does not let us write; each with its cause.
+    cannot be reached or does not let us write, each with its cause; and `BadBlobPath` for one without a bucket.
     """
     store = _store_for(uri, options)
     _try_out(store)
@@ -81,7 +81,7 @@ def _refuse_options(uri: str, options: dict[str, object]) -> None:
 
 def _s3_store(root: str, options: dict[str, object]) -> BlobStore:
     if not root.strip("/"):
-        raise ValueError("s3:// names no bucket; expected s3://bucket/prefix")
+        raise BadBlobPath("s3:// names no bucket; expected s3://bucket/prefix")
     try:
         from statebackend.stores.s3_store import S3Store
     except ModuleNotFoundError as error:
