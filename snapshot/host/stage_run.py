@@ -30,7 +30,7 @@ from snapshot.host.source_times import SourceTimes
 from snapshot.ids import ChannelId
 from snapshot.manifest import SplitPosition
 from snapshot.program.operator import Dropping
-from snapshot.program.plan import Edge, EventTime, Exchange, KeyedHead, ReadHead, Stage, Step
+from snapshot.program.plan import Edge, Exchange, KeyedHead, ReadHead, Stage, Step
 from snapshot.program.rows import Rows, keys_in
 from snapshot.watermarks import Watermarks
 from statebackend.ids import NO_EPOCH, Attempt, Epoch, Uid
@@ -175,9 +175,9 @@ class StageRun:
             if take is not None:
                 take(rows)
 
-    def _stamp(self, event_time: EventTime, rows: Rows) -> Rows:
+    def _stamp(self, step: Step, rows: Rows) -> Rows:
         assert self._times is not None
-        return self._times.stamped(event_time, self._split, rows, _milliseconds())
+        return self._times.stamped(step, self._split, rows, _milliseconds())
 
     # --- beginning ----------------------------------------------------------------------------------------------------
 
@@ -543,9 +543,8 @@ def _router(edge: Edge, seat: Seat, sending: Mapping[ChannelId, Sending]) -> Rou
 
 
 def _times(stage: Stage, role: Role) -> SourceTimes | None:
-    steps = (target for target in stage.targets() if isinstance(target, Step))
-    declared = {step.event_time for step in steps if step.event_time is not None}
-    return SourceTimes(declared, role.watermark) if declared else None
+    steps = [target for target in stage.targets() if isinstance(target, Step) and target.event_time is not None]
+    return SourceTimes(steps, role.watermark) if steps else None
 
 
 def _milliseconds() -> int:
