@@ -1,14 +1,15 @@
 """The event time of a subtask: the minimum over its inputs, and never going back.
 
 What always holds: whenever a subtask's watermark moves, it is at most what every input that is then neither idle nor
-ended has announced. So no input that keeps its own promise can make a row late here, unless it has been idle.
+ended has announced. So no input that keeps its own promise can make a row late here, unless it has been idle. Event
+time is at its end when it is on all inputs, and not before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from snapshot.frames import Watermark
+from snapshot.frames import LATEST, Watermark
 from snapshot.ids import ChannelId
 
 
@@ -42,6 +43,8 @@ class Watermarks:
         if not self._inputs or any(watermark is None for watermark in self._inputs.values()):
             return None
         known = [watermark for watermark in self._inputs.values() if watermark is not None]
+        # An input whose time is at its end has ended; the others may still have rows, also those that are idle.
+        known = [watermark for watermark in known if watermark.timestamp < LATEST] or known
         active = [watermark.timestamp for watermark in known if not watermark.idle]
         # When all are idle, time may move to the latest of them: nobody is left who could send something older.
         timestamp = min(active) if active else max(watermark.timestamp for watermark in known)
