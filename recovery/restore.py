@@ -21,8 +21,8 @@ from statebackend.keygroups import check_parallelism, owner_of, range_of
 class SubtaskRestore:
     """What one subtask starts from.
 
-    It commits `committables`, announces `watermark` before anything else, and then processes what of `channels` has
-    its own keys, each channel in order, before any new input.
+    It commits `committables`, announces `watermark` before anything else, unless that is the end of event time, and
+    then processes what of `channels` has its own keys, each channel in order, before any new input.
     """
 
     uid: Uid

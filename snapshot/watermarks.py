@@ -14,7 +14,8 @@ from snapshot.ids import ChannelId
 
 
 class Watermarks:
-    """The watermarks of a subtask's inputs. `current` belongs into the cut, and a restored subtask starts from it.
+    """The watermarks of a subtask's inputs. `current` belongs into the cut, and a restored subtask starts from it, or
+    from what `going_on` makes of it.
 
     A restored subtask announces `current` to its outputs before anything else; after a rescale it starts from the
     minimum over the subtasks whose state it takes.
@@ -55,3 +56,11 @@ class Watermarks:
             return None
         self._current = combined
         return combined
+
+
+def going_on(restored: Watermark | None) -> Watermark | None:
+    """Where event time goes on from a cut with this watermark: it begins anew if it was at its end there.
+
+    For what comes behind an end, as from a source that was drained, must not be late.
+    """
+    return None if restored is None or restored.timestamp == LATEST else restored
