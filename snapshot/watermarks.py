@@ -14,8 +14,8 @@ from snapshot.ids import ChannelId
 
 
 class Watermarks:
-    """The watermarks of a subtask's inputs. `current` belongs into the cut, and a restored subtask starts from it, or
-    from what `going_on` makes of it.
+    """The watermarks of a subtask's inputs. What the subtask has announced belongs into the cut, also the end of all
+    input; `going_on` says from where it starts when it is restored.
 
     A restored subtask announces `current` to its outputs before anything else; after a rescale it starts from the
     minimum over the subtasks whose state it takes.

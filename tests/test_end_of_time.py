@@ -12,12 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from snapshot import EOF, Collection, Stream, ToDriver, Tumbling
+from snapshot import EOF, BatchProcess, Collection, Stream, ToDriver, Tumbling
 from snapshot.frames import EARLIEST, LATEST, Data, End, Frame, Marker, MarkerMode, Watermark
 from snapshot.host.heads import open_state
 from snapshot.host.messages import Drain, Role
 from snapshot.host.stage_run import StageRun
 from snapshot.host.states_at_hand import StatesAtHand
+from snapshot.operators.process_batch import BatchContext
 from snapshot.program.operator import Input, Operator, OperatorContext
 from snapshot.program.plan import Edge, EventTime, Exchange, KeyedHead, ReadHead, Stage, Step, ToEdge
 from snapshot.program.rows import Rows
@@ -27,6 +28,9 @@ from statebackend.files import FileSet
 from statebackend.ids import Attempt, Epoch, Generation, Uid
 from statebackend.keygroups import range_of
 from statebackend.states.declarations import Declaration
+from statebackend.tables.aggregates import Aggregates
+from statebackend.tables.aggregations import Sum
+from statebackend.tables.table_spec import Aggregated
 from tests.driven_worker import DrivenWorker
 from tests.test_stage_run import FAR, Reports, Wire
 from tests.test_stage_times import IN, NUMBERS, OUT, OWN, seat_of
@@ -146,6 +150,7 @@ def test_what_follows_from_the_end_is_not_done_again_when_it_was_done_in_the_epo
         stage.hears(Watermark(EARLIEST, idle=True))
         assert stage.cut(2) == Watermark(LATEST)
         assert stage.hears(*THE_END)[-2:] == list(THE_END)
+        assert stage.cut(3) == Watermark(LATEST)
         assert stage.told == [EARLIEST]
 
 
@@ -168,6 +173,21 @@ def test_a_partition_that_gets_none_of_the_rows_behind_the_end_hears_that_time_g
         assert stage.hears(Watermark(EARLIEST))[0] == Watermark(EARLIEST)
         stage.hears(*THE_END)
         assert stage.told == [EARLIEST, LATEST]
+
+
+@both
+@pytest.mark.parametrize("hears_of_the_epoch", ["before", "behind"])
+def test_the_end_is_in_the_epoch_in_every_partition_whichever_it_hears_of_first(
+    tmp_path: Path, timed: bool, hears_of_the_epoch: str
+) -> None:
+    with stood(tmp_path, None, replace(IN, timed=timed)) as stage:
+        if hears_of_the_epoch == "before":
+            stage.run.triggered(marker(1), then_pause=False)
+        assert stage.hears(row(1, 700 if timed else None), *THE_END) == [*THE_END]
+        if hears_of_the_epoch == "behind":
+            stage.run.triggered(marker(1), then_pause=False)
+        assert stage.told == [EARLIEST, [1], LATEST]
+        assert [cut.watermark for cut in stage.reports.cuts] == [Watermark(LATEST)]
 
 
 def test_an_operator_whose_control_stream_goes_on_is_told_that_event_time_is_at_its_end(tmp_path: Path) -> None:
@@ -236,3 +256,28 @@ def test_a_job_that_was_drained_and_is_started_again_counts_what_comes_in_its_wi
         worker.finish()
         counts = [row["count"] for row in worker.rows("out")]
     assert (drained, counts) == ([2], [2, 1, 1])
+
+
+class Totals(BatchProcess):
+    """The sum of each key, with each watermark."""
+
+    totals = Aggregates(total=Aggregated(Sum(int), "at"))
+
+    def on_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> None:
+        self.totals.update(ctx.keys, {"at": batch.column("at")})
+
+    def on_watermark(self, timestamp: int, ctx: BatchContext) -> None:
+        found = self.totals.keys_and_results()
+        columns = [found.results.column("total"), *ctx.key_columns(found.keys)]
+        ctx.emit(pa.RecordBatch.from_arrays(columns, schema=VISITS))
+
+
+def test_totals_that_were_given_at_the_end_are_not_given_again_after_a_restore_behind_it(tmp_path: Path) -> None:
+    visits = Stream.read(Collection([(1, "a"), (2, "b"), (3, "a")], VISITS), uid="visits").key_by("user")
+    program = visits.process_batch(Totals, schema=VISITS, uid="totals").write(ToDriver(), uid="out")
+    with DrivenWorker(tmp_path, program) as worker:
+        for _ in range(3):
+            worker.deploy()
+            worker.finish()
+        totals = sorted((row["user"], row["at"]) for row in worker.rows("out"))
+    assert totals == [("a", 4), ("b", 2)]

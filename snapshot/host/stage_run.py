@@ -468,8 +468,7 @@ class StageRun:
             self.keyed.cut(marker.epoch)
             reached(fail_points.STATE_CUT)
         positions = () if self.source is None else self.source.positions()
-        current = self._announced if self.source is not None else self._watermarks.current
-        watermark = Watermark(LATEST) if self._had_ended else current
+        watermark = Watermark(LATEST) if self._had_ended else self._announced
         # All partitions have the same, and the first one's counts.
         broadcast = self._head.broadcast() if self._seat.partition == 0 else None
         cut = StageCut(marker.epoch, unaligned, positions, watermark, broadcast, overtaken)
