@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from snapshot.frames import Watermark
+from snapshot.frames import LATEST, Watermark
 from snapshot.manifest import ChannelState, CommitPayload, OperatorSnapshot, SplitPosition, SubtaskSnapshot
 from snapshot.transaction_events import Committable
 from statebackend.files import FileSet, rescaled
@@ -21,8 +21,8 @@ from statebackend.keygroups import check_parallelism, owner_of, range_of
 class SubtaskRestore:
     """What one subtask starts from.
 
-    It commits `committables`, announces `watermark` before anything else, and then processes what of `channels` has
-    its own keys, each channel in order, before any new input.
+    It commits `committables`, announces `watermark` before anything else, unless that is the end of event time, and
+    then processes what of `channels` has its own keys, each channel in order, before any new input.
     """
 
     uid: Uid
@@ -73,7 +73,7 @@ def _dealt(operator: OperatorSnapshot, partition: Partition, parallelism: int, m
         partition,
         rescaled(states, groups) if states else None,
         tuple(positions[partition::parallelism]),
-        earliest([subtask.watermark for subtask in parents]),
+        earliest([subtask.watermark for subtask in parents], keyed=bool(states)),
         tuple(channel for subtask in parents for channel in subtask.channels),
         tuple(sorted(committables, key=lambda committable: committable.sealed_in)),
     )
@@ -90,10 +90,17 @@ def _parents(
     return [operator.subtasks[owner] for owner in sorted(owners)]
 
 
-def earliest(watermarks: Sequence[Watermark | None]) -> Watermark | None:
-    """The watermark that none of these contradicts: the minimum over those not idle, none if one has none yet."""
+def earliest(watermarks: Sequence[Watermark | None], *, keyed: bool) -> Watermark | None:
+    """Where event time goes on in what these partitions are made into: at the minimum, and nowhere if one has none yet.
+
+    Of an operator with keyed state all count: a partition that is idle may owe results of windows, and take rows that
+    are in flight, for which the time of another one would be too late. Of others those that are idle, or whose time is
+    at its end, hold nobody back.
+    """
     known = [watermark for watermark in watermarks if watermark is not None]
     if len(known) < len(watermarks) or not known:
         return None
-    active = [watermark.timestamp for watermark in known if not watermark.idle]
-    return Watermark(min(active or [watermark.timestamp for watermark in known]), idle=not active)
+    if not keyed:
+        known = [watermark for watermark in known if watermark.timestamp < LATEST] or known
+        known = [watermark for watermark in known if not watermark.idle] or known
+    return Watermark(min(watermark.timestamp for watermark in known), idle=all(watermark.idle for watermark in known))

@@ -126,7 +126,12 @@ class Run:
         return end.epoch if end is not None and end.savepoint else None
 
     def drain(self, timeout: float | None = None) -> None:
-        """Let all sources end where they are, everything that follows from the end of input happen, and the job end."""
+        """Let all sources end where they are, everything that follows from the end of input happen, and the job end.
+
+        All windows give their results and all timers of event time fire. Started again, the job reads on from where the
+        sources were, and event time begins anew: nothing that comes is late, and a window that gave its results gives
+        others, of what comes for it then.
+        """
         self._driver.ask(lambda generation: generation.drain())
         self._wait(timeout)
         self._end()

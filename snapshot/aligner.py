@@ -127,7 +127,11 @@ class ChannelEnded:
 
 @dataclass(frozen=True, slots=True)
 class AllEnded:
-    """Every input has ended; flush, and send `End` on every output."""
+    """Every input has ended; flush, and send `End` on every output.
+
+    It is said before a `Cut` that the last end completes: whether a subtask hears first of the epoch or of the end, its
+    part of the epoch has what follows from the end, as that of every other one with the same senders.
+    """
 
 
 AlignerInstruction = Process | AlignmentBegan | Cut | InFlight | Missed | ChannelEnded | AllEnded
@@ -330,12 +334,11 @@ class Aligner:
     def _ended(self, channel: ChannelId) -> list[AlignerInstruction]:
         self._live.discard(channel)
         instructions: list[AlignerInstruction] = [ChannelEnded(channel)]
-        for pending in list(self._pending.values()):
-            pending.unreached.discard(channel)
-        instructions += self._cut_what_is_due()
         if not self._live:
             instructions.append(AllEnded())
-        return instructions
+        for pending in list(self._pending.values()):
+            pending.unreached.discard(channel)
+        return instructions + self._cut_what_is_due()
 
     # --- the coordinator and the clock ----------------------------------------------------------------------------
 

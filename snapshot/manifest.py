@@ -109,7 +109,8 @@ class SubtaskSnapshot:
     """One operator's part of the cut in one partition.
 
     `state` is None unless the operator is keyed; its range is the partition's key groups. `positions` and
-    `channels` are ordered by split and by channel; `committables` are in the order in which they were sealed.
+    `channels` are ordered by split and by channel; `committables` are in the order in which they were sealed. A
+    `watermark` at the end of event time says that what follows from the end was done before the cut.
 
     What a manifest has to know of thousands of them at once is noted when one is made: `paths` are those of all files
     that it refers to, `newest` is the latest epoch that it mentions, and `written` is its canonical form, if

@@ -1,19 +1,21 @@
 """The event time of a subtask: the minimum over its inputs, and never going back.
 
 What always holds: whenever a subtask's watermark moves, it is at most what every input that is then neither idle nor
-ended has announced. So no input that keeps its own promise can make a row late here, unless it has been idle.
+ended has announced. So no input that keeps its own promise can make a row late here, unless it has been idle. Event
+time is at its end when it is on all inputs, and not before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from snapshot.frames import Watermark
+from snapshot.frames import LATEST, Watermark
 from snapshot.ids import ChannelId
 
 
 class Watermarks:
-    """The watermarks of a subtask's inputs. `current` belongs into the cut, and a restored subtask starts from it.
+    """The watermarks of a subtask's inputs. What the subtask has announced belongs into the cut, also the end of all
+    input; `going_on` says from where it starts when it is restored.
 
     A restored subtask announces `current` to its outputs before anything else; after a rescale it starts from the
     minimum over the subtasks whose state it takes.
@@ -42,6 +44,8 @@ class Watermarks:
         if not self._inputs or any(watermark is None for watermark in self._inputs.values()):
             return None
         known = [watermark for watermark in self._inputs.values() if watermark is not None]
+        # An input whose time is at its end has ended; the others may still have rows, also those that are idle.
+        known = [watermark for watermark in known if watermark.timestamp < LATEST] or known
         active = [watermark.timestamp for watermark in known if not watermark.idle]
         # When all are idle, time may move to the latest of them: nobody is left who could send something older.
         timestamp = min(active) if active else max(watermark.timestamp for watermark in known)
@@ -52,3 +56,11 @@ class Watermarks:
             return None
         self._current = combined
         return combined
+
+
+def going_on(restored: Watermark | None) -> Watermark | None:
+    """Where event time goes on from a cut with this watermark: it begins anew if it was at its end there.
+
+    For what comes behind an end, as from a source that was drained, must not be late.
+    """
+    return None if restored is None or restored.timestamp == LATEST else restored

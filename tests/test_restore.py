@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recovery.restore import SubtaskRestore, earliest, plan_restore
-from snapshot.frames import Watermark
+from snapshot.frames import LATEST, Watermark
 from snapshot.frozen_json import NULL, Json
 from snapshot.ids import ChannelId, TransactionId
 from snapshot.manifest import (
@@ -189,23 +189,33 @@ def test_a_source_that_is_rescaled_starts_from_the_earliest_watermark_of_all() -
     assert [one.watermark for one in plan_restore(operator, 2, MAX)] == [Watermark(3), Watermark(3)]
 
 
+def test_partitions_that_are_joined_wait_for_one_that_is_idle_and_has_rows_in_flight() -> None:
+    (both,) = plan_restore(keyed(2, watermarks=[Watermark(100), Watermark(50, idle=True)]), 1, MAX)
+    assert both.watermark == Watermark(50)
+
+
 @pytest.mark.parametrize(
-    ("watermarks", "expected"),
+    ("watermarks", "of_a_source", "with_keyed_state"),
     [
-        ([], None),
-        ([None], None),
-        ([Watermark(5), None], None),
-        ([Watermark(5), Watermark(3)], Watermark(3)),
-        ([Watermark(5), Watermark(3, idle=True)], Watermark(5)),
-        ([Watermark(5, idle=True), Watermark(3, idle=True)], Watermark(3, idle=True)),
-        ([None, Watermark(3, idle=True)], None),
+        ([], None, None),
+        ([None], None, None),
+        ([Watermark(5), None], None, None),
+        ([Watermark(5), Watermark(3)], Watermark(3), Watermark(3)),
+        ([Watermark(5), Watermark(3, idle=True)], Watermark(5), Watermark(3)),
+        ([Watermark(3), Watermark(5, idle=True)], Watermark(3), Watermark(3)),
+        ([Watermark(5, idle=True), Watermark(3, idle=True)], Watermark(3, idle=True), Watermark(3, idle=True)),
+        ([None, Watermark(3, idle=True)], None, None),
+        ([Watermark(LATEST), Watermark(3, idle=True)], Watermark(3, idle=True), Watermark(3)),
+        ([Watermark(LATEST), None], None, None),
+        ([Watermark(LATEST), Watermark(LATEST)], Watermark(LATEST), Watermark(LATEST)),
     ],
     ids=str,
 )
-def test_the_earliest_watermark_contradicts_nobody_who_is_not_idle(
-    watermarks: list[Watermark | None], expected: Watermark | None
+def test_the_earliest_watermark_makes_no_row_late_that_is_still_to_come(
+    watermarks: list[Watermark | None], of_a_source: Watermark | None, with_keyed_state: Watermark | None
 ) -> None:
-    assert earliest(watermarks) == expected
+    assert earliest(watermarks, keyed=False) == of_a_source
+    assert earliest(watermarks, keyed=True) == with_keyed_state
 
 
 @pytest.mark.parametrize("parallelism", [0, 9])

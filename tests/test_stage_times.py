@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from snapshot import Stream, ToDriver, Tumbling
 from snapshot.frames import Data, End, Watermark
 from snapshot.host.heads import Seat, open_state
 from snapshot.host.messages import Role
@@ -143,12 +144,31 @@ def test_branches_of_one_source_have_their_event_times_from_their_own_columns(tm
     run.close()
 
 
+def test_branches_that_declare_their_event_time_alike_do_not_make_rows_of_each_other_late(tmp_path: Path) -> None:
+    rows = Stream.read(Collection([(60_000, 0), (70_000, 10_000)], TWO_TIMES), uid="source")
+    late = rows.map(lambda row: (row.seen,), schema={"at": int}).with_event_time("at")
+    early = rows.map(lambda row: (row.made,), schema={"at": int}).with_event_time("at")
+    program = late.union(early).key_by("at").window(Tumbling(5_000)).count(uid="count").write(ToDriver(), uid="out")
+    stage = next(stage for stage in program.plan(128).stages if stage.uid == "source")
+    wires = [Wire(edge.channel(OWN, OWN)) for edge in stage.edges]
+    seat = replace(seat_of(stage.uid, tmp_path), role=Role(), options=HostOptions(batch_rows=1))
+    run = StageRun(stage, seat, None, {wire.id: wire for wire in wires}, {}, Reports(), lambda: None, Attempt(1))
+    run.begin()
+    assert run.source is not None
+    run.source.assign(["0"], last=True)
+    run.work(0)
+    run.flush()
+    taken = [wire.taken() for wire in wires]
+    run.close()
+    assert taken == [[60_000, Watermark(0)], [0, Watermark(0)]]
+
+
 def test_a_source_announces_no_time_before_each_branch_has_one_and_never_goes_back() -> None:
-    early, late = EventTime("made"), EventTime("seen", idle_after=10)
+    early, late = Step(None, EventTime("made"), ()), Step(None, EventTime("seen", idle_after=10), ())
     times = SourceTimes([early, late], Watermark(5))
     batch = pa.record_batch([pa.array([100]), pa.array([7])], schema=TWO_TIMES)
     assert times.watermark(["0"], 0) is None
-    stamped = [times.stamped(way, "0", Rows(batch), 0).times for way in (early, late)]
+    stamped = [times.stamped(step, "0", Rows(batch), 0).times for step in (early, late)]
     assert [some.tolist() for some in stamped if some is not None] == [[7], [100]]
     assert times.watermark(["0"], 1) == Watermark(7)
     older = pa.record_batch([pa.array([200]), pa.array([3])], schema=TWO_TIMES)

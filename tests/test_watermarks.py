@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.frames import Watermark
+from snapshot.frames import LATEST, Watermark
 from snapshot.ids import ChannelId
 from snapshot.watermarks import Watermarks
 from statebackend.ids import Partition, Uid
@@ -88,6 +88,26 @@ def test_an_ended_input_no_longer_counts() -> None:
     assert watermarks.current == at(9)
 
 
+def test_event_time_does_not_end_with_one_input_while_another_is_idle() -> None:
+    watermarks = Watermarks([A, B])
+    watermarks.advance(A, at(5))
+    assert watermarks.advance(B, idle(3)) == at(5)
+    assert watermarks.advance(A, at(LATEST)) == idle(5)
+    assert watermarks.end(A) is None
+    assert watermarks.advance(B, at(7)) == at(7)
+    assert watermarks.advance(B, at(LATEST)) == at(LATEST)
+
+
+def test_an_input_at_its_end_holds_nobody_back_and_event_time_ends_with_the_last() -> None:
+    watermarks = Watermarks([A, B, C])
+    assert watermarks.advance(A, at(LATEST)) is None
+    assert watermarks.advance(B, at(LATEST)) is None
+    assert watermarks.advance(C, at(4)) == at(4)
+    assert watermarks.end(A) is None
+    assert watermarks.advance(C, at(LATEST)) == at(LATEST)
+    assert watermarks.end(B) is None
+
+
 def test_a_restored_subtask_stays_where_it_was_until_all_inputs_are_beyond() -> None:
     watermarks = Watermarks([A, B], at(10))
     assert watermarks.current == at(10)
@@ -98,7 +118,10 @@ def test_a_restored_subtask_stays_where_it_was_until_all_inputs_are_beyond() -> 
 
 
 STEPS = st.lists(
-    st.tuples(st.integers(0, 2), st.one_of(st.none(), st.builds(Watermark, st.integers(0, 20), st.booleans())))
+    st.tuples(
+        st.integers(0, 2),
+        st.one_of(st.none(), st.just(at(LATEST)), st.builds(Watermark, st.integers(0, 20), st.booleans())),
+    )
 )
 
 
@@ -126,6 +149,7 @@ def test_a_new_watermark_is_at_most_what_every_input_that_counts_has_announced(
         assert all(announced.values()), "not before all inputs have spoken"
         assert before is None or new.timestamp >= before.timestamp
         last = [words[-1] for words in announced.values()]
+        last = [word for word in last if word.timestamp < LATEST] or last
         assert new.idle == all(word.idle for word in last)
         if before is None or new.timestamp > before.timestamp:
             assert all(new.timestamp <= word.timestamp for word in last if not word.idle)

@@ -88,6 +88,25 @@ def test_windows_of_processing_time_fire_when_they_are_woken_also_after_a_restor
         assert [tuple(row) for row in harness.emitted()] == [("a", moment(120), moment(130), 1, 4)]
 
 
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_rows_that_come_when_event_time_had_been_at_its_end_are_not_late(tmp_path: Path, parallelism: int) -> None:
+    declared = operator(Tumbling(10), late=True)
+    with OperatorHarness(declared, tmp_path) as harness:
+        harness.rows([("a", 1), ("b", 2)], [3, 14])
+        harness.watermark(LATEST)
+        snapshot = harness.cut()
+    for number in range(2):
+        with OperatorHarness(declared, tmp_path, parallelism=parallelism, snapshot=snapshot) as harness:
+            harness.rows([("a", 4), ("b", 8)], [5, 25])
+            harness.watermark(10)
+            harness.rows([("b", 1)], [9])
+            assert [tuple(row) for row in harness.emitted()] == [("a", moment(0), moment(10), 1, 4)], number
+            assert [tuple(row) for row in harness.emitted("late")] == [("b", 1)]
+            harness.watermark(LATEST)
+            assert tuple(harness.emitted()[-1]) == ("b", moment(20), moment(30), 1, 8)
+            snapshot = harness.cut()
+
+
 def test_keys_of_several_columns_come_out_as_they_came_in(tmp_path: Path) -> None:
     schema = pa.schema(
         [("shop", pa.int16()), ("user", pa.large_string()), ("tag", pa.dictionary(pa.int32(), pa.string()))]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from snapshot.program.operator import Apply
-from snapshot.program.plan import Edge, EventTime, Step, Target, ToEdge, ToSink
+from snapshot.program.plan import Edge, Step, Target, ToEdge, ToSink
 from snapshot.program.rows import Rows
 from statebackend.ids import Uid
 
@@ -22,7 +22,7 @@ class Ends:
 
     sinks: Mapping[Uid, Take]
     edges: Mapping[Edge, Take]
-    stamp: Callable[[EventTime, Rows], Rows]
+    stamp: Callable[[Step, Rows], Rows]
 
 
 def chained(targets: Sequence[Target], ends: Ends) -> Take:
@@ -47,13 +47,13 @@ def _take(target: Target, ends: Ends) -> Take:
         case Step(transform, event_time, then):
             after = chained(then, ends)
             if event_time is not None:
-                after = _stamped(ends.stamp, event_time, after)
+                after = _stamped(ends.stamp, target, after)
             return after if transform is None else _transformed(transform.open(), transform.label, after)
 
 
-def _stamped(stamp: Callable[[EventTime, Rows], Rows], event_time: EventTime, after: Take) -> Take:
+def _stamped(stamp: Callable[[Step, Rows], Rows], step: Step, after: Take) -> Take:
     def take(rows: Rows) -> None:
-        after(stamp(event_time, rows))
+        after(stamp(step, rows))
 
     return take
 

@@ -20,6 +20,7 @@ from snapshot.host.tree_files import TreeFiles
 from snapshot.program.operator import Closing, Cutting, Emit, KeyedOperator, Operator, OperatorContext
 from snapshot.program.plan import Plan
 from snapshot.program.rows import Rows
+from snapshot.watermarks import going_on
 from statebackend.ids import Epoch, Partition, Uid
 from statebackend.keyed_state import KeyedState, Options
 from statebackend.keyed_state import Operator as StateOperator
@@ -215,6 +216,7 @@ class KeyedRun:
 
     def __init__(self, operator: KeyedOperator, seat: Seat, state: KeyedState, emit: Emit) -> None:
         self.state = state
+        restored = going_on(seat.role.watermark)
         context = OperatorContext(
             seat.uid,
             seat.partition,
@@ -222,7 +224,7 @@ class KeyedRun:
             KeyType.of(operator.inputs[0].key_declared),
             state,
             emit,
-            EARLIEST if seat.role.watermark is None else seat.role.watermark.timestamp,
+            EARLIEST if restored is None else restored.timestamp,
             seat.role.broadcast,
         )
         self.operator: Operator = operator.open(context)

@@ -10,23 +10,24 @@ from collections.abc import Collection, Iterable
 
 from snapshot.frames import Watermark
 from snapshot.program.event_time import EventTimes
-from snapshot.program.plan import EventTime
+from snapshot.program.plan import Step
 from snapshot.program.rows import Rows
 
 
 class SourceTimes:
     """One source in one partition and attempt. `restored` is the watermark of the cut that it starts from.
 
-    A stream may be given event time in several ways, each in a branch of its own.
+    A stream may be given event time in several steps, each in a branch of its own; `steps` are those and no others. Two
+    may be declared alike: their rows still come to different times.
     """
 
-    def __init__(self, declared: Iterable[EventTime], restored: Watermark | None) -> None:
-        self._branches = {event_time: EventTimes(event_time, restored) for event_time in declared}
+    def __init__(self, steps: Iterable[Step], restored: Watermark | None) -> None:
+        self._branches = {step: EventTimes(step.event_time, restored) for step in steps if step.event_time is not None}
         self._current = restored
 
-    def stamped(self, event_time: EventTime, split: str, rows: Rows, now: int) -> Rows:
+    def stamped(self, step: Step, split: str, rows: Rows, now: int) -> Rows:
         """The rows of a split with their times."""
-        return Rows(rows.batch, self._branches[event_time].observe(split, rows.batch, now))
+        return Rows(rows.batch, self._branches[step].observe(split, rows.batch, now))
 
     def watermark(self, splits: Collection[str], now: int) -> Watermark | None:
         """What is to be announced while these splits are read; None if that is still the last one."""

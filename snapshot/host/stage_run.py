@@ -30,9 +30,9 @@ from snapshot.host.source_times import SourceTimes
 from snapshot.ids import ChannelId
 from snapshot.manifest import SplitPosition
 from snapshot.program.operator import Dropping
-from snapshot.program.plan import Edge, EventTime, Exchange, KeyedHead, ReadHead, Stage, Step
+from snapshot.program.plan import Edge, Exchange, KeyedHead, ReadHead, Stage, Step
 from snapshot.program.rows import Rows, keys_in
-from snapshot.watermarks import Watermarks
+from snapshot.watermarks import Watermarks, going_on
 from statebackend.ids import NO_EPOCH, Attempt, Epoch, Uid
 from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import KeyGroupRange, range_of
@@ -126,7 +126,9 @@ class StageRun:
         self._aligner = align.Aligner(tuple(self._inputs), ordered=ordered, restored=restored)
         # An input without event time, such as a control stream, says nothing of it, and holds nobody back.
         self._timed = frozenset(channel for channel, place in self._inputs.items() if place.edge.timed)
-        self._watermarks = Watermarks(self._timed, seat.role.watermark)
+        # Whether event time was at its end in the epoch, and the stage has not said yet how it goes on.
+        self._had_ended = seat.role.watermark is not None and seat.role.watermark.timestamp == LATEST
+        self._watermarks = Watermarks(self._timed, going_on(seat.role.watermark))
         self._gates: dict[ChannelId, Gate] = {}
         self._paused: set[ChannelId] = set()
         self._times = _times(stage, seat.role)
@@ -175,9 +177,9 @@ class StageRun:
             if take is not None:
                 take(rows)
 
-    def _stamp(self, event_time: EventTime, rows: Rows) -> Rows:
+    def _stamp(self, step: Step, rows: Rows) -> Rows:
         assert self._times is not None
-        return self._times.stamped(event_time, self._split, rows, _milliseconds())
+        return self._times.stamped(step, self._split, rows, _milliseconds())
 
     # --- beginning ----------------------------------------------------------------------------------------------------
 
@@ -196,8 +198,11 @@ class StageRun:
         return isinstance(self._head, Awaited)
 
     def begin(self) -> None:
-        """Announce the restored watermark, and go on unless the state is awaited."""
-        restored = self._seat.role.watermark
+        """Announce the restored watermark, and go on unless the state is awaited.
+
+        If event time was at its end, nothing is announced before it shows what follows: an end alone, or more rows.
+        """
+        restored = going_on(self._seat.role.watermark)
         if restored is not None:
             self._send_watermark(restored)
         if not self.pending:
@@ -304,6 +309,8 @@ class StageRun:
         if read is not None:
             self._split, batch = read
             self._rows_in += len(batch)
+            if len(batch):
+                self._begin_anew()
             self._emit(Rows(batch))
         if source.wants_split():
             self._reports.wants_split(self)
@@ -385,6 +392,8 @@ class StageRun:
             self._gathering.flush()
             match instruction:
                 case align.Process(channel, Watermark() as watermark):
+                    if watermark.timestamp < LATEST and not watermark.idle:
+                        self._heard_more(self._inputs[channel])
                     if channel in self._timed:
                         self._advance(self._watermarks.advance(channel, watermark))
                 case align.Process():
@@ -414,17 +423,32 @@ class StageRun:
     def _take(self, place: _Input, rows: Rows) -> None:
         self._rows_in += len(rows)
         if len(rows):
+            self._heard_more(place)
             self._head.rows(place.edge.input, rows)
+
+    def _heard_more(self, place: _Input) -> None:
+        """More comes on an input; without event time on any input they all say whether it goes on."""
+        if self._had_ended and (place.edge.timed or not self._timed):
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """If event time was at its end, it is not any more, nor in the stages behind, whoever of them gets rows."""
+        if self._had_ended:
+            self._send_watermark(Watermark(EARLIEST))
 
     def _advance(self, watermark: Watermark | None) -> None:
         if watermark is None:
             return
-        if watermark.timestamp > EARLIEST:
+        # What follows from the end was done. Only an operator with other inputs still has to know what time it is.
+        others = 0 < len(self._timed) < len(self._inputs)
+        knows = self._had_ended and watermark.timestamp == LATEST and not others
+        if watermark.timestamp > EARLIEST and not knows:
             self._head.watermark(watermark.timestamp)
         self._send_watermark(watermark)
 
     def _send_watermark(self, watermark: Watermark) -> None:
         self._announced = watermark
+        self._had_ended = self._had_ended and watermark.idle
         for router in self._routers:
             router.put(watermark)
 
@@ -444,7 +468,7 @@ class StageRun:
             self.keyed.cut(marker.epoch)
             reached(fail_points.STATE_CUT)
         positions = () if self.source is None else self.source.positions()
-        watermark = self._announced if self.source is not None else self._watermarks.current
+        watermark = Watermark(LATEST) if self._had_ended else self._announced
         # All partitions have the same, and the first one's counts.
         broadcast = self._head.broadcast() if self._seat.partition == 0 else None
         cut = StageCut(marker.epoch, unaligned, positions, watermark, broadcast, overtaken)
@@ -461,8 +485,7 @@ class StageRun:
             return
         self._ended = True
         if self._announced is None or self._announced.timestamp < LATEST:
-            self._head.watermark(LATEST)
-            self._send_watermark(Watermark(LATEST))
+            self._advance(Watermark(LATEST))
         for router in self._routers:
             router.put(End())
             reached(fail_points.OUTPUT_ENDED)
@@ -543,9 +566,8 @@ def _router(edge: Edge, seat: Seat, sending: Mapping[ChannelId, Sending]) -> Rou
 
 
 def _times(stage: Stage, role: Role) -> SourceTimes | None:
-    steps = (target for target in stage.targets() if isinstance(target, Step))
-    declared = {step.event_time for step in steps if step.event_time is not None}
-    return SourceTimes(declared, role.watermark) if declared else None
+    steps = [target for target in stage.targets() if isinstance(target, Step) and target.event_time is not None]
+    return SourceTimes(steps, going_on(role.watermark)) if steps else None
 
 
 def _milliseconds() -> int:

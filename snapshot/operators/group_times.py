@@ -2,7 +2,8 @@
 
 What always holds: a key group that has ever given a result has, in each cut, the event time of its partition at that
 cut. That is kept in the operator's table, under one key of the group, in a namespace that is the time: so it goes where
-the group goes, and a window whose results the group gave is told from one whose results it still owes.
+the group goes, and a window whose results the group gave is told from one whose results it still owes. The end of event
+time is no such time: a restored operator to which more comes begins anew.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from snapshot.frames import EARLIEST
+from snapshot.frames import EARLIEST, LATEST
 from snapshot.program.operator import OperatorContext
 from statebackend.entries import sortable, unsortable
 from statebackend.keygroups import range_of
@@ -46,8 +47,9 @@ class GroupTimes:
         self._found = np.zeros(self._count, dtype=np.bool_)
         self._kept: set[int] = set()
         for namespace in table.namespaces():
-            if len(namespace) == _SIZE:
-                self._restore(unsortable(namespace), table.accumulators(namespace).keys)
+            # What comes when event time has been at its end is of a new time, in which nothing was given.
+            if len(namespace) == _SIZE and (time := unsortable(namespace)) < LATEST:
+                self._restore(time, table.accumulators(namespace).keys)
         self._latest = int(self._restored.max())
         groups = range_of(context.partition, context.parallelism, self._count)
         self._missing = len(groups) - int(np.count_nonzero(self._found))

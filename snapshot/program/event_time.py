@@ -39,8 +39,9 @@ class EventTimes:
 
     `restored` is the watermark of the cut that the attempt starts from. The caller tells which splits are being read,
     gives each one's rows in order, and asks for the watermark again and again; `now` is the processing time in
-    milliseconds. Belonging to the cut is `current`. A partition that reads no split holds the watermark where it is; it
-    is idle when that has lasted for `idle_after`, just like a split from which nothing comes.
+    milliseconds. Belonging to the cut is `current`. Where no split is left to read, the watermark goes to what the
+    latest of those that have ended allows, and no further; the partition is idle when that has lasted for `idle_after`,
+    just like a split from which nothing comes.
     """
 
     def __init__(self, event_time: EventTime, restored: Watermark | None = None) -> None:

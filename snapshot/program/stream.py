@@ -88,6 +88,9 @@ class Stream:
 
         Rows may come `out_of_order` by so much; what is later still is late. A split without rows for `idle_after` does
         not hold event time back. Once on every way from a source, and before the first exchange.
+
+        Several branches of one source may each have event times, which come to one watermark: behind all of them it is
+        that of the branch that is behind the others, so one to which no rows of a split come needs `idle_after`.
         """
         return Stream(Timed(self.node, EventTime(column, out_of_order, idle_after)))
 

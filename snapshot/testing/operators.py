@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from snapshot.frames import EARLIEST
+from snapshot.frames import EARLIEST, LATEST
 from snapshot.program.operator import Closing, Cutting, Input, KeyedOperator, Operator, OperatorContext, Transform
 from snapshot.program.row_class import Row, RowLike, batch_of, rows_of
 from snapshot.program.rows import Rows, joined, keys_in
@@ -76,13 +76,16 @@ class OperatorHarness:
     ) -> None:
         """Open it, empty or from a snapshot of a harness in the same folder with the same maximum parallelism.
 
+        Event time goes on from the snapshot; it begins anew if it was at its end.
+
         `memory` is what the state of each partition may take.
         """
         self.operator: Final = copy.deepcopy(operator)
         self.max_parallelism: Final = max_parallelism
         self.now = 0
         """The processing time that the operator sees when it takes rows."""
-        self._watermark = EARLIEST if snapshot is None else snapshot.watermark
+        ended = snapshot is not None and snapshot.watermark == LATEST
+        self._watermark = EARLIEST if snapshot is None or ended else snapshot.watermark
         self._epoch = Epoch(Generation(1), 0) if snapshot is None else _next_generation(snapshot.epoch)
         self._emitted: dict[str | None, list[Rows]] = {}
         self._members: list[_Member] = []

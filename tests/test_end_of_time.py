@@ -1,0 +1,283 @@
+"""The end of event time: what follows from it is done once, and what comes when a job is started again is not late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from snapshot import EOF, BatchProcess, Collection, Stream, ToDriver, Tumbling
+from snapshot.frames import EARLIEST, LATEST, Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.host.heads import open_state
+from snapshot.host.messages import Drain, Role
+from snapshot.host.stage_run import StageRun
+from snapshot.host.states_at_hand import StatesAtHand
+from snapshot.operators.process_batch import BatchContext
+from snapshot.program.operator import Input, Operator, OperatorContext
+from snapshot.program.plan import Edge, EventTime, Exchange, KeyedHead, ReadHead, Stage, Step, ToEdge
+from snapshot.program.rows import Rows
+from snapshot.program.schemas import schema_of
+from snapshot.sources.collection import Item
+from statebackend.files import FileSet
+from statebackend.ids import Attempt, Epoch, Generation, Uid
+from statebackend.keygroups import range_of
+from statebackend.states.declarations import Declaration
+from statebackend.tables.aggregates import Aggregates
+from statebackend.tables.aggregations import Sum
+from statebackend.tables.table_spec import Aggregated
+from tests.driven_worker import DrivenWorker
+from tests.test_stage_run import FAR, Reports, Wire
+from tests.test_stage_times import IN, NUMBERS, OUT, OWN, seat_of
+
+STAGE = Uid("stage")
+CONTROL = Edge(Uid("control"), STAGE, 1, 1, Exchange.BROADCAST, NUMBERS, False)
+THE_END = (Watermark(LATEST), End())
+
+
+def marker(number: int) -> Marker:
+    return Marker(Epoch(Generation(1), number), MarkerMode.ALIGNED)
+
+
+def row(n: int, at: int | None = None) -> Data:
+    times = None if at is None else np.array([at], dtype=np.int64)
+    return Data(Rows(pa.record_batch([pa.array([n])], schema=NUMBERS), times), 8)
+
+
+class Noting:
+    """An operator that notes in which order it is told what, from the event time at which it is opened on."""
+
+    def __init__(self, context: OperatorContext, told: list[object]) -> None:
+        self._told = told
+        told.append(context.watermark)
+
+    def rows(self, input: int, rows: Rows) -> None:
+        self._told.append(rows.batch.column(0).to_pylist())
+
+    def watermark(self, timestamp: int) -> None:
+        self._told.append(timestamp)
+
+    def wakes_at(self) -> int | None:
+        return None
+
+    def wake(self, now: int) -> None:
+        pass
+
+    def broadcast(self) -> bytes | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Notes:
+    """A `Noting` as it stands in a program."""
+
+    told: list[object]
+    inputs: tuple[Input, ...]
+    label: str = "notes"
+    output: pa.Schema = NUMBERS
+    timed: bool = False
+
+    @property
+    def states(self) -> Mapping[str, Declaration[Any]]:
+        return {}
+
+    @property
+    def sides(self) -> Mapping[str, pa.Schema]:
+        return {}
+
+    def check(self) -> Sequence[str]:
+        return ()
+
+    def open(self, context: OperatorContext) -> Operator:
+        return Noting(context, self.told)
+
+
+class Stood:
+    """A stage with this operator, which has one sender and one receiver, restored at this event time."""
+
+    def __init__(self, folder: Path, restored: Watermark | None, edges: Sequence[Edge]) -> None:
+        self.told: list[object] = []
+        operator = Notes(self.told, tuple(Input(NUMBERS, edge.keys, edge.timed) for edge in edges))
+        seat = seat_of(STAGE, folder)
+        seat = replace(seat, role=Role(FileSet(range_of(OWN, 1, 128)), watermark=restored))
+        self.state = open_state(operator, seat, None, StatesAtHand(), lambda: None).state
+        stage = Stage(STAGE, KeyedHead(operator), tuple(edges), {None: (ToEdge(OUT),)})
+        self._wire, self.reports = Wire(OUT.channel(OWN, OWN)), Reports()
+        sending = {self._wire.id: self._wire}
+        self.run = StageRun(stage, seat, None, sending, {}, self.reports, lambda: None, Attempt(1))
+        self.run.begin()
+        self.run.open(self.state)
+
+    def hears(self, *frames: Frame, of: Edge = IN) -> list[object]:
+        """Give it these; what it has sent then."""
+        for frame in frames:
+            self.run.arrived(of.channel(OWN, OWN), frame)
+        while self.run.work(FAR):
+            pass
+        self.run.flush()
+        return self._wire.taken()
+
+    def cut(self, number: int) -> Watermark | None:
+        """The event time in its cut, before which it hears of no more than it has."""
+        self.run.triggered(marker(number), then_pause=False)
+        if not self.run.ended:
+            self.hears(marker(number))
+        return self.reports.cuts[-1].watermark
+
+
+@contextmanager
+def stood(folder: Path, restored: Watermark | None, *edges: Edge) -> Iterator[Stood]:
+    stage = Stood(folder, restored, edges)
+    try:
+        yield stage
+    finally:
+        stage.run.close()
+        stage.state.close()
+
+
+both = pytest.mark.parametrize("timed", [True, False], ids=["timed", "untimed"])
+
+
+@both
+def test_what_follows_from_the_end_is_not_done_again_when_it_was_done_in_the_epoch(tmp_path: Path, timed: bool) -> None:
+    with stood(tmp_path, Watermark(LATEST), replace(IN, timed=timed)) as stage:
+        assert stage.cut(1) == Watermark(LATEST)
+        stage.hears(Watermark(EARLIEST, idle=True))
+        assert stage.cut(2) == Watermark(LATEST)
+        assert stage.hears(*THE_END)[-2:] == list(THE_END)
+        assert stage.cut(3) == Watermark(LATEST)
+        assert stage.told == [EARLIEST]
+
+
+@both
+def test_rows_that_come_behind_the_end_of_the_epoch_begin_event_time_anew(tmp_path: Path, timed: bool) -> None:
+    with stood(tmp_path, Watermark(LATEST), replace(IN, timed=timed)) as stage:
+        assert stage.hears(row(1, 700 if timed else None)) == [Watermark(EARLIEST)]
+        told = [Watermark(800)] if timed else []
+        assert stage.hears(Watermark(800)) == told
+        assert stage.cut(1) != Watermark(LATEST)
+        assert stage.hears(*THE_END) == [*THE_END]
+        assert stage.told == [EARLIEST, [1], *(word.timestamp for word in told), LATEST]
+
+
+@both
+def test_a_partition_that_gets_none_of_the_rows_behind_the_end_hears_that_time_goes_on(
+    tmp_path: Path, timed: bool
+) -> None:
+    with stood(tmp_path, Watermark(LATEST), replace(IN, timed=timed)) as stage:
+        assert stage.hears(Watermark(EARLIEST))[0] == Watermark(EARLIEST)
+        stage.hears(*THE_END)
+        assert stage.told == [EARLIEST, LATEST]
+
+
+@both
+@pytest.mark.parametrize("hears_of_the_epoch", ["before", "behind"])
+def test_the_end_is_in_the_epoch_in_every_partition_whichever_it_hears_of_first(
+    tmp_path: Path, timed: bool, hears_of_the_epoch: str
+) -> None:
+    with stood(tmp_path, None, replace(IN, timed=timed)) as stage:
+        if hears_of_the_epoch == "before":
+            stage.run.triggered(marker(1), then_pause=False)
+        assert stage.hears(row(1, 700 if timed else None), *THE_END) == [*THE_END]
+        if hears_of_the_epoch == "behind":
+            stage.run.triggered(marker(1), then_pause=False)
+        assert stage.told == [EARLIEST, [1], LATEST]
+        assert [cut.watermark for cut in stage.reports.cuts] == [Watermark(LATEST)]
+
+
+def test_an_operator_whose_control_stream_goes_on_is_told_that_event_time_is_at_its_end(tmp_path: Path) -> None:
+    timed = replace(IN, timed=True)
+    with stood(tmp_path, Watermark(LATEST), timed, CONTROL) as stage:
+        stage.hears(row(1), of=CONTROL)
+        assert stage.hears(*THE_END) == [Watermark(LATEST)]
+        assert stage.hears(row(2), *THE_END, of=CONTROL) == [End()]
+        assert stage.told == [EARLIEST, [1], LATEST, [2]]
+
+
+def source_run(folder: Path, rows: Sequence[Item], role: Role) -> tuple[StageRun, Wire, Reports]:
+    edge = Edge(Uid("source"), Uid("next"), 0, 0, Exchange.FORWARD, NUMBERS, True)
+    step = Step(None, EventTime("n"), (ToEdge(edge),))
+    stage = Stage(Uid("source"), ReadHead(Collection(rows, NUMBERS)), (), {None: (step,)})
+    wire, reports = Wire(edge.channel(OWN, OWN)), Reports()
+    seat = replace(seat_of(stage.uid, folder), role=role)
+    run = StageRun(stage, seat, None, {wire.id: wire}, {}, reports, lambda: None, Attempt(1))
+    run.begin()
+    assert run.source is not None
+    run.source.assign([] if role.positions else ["0"], last=True)
+    while run.work(FAR):
+        pass
+    run.flush()
+    return run, wire, reports
+
+
+def test_a_source_that_was_drained_gives_the_rows_behind_that_their_own_event_time(tmp_path: Path) -> None:
+    rows: list[Item] = [(100,), EOF(), (50,)]
+    first, wire, reports = source_run(tmp_path, rows, Role())
+    assert first.source is not None
+    first.source.drain()
+    first.work(FAR)
+    first.triggered(marker(1), then_pause=False)
+    first.close()
+    assert wire.taken() == [100, Watermark(100), *THE_END]
+    (cut,) = reports.cuts
+    role = Role(positions={at.split: at.position for at in cut.positions}, watermark=cut.watermark)
+    again, wire, _ = source_run(tmp_path, rows, role)
+    again.close()
+    assert wire.taken() == [Watermark(EARLIEST), 50, Watermark(50), *THE_END]
+
+
+# --- in a whole partition
+
+VISITS = schema_of({"at": int, "user": str})
+
+
+def test_a_job_that_was_drained_and_is_started_again_counts_what_comes_in_its_windows(tmp_path: Path) -> None:
+    rows: list[Item] = [(1_000, "a"), (2_000, "a"), EOF(), (3_000, "a"), (20_000, "a")]
+    program = (
+        Stream.read(Collection(rows, VISITS), uid="visits")
+        .with_event_time("at")
+        .key_by("user")
+        .window(Tumbling("5s"))
+        .count(uid="count")
+        .write(ToDriver(), uid="out")
+    )
+    with DrivenWorker(tmp_path, program) as worker:
+        worker.deploy()
+        worker.until_read(2)
+        worker.tell(Drain(worker.incarnation))
+        worker.finish()
+        drained = [row["count"] for row in worker.rows("out")]
+        worker.deploy()
+        worker.finish()
+        counts = [row["count"] for row in worker.rows("out")]
+    assert (drained, counts) == ([2], [2, 1, 1])
+
+
+class Totals(BatchProcess):
+    """The sum of each key, with each watermark."""
+
+    totals = Aggregates(total=Aggregated(Sum(int), "at"))
+
+    def on_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> None:
+        self.totals.update(ctx.keys, {"at": batch.column("at")})
+
+    def on_watermark(self, timestamp: int, ctx: BatchContext) -> None:
+        found = self.totals.keys_and_results()
+        columns = [found.results.column("total"), *ctx.key_columns(found.keys)]
+        ctx.emit(pa.RecordBatch.from_arrays(columns, schema=VISITS))
+
+
+def test_totals_that_were_given_at_the_end_are_not_given_again_after_a_restore_behind_it(tmp_path: Path) -> None:
+    visits = Stream.read(Collection([(1, "a"), (2, "b"), (3, "a")], VISITS), uid="visits").key_by("user")
+    program = visits.process_batch(Totals, schema=VISITS, uid="totals").write(ToDriver(), uid="out")
+    with DrivenWorker(tmp_path, program) as worker:
+        for _ in range(3):
+            worker.deploy()
+            worker.finish()
+        totals = sorted((row["user"], row["at"]) for row in worker.rows("out"))
+    assert totals == [("a", 4), ("b", 2)]
