@@ -189,6 +189,31 @@ def test_a_row_that_comes_a_gap_later_begins_another_session(tmp_path: Path) -> 
         ]
 
 
+SHOP_USER = pa.struct([("shop", pa.int64()), ("user", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("kind", "one", "same", "other"),
+    [
+        (pa.float64(), 0.0, -0.0, 1.0),
+        (SHOP_USER, {"shop": 1, "user": "a"}, {"shop": 1, "user": "a"}, {"shop": 1, "user": None}),
+        (pa.dictionary(pa.int8(), pa.string()), "a", "a", None),
+    ],
+    ids=["float", "struct", "dictionary"],
+)
+def test_rows_of_one_key_are_in_one_session_whatever_type_keys_are_of(
+    tmp_path: Path, kind: pa.DataType, one: object, same: object, other: object
+) -> None:
+    taken = Input(pa.schema([("key", kind), ("amount", pa.int64())]), ("key",), True)
+    declared = WindowAggregate(Session(10), {"sum": Aggregated(Sum(int), "amount")}, taken)
+    assert declared.check() == []
+    with OperatorHarness(declared, tmp_path) as harness:
+        harness.rows([(one, 1)], [0])
+        harness.rows([(one, 2), (same, 4), (other, 8)], [5, 6, 7])
+        harness.watermark(20)
+        assert [(row.key, row.sum) for row in harness.emitted()] == [(one, 7), (other, 8)]
+
+
 def test_sessions_that_a_late_row_joins_say_first_and_last_by_their_order(tmp_path: Path) -> None:
     outputs = {"first": Aggregated(First(int), "amount"), "last": Aggregated(Last(int), "amount")}
     with OperatorHarness(WindowAggregate(Session(10), outputs, INPUT), tmp_path) as harness:

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from snapshot.program.rows import Times
+from statebackend.keys.columns import KeyColumn
+from statebackend.tables.blocks import arrow_keys
 
 C = TypeVar("C")
 
@@ -44,9 +45,9 @@ class BatchSessions:
     """Equal for sessions of one key, and different for those of different ones."""
 
     @classmethod
-    def of(cls, keys: Sequence[pa.Array], times: Times, gap: int) -> BatchSessions:
-        """The sessions of rows, of which there is one at least, whose keys are in these columns."""
-        codes = _codes(keys)
+    def of(cls, keys: KeyColumn, times: Times, gap: int) -> BatchSessions:
+        """The sessions of rows, of which there is one at least, with these keys."""
+        codes = pc.dictionary_encode(arrow_keys(keys), null_encoding="encode").indices.to_numpy().astype(np.int64)
         by_time = np.lexsort((times, codes))
         code, time = codes[by_time], times[by_time]
         begins = np.concatenate(([True], (code[1:] != code[:-1]) | (time[1:] - time[:-1] >= gap)))
@@ -73,14 +74,3 @@ def united(pieces: Sequence[Piece[C]]) -> Iterator[list[Piece[C]]]:
         together.append(at)
     if together:
         yield [pieces[one] for one in sorted(together)]
-
-
-def _codes(keys: Sequence[pa.Array]) -> NDArray[np.int64]:
-    """A number for each row, the same exactly for rows of the same key."""
-    codes = np.zeros(len(keys[0]), dtype=np.int64)
-    for column in keys:
-        plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-        found = pc.dictionary_encode(plain, null_encoding="encode")
-        numbers = found.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        _, codes = np.unique(codes * (len(found.dictionary) + 1) + numbers, return_inverse=True)
-    return codes

@@ -24,7 +24,7 @@ from snapshot.operators.session_merge import BatchSessions, Piece, united
 from snapshot.operators.window_kinds import Session
 from snapshot.operators.window_operator import LATE, Lateness
 from snapshot.program.operator import Input, OperatorContext
-from snapshot.program.rows import Rows
+from snapshot.program.rows import Rows, keys_in
 from statebackend.keys.columns import KeyColumn, canonical_column
 from statebackend.states.codec_shapes import TupleCodec
 from statebackend.states.codecs import Codec, IntCodec
@@ -131,8 +131,7 @@ class SessionOperator(Generic[C]):
             self._now = max(self._now, self._clock())
             times = np.full(len(rows), self._now, dtype=np.int64)
         assert times is not None
-        columns = [rows.batch.column(name) for name in self._keys]
-        found = BatchSessions.of(columns, times, self._kind.gap)
+        found = BatchSessions.of(self._state.keys(keys_in(rows.batch, self._keys)), times, self._kind.gap)
         keys = keys_of(rows.batch.select(self._keys).take(pa.array(found.first_row)), self._keys)
         self._state.set_namespace(NO_NAMESPACE)
         self._sessions.prefetch(keys)
