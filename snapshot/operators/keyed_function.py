@@ -71,8 +71,9 @@ class ProcessContext:
     key: Any
     """The current key: the value of its column, or a tuple of several. None where there is no key."""
     timestamp: int | None
-    """The event time in milliseconds: of the row, or the time for which an event timer was set, or the watermark when
-    a processing timer fires. None in a stream without event times."""
+    """The event time in milliseconds: of the row, or the time for which an event timer was set, or the watermark when a
+    processing timer fires. None for rows of a stream without event times. What is emitted has this time; where other
+    inputs have event times and this row has none, it has the watermark's."""
     watermark: int
     """The event time up to which everything has been seen; rows with an earlier one are late."""
     processing_time: int
@@ -269,6 +270,8 @@ class FunctionRun:
         times_of_all = rows.times
         if times_of_all is None and self._outputs.timed:
             times_of_all = np.full(len(rows), ctx.watermark, dtype=np.int64)
+            for side in self._sides.values():
+                side.times[:] = [ctx.watermark] * len(side.rows)
         self._flush(times_of_all, ends)
 
     def advance(self, watermark: int) -> None:
