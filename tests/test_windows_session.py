@@ -237,6 +237,25 @@ def test_a_session_that_gave_its_results_and_is_extended_beyond_now_gives_them_a
         assert [tuple(row)[:5] for row in harness.emitted()] == [("a", moment(0), moment(15), 2, 3)]
 
 
+@pytest.mark.parametrize("lateness", [0, 20])
+def test_rows_at_the_ends_of_time_are_in_sessions_that_end_there(tmp_path: Path, lateness: int) -> None:
+    with OperatorHarness(aggregate(Session(10), lateness), tmp_path) as harness:
+        harness.rows([("a", 1), ("a", 2), ("a", 4), ("a", 8)], [LATEST, 0, EARLIEST, LATEST - 5])
+        harness.rows([("b", 16)], [LATEST])
+        harness.watermark(LATEST)
+        rows = harness.emitted_rows()
+        assert rows is not None
+        columns = [
+            rows.batch.column(name).cast(pa.int64()).to_pylist() for name in ("window_start", "window_end", "sum")
+        ]
+        assert list(zip(*columns, strict=True)) == [
+            (EARLIEST, EARLIEST + 10, 4),
+            (0, 10, 2),
+            (LATEST - 5, LATEST, 9),
+            (LATEST - 1, LATEST, 16),
+        ]
+
+
 def test_sessions_of_processing_time_end_a_gap_after_their_last_row(tmp_path: Path) -> None:
     declared = aggregate(Session.processing(10), timed=False)
     with OperatorHarness(declared, tmp_path) as harness:

@@ -187,7 +187,7 @@ class SessionOperator(Generic[C]):
                 old = [before[_NEW - 1 - piece.content] for piece in group if piece.content < 0]
                 if not new:
                     change.sessions.append((*span, _NEW, old[0][2]))
-                elif span[1] + self._lateness.allowed > now:
+                elif self._gone_at(span[1]) > now:
                     changed = True
                     group_of[new] = len(kept)
                     change.sessions.append((*span, len(kept), None))
@@ -253,7 +253,7 @@ class SessionOperator(Generic[C]):
                 start, end, content = session
                 if end == fired.time:
                     results.append(Given(fired.key, Window(start, end), content))
-                if end + self._lateness.allowed > fired.time:
+                if self._gone_at(end) > fired.time:
                     self._timers.register(self._next_time(end, fired.time))
                     left.append(session)
             if left:
@@ -266,7 +266,11 @@ class SessionOperator(Generic[C]):
 
     def _next_time(self, end: int, now: int) -> int:
         """When something becomes of a session that ends then."""
-        return end if end > now else end + self._lateness.allowed
+        return end if end > now else self._gone_at(end)
+
+    def _gone_at(self, end: int) -> int:
+        """When a session that ends then is forgotten."""
+        return min(end + self._lateness.allowed, LATEST)
 
     def before_cut(self) -> None:
         """The times of key groups are kept."""
