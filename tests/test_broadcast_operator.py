@@ -278,6 +278,11 @@ def test_what_control_rows_without_event_times_emit_has_that_of_the_watermark(tm
 
     sides = {"audit": pa.schema([("country", pa.string())])}
     with OperatorHarness(BroadcastProcess(Audited(), INPUTS, ALERT, sides), tmp_path) as harness:
+        harness.now = 1_000
+        harness.rows([("de", 1)], input=1)
+        assert harness.emitted_times() == [1_000]
+        assert harness.emitted_times("audit") == [1_000, 1_000]
+        harness.clear()
         for time in (2, 3):
             harness.watermark(time)
             harness.rows([("de", 1)], input=1)

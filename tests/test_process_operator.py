@@ -185,6 +185,19 @@ def test_processing_timers_fire_when_the_clock_says_so_also_after_a_restore(tmp_
         assert emitted(harness) == [("a", 1_150, 6)]
 
 
+def test_before_the_first_watermark_what_processing_timers_emit_has_the_processing_time(tmp_path: Path) -> None:
+    class Stamped(Reminder):
+        def on_timer(self, at: int, ctx: ProcessContext) -> None:
+            ctx.emit((ctx.key, ctx.timestamp))
+            ctx.emit_to("large", [at])
+
+    with OperatorHarness(Process(Stamped(), (TIMED,), TOTAL, {"large": LARGE}), tmp_path) as harness:
+        harness.rows([("a", 1)], times=[5])
+        harness.wake(1_000)
+        assert emitted(harness) == [("a", 1_000, 1_000)]
+        assert emitted(harness, "large") == [(100, 1_000)]
+
+
 def test_without_event_times_nothing_that_comes_out_has_one(tmp_path: Path) -> None:
     class Untimed(Reminder):
         def on_event(self, event: Any, ctx: ProcessContext) -> None:

@@ -71,9 +71,11 @@ class ProcessContext:
     key: Any
     """The current key: the value of its column, or a tuple of several. None where there is no key."""
     timestamp: int | None
-    """The event time in milliseconds: of the row, or the time for which an event timer was set, or the watermark when a
-    processing timer fires. None for rows of a stream without event times. What is emitted has this time; where other
-    inputs have event times and this row has none, it has the watermark's."""
+    """The event time in milliseconds, which what is emitted has as well: that of the row; the time for which an event
+    timer was set; when a processing timer fires, the watermark, or the processing time as long as there is none.
+
+    None in a stream without event times. It is also None for a control row without, though other rows have some: what
+    is emitted then has the time that it would have when a processing timer fires."""
     watermark: int
     """The event time up to which everything has been seen; rows with an earlier one are late."""
     processing_time: int
@@ -251,7 +253,7 @@ class FunctionRun:
         self._flush(rows.times, ends)
 
     def feed_unkeyed(self, handler: Handler, rows: Rows) -> None:
-        """Call the handler for each row; there is no key. Without event times, what it emits has the watermark's."""
+        """Call the handler for each row; there is no key. Without event times, what it emits has that of now."""
         self._look_at_the_clock()
         ctx, main, ends = self.ctx, self._main, cast("list[int]", [])
         timers = (ctx.timer, ctx.delete_timer, ctx.processing_timer, ctx.delete_processing_timer)
@@ -269,10 +271,15 @@ class FunctionRun:
         ctx.timer, ctx.delete_timer, ctx.processing_timer, ctx.delete_processing_timer = timers
         times_of_all = rows.times
         if times_of_all is None and self._outputs.timed:
-            times_of_all = np.full(len(rows), ctx.watermark, dtype=np.int64)
+            times_of_all = np.full(len(rows), self._event_time, dtype=np.int64)
             for side in self._sides.values():
-                side.times[:] = [ctx.watermark] * len(side.rows)
+                side.times[:] = [self._event_time] * len(side.rows)
         self._flush(times_of_all, ends)
+
+    @property
+    def _event_time(self) -> int:
+        """What is emitted now has this time, if neither a row nor an event timer says another."""
+        return self.ctx.watermark if self.ctx.watermark > EARLIEST else self.ctx.processing_time
 
     def advance(self, watermark: int) -> None:
         """Event time is this now."""
@@ -325,7 +332,7 @@ class FunctionRun:
         ends: list[int] = []
         ctx.firing = kind
         for fired in timers.due():
-            at = fired.time if kind == "event" else ctx.watermark
+            at = fired.time if kind == "event" else self._event_time
             ctx.key, ctx.timestamp = fired.key, at if timed else None
             try:
                 on_timer(fired.time, ctx)
