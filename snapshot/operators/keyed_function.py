@@ -79,7 +79,7 @@ class ProcessContext:
     watermark: int
     """The event time up to which everything has been seen; rows with an earlier one are late."""
     processing_time: int
-    """Milliseconds since 1970, as they were when this batch of rows came or the timer fired."""
+    """Milliseconds since 1970, as they were when this batch of rows came, the timer fired or `on_window` was called."""
     firing: Literal["event", "processing"] | None
     """In `on_timer`, in which time the timer was set."""
     emit: Callable[[RowLike], None]

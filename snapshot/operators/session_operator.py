@@ -229,10 +229,7 @@ class SessionOperator(Generic[C]):
         """Sessions that end by then give their results; at the end of all input those of processing time do as well."""
         self._state.advance(watermark=timestamp)
         self._contents.advance(timestamp)
-        if self._kind.time == "event":
-            self._fire(timestamp)
-        elif timestamp == LATEST:
-            self._state.advance(processing_time=timestamp)
+        if self._kind.time == "event" or timestamp == LATEST:
             self._fire(timestamp)
 
     def wakes_at(self) -> int | None:
@@ -247,7 +244,7 @@ class SessionOperator(Generic[C]):
 
     def _fire(self, now: int) -> None:
         results: list[Given[C]] = []
-        for fired in self._timers.due():
+        for fired in self._timers.due(now):
             left: list[tuple[int, int, C]] = []
             for session in self._sessions.get():
                 start, end, content = session

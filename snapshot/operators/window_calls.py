@@ -1,7 +1,7 @@
 """Functions of the rows of a window, and how they are called.
 
-What always holds: while a function is called, its declared states are about the key that it is called for; what it
-emits stands at the last moment of its window.
+What always holds: while a function is called, its declared states are about the key that it is called for, and as old
+as the clock says; what it emits stands at the last moment of its window.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ class WindowCalls:
         state, ctx = self._state, self._ctx
         state.set_namespace(NO_NAMESPACE)
         state.set_key(key)
+        self._look_at_the_clock()
         ctx.key, ctx.timestamp = key, window.end - 1 if self._timed else None
         try:
             self.function.on_window(key, window, rows, ctx)
@@ -84,7 +85,12 @@ class WindowCalls:
     def at(self, watermark: int) -> None:
         """Event time is this for the calls that follow."""
         self._ctx.watermark = max(self._ctx.watermark, watermark)
-        self._ctx.processing_time = max(self._ctx.processing_time, self._clock())
+
+    def _look_at_the_clock(self) -> None:
+        now = self._clock()
+        if now > self._ctx.processing_time:
+            self._ctx.processing_time = now
+            self._state.advance(processing_time=now)
 
     def flush(self) -> None:
         """Emit what was collected."""
