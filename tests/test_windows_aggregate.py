@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from snapshot.frames import EARLIEST, LATEST
 from snapshot.operators.window_assignment import assigned, late_rows
 from snapshot.operators.window_operator import WindowOperator
-from snapshot.operators.windows import Sliding, Tumbling, WindowAggregate
+from snapshot.operators.windows import Session, Sliding, Tumbling, WindowAggregate
 from snapshot.program.operator import Input
 from snapshot.testing.operators import OperatorHarness
 from statebackend.states.namespaces import Window
@@ -102,6 +102,22 @@ def test_a_window_that_begins_before_all_times_gives_its_results(tmp_path: Path)
         assert rows is not None
         assert rows.batch.column("sum").to_pylist() == [1]
         assert harness.emitted_times() == [(EARLIEST // 60_000 + 1) * 60_000 - 1]
+
+
+@pytest.mark.parametrize("kind", [Tumbling.processing(10), Session.processing(10)], ids=str)
+def test_windows_of_processing_time_go_on_after_the_end_of_event_time(tmp_path: Path, kind: Tumbling | Session) -> None:
+    declared = WindowAggregate(kind, OUTPUTS, Input(SCHEMA, ("user",), False))
+    with OperatorHarness(declared, tmp_path) as harness:
+        harness.now = 100
+        harness.rows([("a", 1)])
+        harness.watermark(LATEST)
+        harness.now = 120
+        harness.rows([("a", 2)])
+        harness.wake(130)
+        assert [tuple(row) for row in harness.emitted()] == [
+            ("a", moment(100), moment(110), 1, 1),
+            ("a", moment(120), moment(130), 1, 2),
+        ]
 
 
 def test_windows_of_processing_time_fire_when_they_are_woken_also_after_a_restore(tmp_path: Path) -> None:

@@ -226,10 +226,13 @@ class SessionOperator(Generic[C]):
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def watermark(self, timestamp: int) -> None:
-        """Sessions that end by then give their results; at the end of all input those of processing time do as well."""
+        """Sessions that end by then give their results; at the end of event time those of processing time do, too."""
         self._state.advance(watermark=timestamp)
         self._contents.advance(timestamp)
-        if self._kind.time == "event" or timestamp == LATEST:
+        if self._kind.time == "event":
+            self._fire(timestamp)
+            self._now = max(self._now, timestamp)
+        elif timestamp == LATEST:  # the clock goes on, so that is not now
             self._fire(timestamp)
 
     def wakes_at(self) -> int | None:
@@ -241,6 +244,7 @@ class SessionOperator(Generic[C]):
         self._state.advance(processing_time=now)
         if self._kind.time == "processing":
             self._fire(now)
+            self._now = max(self._now, now)
 
     def _fire(self, now: int) -> None:
         results: list[Given[C]] = []
@@ -259,7 +263,6 @@ class SessionOperator(Generic[C]):
                 self._sessions.clear()
         if results:
             self._give(results)
-        self._now = max(self._now, now)
 
     def _next_time(self, end: int, now: int) -> int:
         """When something becomes of a session that ends then."""
