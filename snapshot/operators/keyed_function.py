@@ -22,6 +22,9 @@ from snapshot.program.operator import OperatorContext
 from snapshot.program.row_class import Row, RowLike, batch_of, rows_of, shown, values_of
 from snapshot.program.rows import Rows, Times
 from statebackend.ids import Partition, Uid
+from statebackend.keys.structs import StructKey
+from statebackend.keys.times import DateKey, TimestampKey
+from statebackend.keys.types import BinaryKey, BooleanKey, DecimalKey, IntegerKey, KeyType, NullKey, StringKey
 from statebackend.states.declarations import Declaration
 from statebackend.states.timer_state import Timers, TimerState
 from statebackend.states.value_state import CachedState
@@ -69,7 +72,9 @@ class ProcessContext:
     )  # fmt: skip
 
     key: Any
-    """The current key: the value of its column, or a tuple of several. None where there is no key."""
+    """The current key: the value of its column, or a tuple of several. None where there is no key.
+
+    It is the same in every call, as state has it: a struct is a tuple, a time with a zone is in UTC, -0.0 is 0.0."""
     timestamp: int | None
     """The event time in milliseconds, which what is emitted has as well: that of the row; the time for which an event
     timer was set; when a processing timer fires, the watermark, or the processing time as long as there is none.
@@ -231,7 +236,7 @@ class FunctionRun:
         """Call the handler for each row, with its key in these columns."""
         self._look_at_the_clock()
         batch, ctx, main = rows.batch, self.ctx, self._main
-        keys = keys_of(batch, columns)
+        keys = keys_of(batch, columns, self._context.key_type)
         events = rows_of(batch)
         times: Iterator[int | None] = repeat(None) if rows.times is None else iter(rows.times.tolist())
         set_key, ends = self._context.state.set_key, cast("list[int]", [])
@@ -371,7 +376,21 @@ class FunctionRun:
                 emit(Rows(batch, given), name)
 
 
-def keys_of(batch: pa.RecordBatch, columns: Sequence[str]) -> list[Any]:
-    """The keys of the rows in plain Python: values of the one column, or tuples of several."""
+def keys_of(batch: pa.RecordBatch, columns: Sequence[str], key_type: KeyType) -> list[Any]:
+    """The keys of the rows as `KeyType.decode` has them: values of the one column, or tuples of several."""
     parts = [values_of(batch.column(name)) for name in columns]
-    return parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
+    keys = parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
+    return keys if _comes_decoded(key_type) else [key_type.decode(key_type.encode(key)) for key in keys]
+
+
+def _comes_decoded(key_type: KeyType) -> bool:
+    """Whether the values of a column are in plain Python what `KeyType.decode` gives for them."""
+    match key_type:
+        case IntegerKey() | BooleanKey() | StringKey() | BinaryKey() | DecimalKey() | DateKey() | NullKey():
+            return True
+        case TimestampKey():
+            return not key_type.zoned and key_type.unit != "ns"
+        case StructKey():
+            return key_type.names is None and all(map(_comes_decoded, key_type.fields))
+        case _:
+            return False

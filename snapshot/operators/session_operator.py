@@ -132,7 +132,7 @@ class SessionOperator(Generic[C]):
             times = np.full(len(rows), self._now, dtype=np.int64)
         assert times is not None
         found = BatchSessions.of(self._state.keys(keys_in(rows.batch, self._keys)), times, self._kind.gap)
-        keys = keys_of(rows.batch.select(self._keys).take(pa.array(found.first_row)), self._keys)
+        keys = keys_of(rows.batch.select(self._keys).take(pa.array(found.first_row)), self._keys, self._state.key_type)
         self._state.set_namespace(NO_NAMESPACE)
         self._sessions.prefetch(keys)
         kept: list[list[C]] = []

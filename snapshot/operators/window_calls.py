@@ -36,7 +36,8 @@ class WindowFunction(KeyedFunction):
 
     def on_window(self, key: Any, window: Window, rows: Sequence[Row], ctx: ProcessContext) -> None:
         """Called when the window is over, with its rows in the order in which they came; and again, with all of them,
-        when a row came that was late but not too late. `window` has `start` and `end` in milliseconds.
+        when a row came that was late but not too late. `key` is `ctx.key`, and `window` has `start` and `end` in
+        milliseconds.
         """
         raise NotImplementedError(f"{type(self).__name__} has no method on_window(self, key, window, rows, ctx)")
 

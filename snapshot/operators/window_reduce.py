@@ -114,7 +114,7 @@ class _Reduced:
     def add(self, window: Span, rows: Rows, again: bool) -> KeyColumn:
         """Fold rows in."""
         column, last = self._keys.add(window, rows.batch)
-        keys = keys_of(rows.batch, self._plan.input.keys)
+        keys = keys_of(rows.batch, self._plan.input.keys, self._state.key_type)
         row, set_key, fold = self._row, self._state.set_key, self._fold
         self._state.set_namespace(window.namespace)
         row.prefetch(keys)
