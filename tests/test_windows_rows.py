@@ -12,12 +12,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapshot.frames import LATEST
-from snapshot.operators.windows import Session, Sliding, Tumbling, WindowFunction, WindowProcess, WindowReduce
-from snapshot.program.operator import Input
+from snapshot.operators import session_operator, window_aggregate, window_calls, window_reduce
+from snapshot.operators.windows import (
+    Session,
+    Sliding,
+    Tumbling,
+    WindowAggregate,
+    WindowFunction,
+    WindowProcess,
+    WindowReduce,
+)
+from snapshot.program.operator import Input, KeyedOperator
 from snapshot.testing.operators import OperatorHarness
 from statebackend.states.declarations import Value
 from statebackend.states.namespaces import Window
 from statebackend.states.ttl import Ttl
+from statebackend.tables.aggregations import Count
+from statebackend.tables.table_spec import Aggregated
 from tests.window_models import AlignedModel, Backend, Emitted, Step, compare, moment, steps
 
 SCHEMA = pa.schema([("user", pa.string()), ("amount", pa.int64())])
@@ -139,6 +150,35 @@ def test_the_clock_is_right_in_windows_of_processing_time_also_at_the_end_of_all
         harness.rows([("a", 1)])
         harness.watermark(LATEST)
         assert [tuple(row) for row in harness.emitted()] == [("a", 1_010, 1), ("a", 1_050, 2)]
+
+
+def totals(kind: Tumbling | Session) -> WindowAggregate:
+    return WindowAggregate(kind, {"count": Aggregated(Count())}, INPUT)
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        reducing(Tumbling(10)),
+        processing(Tumbling(10)),
+        totals(Tumbling(10)),
+        WindowReduce(Session(10), subtracted, INPUT),
+        WindowProcess(Session(10), Seen(), INPUT, SEEN),
+        totals(Session(10)),
+    ],
+    ids=lambda operator: operator.label,
+)
+def test_the_results_of_many_keys_go_on_in_batches_that_memory_has_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operator: KeyedOperator
+) -> None:
+    for module in (session_operator, window_aggregate, window_calls, window_reduce):
+        monkeypatch.setattr(module, "_AT_ONCE", 2)
+    with OperatorHarness(operator, tmp_path) as harness:
+        harness.rows([(user, 1) for user in "abcde"], [1] * 5)
+        harness.watermark(LATEST)
+        assert [len(rows) for rows in harness._emitted[None]] == [2, 2, 1]
+        assert sorted(row.user for row in harness.emitted()) == list("abcde")
+        assert all(len(rows) <= 2 for rows in harness._emitted.get("times", ()))
 
 
 def test_an_exception_says_which_key_and_window(tmp_path: Path) -> None:

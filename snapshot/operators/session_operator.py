@@ -43,6 +43,9 @@ _TIMERS: Final = "timers of sessions"
 _GROUPS: Final = "times of key groups"
 """Under which names they are kept: no attribute of a class can be called so."""
 
+_AT_ONCE: Final = 4096
+"""So many results are given together at most, but for what one batch of rows changes."""
+
 _NEW: Final = -1
 
 Kept: TypeAlias = "tuple[tuple[int, int, C], ...]"
@@ -261,6 +264,9 @@ class SessionOperator(Generic[C]):
                 self._sessions.set(tuple(left))
             else:
                 self._sessions.clear()
+            if len(results) >= _AT_ONCE:
+                self._give(results)
+                results.clear()
         if results:
             self._give(results)
 

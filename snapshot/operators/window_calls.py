@@ -19,6 +19,9 @@ from snapshot.program.row_class import Row, batch_of, shown
 from snapshot.program.rows import Rows
 from statebackend.states.namespaces import NO_NAMESPACE, Window
 
+_AT_ONCE: Final = 2048
+"""What so many calls emit goes on at once."""
+
 
 class WindowFunction(KeyedFunction):
     """A function of all rows that a key has in a window.
@@ -62,13 +65,14 @@ class WindowCalls:
         self._sides = {name: Collected(schema) for name, schema in sides.items()}
         self._ctx = ProcessContext(label, self._sides, self._take)
         self._ctx.watermark = context.watermark
+        self._calls = 0
         for name in function.states():
             object.__setattr__(self.function, name, context.state[name])
         self.function.open(OpenContext(context.uid, context.partition, context.parallelism))
         self.close = self.function.close
 
     def call(self, key: object, window: Window, rows: Sequence[Row]) -> None:
-        """Call it for a key and a window."""
+        """Call it for a key and a window. What it emits may go on before `flush` is called."""
         state, ctx = self._state, self._ctx
         state.set_namespace(NO_NAMESPACE)
         state.set_key(key)
@@ -82,6 +86,9 @@ class WindowCalls:
                 f"{len(rows)} rows"
             )
             raise
+        self._calls += 1
+        if self._calls >= _AT_ONCE:
+            self.flush()
 
     def at(self, watermark: int) -> None:
         """Event time is this for the calls that follow."""
@@ -95,6 +102,7 @@ class WindowCalls:
 
     def flush(self) -> None:
         """Emit what was collected."""
+        self._calls = 0
         self._flush(self._main, None)
         for name, collected in self._sides.items():
             self._flush(collected, name)
