@@ -256,6 +256,20 @@ def test_rows_at_the_ends_of_time_are_in_sessions_that_end_there(tmp_path: Path,
         ]
 
 
+def test_a_row_that_would_be_late_is_taken_if_one_of_its_batch_joins_it_to_a_session_that_is_not(
+    tmp_path: Path,
+) -> None:
+    for batches in ([[85, 94]], [[94], [85]], [[85], [94]]):
+        with OperatorHarness(aggregate(Session(10), late=True), tmp_path) as harness:
+            harness.watermark(100)
+            for times in batches:
+                harness.rows([("a", time) for time in times], times)
+            taken = batches != [[85], [94]]
+            assert [row.amount for row in harness.emitted("late")] == ([] if taken else [85])
+            harness.watermark(LATEST)
+            assert [row.sum for row in harness.emitted()] == [85 + 94 if taken else 94]
+
+
 def test_sessions_of_processing_time_end_a_gap_after_their_last_row(tmp_path: Path) -> None:
     declared = aggregate(Session.processing(10), timed=False)
     with OperatorHarness(declared, tmp_path) as harness:
