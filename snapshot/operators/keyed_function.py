@@ -91,7 +91,7 @@ class ProcessContext:
     """Give a row to the main output: a tuple or list by position, or a mapping by column."""
     timer: Callable[[int], None]
     """Have `on_timer` called for this key when the watermark has come to this time; once, however often it is asked
-    for. One for a time that has passed fires with the next watermark."""
+    for. One for a time that has passed fires with the next watermark; after the end of all input there is none."""
     delete_timer: Callable[[int], None]
     """Take back this key's event timer for this time; there need not be one."""
     processing_timer: Callable[[int], None]
