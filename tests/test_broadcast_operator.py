@@ -269,6 +269,28 @@ def test_after_control_rows_keys_have_their_state_and_timers_again(tmp_path: Pat
         ]  # fmt: skip
 
 
+def test_what_control_rows_without_event_times_emit_has_that_of_the_watermark(tmp_path: Path) -> None:
+    class Audited(Alerts):
+        def on_broadcast(self, event: Any, ctx: ProcessContext) -> None:
+            ctx.emit((event.country, event.limit))
+            ctx.emit_to("audit", [event.country])
+            ctx.emit_to("audit", [None])
+
+    sides = {"audit": pa.schema([("country", pa.string())])}
+    with OperatorHarness(BroadcastProcess(Audited(), INPUTS, ALERT, sides), tmp_path) as harness:
+        harness.now = 1_000
+        harness.rows([("de", 1)], input=1)
+        assert harness.emitted_times() == [1_000]
+        assert harness.emitted_times("audit") == [1_000, 1_000]
+        harness.clear()
+        for time in (2, 3):
+            harness.watermark(time)
+            harness.rows([("de", 1)], input=1)
+        assert harness.emitted_times() == [2, 3]
+        assert harness.emitted("audit") == [("de",), (None,)] * 2
+        assert harness.emitted_times("audit") == [2, 2, 3, 3]
+
+
 def test_partitions_that_disagree_are_found_at_the_cut(tmp_path: Path) -> None:
     class Forgetful(Alerts):
         def on_broadcast(self, event: Any, ctx: ProcessContext) -> None:

@@ -117,6 +117,9 @@ ONE = pa.RecordBatch.from_pylist([{"user": "a", "total": 1}], OUTPUT)
         (Emits(ONE), WrongBatch, "1 rows for the output have 2 event times"),
         (Emits(ONE, np.arange(3), "calls"), WrongBatch, "1 rows for side output 'calls' have 3 event times"),
         (Emits(ONE, 1, "late"), UnknownSide, "side output 'late' is not declared"),
+        (Emits(ONE, np.array([1.5])), WrongBatch, "event times of rows for the output are float64; give whole"),
+        (Emits(ONE, 1.5), WrongBatch, "event times of rows for the output are float64; give whole"),
+        (Emits(ONE, np.array([1], "datetime64[s]")), WrongBatch, r"the output are datetime64\[s\]; give whole"),
     ],
 )
 def test_what_does_not_fit_an_output_is_refused(
@@ -126,6 +129,16 @@ def test_what_does_not_fit_an_output_is_refused(
         with pytest.raises(error, match=message) as raised:
             harness.rows([("a", 1), ("b", 2)], [1, 2])
         assert raised.value.__notes__ == ["in process_batch(Emits), for a batch of 2 rows"]
+
+
+@pytest.mark.parametrize("times", [7, np.int64(7), np.uint32(7), np.array([7], np.int16), [7]], ids=repr)
+def test_event_times_may_be_whole_numbers_of_any_kind(tmp_path: Path, times: Any) -> None:
+    with OperatorHarness(operator(Emits(ONE, times)), tmp_path) as harness:
+        harness.rows([("a", 1), ("b", 2)], [1, 2])
+        assert harness.emitted_times() == [7]
+    with OperatorHarness(operator(Emits(ONE.slice(1), [])), tmp_path) as harness:
+        harness.rows([("a", 1), ("b", 2)], [1, 2])
+        assert harness.emitted() == []
 
 
 def test_mistakes_are_found_without_running() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
@@ -17,11 +20,13 @@ from hypothesis import strategies as st
 from snapshot.frames import LATEST
 from snapshot.operators.keyed_function import KeyedFunction, OpenContext, ProcessContext, UnknownSide, WithoutTimers
 from snapshot.operators.process import KeyedProcess, Process
-from snapshot.program.operator import Input
+from snapshot.operators.windows import Session, Tumbling, WindowFunction, WindowProcess
+from snapshot.program.operator import Input, KeyedOperator
 from snapshot.program.row_class import WrongRow
 from snapshot.testing.operators import OperatorHarness
 from statebackend.ids import Partition
 from statebackend.states.declarations import Aggregating, ListOf, MapOf, NotOpen, Reducing, Value
+from statebackend.states.namespaces import Window
 from statebackend.states.row_form import WrongValueType
 
 PAID = pa.schema([("user", pa.string()), ("amount", pa.int64())])
@@ -185,6 +190,19 @@ def test_processing_timers_fire_when_the_clock_says_so_also_after_a_restore(tmp_
         assert emitted(harness) == [("a", 1_150, 6)]
 
 
+def test_before_the_first_watermark_what_processing_timers_emit_has_the_processing_time(tmp_path: Path) -> None:
+    class Stamped(Reminder):
+        def on_timer(self, at: int, ctx: ProcessContext) -> None:
+            ctx.emit((ctx.key, ctx.timestamp))
+            ctx.emit_to("large", [at])
+
+    with OperatorHarness(Process(Stamped(), (TIMED,), TOTAL, {"large": LARGE}), tmp_path) as harness:
+        harness.rows([("a", 1)], times=[5])
+        harness.wake(1_000)
+        assert emitted(harness) == [("a", 1_000, 1_000)]
+        assert emitted(harness, "large") == [(100, 1_000)]
+
+
 def test_without_event_times_nothing_that_comes_out_has_one(tmp_path: Path) -> None:
     class Untimed(Reminder):
         def on_event(self, event: Any, ctx: ProcessContext) -> None:
@@ -336,6 +354,53 @@ def test_keys_of_several_columns_are_tuples(tmp_path: Path) -> None:
     with OperatorHarness(operator, tmp_path, parallelism=3, snapshot=snapshot) as harness:
         harness.watermark(1)
         assert sorted(harness.emitted()) == [("(1, 'a')", 2), ("(2, 'a')", 1), ("(None, None)", 1)]
+
+
+BERLIN = ZoneInfo("Europe/Berlin")
+SHOP_USER = pa.struct([("shop", pa.int64()), ("user", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "key"),
+    [
+        (SHOP_USER, {"shop": 1, "user": "a"}, (1, "a")),
+        (pa.timestamp("ms", "Europe/Berlin"), datetime(2026, 7, 1, 2, tzinfo=BERLIN), datetime(2026, 7, 1, tzinfo=UTC)),
+        (pa.timestamp("ns"), datetime(2026, 7, 1), datetime(2026, 7, 1)),
+        (pa.float64(), -0.0, 0.0),
+        (pa.date32(), date(2026, 7, 1), date(2026, 7, 1)),
+        (pa.decimal128(5, 2), Decimal("1.2"), Decimal("1.20")),
+    ],
+    ids=["struct", "zone", "nanoseconds", "float", "date", "decimal"],
+)
+def test_a_key_is_the_same_in_every_call(tmp_path: Path, kind: pa.DataType, value: object, key: object) -> None:
+    class OfRows(KeyedProcess):
+        def on_event(self, event: Any, ctx: ProcessContext) -> None:
+            ctx.emit((repr(ctx.key), 0))
+            ctx.timer(5)
+
+        def on_timer(self, at: int, ctx: ProcessContext) -> None:
+            ctx.emit((repr(ctx.key), at))
+
+    class OfWindows(WindowFunction):
+        def on_window(self, key: Any, window: Window, rows: Sequence[Any], ctx: ProcessContext) -> None:
+            assert ctx.key is key
+            ctx.emit((repr(key), window.end))
+
+    schema = pa.schema([("key", kind), ("amount", pa.int64())])
+    for keys, wanted in ((("key",), key), (("key", "amount"), (key, 1))):
+        taken = Input(schema, keys, True)
+        operators: tuple[KeyedOperator, ...] = (
+            Process(OfRows(), (taken,), TOTAL),
+            WindowProcess(Tumbling(5), OfWindows(), taken, TOTAL, lateness_ms=5),
+            WindowProcess(Session(5), OfWindows(), taken, TOTAL, lateness_ms=5),
+        )
+        for operator in (one for one in operators if not one.check()):
+            with OperatorHarness(operator, tmp_path) as harness:
+                harness.rows([(value, 1)], [0])
+                harness.watermark(5)
+                harness.rows([(value, 1)], [0])
+                found = [row.user for row in harness.emitted()]
+                assert (len(found) >= 2, set(found)) == (True, {repr(wanted)})
 
 
 def test_more_rows_and_timers_than_go_at_once_all_come_in_order(tmp_path: Path) -> None:

@@ -219,6 +219,14 @@ def test_a_dictionary_column_cannot_go_through_an_exchange() -> None:
     written(packed).check()
 
 
+def test_a_column_of_views_cannot_go_through_an_exchange() -> None:
+    viewed = clicks(schema={"user": str, "tags": pa.list_(pa.string_view())})
+    for stream in (viewed.key_by("user").count(uid="x"), viewed.rebalance(uid="x")):
+        (problem,) = problems(written(stream))
+        assert problem.startswith("x: column 'tags' is list<item: string_view>, and views cannot be divided")
+    written(viewed).check()
+
+
 def test_a_row_of_columns_that_are_no_identifiers_cannot_go_to_a_function() -> None:
     (problem,) = problems(written(clicks(schema={"the user": str}).map(same)))
     assert problem.startswith("map(same) behind clicks: ")

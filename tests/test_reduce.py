@@ -86,3 +86,9 @@ def test_what_cannot_be_kept_is_found_without_running() -> None:
     assert problems[1] == (
         "the column 'items' is list<item: int64>, which cannot be kept in state: cast it, or leave it out"
     )
+    finer = [("at", pa.timestamp("ns", "UTC")), ("span", pa.struct([("start", pa.timestamp("ns"))]))]
+    schema = pa.schema([("key", pa.string()), ("coarse", pa.timestamp("us")), *finer])
+    assert Reduce(added, Input(schema, ("key",), timed=False)).check() == [
+        f"the column {name!r} is {kind}, finer than Python's times: cast it to microseconds, or leave it out"
+        for name, kind in finer
+    ]

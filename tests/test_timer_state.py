@@ -63,6 +63,15 @@ def test_event_time_and_processing_time_do_not_wake_each_other(tmp_path: Path) -
         assert fired(state, "clock") == [(5, "k", b"")]
 
 
+def test_timers_fire_up_to_a_time_that_has_not_come_if_that_is_asked_for(tmp_path: Path) -> None:
+    with opened(tmp_path, "a") as state:
+        state.set_key("k")
+        for time in (5, 6, 7):
+            state["clock"].register(time)
+        assert [one.time for one in state["clock"].due(6)] == [5, 6]
+        assert fired(state, "clock") == []
+
+
 def test_a_fired_timer_stays_fired_and_a_waiting_one_waits_on_after_a_restore_at_another_parallelism(
     tmp_path: Path,
 ) -> None:

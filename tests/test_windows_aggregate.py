@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot.frames import LATEST
+from snapshot.frames import EARLIEST, LATEST
+from snapshot.operators.window_assignment import assigned, late_rows
 from snapshot.operators.window_operator import WindowOperator
-from snapshot.operators.windows import Sliding, Tumbling, WindowAggregate
+from snapshot.operators.windows import Session, Sliding, Tumbling, WindowAggregate
 from snapshot.program.operator import Input
 from snapshot.testing.operators import OperatorHarness
+from statebackend.states.namespaces import Window
 from statebackend.tables.aggregations import Count, Sum
 from statebackend.tables.table_spec import Aggregated
-from tests.window_models import AlignedModel, Backend, Step, compare, moment, steps
+from tests.window_models import AlignedModel, Backend, Step, compare, moment, starts, steps
 
 GROUPS = 8
 SCHEMA = pa.schema([("user", pa.string()), ("amount", pa.int64())])
@@ -62,6 +66,58 @@ def test_rows_that_are_too_late_are_counted_if_nobody_wants_them(tmp_path: Path)
         assert partition.dropped == 2
         harness.watermark(20)
         assert [tuple(row) for row in harness.emitted()] == [("a", moment(10), moment(20), 1, 2)]
+
+
+edges = st.sampled_from([EARLIEST, 0, LATEST])
+
+
+@given(
+    kind=kinds,
+    edge=edges,
+    offsets=st.lists(st.integers(-30, 30), min_size=1, max_size=8),
+    gone=st.tuples(edges, st.integers(-30, 30)),
+)
+def test_rows_at_the_ends_of_time_are_in_the_windows_that_have_them_as_far_as_there_are_any(
+    kind: Tumbling | Sliding, edge: int, offsets: list[int], gone: tuple[int, int]
+) -> None:
+    times = [min(max(edge + offset, EARLIEST), LATEST) for offset in offsets]
+    expected: defaultdict[Window, list[int]] = defaultdict(list)
+    for row, time in enumerate(times):
+        for start in starts(kind, min(time, LATEST - 1)):
+            expected[Window(max(start, EARLIEST), min(start + kind.size, LATEST))].append(row)
+    column, every = np.array(times, dtype=np.int64), list(range(len(times)))
+    found = {window: every if rows is None else rows.tolist() for window, rows in assigned(kind, column)}
+    assert found == expected
+    until = min(max(sum(gone), EARLIEST), LATEST)
+    late = late_rows(kind, column, until)
+    over = [max(window.end for window in expected if row in expected[window]) <= until for row in every]
+    assert over == (late.tolist() if late is not None else [False] * len(times))
+
+
+def test_a_window_that_begins_before_all_times_gives_its_results(tmp_path: Path) -> None:
+    with OperatorHarness(operator(Tumbling("1m")), tmp_path) as harness:
+        harness.rows([("a", 1), ("a", 2)], [EARLIEST, 0])
+        harness.watermark(0)
+        rows = harness.emitted_rows()
+        assert rows is not None
+        assert rows.batch.column("sum").to_pylist() == [1]
+        assert harness.emitted_times() == [(EARLIEST // 60_000 + 1) * 60_000 - 1]
+
+
+@pytest.mark.parametrize("kind", [Tumbling.processing(10), Session.processing(10)], ids=str)
+def test_windows_of_processing_time_go_on_after_the_end_of_event_time(tmp_path: Path, kind: Tumbling | Session) -> None:
+    declared = WindowAggregate(kind, OUTPUTS, Input(SCHEMA, ("user",), False))
+    with OperatorHarness(declared, tmp_path) as harness:
+        harness.now = 100
+        harness.rows([("a", 1)])
+        harness.watermark(LATEST)
+        harness.now = 120
+        harness.rows([("a", 2)])
+        harness.wake(130)
+        assert [tuple(row) for row in harness.emitted()] == [
+            ("a", moment(100), moment(110), 1, 1),
+            ("a", moment(120), moment(130), 1, 2),
+        ]
 
 
 def test_windows_of_processing_time_fire_when_they_are_woken_also_after_a_restore(tmp_path: Path) -> None:

@@ -11,11 +11,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot.operators.windows import Sliding, Tumbling, WindowFunction, WindowProcess, WindowReduce
-from snapshot.program.operator import Input
+from snapshot.frames import LATEST
+from snapshot.operators import session_operator, window_aggregate, window_calls, window_reduce
+from snapshot.operators.windows import (
+    Session,
+    Sliding,
+    Tumbling,
+    WindowAggregate,
+    WindowFunction,
+    WindowProcess,
+    WindowReduce,
+)
+from snapshot.program.operator import Input, KeyedOperator
 from snapshot.testing.operators import OperatorHarness
 from statebackend.states.declarations import Value
 from statebackend.states.namespaces import Window
+from statebackend.states.ttl import Ttl
+from statebackend.tables.aggregations import Count
+from statebackend.tables.table_spec import Aggregated
 from tests.window_models import AlignedModel, Backend, Emitted, Step, compare, moment, steps
 
 SCHEMA = pa.schema([("user", pa.string()), ("amount", pa.int64())])
@@ -92,6 +105,80 @@ def test_states_of_a_function_are_kept_over_its_windows(tmp_path: Path) -> None:
         harness.watermark(20)
         assert [tuple(row) for row in harness.emitted("times")] == [("a", 1), ("b", 1), ("a", 2)]
         assert harness.emitted_times("times") == [9, 9, 19]
+
+
+class Seen(WindowFunction):
+    """Says what time it is, and in how many windows its key has been of which none came 100 ms after another."""
+
+    seen = Value(int, default=0, ttl=Ttl(100))
+
+    def on_window(self, key: Any, window: Window, rows: Sequence[Any], ctx: Any) -> None:
+        self.seen.set(self.seen.get() + 1)
+        ctx.emit((key, ctx.processing_time, self.seen.get()))
+
+
+SEEN = pa.schema([("user", pa.string()), ("now", pa.int64()), ("seen", pa.int64())])
+
+
+@pytest.mark.parametrize("kind", [Tumbling(10), Session(10)], ids=str)
+def test_states_of_a_function_live_as_long_as_the_clock_says(tmp_path: Path, kind: Tumbling | Session) -> None:
+    with OperatorHarness(WindowProcess(kind, Seen(), INPUT, SEEN, lateness_ms=5), tmp_path) as harness:
+        for time, now in ((0, 1_000), (20, 1_050), (40, 1_150)):
+            harness.rows([("a", 1)], [time])
+            harness.now = now
+            harness.watermark(time + 10)
+        harness.now = 1_200
+        harness.rows([("a", 1)], [40])
+        assert [tuple(row) for row in harness.emitted()] == [
+            ("a", 1_000, 1),
+            ("a", 1_050, 2),
+            ("a", 1_150, 1),
+            ("a", 1_200, 2),
+        ]
+
+
+@pytest.mark.parametrize("kind", [Tumbling.processing(10), Session.processing(10)], ids=str)
+def test_the_clock_is_right_in_windows_of_processing_time_also_at_the_end_of_all_input(
+    tmp_path: Path, kind: Tumbling | Session
+) -> None:
+    declared = WindowProcess(kind, Seen(), Input(SCHEMA, ("user",), False), SEEN)
+    with OperatorHarness(declared, tmp_path) as harness:
+        harness.now = 1_000
+        harness.rows([("a", 1)])
+        harness.wake(1_010)
+        harness.now = 1_050
+        harness.rows([("a", 1)])
+        harness.watermark(LATEST)
+        assert [tuple(row) for row in harness.emitted()] == [("a", 1_010, 1), ("a", 1_050, 2)]
+
+
+def totals(kind: Tumbling | Session) -> WindowAggregate:
+    return WindowAggregate(kind, {"count": Aggregated(Count())}, INPUT)
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        reducing(Tumbling(10)),
+        processing(Tumbling(10)),
+        totals(Tumbling(10)),
+        WindowReduce(Session(10), subtracted, INPUT),
+        WindowProcess(Session(10), Seen(), INPUT, SEEN),
+        totals(Session(10)),
+    ],
+    ids=lambda operator: operator.label,
+)
+def test_the_results_of_many_keys_go_on_in_batches_that_memory_has_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operator: KeyedOperator
+) -> None:
+    for module in (session_operator, window_aggregate, window_calls, window_reduce):
+        monkeypatch.setattr(module, "_AT_ONCE", 2)
+    with OperatorHarness(operator, tmp_path) as harness:
+        harness.rows([(user, 1) for user in "abcde"], [1] * 5)
+        harness.watermark(LATEST)
+        assert [len(rows) for rows in harness._emitted[None]] == [2, 2, 1]
+        assert sorted(row.user for row in harness.emitted()) == list("abcde")
+        assert all(len(rows) <= 2 for rows in harness._emitted.get("times", ()))
 
 
 def test_an_exception_says_which_key_and_window(tmp_path: Path) -> None:

@@ -189,6 +189,31 @@ def test_a_row_that_comes_a_gap_later_begins_another_session(tmp_path: Path) -> 
         ]
 
 
+SHOP_USER = pa.struct([("shop", pa.int64()), ("user", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("kind", "one", "same", "other"),
+    [
+        (pa.float64(), 0.0, -0.0, 1.0),
+        (SHOP_USER, {"shop": 1, "user": "a"}, {"shop": 1, "user": "a"}, {"shop": 1, "user": None}),
+        (pa.dictionary(pa.int8(), pa.string()), "a", "a", None),
+    ],
+    ids=["float", "struct", "dictionary"],
+)
+def test_rows_of_one_key_are_in_one_session_whatever_type_keys_are_of(
+    tmp_path: Path, kind: pa.DataType, one: object, same: object, other: object
+) -> None:
+    taken = Input(pa.schema([("key", kind), ("amount", pa.int64())]), ("key",), True)
+    declared = WindowAggregate(Session(10), {"sum": Aggregated(Sum(int), "amount")}, taken)
+    assert declared.check() == []
+    with OperatorHarness(declared, tmp_path) as harness:
+        harness.rows([(one, 1)], [0])
+        harness.rows([(one, 2), (same, 4), (other, 8)], [5, 6, 7])
+        harness.watermark(20)
+        assert [(row.key, row.sum) for row in harness.emitted()] == [(one, 7), (other, 8)]
+
+
 def test_sessions_that_a_late_row_joins_say_first_and_last_by_their_order(tmp_path: Path) -> None:
     outputs = {"first": Aggregated(First(int), "amount"), "last": Aggregated(Last(int), "amount")}
     with OperatorHarness(WindowAggregate(Session(10), outputs, INPUT), tmp_path) as harness:
@@ -210,6 +235,39 @@ def test_a_session_that_gave_its_results_and_is_extended_beyond_now_gives_them_a
         assert harness.emitted() == []
         harness.watermark(15)
         assert [tuple(row)[:5] for row in harness.emitted()] == [("a", moment(0), moment(15), 2, 3)]
+
+
+@pytest.mark.parametrize("lateness", [0, 20])
+def test_rows_at_the_ends_of_time_are_in_sessions_that_end_there(tmp_path: Path, lateness: int) -> None:
+    with OperatorHarness(aggregate(Session(10), lateness), tmp_path) as harness:
+        harness.rows([("a", 1), ("a", 2), ("a", 4), ("a", 8)], [LATEST, 0, EARLIEST, LATEST - 5])
+        harness.rows([("b", 16)], [LATEST])
+        harness.watermark(LATEST)
+        rows = harness.emitted_rows()
+        assert rows is not None
+        columns = [
+            rows.batch.column(name).cast(pa.int64()).to_pylist() for name in ("window_start", "window_end", "sum")
+        ]
+        assert list(zip(*columns, strict=True)) == [
+            (EARLIEST, EARLIEST + 10, 4),
+            (0, 10, 2),
+            (LATEST - 5, LATEST, 9),
+            (LATEST - 1, LATEST, 16),
+        ]
+
+
+def test_a_row_that_would_be_late_is_taken_if_one_of_its_batch_joins_it_to_a_session_that_is_not(
+    tmp_path: Path,
+) -> None:
+    for batches in ([[85, 94]], [[94], [85]], [[85], [94]]):
+        with OperatorHarness(aggregate(Session(10), late=True), tmp_path) as harness:
+            harness.watermark(100)
+            for times in batches:
+                harness.rows([("a", time) for time in times], times)
+            taken = batches != [[85], [94]]
+            assert [row.amount for row in harness.emitted("late")] == ([] if taken else [85])
+            harness.watermark(LATEST)
+            assert [row.sum for row in harness.emitted()] == [85 + 94 if taken else 94]
 
 
 def test_sessions_of_processing_time_end_a_gap_after_their_last_row(tmp_path: Path) -> None:

@@ -22,6 +22,9 @@ from snapshot.program.operator import OperatorContext
 from snapshot.program.row_class import Row, RowLike, batch_of, rows_of, shown, values_of
 from snapshot.program.rows import Rows, Times
 from statebackend.ids import Partition, Uid
+from statebackend.keys.structs import StructKey
+from statebackend.keys.times import DateKey, TimestampKey
+from statebackend.keys.types import BinaryKey, BooleanKey, DecimalKey, IntegerKey, KeyType, NullKey, StringKey
 from statebackend.states.declarations import Declaration
 from statebackend.states.timer_state import Timers, TimerState
 from statebackend.states.value_state import CachedState
@@ -69,21 +72,26 @@ class ProcessContext:
     )  # fmt: skip
 
     key: Any
-    """The current key: the value of its column, or a tuple of several. None where there is no key."""
+    """The current key: the value of its column, or a tuple of several. None where there is no key.
+
+    It is the same in every call, as state has it: a struct is a tuple, a time with a zone is in UTC, -0.0 is 0.0."""
     timestamp: int | None
-    """The event time in milliseconds: of the row, or the time for which an event timer was set, or the watermark when
-    a processing timer fires. None in a stream without event times."""
+    """The event time in milliseconds, which what is emitted has as well: that of the row; the time for which an event
+    timer was set; when a processing timer fires, the watermark, or the processing time as long as there is none.
+
+    None in a stream without event times. It is also None for a control row without, though other rows have some: what
+    is emitted then has the time that it would have when a processing timer fires."""
     watermark: int
     """The event time up to which everything has been seen; rows with an earlier one are late."""
     processing_time: int
-    """Milliseconds since 1970, as they were when this batch of rows came or the timer fired."""
+    """Milliseconds since 1970, as they were when this batch of rows came, the timer fired or `on_window` was called."""
     firing: Literal["event", "processing"] | None
     """In `on_timer`, in which time the timer was set."""
     emit: Callable[[RowLike], None]
     """Give a row to the main output: a tuple or list by position, or a mapping by column."""
     timer: Callable[[int], None]
     """Have `on_timer` called for this key when the watermark has come to this time; once, however often it is asked
-    for. One for a time that has passed fires with the next watermark."""
+    for. One for a time that has passed fires with the next watermark; after the end of all input there is none."""
     delete_timer: Callable[[int], None]
     """Take back this key's event timer for this time; there need not be one."""
     processing_timer: Callable[[int], None]
@@ -228,7 +236,7 @@ class FunctionRun:
         """Call the handler for each row, with its key in these columns."""
         self._look_at_the_clock()
         batch, ctx, main = rows.batch, self.ctx, self._main
-        keys = keys_of(batch, columns)
+        keys = keys_of(batch, columns, self._context.key_type)
         events = rows_of(batch)
         times: Iterator[int | None] = repeat(None) if rows.times is None else iter(rows.times.tolist())
         set_key, ends = self._context.state.set_key, cast("list[int]", [])
@@ -250,7 +258,7 @@ class FunctionRun:
         self._flush(rows.times, ends)
 
     def feed_unkeyed(self, handler: Handler, rows: Rows) -> None:
-        """Call the handler for each row; there is no key. Without event times, what it emits has the watermark's."""
+        """Call the handler for each row; there is no key. Without event times, what it emits has that of now."""
         self._look_at_the_clock()
         ctx, main, ends = self.ctx, self._main, cast("list[int]", [])
         timers = (ctx.timer, ctx.delete_timer, ctx.processing_timer, ctx.delete_processing_timer)
@@ -268,8 +276,15 @@ class FunctionRun:
         ctx.timer, ctx.delete_timer, ctx.processing_timer, ctx.delete_processing_timer = timers
         times_of_all = rows.times
         if times_of_all is None and self._outputs.timed:
-            times_of_all = np.full(len(rows), ctx.watermark, dtype=np.int64)
+            times_of_all = np.full(len(rows), self._event_time, dtype=np.int64)
+            for side in self._sides.values():
+                side.times[:] = [self._event_time] * len(side.rows)
         self._flush(times_of_all, ends)
+
+    @property
+    def _event_time(self) -> int:
+        """What is emitted now has this time, if neither a row nor an event timer says another."""
+        return self.ctx.watermark if self.ctx.watermark > EARLIEST else self.ctx.processing_time
 
     def advance(self, watermark: int) -> None:
         """Event time is this now."""
@@ -322,7 +337,7 @@ class FunctionRun:
         ends: list[int] = []
         ctx.firing = kind
         for fired in timers.due():
-            at = fired.time if kind == "event" else ctx.watermark
+            at = fired.time if kind == "event" else self._event_time
             ctx.key, ctx.timestamp = fired.key, at if timed else None
             try:
                 on_timer(fired.time, ctx)
@@ -361,7 +376,21 @@ class FunctionRun:
                 emit(Rows(batch, given), name)
 
 
-def keys_of(batch: pa.RecordBatch, columns: Sequence[str]) -> list[Any]:
-    """The keys of the rows in plain Python: values of the one column, or tuples of several."""
+def keys_of(batch: pa.RecordBatch, columns: Sequence[str], key_type: KeyType) -> list[Any]:
+    """The keys of the rows as `KeyType.decode` has them: values of the one column, or tuples of several."""
     parts = [values_of(batch.column(name)) for name in columns]
-    return parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
+    keys = parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
+    return keys if _comes_decoded(key_type) else [key_type.decode(key_type.encode(key)) for key in keys]
+
+
+def _comes_decoded(key_type: KeyType) -> bool:
+    """Whether the values of a column are in plain Python what `KeyType.decode` gives for them."""
+    match key_type:
+        case IntegerKey() | BooleanKey() | StringKey() | BinaryKey() | DecimalKey() | DateKey() | NullKey():
+            return True
+        case TimestampKey():
+            return not key_type.zoned and key_type.unit != "ns"
+        case StructKey():
+            return key_type.names is None and all(map(_comes_decoded, key_type.fields))
+        case _:
+            return False

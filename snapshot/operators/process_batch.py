@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ from snapshot.program.rows import Rows, Times, keys_in
 from statebackend.keyed_state import KeyedState
 from statebackend.keys.columns import KeyColumn
 
-TimesLike: TypeAlias = "NDArray[np.int64] | int | None"
+TimesLike: TypeAlias = "NDArray[np.integer[Any]] | np.integer[Any] | int | None"
 """Event times of rows: one for each, one for all, or those of the batch that the function was called with."""
 
 
@@ -83,15 +83,20 @@ class BatchContext:
         if not self._plan.timed:
             return Rows(batch)
         given = self.timestamps if times is None else times
-        if isinstance(given, int):
-            given = np.full(batch.num_rows, given, dtype=np.int64)
-        if given is None or len(given) != batch.num_rows:
-            number = "no" if given is None else f"{len(given)}"
+        found = None if given is None else np.asarray(given)
+        if found is None or (found.ndim and len(found) != batch.num_rows):
+            number = "no" if found is None else f"{len(found)}"
             raise WrongBatch(
                 f"{label}: {batch.num_rows} rows for {which} have {number} event times; give `times`, one for each "
                 f"row, or one for all"
             )
-        return Rows(batch, np.asarray(given, dtype=np.int64))
+        if found.size and not np.can_cast(found.dtype, np.int64):
+            raise WrongBatch(
+                f"{label}: the event times of rows for {which} are {found.dtype}; give whole milliseconds since 1970"
+            )
+        return Rows(
+            batch, found.astype(np.int64, copy=False) if found.ndim else np.full(batch.num_rows, found, dtype=np.int64)
+        )
 
 
 class BatchProcess(KeyedFunction):

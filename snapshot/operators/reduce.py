@@ -95,7 +95,7 @@ class _Reducing:
         del input
         if not len(rows):
             return
-        keys = keys_of(rows.batch, self._plan.input.keys)
+        keys = keys_of(rows.batch, self._plan.input.keys, self._state.key_type)
         results: list[RowLike] = []
         row, set_key, fold = self._row, self._state.set_key, self._fold
         events = rows_of(rows.batch)

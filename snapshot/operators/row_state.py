@@ -29,10 +29,17 @@ def row_problems(schema: pa.Schema) -> Iterator[str]:
     """Why rows of this schema cannot be given to functions and kept in state."""
     yield from column_problems(schema)
     for field in schema:
+        kind = _plain(field.type)
         try:
-            codec_of(_plain(field.type))
+            codec_of(kind)
         except NoCodec:
             yield f"the column {field.name!r} is {field.type}, which cannot be kept in state: cast it, or leave it out"
+        else:
+            if _has_nanoseconds(kind):
+                yield (
+                    f"the column {field.name!r} is {field.type}, finer than Python's times: cast it to "
+                    "microseconds, or leave it out"
+                )
 
 
 def accepted(codec: Codec[Row], result: object, label: str) -> Row:
@@ -45,3 +52,9 @@ def accepted(codec: Codec[Row], result: object, label: str) -> Row:
 
 def _plain(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _has_nanoseconds(kind: pa.DataType) -> bool:
+    if pa.types.is_timestamp(kind):
+        return bool(kind.unit == "ns")
+    return any(_has_nanoseconds(kind.field(index).type) for index in range(kind.num_fields))

@@ -1,7 +1,8 @@
 """Which rows of a batch are in one session, and which sessions of a key become one.
 
 What always holds: two times of a key are in one session if less than the gap is between them, or between neighbours
-all the way from one to the other; sessions of a key do not overlap.
+all the way from one to the other; sessions of a key do not overlap. What ends beyond 64 bits is cut off there, and the
+last of all times, which would be in no session then, counts as the one before.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from snapshot.frames import LATEST
 from snapshot.program.rows import Times
+from statebackend.keys.columns import KeyColumn
+from statebackend.tables.blocks import arrow_keys
 
 C = TypeVar("C")
 
@@ -44,17 +47,21 @@ class BatchSessions:
     """Equal for sessions of one key, and different for those of different ones."""
 
     @classmethod
-    def of(cls, keys: Sequence[pa.Array], times: Times, gap: int) -> BatchSessions:
-        """The sessions of rows, of which there is one at least, whose keys are in these columns."""
-        codes = _codes(keys)
+    def of(cls, keys: KeyColumn, times: Times, gap: int) -> BatchSessions:
+        """The sessions of rows, of which there is one at least, with these keys."""
+        codes = pc.dictionary_encode(arrow_keys(keys), null_encoding="encode").indices.to_numpy().astype(np.int64)
+        times = np.minimum(times, LATEST - 1)
         by_time = np.lexsort((times, codes))
         code, time = codes[by_time], times[by_time]
-        begins = np.concatenate(([True], (code[1:] != code[:-1]) | (time[1:] - time[:-1] >= gap)))
+        # Of a key they ascend, and how far one is behind the other needs all 64 bits.
+        behind = (time[1:] - time[:-1]).view(np.uint64)
+        begins = np.concatenate(([True], (code[1:] != code[:-1]) | (behind >= gap)))
         of_row = np.empty(len(times), dtype=np.int64)
         of_row[by_time] = np.cumsum(begins) - 1
         first = np.flatnonzero(begins)
         last = np.append(first[1:], len(times)) - 1
-        return cls(of_row, by_time[first], time[first], time[last] + gap, code[first])
+        ends = np.minimum(time[last], LATEST - gap) + gap
+        return cls(of_row, by_time[first], time[first], ends, code[first])
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -73,14 +80,3 @@ def united(pieces: Sequence[Piece[C]]) -> Iterator[list[Piece[C]]]:
         together.append(at)
     if together:
         yield [pieces[one] for one in sorted(together)]
-
-
-def _codes(keys: Sequence[pa.Array]) -> NDArray[np.int64]:
-    """A number for each row, the same exactly for rows of the same key."""
-    codes = np.zeros(len(keys[0]), dtype=np.int64)
-    for column in keys:
-        plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-        found = pc.dictionary_encode(plain, null_encoding="encode")
-        numbers = found.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        _, codes = np.unique(codes * (len(found.dictionary) + 1) + numbers, return_inverse=True)
-    return codes

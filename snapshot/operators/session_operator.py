@@ -24,7 +24,7 @@ from snapshot.operators.session_merge import BatchSessions, Piece, united
 from snapshot.operators.window_kinds import Session
 from snapshot.operators.window_operator import LATE, Lateness
 from snapshot.program.operator import Input, OperatorContext
-from snapshot.program.rows import Rows
+from snapshot.program.rows import Rows, keys_in
 from statebackend.keys.columns import KeyColumn, canonical_column
 from statebackend.states.codec_shapes import TupleCodec
 from statebackend.states.codecs import Codec, IntCodec
@@ -42,6 +42,9 @@ _SESSIONS: Final = "sessions of keys"
 _TIMERS: Final = "timers of sessions"
 _GROUPS: Final = "times of key groups"
 """Under which names they are kept: no attribute of a class can be called so."""
+
+_AT_ONCE: Final = 4096
+"""So many results are given together at most, but for what one batch of rows changes."""
 
 _NEW: Final = -1
 
@@ -131,9 +134,8 @@ class SessionOperator(Generic[C]):
             self._now = max(self._now, self._clock())
             times = np.full(len(rows), self._now, dtype=np.int64)
         assert times is not None
-        columns = [rows.batch.column(name) for name in self._keys]
-        found = BatchSessions.of(columns, times, self._kind.gap)
-        keys = keys_of(rows.batch.select(self._keys).take(pa.array(found.first_row)), self._keys)
+        found = BatchSessions.of(self._state.keys(keys_in(rows.batch, self._keys)), times, self._kind.gap)
+        keys = keys_of(rows.batch.select(self._keys).take(pa.array(found.first_row)), self._keys, self._state.key_type)
         self._state.set_namespace(NO_NAMESPACE)
         self._sessions.prefetch(keys)
         kept: list[list[C]] = []
@@ -188,7 +190,7 @@ class SessionOperator(Generic[C]):
                 old = [before[_NEW - 1 - piece.content] for piece in group if piece.content < 0]
                 if not new:
                     change.sessions.append((*span, _NEW, old[0][2]))
-                elif span[1] + self._lateness.allowed > now:
+                elif self._gone_at(span[1]) > now:
                     changed = True
                     group_of[new] = len(kept)
                     change.sessions.append((*span, len(kept), None))
@@ -227,13 +229,13 @@ class SessionOperator(Generic[C]):
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def watermark(self, timestamp: int) -> None:
-        """Sessions that end by then give their results; at the end of all input those of processing time do as well."""
+        """Sessions that end by then give their results; at the end of event time those of processing time do, too."""
         self._state.advance(watermark=timestamp)
         self._contents.advance(timestamp)
         if self._kind.time == "event":
             self._fire(timestamp)
-        elif timestamp == LATEST:
-            self._state.advance(processing_time=timestamp)
+            self._now = max(self._now, timestamp)
+        elif timestamp == LATEST:  # the clock goes on, so that is not now
             self._fire(timestamp)
 
     def wakes_at(self) -> int | None:
@@ -245,29 +247,36 @@ class SessionOperator(Generic[C]):
         self._state.advance(processing_time=now)
         if self._kind.time == "processing":
             self._fire(now)
+            self._now = max(self._now, now)
 
     def _fire(self, now: int) -> None:
         results: list[Given[C]] = []
-        for fired in self._timers.due():
+        for fired in self._timers.due(now):
             left: list[tuple[int, int, C]] = []
             for session in self._sessions.get():
                 start, end, content = session
                 if end == fired.time:
                     results.append(Given(fired.key, Window(start, end), content))
-                if end + self._lateness.allowed > fired.time:
+                if self._gone_at(end) > fired.time:
                     self._timers.register(self._next_time(end, fired.time))
                     left.append(session)
             if left:
                 self._sessions.set(tuple(left))
             else:
                 self._sessions.clear()
+            if len(results) >= _AT_ONCE:
+                self._give(results)
+                results.clear()
         if results:
             self._give(results)
-        self._now = max(self._now, now)
 
     def _next_time(self, end: int, now: int) -> int:
         """When something becomes of a session that ends then."""
-        return end if end > now else end + self._lateness.allowed
+        return end if end > now else self._gone_at(end)
+
+    def _gone_at(self, end: int) -> int:
+        """When a session that ends then is forgotten."""
+        return min(end + self._lateness.allowed, LATEST)
 
     def before_cut(self) -> None:
         """The times of key groups are kept."""

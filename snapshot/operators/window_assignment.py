@@ -1,7 +1,8 @@
 """Which rows of a batch are in which windows.
 
 What always holds: a row is in every window [start, end) with start <= time < end, and in no other; its place among the
-rows of a window is its place in the batch.
+rows of a window is its place in the batch. A window that begins or ends beyond 64 bits is cut off there, and the last
+of all times, which would be in none then, counts as the one before.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from snapshot.frames import EARLIEST, LATEST
 from snapshot.operators.window_kinds import Aligned
 from snapshot.program.rows import Times
 from statebackend.states.namespaces import Window
@@ -24,25 +26,29 @@ def late_rows(kind: Aligned, times: Times, gone: int) -> NDArray[np.bool_] | Non
     one at least.
     """
     # Most often the earliest row tells that none is late.
-    if _last_start(kind, int(times.min())) + kind.size > gone:
+    if min(_last_start(kind, int(times.min())) + kind.size, LATEST) > gone:
         return None
-    late: NDArray[np.bool_] = _last_starts(kind, times) + kind.size <= gone
+    ends = times - _since_start(kind, times) + kind.size
+    if times.max() > LATEST - kind.size:
+        ends[ends < times] = LATEST  # what did not fit into 64 bits
+    late: NDArray[np.bool_] = ends <= gone
     return late
 
 
 def assigned(kind: Aligned, times: Times) -> Iterator[tuple[Window, Chosen | None]]:
     """The windows that have some of these rows, of which there is one at least, by start; None stands for all rows."""
+    if times.max() == LATEST:
+        times = np.minimum(times, LATEST - 1)
     if kind.slide == kind.size:
         first, last = _last_start(kind, int(times.min())), _last_start(kind, int(times.max()))
         if first == last:
-            yield Window(first, first + kind.size), None
+            yield _window(kind, first), None
         else:
-            for start, rows in _groups(_last_starts(kind, times)):
-                yield Window(start, start + kind.size), rows
+            for start, rows in _groups(kind, times):
+                yield _window(kind, start), rows
         return
-    starts = _last_starts(kind, times)
     parts: defaultdict[int, list[Chosen]] = defaultdict(list)
-    for newest, rows in _groups(starts):
+    for newest, rows in _groups(kind, times):
         latest = times[rows]
         for start in range(newest, newest - kind.size, -kind.slide):
             inside = rows if start == newest else rows[latest < start + kind.size]
@@ -50,22 +56,34 @@ def assigned(kind: Aligned, times: Times) -> Iterator[tuple[Window, Chosen | Non
                 parts[start].append(inside)
     for start in sorted(parts):
         together = np.sort(np.concatenate(parts[start]))
-        yield Window(start, start + kind.size), None if len(together) == len(times) else together
+        yield _window(kind, start), None if len(together) == len(times) else together
+
+
+def _window(kind: Aligned, start: int) -> Window:
+    return Window(max(start, EARLIEST), min(start + kind.size, LATEST))
 
 
 def _last_start(kind: Aligned, time: int) -> int:
+    """Where the last window begins that has this time; it may be less than 64 bits can say."""
     return time - (time - kind.offset) % kind.slide
 
 
-def _last_starts(kind: Aligned, times: Times) -> Times:
-    starts: Times = times - (times - kind.offset) % kind.slide
-    return starts
+def _since_start(kind: Aligned, times: Times) -> Times:
+    """How far behind that these times are."""
+    since: Times = times % kind.slide
+    if offset := kind.offset % kind.slide:
+        since -= offset
+        since[since < 0] += kind.slide
+    return since
 
 
-def _groups(starts: Times) -> Iterator[tuple[int, Chosen]]:
-    """The rows with each start, ascending."""
+def _groups(kind: Aligned, times: Times) -> Iterator[tuple[int, Chosen]]:
+    """The rows by the last window that each is in, and its start, ascending."""
+    starts = times - _since_start(kind, times)
+    if times.min() < EARLIEST + kind.slide:
+        starts[starts > times] = EARLIEST  # what did not fit into 64 bits: all in the same window
     by_start = np.argsort(starts, kind="stable")
     ordered = starts[by_start]
     edges = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
     for rows in np.split(by_start, edges):
-        yield int(starts[rows[0]]), rows
+        yield _last_start(kind, int(times[rows[0]])), rows

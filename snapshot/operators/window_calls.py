@@ -1,7 +1,7 @@
 """Functions of the rows of a window, and how they are called.
 
-What always holds: while a function is called, its declared states are about the key that it is called for; what it
-emits stands at the last moment of its window.
+What always holds: while a function is called, its declared states are about the key that it is called for, and as old
+as the clock says; what it emits stands at the last moment of its window.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from snapshot.program.operator import OperatorContext
 from snapshot.program.row_class import Row, batch_of, shown
 from snapshot.program.rows import Rows
 from statebackend.states.namespaces import NO_NAMESPACE, Window
+
+_AT_ONCE: Final = 2048
+"""What so many calls emit goes on at once."""
 
 
 class WindowFunction(KeyedFunction):
@@ -36,7 +39,8 @@ class WindowFunction(KeyedFunction):
 
     def on_window(self, key: Any, window: Window, rows: Sequence[Row], ctx: ProcessContext) -> None:
         """Called when the window is over, with its rows in the order in which they came; and again, with all of them,
-        when a row came that was late but not too late. `window` has `start` and `end` in milliseconds.
+        when a row came that was late but not too late. `key` is `ctx.key`, and `window` has `start` and `end` in
+        milliseconds.
         """
         raise NotImplementedError(f"{type(self).__name__} has no method on_window(self, key, window, rows, ctx)")
 
@@ -61,16 +65,18 @@ class WindowCalls:
         self._sides = {name: Collected(schema) for name, schema in sides.items()}
         self._ctx = ProcessContext(label, self._sides, self._take)
         self._ctx.watermark = context.watermark
+        self._calls = 0
         for name in function.states():
             object.__setattr__(self.function, name, context.state[name])
         self.function.open(OpenContext(context.uid, context.partition, context.parallelism))
         self.close = self.function.close
 
     def call(self, key: object, window: Window, rows: Sequence[Row]) -> None:
-        """Call it for a key and a window."""
+        """Call it for a key and a window. What it emits may go on before `flush` is called."""
         state, ctx = self._state, self._ctx
         state.set_namespace(NO_NAMESPACE)
         state.set_key(key)
+        self._look_at_the_clock()
         ctx.key, ctx.timestamp = key, window.end - 1 if self._timed else None
         try:
             self.function.on_window(key, window, rows, ctx)
@@ -80,14 +86,23 @@ class WindowCalls:
                 f"{len(rows)} rows"
             )
             raise
+        self._calls += 1
+        if self._calls >= _AT_ONCE:
+            self.flush()
 
     def at(self, watermark: int) -> None:
         """Event time is this for the calls that follow."""
         self._ctx.watermark = max(self._ctx.watermark, watermark)
-        self._ctx.processing_time = max(self._ctx.processing_time, self._clock())
+
+    def _look_at_the_clock(self) -> None:
+        now = self._clock()
+        if now > self._ctx.processing_time:
+            self._ctx.processing_time = now
+            self._state.advance(processing_time=now)
 
     def flush(self) -> None:
         """Emit what was collected."""
+        self._calls = 0
         self._flush(self._main, None)
         for name, collected in self._sides.items():
             self._flush(collected, name)

@@ -55,7 +55,9 @@ class WindowKeys:
         """Keys in plain Python, without those that `already` says."""
         columns = key_arrays(keys, self._state.key_type, self._input)
         batch = pa.RecordBatch.from_arrays(columns, names=list(self._input.keys))
-        return keys_of(batch if already is None else batch.filter(pa.array(~already(keys))), self._input.keys)
+        if already is not None:
+            batch = batch.filter(pa.array(~already(keys)))
+        return keys_of(batch, self._input.keys, self._state.key_type)
 
     def drop(self, window: Window) -> None:
         """Forget a window."""

@@ -80,7 +80,12 @@ class Sliding:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Session:
-    """The rows of a key between which less than `gap` passes; a session ends a gap after its last row."""
+    """The rows of a key between which less than `gap` passes; a session ends a gap after its last row.
+
+    A row is late if the session that it would be in is over, and the lateness as well. Rows that come in one batch are
+    judged together: what would be late by itself is taken if others join it to a session that is not. How rows come
+    together in batches is nobody's promise, so whether such a row counts may be otherwise after a restart.
+    """
 
     gap: int
     time: Time

@@ -147,10 +147,13 @@ class WindowOperator:
         return self._fired if given else self._waiting
 
     def watermark(self, timestamp: int) -> None:
-        """Windows that end by then give their results; at the end of all input those of processing time do as well."""
+        """Windows that end by then give their results; at the end of event time those of processing time do as well."""
         self._state.advance(watermark=timestamp)
         self._contents.advance(timestamp)
-        if self._kind.time == "event" or timestamp == LATEST:
+        if self._kind.time == "event":
+            self._advance(timestamp)
+            self._now = max(self._now, timestamp)
+        elif timestamp == LATEST:  # the clock goes on, so that is not now
             self._advance(timestamp)
 
     def wakes_at(self) -> int | None:
@@ -165,6 +168,7 @@ class WindowOperator:
         self._state.advance(processing_time=now)
         if self._kind.time == "processing":
             self._advance(now)
+            self._now = max(self._now, now)
 
     def _advance(self, now: int) -> None:
         groups, allowed = self._opened_groups(), self._lateness.allowed
@@ -176,7 +180,6 @@ class WindowOperator:
             heappush(self._fired, (end, start))
             self._drop(now - allowed)
         self._drop(now - allowed)
-        self._now = max(self._now, now)
 
     def _drop(self, gone: int) -> None:
         while self._fired and self._fired[0][0] <= gone:

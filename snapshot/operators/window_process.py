@@ -125,7 +125,7 @@ class _Kept:
     def add(self, window: Span, rows: Rows, again: bool) -> KeyColumn:
         """Keep rows."""
         column, last = self._keys.add(window, rows.batch)
-        keys = keys_of(rows.batch, self._plan.input.keys)
+        keys = keys_of(rows.batch, self._plan.input.keys, self._state.key_type)
         kept, state = self._rows, self._state
         state.set_namespace(window.namespace)
         for key, event in zip(keys, rows_of(rows.batch), strict=True):

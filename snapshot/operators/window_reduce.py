@@ -31,6 +31,9 @@ from statebackend.states.value_state import ValueState
 
 _ROWS: Final = "rows of windows"
 
+_AT_ONCE: Final = 4096
+"""So many rows are read and given together at most, but for what one batch changes."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowReduce:
@@ -114,7 +117,7 @@ class _Reduced:
     def add(self, window: Span, rows: Rows, again: bool) -> KeyColumn:
         """Fold rows in."""
         column, last = self._keys.add(window, rows.batch)
-        keys = keys_of(rows.batch, self._plan.input.keys)
+        keys = keys_of(rows.batch, self._plan.input.keys, self._state.key_type)
         row, set_key, fold = self._row, self._state.set_key, self._fold
         self._state.set_namespace(window.namespace)
         row.prefetch(keys)
@@ -130,8 +133,10 @@ class _Reduced:
         self._state.set_namespace(window.namespace)
         column = self._keys.keys(window)
         keys = self._keys.plain(column, already)
-        self._row.prefetch(keys)
-        self._give(window, keys)
+        for first in range(0, len(keys), _AT_ONCE):
+            some = keys[first : first + _AT_ONCE]
+            self._row.prefetch(some)
+            self._give(window, some)
         return column
 
     def drop(self, window: Span) -> None:

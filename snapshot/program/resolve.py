@@ -31,7 +31,7 @@ from snapshot.program.nodes import (
 from snapshot.program.operator import Input, KeyedOperator, Transform
 from snapshot.program.plan import EventTime
 from snapshot.program.problems import Problem
-from snapshot.program.schemas import columns_in_words, dictionaries, schema_of, unknown_column
+from snapshot.program.schemas import columns_in_words, dictionaries, schema_of, unknown_column, views
 from statebackend.keys.types import KeyType, UndeclarableKeyType
 
 
@@ -203,14 +203,20 @@ class _Resolver:
         return False
 
     def _exchangeable(self, node: Node, schema: pa.Schema) -> bool:
-        columns = dictionaries(schema)
-        for column in columns:
+        packed, viewed = dictionaries(schema), views(schema)
+        for column in packed:
             self._problem(
                 node,
                 f"column {column!r} is dictionary-encoded ({schema.field(column).type}), and rows travel between "
                 "partitions without dictionaries; cast it to its values' type before, or leave it out with select",
             )
-        return not columns
+        for column in viewed:
+            self._problem(
+                node,
+                f"column {column!r} is {schema.field(column).type}, and views cannot be divided between partitions; "
+                "cast it to string or binary before, or leave it out with select",
+            )
+        return not packed and not viewed
 
     def _side(self, node: SideOf) -> Flow | None:
         if not isinstance(node.input, Operated):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias, cast, get_args, get_origin
 
 import pyarrow as pa
@@ -66,13 +66,20 @@ def unknown_column(column: str, schema: pa.Schema) -> str:
 
 def dictionaries(schema: pa.Schema) -> list[str]:
     """The columns with a dictionary-encoded type in them."""
-    return [field.name for field in schema if _has_dictionary(field.type)]
+    return [field.name for field in schema if _has(field.type, pa.types.is_dictionary)]
 
 
-def _has_dictionary(declared: pa.DataType) -> bool:
-    if pa.types.is_dictionary(declared):
-        return True
-    return any(_has_dictionary(declared.field(index).type) for index in range(declared.num_fields))
+def views(schema: pa.Schema) -> list[str]:
+    """The columns with views of texts or bytes in them, of which Arrow cannot take single rows."""
+    return [field.name for field in schema if _has(field.type, _is_view)]
+
+
+def _is_view(declared: pa.DataType) -> bool:
+    return bool(pa.types.is_string_view(declared) or pa.types.is_binary_view(declared))
+
+
+def _has(declared: pa.DataType, kind: Callable[[pa.DataType], bool]) -> bool:
+    return kind(declared) or any(_has(declared.field(index).type, kind) for index in range(declared.num_fields))
 
 
 def _either(names: Sequence[str]) -> str:

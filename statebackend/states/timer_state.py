@@ -65,15 +65,16 @@ class TimerState:
         """The time of the next timer of any key; None if there is none."""
         return self._service.next_time()
 
-    def due(self) -> Iterator[Fired]:
-        """The timers that have come due by now, in the order of their times, each of them once.
+    def due(self, until: int | None = None) -> Iterator[Fired]:
+        """The timers that have come due by now, or by `until`, in the order of their times, each of them once.
 
         Before one is given, its key and namespace are set. Registering and deleting meanwhile is fine: what is
         registered for a time that has passed is given, too, and what is deleted is not.
         """
         context = self._context
-        now = context.watermark if self._time == "event" else context.processing_time
-        for timer in self._service.due(now):
+        if until is None:
+            until = context.watermark if self._time == "event" else context.processing_time
+        for timer in self._service.due(until):
             key = context.key_type.decode(timer.key)
             context.set_key(key)
             context.set_namespace(timer.namespace)
