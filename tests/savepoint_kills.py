@@ -90,6 +90,7 @@ _NEW_TREE: Final = (
     BLOB_UNFINISHED,
     fail_points.TREE_BEGUN,
     fail_points.FILE_COPIED,
+    fail_points.TREE_DECIDED,
     fail_points.NEW_MANIFEST_WRITTEN,
     fail_points.JOURNAL_BEGUN,
     fail_points.JOB_BORN,

@@ -19,7 +19,7 @@ from recovery.savepoints import fail_points
 from recovery.savepoints.coming_back import Chosen, choose, go_back, without_output
 from recovery.savepoints.fail_points import reached
 from recovery.savepoints.job_tree import NEWEST, JobTree, NoSuchEpoch, UnusableEpoch, open_tree
-from recovery.savepoints.new_tree import KeptEpoch, NewTree, begin, check_free
+from recovery.savepoints.new_tree import KeptEpoch, NewTree, begin, check_free, make_whole
 from recovery.savepoints.notes import from_json, provenance
 from recovery.savepoints.pins import pinned
 from recovery.savepoints.stopped_job import refuse_if_it_runs, take_over
@@ -98,7 +98,7 @@ def fork(
     chosen = choose(tree, which, accept_duplicates=True)
     birth = new_birth(name or tree.birth.name, tree.birth.max_parallelism)
     source = chosen.found.record.epoch
-    epoch = Epoch(Generation(source.generation + 1), source.number + 1)
+    epoch = Epoch(_next_generation(tree), source.number + 1)
     now = _now()
     manifest = replace(
         without_output(chosen.manifest),
@@ -129,8 +129,7 @@ def copy(
     """
     chosen = choose(tree, which, accept_duplicates=accept_duplicates or which != NEWEST)
     manifest = replace(chosen.manifest, notes=provenance(chosen.found.manifest, COPY, tree.uri, _now()))
-    generation = Generation(tree.state.generation + 1)  # whatever the origin has named so far is named no more
-    return _in_its_own_tree(tree, into, chosen, manifest, tree.birth, generation, COPY, dry_run, begun)
+    return _in_its_own_tree(tree, into, chosen, manifest, tree.birth, _next_generation(tree), COPY, dry_run, begun)
 
 
 def move(
@@ -149,8 +148,10 @@ def move(
     """
     refuse_if_it_runs(tree, job_folder)
     chosen = choose(tree, accept_duplicates=accept_duplicates)
+    if not dry_run:
+        make_whole(into)
     if not _is_there(tree, into, chosen.found.record.epoch):
-        check_free(into)
+        check_free(into, tree.birth.job)
     if dry_run:
         older, left = _older(tree, chosen)
         plan = _plan(tree, into, chosen, tree.birth, MOVE, [*(one.manifest for one in older), chosen.manifest])
@@ -162,7 +163,7 @@ def move(
     manifests = [*(one.manifest for one in older), manifest]
     plan = _plan(tree, into, chosen, tree.birth, MOVE, manifests)
     if not _is_there(tree, into, manifest.epoch):
-        new = begin(into, tree.birth, job.generation, MOVE)
+        new = begin(into, tree.birth, job.generation, MOVE, tree.birth.job)
         _copy_files(tree, new, manifests, begun(plan.bytes))
         new.finish(manifest, older)
     mark_moved(tree.store, tree.birth, absolute(into))
@@ -195,6 +196,11 @@ def files_of(manifests: Iterable[Manifest]) -> tuple[FileRef | StoredFile, ...]:
     return tuple(found.values())
 
 
+def _next_generation(tree: JobTree) -> Generation:
+    """Of a new tree: whatever the origin has named so far is named no more, neither there nor by its job."""
+    return Generation(tree.state.generation + 1)
+
+
 def _in_its_own_tree(
     tree: JobTree,
     into: str,
@@ -210,10 +216,10 @@ def _in_its_own_tree(
     plan = _plan(tree, into, chosen, birth, how, [manifest])
     passed_over = tuple(map(str, chosen.found.passed_over))
     if dry_run:
-        check_free(into)
+        check_free(into, tree.birth.job)
         return Copied(plan, None, passed_over)
     with pinned(tree, chosen.found.record.epoch):
-        new = begin(into, birth, generation, how)
+        new = begin(into, birth, generation, how, tree.birth.job)
         _copy_files(tree, new, [manifest], begun(plan.bytes))
         new.finish(manifest if change is None else change(new, manifest))
     return Copied(plan, manifest.epoch, passed_over)

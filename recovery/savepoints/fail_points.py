@@ -11,6 +11,7 @@ from statebackend.fail_points import reached as reached
 
 TAKEN_OVER: Final = "job taken over"
 TREE_BEGUN: Final = "tree begun"
+TREE_DECIDED: Final = "tree decided"
 FILE_COPIED: Final = "file copied"
 CHANGES_STORED: Final = "changes of a partition stored"
 NEW_MANIFEST_WRITTEN: Final = "new manifest written"
@@ -23,6 +24,7 @@ GARBAGE_COLLECTED: Final = "garbage collected"
 POINTS: Final = (
     TAKEN_OVER,
     TREE_BEGUN,
+    TREE_DECIDED,
     FILE_COPIED,
     CHANGES_STORED,
     NEW_MANIFEST_WRITTEN,
