@@ -272,6 +272,8 @@ def test_interrupted_before_the_job_is_born_there_is_none_and_it_can_be_done_aga
     interrupted(stopped, into, point)
     with pytest.raises(WrongJob, match="there is no job at"):
         open_tree(into)
+    with pytest.raises(WrongJob, match="the checkpoints are not there as a whole"):
+        stopped.start(into)
     made = copy(stopped.tree, into)
     assert open_tree(into).record().epoch == made.made
     assert sound(open_tree(into))

@@ -1,7 +1,8 @@
 """A job's name, and what else is fixed when it is born: written into its tree once, and never changed.
 
 What always holds: of any number of drivers that start a new job in one tree, all come to the same name; a tree that is
-begun anew after it was deleted is another job, so that no transaction's id is ever made twice.
+begun anew after it was deleted is another job, so that no transaction's id is ever made twice; where a tree is being
+made from what a job has (`recovery.savepoints.new_tree`), no other job begins.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from secrets import token_hex
 from typing import Final
 
 from snapshot.ids import JobId
-from snapshot.layout import JOB, MOVED
+from snapshot.layout import JOB, MOVED, UNFINISHED
 from statebackend.keygroups import DEFAULT_MAX_PARALLELISM
 from statebackend.stores.store import BlobNotFound, BlobStore
 
@@ -48,7 +49,8 @@ class Birth:
 def birth_of(store: BlobStore, name: str | None, max_parallelism: int | None) -> Birth:
     """The job whose tree it is; it is born if there is none yet. What is given must be what it was born with.
 
-    A crash leaves the job born or not; the next start finds out.
+    A crash leaves the job born or not; the next start finds out. `WrongJob` also where a job was moved away, or where a
+    tree is made or was interrupted, which a new and empty job must not take the place of.
     """
     if name is not None:
         _check_name(name)
@@ -56,6 +58,7 @@ def birth_of(store: BlobStore, name: str | None, max_parallelism: int | None) ->
         found = store.read(JOB)
     except BlobNotFound:
         _refuse_if_moved(store, "")
+        _refuse_if_unfinished(store)
         chosen = name or "job"
         birth = new_birth(chosen, max_parallelism or DEFAULT_MAX_PARALLELISM)
         store.create(JOB, bytes_of(birth))
@@ -103,6 +106,14 @@ def _refuse_if_moved(store: BlobStore, uri: str) -> None:
             raise JobMoved(uri, JobId(job), to)
         case _:
             raise WrongJob(f"{uri}: there is a {MOVED} that says not where the job is: {data[:100]!r}")
+
+
+def _refuse_if_unfinished(store: BlobStore) -> None:
+    if store.list(UNFINISHED):
+        raise WrongJob(
+            "the checkpoints are not there as a whole: a fork, copy, move or bootstrap makes them just now, or was "
+            f"interrupted, as {UNFINISHED}/ shows; wait for it or do it again, or empty the place to begin a new job"
+        )
 
 
 def _json_of(data: bytes) -> object:
