@@ -9,21 +9,26 @@ from threading import Lock
 
 import pytest
 
-from recovery.driver.birth import JobMoved, WrongJob
-from recovery.driver.claim import StartRefused
+from recovery.driver.birth import JobMoved, JobOnItsWay, WrongJob, birth_of
+from recovery.driver.claim import StartRefused, claim_next
+from recovery.driver.tree import FencedOff, JournalInDoubt
 from recovery.savepoints import fail_points, new_tree
 from recovery.savepoints.coming_back import choose
 from recovery.savepoints.copying import Copied, copy, files_of, finish_move, fork, move
-from recovery.savepoints.job_tree import JobTree, NoSuchEpoch, open_tree
+from recovery.savepoints.history import history
+from recovery.savepoints.job_tree import JobTree, NoSuchEpoch, journal_of, open_tree
 from recovery.savepoints.new_tree import NewTree, TargetExists, begin
 from recovery.savepoints.notes import from_json
+from recovery.savepoints.stopped_job import take_over
 from recovery.savepoints.verify import verify, what_to_verify
 from snapshot.journal_state import EpochState
+from snapshot.journal_writer import JournalWriter
 from snapshot.manifest import Manifest
 from statebackend.backends.backend import DamagedFile
 from statebackend.fail_points import at
-from statebackend.ids import Generation, Partition
+from statebackend.ids import Epoch, Generation, Partition
 from statebackend.snapshots.transfer import MissingFile, copy_all
+from statebackend.stores.limited_store import open_limited
 from statebackend.stores.local_store import LocalStore
 from statebackend.stores.store import BlobStore, Creation, UnknownOutcome
 from tests.stopped_trees import Stopped, add_output, kill_one, stop_one
@@ -55,6 +60,11 @@ def sound(tree: JobTree) -> bool:
 
 def everything(uri: str) -> dict[str, bytes]:
     return {str(file.relative_to(uri)): file.read_bytes() for file in Path(uri).rglob("*") if file.is_file()}
+
+
+def remains(uri: str) -> list[str]:
+    """What a job leaves that was moved away, but for what its journal says at last."""
+    return [path for path in everything(uri) if not path.startswith("journal/summary-")]
 
 
 # --- what is made
@@ -157,7 +167,7 @@ def test_a_moved_job_keeps_its_savepoints_and_is_nowhere_else(stopped: Stopped, 
         open_tree(stopped.uri)
     with pytest.raises(WrongJob, match=f"was moved to {into}"):
         stopped.start()
-    assert list(everything(stopped.uri)) == ["moved.json"]
+    assert remains(stopped.uri) == ["moved.json"]
 
 
 def test_a_job_can_come_back_to_where_it_was(stopped: Stopped, into: str) -> None:
@@ -310,7 +320,9 @@ def interrupted(stopped: Stopped, into: str, point: str) -> None:
         copy(stopped.tree, into)
 
 
-@pytest.mark.parametrize("point", [fail_points.TAKEN_OVER, *MADE, *DECIDED, fail_points.MOVED_AWAY])
+@pytest.mark.parametrize(
+    "point", [fail_points.TAKEN_OVER, *MADE, *DECIDED, fail_points.JOURNAL_CLOSED, fail_points.MOVED_AWAY]
+)
 def test_a_move_that_is_interrupted_goes_on(stopped: Stopped, into: str, point: str) -> None:
     newest = stopped.tree.record().epoch
     with at(point, interrupt, fail_points.POINTS), pytest.raises(KeyboardInterrupt):
@@ -322,7 +334,7 @@ def test_a_move_that_is_interrupted_goes_on(stopped: Stopped, into: str, point: 
         with pytest.raises(JobMoved):
             finish_move(stopped.uri, f"{into}-else", moved)
         finish_move(stopped.uri, into, moved)
-    assert list(everything(stopped.uri)) == ["moved.json"]
+    assert remains(stopped.uri) == ["moved.json"]
     assert open_tree(into).record().epoch == newest
     assert sound(open_tree(into))
 
@@ -357,10 +369,10 @@ class Disturbed(WrappedStore):
 
 def disturbed(monkeypatch: pytest.MonkeyPatch, where: str, happens: Callable[[], object]) -> None:
     """Let it happen in the middle of the next command that begins a tree; those that come in between are quiet."""
-    real, once = new_tree.open_limited, [happens]
+    once = [happens]
 
     def opened(uri: str, seconds: float) -> BlobStore:
-        return Disturbed(uri, where, once.pop()) if once else real(uri, seconds)
+        return Disturbed(uri, where, once.pop()) if once else open_limited(uri, seconds)
 
     monkeypatch.setattr(new_tree, "open_limited", opened)
 
@@ -528,3 +540,114 @@ def test_an_answer_that_is_lost_leaves_a_tree_that_is_whole_or_can_be_made(
 
 def unfinished(uri: str) -> list[str]:
     return [path for path in everything(uri) if path.startswith("unfinished/")]
+
+
+# --- moved while others work with the job
+
+
+def test_a_job_that_is_started_while_it_is_moved_goes_on_where_it_is(stopped: Stopped, into: str) -> None:
+    made: list[Epoch] = []
+
+    def start() -> None:
+        job = take_over(stopped.tree, "test")
+        made.append(job.publish(job.remade(choose(stopped.tree).manifest, "test")))
+
+    with at(fail_points.FILE_COPIED, once(start), fail_points.POINTS), pytest.raises(FencedOff):
+        move(stopped.tree, into)
+    assert stopped.tree.record().epoch == made[0]
+    assert sound(stopped.tree)
+    with pytest.raises(WrongJob, match="there is no job at"):
+        open_tree(into)
+    move(stopped.tree, into)
+    assert open_tree(into).record().epoch == made[0]
+
+
+def test_of_two_moves_at_once_to_different_places_one_is_done_and_the_job_is_there_alone(
+    stopped: Stopped, into: str
+) -> None:
+    other, left = f"{into}-other", [move(stopped.tree, into, dry_run=True).plan.files]
+
+    def the_other_one_when_all_is_copied() -> None:
+        left[0] -= 1
+        if not left[0]:
+            move(stopped.tree, other)
+
+    with at(fail_points.FILE_COPIED, the_other_one_when_all_is_copied, fail_points.POINTS), pytest.raises(FencedOff):
+        move(stopped.tree, into)
+    assert sound(open_tree(other))
+    with pytest.raises(WrongJob, match="there is no job at"):
+        open_tree(into)
+
+
+def test_a_job_that_is_on_its_way_is_started_nowhere_and_moved_nowhere_else(stopped: Stopped, into: str) -> None:
+    with at(fail_points.JOURNAL_CLOSED, interrupt, fail_points.POINTS), pytest.raises(KeyboardInterrupt):
+        move(stopped.tree, into)
+    assert history(stopped.tree)[-1].kind == "moved"
+    with pytest.raises(JobOnItsWay, match=f"on its way to {into}, .* recovery move --into {into} goes on with it"):
+        take_over(stopped.tree, "test")
+    for dry_run in (True, False):
+        with pytest.raises(JobOnItsWay, match=f"on its way to {into}"):
+            move(stopped.tree, f"{into}-other", dry_run=dry_run)
+    with pytest.raises(WrongJob, match="not there as a whole"):
+        birth_of(LocalStore(Path(into)), None, None)
+    assert move(stopped.tree, into, dry_run=True).made is None
+    move(stopped.tree, into)
+    assert sound(open_tree(into))
+    assert take_over(open_tree(into), "test").generation > stopped_generation(stopped)
+
+
+def stopped_generation(stopped: Stopped) -> int:
+    return journal_of(LocalStore(Path(stopped.uri))).read().generation
+
+
+def test_a_job_json_that_a_crash_of_the_machine_brings_back_starts_nothing(stopped: Stopped, into: str) -> None:
+    file = Path(stopped.uri) / "job.json"
+    data = file.read_bytes()
+    move(stopped.tree, into)
+    file.write_bytes(data)
+    with pytest.raises(JobOnItsWay, match=f"on its way to {into}"):
+        take_over(stopped.tree, "test")
+
+
+def test_whoever_wakes_up_after_a_move_writes_nothing_any_more(stopped: Stopped, into: str) -> None:
+    late, store = take_over(stopped.tree, "test"), stopped.tree.store
+    manifest = late.remade(choose(stopped.tree).manifest, "test")
+    writer = JournalWriter(stopped.tree.state)
+    move(stopped.tree, into)
+    with pytest.raises(FencedOff):
+        late.publish(manifest)
+    with pytest.raises(JobOnItsWay):
+        claim_next(journal_of(store), writer, "late")
+    assert journal_of(store).read().usable[-1].epoch != manifest.epoch
+
+
+def test_whoever_wakes_up_when_a_job_came_back_writes_nothing_any_more(stopped: Stopped, into: str) -> None:
+    late = take_over(stopped.tree, "test")
+    manifest = late.remade(choose(stopped.tree).manifest, "test")
+    move(stopped.tree, into)
+    move(open_tree(into), stopped.uri)
+    before = stopped.tree.state
+    with pytest.raises((FencedOff, JournalInDoubt)):
+        late.publish(manifest)
+    assert stopped.tree.state == before
+    assert sound(stopped.tree)
+    assert add_output(stopped) == stopped.tree.record().epoch
+
+
+@pytest.mark.parametrize("point", [fail_points.JOB_BORN, fail_points.MOVED_AWAY])
+def test_a_move_that_others_have_ended_takes_nothing_of_the_job_that_came_back(
+    stopped: Stopped, into: str, point: str
+) -> None:
+    def end_and_come_back() -> None:
+        try:
+            move(stopped.tree, into)
+        except JobMoved as moved:
+            finish_move(stopped.uri, into, moved)
+        move(open_tree(into), stopped.uri)
+
+    newest = stopped.tree.record().epoch
+    with at(point, once(end_and_come_back), fail_points.POINTS), suppress(FencedOff):
+        move(stopped.tree, into)
+    assert stopped.tree.record().epoch == newest
+    assert sound(stopped.tree)
+    assert take_over(stopped.tree, "test").generation > 0

@@ -33,8 +33,19 @@ class JobMoved(WrongJob):
 
     def __init__(self, uri: str, job: JobId, to: str) -> None:
         where = f"from {uri} " if uri else ""
-        super().__init__(f"job {job} was moved {where}to {to}; use that, or remove {MOVED} to begin another job there")
+        super().__init__(f"job {job} was moved {where}to {to}; use that; to begin another job there, empty the place")
         self.job, self.to = job, to
+
+
+class JobOnItsWay(WrongJob):
+    """The job is being moved; the message says where to, and what to do."""
+
+    def __init__(self, to: str) -> None:
+        super().__init__(
+            f"the job is on its way to {to}, and is not started here any more; if that was interrupted, recovery move "
+            f"--into {to} goes on with it; if it is done, start the job there"
+        )
+        self.to = to
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +101,14 @@ def find_birth(store: BlobStore, uri: str) -> Birth:
 
 
 def mark_moved(store: BlobStore, birth: Birth, to: str) -> None:
-    """Let the job be somewhere else, for all who look for it from now on. A crash in it lets it be here still."""
-    store.delete(MOVED)  # of an earlier move, from which it came back
-    store.create(MOVED, json.dumps({"format": _MOVED, "version": _VERSION, "job": birth.job, "to": to}).encode())
+    """Let the job be somewhere else, for all who look for it from now on. Its journal says so already, so that nothing
+    starts here even if the machine crashes and the deletion is undone.
+    """
+    moved = json.dumps({"format": _MOVED, "version": _VERSION, "job": birth.job, "to": to}).encode()
+    store.create(MOVED, moved)
+    if store.read(MOVED) != moved:  # it is of an earlier move, from which the job came back
+        store.delete(MOVED)
+        store.create(MOVED, moved)
     store.delete(JOB)
 
 

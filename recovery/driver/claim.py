@@ -20,14 +20,16 @@ from recovery.decision import (
     StartFresh,
     decide,
 )
+from recovery.driver.birth import JobOnItsWay
 from recovery.driver.job import JobSettings
 from recovery.driver.manifests import sources_of, without_operators
 from recovery.driver.program_fit import check_ignored, compare
 from recovery.driver.tree import JournalInDoubt, Tree, propose, read_broadcast
+from snapshot.journal import Reason
 from snapshot.journal_entries import Claimed, Rewound
 from snapshot.journal_state import JournalState
 from snapshot.journal_store import StoredJournal
-from snapshot.journal_writer import Forgotten, JournalWriter, Won
+from snapshot.journal_writer import Forgotten, JournalWriter, Refused, Won
 from snapshot.layout import SHARED
 from snapshot.manifest import DamagedManifest, Manifest, NewerManifest, check_job
 from snapshot.manifest_json import decode, digest
@@ -134,12 +136,17 @@ def way_back(
 
 
 def claim_next(journal: StoredJournal, writer: JournalWriter, driver: str) -> Generation:
-    """Claim the generation after the newest; `JournalInDoubt` if that cannot be had or told."""
+    """Claim the generation after the newest; `JournalInDoubt` if that cannot be had or told.
+
+    `JobOnItsWay` if the job was moved away, or will be when somebody goes on with that.
+    """
     for _ in range(_CLAIMS):
         generation = Generation(writer.state.generation + 1)
         match propose(journal, writer, Claimed(generation, driver)):
             case Won():
                 return generation
+            case Refused(refusal) if refusal.reason is Reason.CLOSED:
+                raise JobOnItsWay(writer.state.moved_to)
             case Forgotten(number):
                 raise JournalInDoubt(f"whether the claim is the journal's entry {number} cannot be told any more")
             case _:

@@ -1,8 +1,14 @@
 """A job's epoch in a tree of its own: forked as a new job, copied as the same one, or moved with all that the job has.
 
 What always holds: every file is checked on its way, so a tree that is there is sound; what is interrupted leaves a
-place that is no job, and can be done again. The origin stays as it is, but for a move, which ends it only when the job
-is there as a whole at the new place.
+place that is no job, and can be done again. The origin stays as it is, but for a move: that closes its journal when
+all is copied, as the last entry of the generation that it has claimed, so that a driver that was started meanwhile
+stops the move, and none can be started any more when the job is born at the new place.
+
+A closed journal is never deleted but compacted, so that whoever was about to write an entry finds it, however late he
+is; a job that comes back begins its journal behind it. What remains: one that is paused between looking whether the
+place is still to be emptied and the one deletion that follows, for as long as another one ends the move and the job is
+moved back here, takes away that one file of it.
 """
 
 from __future__ import annotations
@@ -14,25 +20,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from recovery.driver.birth import Birth, JobMoved, WrongJob, mark_moved, new_birth
+from recovery.driver.birth import Birth, JobMoved, JobOnItsWay, WrongJob, mark_moved, new_birth
+from recovery.driver.tree import FencedOff
 from recovery.savepoints import fail_points
 from recovery.savepoints.coming_back import Chosen, choose, go_back, without_output
 from recovery.savepoints.fail_points import reached
-from recovery.savepoints.job_tree import NEWEST, JobTree, NoSuchEpoch, UnusableEpoch, open_tree
+from recovery.savepoints.job_tree import NEWEST, JobTree, NoSuchEpoch, UnusableEpoch, journal_of, open_tree
 from recovery.savepoints.new_tree import KeptEpoch, NewTree, begin, check_free, make_whole
 from recovery.savepoints.notes import from_json, provenance
 from recovery.savepoints.pins import pinned
-from recovery.savepoints.stopped_job import refuse_if_it_runs, take_over
+from recovery.savepoints.stopped_job import closed_job, refuse_if_it_runs, take_over
+from recovery.savepoints.tree_marks import is_mark
 from snapshot.ids import JobId
-from snapshot.journal_entries import JournalError
-from snapshot.layout import JOURNAL, parse
+from snapshot.journal_entries import Closed, JournalError
+from snapshot.layout import MOVED, ManifestFile, SharedFile, parse
 from snapshot.manifest import Manifest, ManifestKind, StoredFile
 from statebackend.files import FileRef
 from statebackend.ids import Attempt, Epoch, Generation
 from statebackend.snapshots.transfer import Checked, copy_all
 from statebackend.stores.fsspec_store import absolute
 from statebackend.stores.limited_store import find_limited
-from statebackend.stores.store import BlobStore, StoreUnavailable
+from statebackend.stores.store import BlobNotFound, BlobStore, StoreUnavailable
 
 FORK: Final = "fork"
 COPY: Final = "copy"
@@ -143,30 +151,38 @@ def move(
 ) -> Copied:
     """Let the job, with all its epochs and savepoints, be at another place, and no more here. It must not run.
 
-    Raises as `copy` does, and `JobRuns`. A crash leaves the job here or there, and doing it again goes on; whoever
-    looks for it here finds where it is.
+    Raises as `copy` does, `JobRuns`, `FencedOff` if the job was started meanwhile, which then goes on here, and
+    `JobOnItsWay` if it is being moved to somewhere else. A crash leaves the job here or there, or on its way, which is
+    nowhere: doing it again goes on; whoever looks for it here finds where it is.
     """
     refuse_if_it_runs(tree, job_folder)
-    chosen = choose(tree, accept_duplicates=accept_duplicates)
-    if not dry_run:
-        make_whole(into)
-    if not _is_there(tree, into, chosen.found.record.epoch):
+    to, closed = absolute(into), tree.state.moved_to
+    if closed not in ("", to):
+        raise JobOnItsWay(closed)
+    if not closed:
         check_free(into, tree.birth.job)
+    chosen = choose(tree, accept_duplicates=accept_duplicates)
     if dry_run:
         older, left = _older(tree, chosen)
         plan = _plan(tree, into, chosen, tree.birth, MOVE, [*(one.manifest for one in older), chosen.manifest])
         return Copied(plan, None, (*map(str, chosen.found.passed_over), *left), chosen.gives_up)
-    job = take_over(tree, MOVE, job_folder=job_folder)
+    job = closed_job(tree) if closed else take_over(tree, MOVE, job_folder=job_folder)
     chosen = go_back(job, accept_duplicates=accept_duplicates)
     older, left = _older(job.tree, chosen)
     manifest = replace(chosen.manifest, notes=provenance(chosen.found.manifest, MOVE, tree.uri, _now()))
     manifests = [*(one.manifest for one in older), manifest]
     plan = _plan(tree, into, chosen, tree.birth, MOVE, manifests)
-    if not _is_there(tree, into, manifest.epoch):
+    if not (closed and _is_there(tree, into, manifest.epoch)):
         new = begin(into, tree.birth, job.generation, MOVE, tree.birth.job)
         _copy_files(tree, new, manifests, begun(plan.bytes))
+        if not closed:
+            job.propose(Closed(job.generation, to))
+            reached(fail_points.JOURNAL_CLOSED)
         new.finish(manifest, older)
-    mark_moved(tree.store, tree.birth, absolute(into))
+    now = journal_of(tree.store).read()
+    if (now.moved_to, now.generation) != (to, job.generation):  # another one has ended the move, and the job came back
+        raise FencedOff(now.generation)
+    mark_moved(tree.store, tree.birth, to)
     reached(fail_points.MOVED_AWAY)
     _empty(tree.store)
     return Copied(plan, manifest.epoch, (*map(str, chosen.found.passed_over), *left), chosen.gives_up)
@@ -243,10 +259,13 @@ def _plan(tree: JobTree, into: str, chosen: Chosen, birth: Birth, how: str, mani
 
 
 def _is_there(tree: JobTree, into: str, epoch: Epoch) -> bool:
-    """Whether a move that was interrupted has brought the job there already."""
+    """Whether a move that was interrupted after it had closed the journal has brought the job there already."""
+    make_whole(into)
     try:
         there = open_tree(into)
         found = there.manifest(there.record(str(epoch)))
+    except JobMoved as moved:
+        return moved.job == tree.birth.job  # it was there, and went on
     except (WrongJob, StoreUnavailable, JournalError, NoSuchEpoch, UnusableEpoch):
         return False
     origin = from_json(found.notes).origin
@@ -275,11 +294,25 @@ def _copy_files(tree: JobTree, new: NewTree, manifests: Sequence[Manifest], copi
 
 
 def _empty(store: BlobStore) -> None:
-    """Take away all that the job had; its journal first, so that nobody takes what is left of it for a job."""
-    ours = [info.path for info in store.list() if parse(info.path) is not None]
-    for path in sorted(ours, key=lambda path: not path.startswith(f"{JOURNAL}/")):
-        store.delete(path)
+    """Take away all that the job had, but for what its journal says at last. The job is marked as moved."""
+    for path in (info.path for info in store.list()):
+        if isinstance(parse(path), ManifestFile | SharedFile) or is_mark(path):
+            if not _is_there_still(store, MOVED):
+                return  # the place is in use again
+            store.delete(path)
     store.remove_leftovers()
+    journal = journal_of(store)
+    state = journal.read()
+    if state.moved_to:
+        journal.compact(state, state.number)
+
+
+def _is_there_still(store: BlobStore, path: str) -> bool:
+    try:
+        store.stat(path)
+    except BlobNotFound:
+        return False
+    return True
 
 
 def _now() -> int:

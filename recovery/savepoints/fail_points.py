@@ -18,6 +18,7 @@ NEW_MANIFEST_WRITTEN: Final = "new manifest written"
 NEW_EPOCH_ENTERED: Final = "new epoch entered"
 JOURNAL_BEGUN: Final = "journal begun"
 JOB_BORN: Final = "job born"
+JOURNAL_CLOSED: Final = "journal closed"
 MOVED_AWAY: Final = "job moved away"
 GARBAGE_COLLECTED: Final = "garbage collected"
 
@@ -31,6 +32,7 @@ POINTS: Final = (
     NEW_EPOCH_ENTERED,
     JOURNAL_BEGUN,
     JOB_BORN,
+    JOURNAL_CLOSED,
     MOVED_AWAY,
     GARBAGE_COLLECTED,
 )

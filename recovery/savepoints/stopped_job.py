@@ -119,6 +119,7 @@ def take_over(tree: JobTree, verb: str, *, job_folder: Path | None = None) -> St
 
     `JobRuns` if it runs on this host, found out as `attach` does. One that runs on another host is fenced by the claim:
     its driver ends, and loses nothing that was complete.
+    `JobOnItsWay` if it was moved away, or will be when somebody goes on with that.
     """
     refuse_if_it_runs(tree, job_folder)
     journal = journal_of(tree.store)
@@ -126,6 +127,11 @@ def take_over(tree: JobTree, verb: str, *, job_folder: Path | None = None) -> St
     generation = claim_next(journal, writer, f"recovery {verb}, process {os.getpid()} on {socket.gethostname()}")
     reached(fail_points.TAKEN_OVER)
     return StoppedJob(tree, writer, generation)
+
+
+def closed_job(tree: JobTree) -> StoppedJob:
+    """A job whose journal is closed, in the hands of whoever goes on to move it: nothing can be brought in any more."""
+    return StoppedJob(tree, JournalWriter(tree.state), tree.state.generation)
 
 
 def refuse_if_it_runs(tree: JobTree, job_folder: Path | None = None) -> None:
