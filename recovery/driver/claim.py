@@ -6,7 +6,7 @@ is what `recovery.decision` says, and nothing else is written to the journal.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -41,7 +41,14 @@ _CLAIMS: Final = 20
 
 
 class StartRefused(Exception):
-    """The job cannot go on from what is in its tree; the message lists every reason. Only the claim was made."""
+    """The job cannot go on from what is in its tree; the message lists every reason. Only the claim was made.
+
+    `unusable` are the complete epochs that cannot be used.
+    """
+
+    def __init__(self, text: str, unusable: Iterable[Epoch] = ()) -> None:
+        super().__init__(text)
+        self.unusable = frozenset(unusable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +137,8 @@ def way_back(
         case Refuse(hindrances, unusable):
             reasons = "\n".join(f"  {hindrance.why.value}: {hindrance.text}" for hindrance in hindrances)
             details = "".join(f"\n  epoch {one.epoch}: {one.fault.value} ({one.detail})" for one in unusable)
-            raise StartRefused(f"the job cannot go on from {uri}:\n{reasons}{details}")
+            text = f"the job cannot go on from {uri}:\n{reasons}{details}"
+            raise StartRefused(text, (one.epoch for one in unusable))
         case decision:
             return WayBack(decision, manifests.sound)
 

@@ -106,7 +106,7 @@ def fork(
     chosen = choose(tree, which, accept_duplicates=True)
     birth = new_birth(name or tree.birth.name, tree.birth.max_parallelism)
     source = chosen.found.record.epoch
-    epoch = Epoch(_next_generation(tree), source.number + 1)
+    epoch = Epoch(_next_generation(chosen.tree), source.number + 1)
     now = _now()
     manifest = replace(
         without_output(chosen.manifest),
@@ -137,7 +137,9 @@ def copy(
     """
     chosen = choose(tree, which, accept_duplicates=accept_duplicates or which != NEWEST)
     manifest = replace(chosen.manifest, notes=provenance(chosen.found.manifest, COPY, tree.uri, _now()))
-    return _in_its_own_tree(tree, into, chosen, manifest, tree.birth, _next_generation(tree), COPY, dry_run, begun)
+    return _in_its_own_tree(
+        tree, into, chosen, manifest, tree.birth, _next_generation(chosen.tree), COPY, dry_run, begun
+    )
 
 
 def move(

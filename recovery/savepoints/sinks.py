@@ -102,7 +102,7 @@ class AbortedOutput:
 def list_output(tree: JobTree) -> ListedOutput:
     """The committables of the newest epoch that can be read. The job may run."""
     found = tree.find(fall_back=True)
-    output = _output_of(Chosen(found), known=not found.record.awaits_commit)
+    output = _output_of(Chosen(tree, found), known=not found.record.awaits_commit)
     return ListedOutput(tree.birth.job, found.record.epoch, output, tuple(map(str, found.passed_over)))
 
 
