@@ -124,9 +124,14 @@ class Attached:
     def stop(self, *, savepoint: bool = False) -> Epoch | None:
         """Stop the job behind one more epoch, which is complete and committed when this returns.
 
-        With `savepoint` the epoch is pinned, and returned. `ConnectionLost` if the job fails before that.
+        With `savepoint` the epoch is pinned, and returned. `ConnectionLost` if the job fails before that, or is over by
+        itself or by somebody else without one.
         """
-        return self._end(StopJob(savepoint))
+        epoch = self._end(StopJob(savepoint))
+        if savepoint and epoch is None:
+            how = "had finished" if isinstance(self._over, Finished) else "was stopped by somebody else"
+            raise ConnectionLost(f"job {self.job} {how} before a savepoint was taken")
+        return epoch
 
     def drain(self) -> None:
         """Let all sources end where they are, all follow from the end of input that does, and the job end."""

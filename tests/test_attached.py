@@ -12,11 +12,15 @@ from pathlib import Path
 import pytest
 
 import recovery
+from recovery.attached import Answer
 from recovery.driver import reach
+from recovery.driver.command_messages import Command
 from recovery.driver.events import (
+    AnyEvent,
     EpochCommitted,
     EpochCompleted,
     FaultInjected,
+    Finished,
     Recovered,
     Running,
     Stopped,
@@ -223,6 +227,34 @@ def test_a_process_that_has_the_pid_of_a_dead_driver_is_not_taken_for_it(tmp_pat
     left(tmp_path, Address(host, port))
     with pytest.raises(recovery.JobNotRunning, match="Connection refused"):
         recovery.attach(job_folder=tmp_path, timeout=0.3)
+
+
+class Over(recovery.Attached):
+    """A job that is over, in this way, when it hears of a wish."""
+
+    def __init__(self, over: AnyEvent) -> None:
+        self.job = JobId("clicks-1")
+        self._over = over
+
+    def follow(self) -> None:
+        pass
+
+    def ask(self, command: Command[Answer], timeout: float | None = 0.0) -> Answer:
+        return None  # type: ignore[return-value]  # as the wishes to end are answered
+
+    def events(self) -> Iterator[AnyEvent]:
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    ("over", "how"),
+    [(Finished(at=1.0), "had finished"), (Stopped(at=1.0, savepoint=None), "was stopped by somebody else")],
+)
+def test_a_stop_that_finds_the_job_over_without_its_savepoint_says_so(over: AnyEvent, how: str) -> None:
+    with pytest.raises(recovery.ConnectionLost, match=f"job clicks-1 {how} before a savepoint was taken"):
+        Over(over).stop(savepoint=True)
+    assert Over(over).stop() is None
+    Over(over).drain()
 
 
 @pytest.mark.timeout(120)
