@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
+from recovery.savepoints import copying
 from recovery.savepoints.coming_back import choose
 from recovery.savepoints.copying import fork
 from recovery.savepoints.gc import clean_up, let_go, plan_cleanup
-from recovery.savepoints.job_tree import NoSuchEpoch, open_tree
+from recovery.savepoints.job_tree import JobTree, NoSuchEpoch, open_tree
+from recovery.savepoints.pins import pinned
 from recovery.savepoints.stopped_job import take_over
 from snapshot.journal_entries import Pinner, Unpinned
 from statebackend.ids import Epoch
@@ -66,3 +69,22 @@ def test_an_epoch_that_was_asked_for_by_its_number_is_not_replaced(tmp_path: Pat
     completed(folder, savepoints=True)
     with pytest.raises(NoSuchEpoch, match=f"epoch {gone} was removed just now"):
         choose(tree, str(gone))
+
+
+def test_the_newest_epoch_that_is_removed_before_it_is_kept_gives_way_to_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tree_of(tmp_path)
+    completed(folder, savepoints=True)
+    newest: list[Epoch] = []
+
+    def late(tree: JobTree, epoch: Epoch) -> AbstractContextManager[None]:
+        if not newest:
+            newest.append(completed(folder, savepoints=True))
+        return pinned(tree, epoch)
+
+    monkeypatch.setattr(copying, "pinned", late)
+    made = copying.copy(open_tree(str(folder)), str(tmp_path / "new"))
+    assert (made.plan.epoch, made.passed_over) == (newest[0], ())
+    assert open_tree(str(tmp_path / "new")).record().epoch == newest[0]
+    assert not [pin for pin in open_tree(str(folder)).state.pins if pin.pinner is Pinner.READER]

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -47,6 +48,7 @@ COPY: Final = "copy"
 MOVE: Final = "move"
 
 _SECONDS: Final = 60.0
+_LOOKS: Final = 20
 
 Begun = Callable[[int], Callable[[int], object]]
 """Is told how many bytes will be copied, and gives what is then told how many more have been."""
@@ -103,22 +105,22 @@ def fork(
     Raises `TargetExists`, what `coming_back.choose` raises, `DamagedFile` and `MissingFile` for a file that is not as
     it was written, and what the stores raise: then, and after a crash, there is no job at the new place.
     """
-    chosen = choose(tree, which, accept_duplicates=True)
-    birth = new_birth(name or tree.birth.name, tree.birth.max_parallelism)
-    source = chosen.found.record.epoch
-    epoch = Epoch(_next_generation(chosen.tree), source.number + 1)
-    now = _now()
-    manifest = replace(
-        without_output(chosen.manifest),
-        job=birth.job,
-        epoch=epoch,
-        attempt=Attempt(0),
-        kind=ManifestKind.SAVEPOINT,
-        created_at=now,
-        parent=source,
-        notes=provenance(chosen.found.manifest, FORK, tree.uri, now),
-    )
-    return _in_its_own_tree(tree, into, chosen, manifest, birth, epoch.generation, FORK, dry_run, begun, change)
+    with _held(tree, which, accept_duplicates=True, dry_run=dry_run) as chosen:
+        birth = new_birth(name or tree.birth.name, tree.birth.max_parallelism)
+        source = chosen.found.record.epoch
+        epoch = Epoch(_next_generation(chosen.tree), source.number + 1)
+        now = _now()
+        manifest = replace(
+            without_output(chosen.manifest),
+            job=birth.job,
+            epoch=epoch,
+            attempt=Attempt(0),
+            kind=ManifestKind.SAVEPOINT,
+            created_at=now,
+            parent=source,
+            notes=provenance(chosen.found.manifest, FORK, tree.uri, now),
+        )
+        return _in_its_own_tree(tree, into, chosen, manifest, birth, epoch.generation, FORK, dry_run, begun, change)
 
 
 def copy(
@@ -135,11 +137,12 @@ def copy(
     The job may run. Raises as `fork` does, and `OutputWouldRepeat` where a newest epoch that is damaged would be
     passed over; one that is named is copied whatever came after it.
     """
-    chosen = choose(tree, which, accept_duplicates=accept_duplicates or which != NEWEST)
-    manifest = replace(chosen.manifest, notes=provenance(chosen.found.manifest, COPY, tree.uri, _now()))
-    return _in_its_own_tree(
-        tree, into, chosen, manifest, tree.birth, _next_generation(chosen.tree), COPY, dry_run, begun
-    )
+    accepted = accept_duplicates or which != NEWEST
+    with _held(tree, which, accept_duplicates=accepted, dry_run=dry_run) as chosen:
+        manifest = replace(chosen.manifest, notes=provenance(chosen.found.manifest, COPY, tree.uri, _now()))
+        return _in_its_own_tree(
+            tree, into, chosen, manifest, tree.birth, _next_generation(chosen.tree), COPY, dry_run, begun
+        )
 
 
 def move(
@@ -219,6 +222,28 @@ def _next_generation(tree: JobTree) -> Generation:
     return Generation(tree.state.generation + 1)
 
 
+@contextmanager
+def _held(tree: JobTree, which: str, *, accept_duplicates: bool, dry_run: bool) -> Iterator[Chosen]:
+    """Choose an epoch, and keep it while it is copied; a newest one that the job removes before is chosen anew."""
+    with ExitStack() as reading:
+        for _ in range(_LOOKS):
+            chosen = choose(tree, which, accept_duplicates=accept_duplicates)
+            epoch = chosen.found.record.epoch
+            try:
+                if not dry_run:
+                    reading.enter_context(pinned(tree, epoch))
+                break
+            except NoSuchEpoch:
+                tree = tree.look_again()
+                if which != NEWEST or any(record.epoch == epoch for record in tree.state.usable):
+                    raise
+        else:
+            raise StoreUnavailable(
+                f"{tree.uri}: the job removes its epochs more quickly than they can be kept; try again"
+            )
+        yield chosen
+
+
 def _in_its_own_tree(
     tree: JobTree,
     into: str,
@@ -236,10 +261,9 @@ def _in_its_own_tree(
     if dry_run:
         check_free(into, tree.birth.job)
         return Copied(plan, None, passed_over)
-    with pinned(tree, chosen.found.record.epoch):
-        new = begin(into, birth, generation, how, tree.birth.job)
-        _copy_files(tree, new, [manifest], begun(plan.bytes))
-        new.finish(manifest if change is None else change(new, manifest))
+    new = begin(into, birth, generation, how, tree.birth.job)
+    _copy_files(tree, new, [manifest], begun(plan.bytes))
+    new.finish(manifest if change is None else change(new, manifest))
     return Copied(plan, manifest.epoch, passed_over)
 
 
