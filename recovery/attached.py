@@ -39,7 +39,7 @@ from recovery.driver.command_messages import (
     Told,
 )
 from recovery.driver.events import AnyEvent, Finished, GaveUp, Stopped
-from recovery.driver.reach import FILE, JobNotRunning, NotAllowed, Reach, home_of, read
+from recovery.driver.reach import FILE, DriverSilent, JobNotRunning, NotAllowed, Reach, home_of, read
 from recovery.driver.status import RunStatus
 from recovery.inject.orders import Order
 from recovery.inject.report import Injected
@@ -49,7 +49,7 @@ from snapshot.host.event_loop import EventLoop
 from snapshot.host.purposes import CommandOf
 from snapshot.host.tls import TlsRefused, UnusableTls
 from statebackend.ids import Epoch, Partition, Uid
-from statebackend.stores.fsspec_store import open_store
+from statebackend.stores.limited_store import find_limited
 
 _PATIENCE: Final = 10.0
 
@@ -124,9 +124,14 @@ class Attached:
     def stop(self, *, savepoint: bool = False) -> Epoch | None:
         """Stop the job behind one more epoch, which is complete and committed when this returns.
 
-        With `savepoint` the epoch is pinned, and returned. `ConnectionLost` if the job fails before that.
+        With `savepoint` the epoch is pinned, and returned. `ConnectionLost` if the job fails before that, or is over by
+        itself or by somebody else without one.
         """
-        return self._end(StopJob(savepoint))
+        epoch = self._end(StopJob(savepoint))
+        if savepoint and epoch is None:
+            how = "had finished" if isinstance(self._over, Finished) else "was stopped by somebody else"
+            raise ConnectionLost(f"job {self.job} {how} before a savepoint was taken")
+        return epoch
 
     def drain(self) -> None:
         """Let all sources end where they are, all follow from the end of input that does, and the job end."""
@@ -240,6 +245,10 @@ class Attached:
                 raise NotAllowed(self._lost)
             if "secret" in self._lost:
                 raise NotAllowed(f"{self._lost}: whoever listens there is not the driver that wrote {FILE}")
+            if "does not answer" in self._lost:
+                raise DriverSilent(
+                    f"the driver of job {reach.job} (process {reach.pid}) is there and does not answer; {self._lost}"
+                )
             raise JobNotRunning(_gone(self.folder, reach, self._lost))
         self._connection = ControlConnection(self._loop, self._sock, self._heard, self._closed)
 
@@ -263,14 +272,15 @@ def attach(
     """Reach the job that runs on this host with this folder or URI of checkpoints, or with this folder for its files.
 
     The latter is the option `local` of `recovery.run`; it is needed only if that was given. `timeout` is how many
-    seconds anything may take. `JobNotRunning` if there is no such job, or none that runs; `NotAllowed` if this user
-    may not speak to it; `WrongJob` if there is no job at all at the checkpoints.
+    seconds anything may take. `JobNotRunning` if there is no such job, or none that runs (`DriverSilent` if its process
+    is there); `NotAllowed` if this user may not speak to it; `WrongJob` if there is no job at the checkpoints, and what
+    the store raises, which is only read.
     """
     if job_folder is not None:
         folder = Path(job_folder)
     elif checkpoints is not None:
         uri = str(checkpoints)
-        folder = home_of(find_birth(open_store(uri), uri).job)
+        folder = home_of(find_birth(find_limited(uri, timeout), uri).job)
     else:
         raise ValueError("which job? give its checkpoints, or the folder for its files")
     return Attached(folder, read(folder), timeout)

@@ -2,7 +2,7 @@
 
 What always holds: a `JournalState` is the fold of entries 1 to `number`, each of which was admissible where it stands.
 So only the newest generation completes, commits and removes; epochs complete in rising order; what is pinned,
-uncommitted or newest is never removed.
+uncommitted or newest is never removed; and nothing follows once the job was moved away.
 
 The fold is the same whether it began at the first entry or at a summary, but for what was removed; and the same
 entries may follow.
@@ -16,6 +16,7 @@ from enum import Enum
 from snapshot.journal_entries import (
     Body,
     Claimed,
+    Closed,
     Committed,
     Completed,
     DamagedJournal,
@@ -47,6 +48,7 @@ class Reason(Enum):
     PIN_TAKEN = "pin taken"
     NO_SUCH_PIN = "no such pin"
     NOTHING_TO_DO = "nothing to do"
+    CLOSED = "closed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,8 @@ def _with_body(state: JournalState, entry: Entry) -> JournalState:
             return replace(state, pins=(*state.pins, Pin(pin, epoch, pinner)))
         case Unpinned(pin=pin):
             return replace(state, pins=tuple(other for other in state.pins if other.pin != pin))
+        case Closed(to=to):
+            return replace(state, moved_to=to)
 
 
 def _moved(state: JournalState, epochs: frozenset[Epoch], to: EpochState) -> JournalState:
@@ -108,6 +112,8 @@ def refusal(state: JournalState, body: Body) -> Refusal | None:
         if writer > state.generation:
             return Refusal(Reason.NOT_CLAIMED, f"generation {writer} was never claimed; {state.generation} is newest")
         return Refusal(Reason.FENCED, f"generation {writer} is fenced by {state.generation} at {state.driver!r}")
+    if state.moved_to:
+        return Refusal(Reason.CLOSED, f"the job goes on at {state.moved_to}, and here nothing follows any more")
     match body:
         case Claimed(generation=generation):
             return _refusal_of_claim(state, generation)
@@ -124,6 +130,8 @@ def refusal(state: JournalState, body: Body) -> Refusal | None:
         case Unpinned(pin=pin):
             if all(other.pin != pin for other in state.pins):
                 return Refusal(Reason.NO_SUCH_PIN, f"there is no pin {pin}")
+            return None
+        case Closed():
             return None
 
 

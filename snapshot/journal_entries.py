@@ -130,7 +130,22 @@ class Unpinned:
         _check_name("pin", self.pin)
 
 
-Body = Claimed | Completed | Committed | Rewound | Removed | Pinned | Unpinned
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The job goes on at another place, `to`: this is the last entry for good.
+
+    Written when all that the job has is there, and before it is made a job there: so it is never startable at both.
+    """
+
+    by: Generation
+    to: str
+
+    def __post_init__(self) -> None:
+        if not self.to:
+            raise ValueError("a journal is closed for a place to which the job is moved")
+
+
+Body = Claimed | Completed | Committed | Rewound | Removed | Pinned | Unpinned | Closed
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +167,7 @@ def writer_of(body: Body) -> Generation | None:
     match body:
         case Completed(epoch=epoch):
             return epoch.generation
-        case Committed(by=by) | Rewound(by=by) | Removed(by=by):
+        case Committed(by=by) | Rewound(by=by) | Removed(by=by) | Closed(by=by):
             return by
         case Claimed() | Pinned() | Unpinned():
             return None

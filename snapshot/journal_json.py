@@ -12,6 +12,7 @@ from typing import TypeVar
 from snapshot.journal_entries import (
     Body,
     Claimed,
+    Closed,
     Committed,
     Completed,
     DamagedJournal,
@@ -64,6 +65,7 @@ def encode_summary(state: JournalState) -> bytes:
         "epochs": [_record_to_json(record) for record in kept.epochs],
         "pins": [{"pin": pin.pin, "epoch": str(pin.epoch), "pinner": pin.pinner.value} for pin in kept.pins],
         "nonces": list(kept.nonces),
+        **({"moved_to": kept.moved_to} if kept.moved_to else {}),
     }
     return seal(_SUMMARY, SUMMARY_VERSION, content)
 
@@ -110,6 +112,8 @@ def _body_to_json(body: Body) -> dict[str, object]:
             return {"kind": "pinned", "pin": pin, "epoch": str(epoch), "pinner": pinner.value}
         case Unpinned(pin=pin):
             return {"kind": "unpinned", "pin": pin}
+        case Closed(by=by, to=to):
+            return {"kind": "closed", "by": by, "to": to}
 
 
 def _body_from_json(fields: Fields) -> Body:
@@ -129,6 +133,8 @@ def _body_from_json(fields: Fields) -> Body:
             return Pinned(PinId(fields.text("pin")), _epoch(fields, "epoch"), Pinner(fields.text("pinner")))
         case "unpinned":
             return Unpinned(PinId(fields.text("pin")))
+        case "closed":
+            return Closed(Generation(fields.count("by")), fields.text("to"))
         case other:
             raise DamagedDocument(f"its kind is {other!r}")
 
@@ -142,6 +148,7 @@ def _summary_from_json(fields: Fields) -> JournalState:
         epochs=tuple(map(_record_from_json, fields.objects("epochs"))),
         pins=tuple(map(_pin_from_json, fields.objects("pins"))),
         nonces=tuple(map(Nonce, fields.texts("nonces"))),
+        moved_to=fields.text("moved_to") if "moved_to" in fields else "",
     )
 
 

@@ -76,7 +76,7 @@ class JournalState:
     `epochs` are in rising order, and so are `removals`; both forget what was removed when the state is summarised, or
     earlier if it is carried out.
     `newest_complete` outlives its epoch, so that no epoch id is used twice. `nonces` are those of the newest entries,
-    the last of them that of the entry at `number`.
+    the last of them that of the entry at `number`. `moved_to` is where the job goes on, if the journal is closed.
     """
 
     number: int = 0
@@ -87,6 +87,7 @@ class JournalState:
     pins: tuple[Pin, ...] = ()
     removals: tuple[Removal, ...] = ()
     nonces: tuple[Nonce, ...] = ()
+    moved_to: str = ""
 
     @property
     def retained(self) -> tuple[EpochRecord, ...]:

@@ -9,6 +9,7 @@ gives None), so that a clean-up touches nothing that others put there. All paths
     shared/<generation>-<partition>-<attempt>-<n>.sst   state; likewise .channel, .staged and .broadcast
     job.json                                            the job's name, which no clean-up touches
     moved.json                                          in its place, where the job has been moved to
+    unfinished/<number>-<n>.json                        while a tree is made there, which is no job yet
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ EPOCHS: Final = "epochs"
 SHARED: Final = "shared"
 JOB: Final = "job.json"
 MOVED: Final = "moved.json"
+UNFINISHED: Final = "unfinished"
+"""What marks a tree that is being made. It is foreign to the layout, so that no clean-up touches it."""
 
 _NUMBER = r"(0|[1-9][0-9]*)"
 _NONCE = re.compile(r"[0-9a-z]{1,64}")

@@ -67,8 +67,9 @@ def _copied(stopped: Stopped, into: str, _: list[str]) -> bool:
 
 
 def _moved(stopped: Stopped, into: str, _: list[str]) -> bool:
-    left = [path for path in Path(stopped.uri).rglob("*") if path.is_file()]
-    return bool(open_tree(into).state.usable) and [path.name for path in left] == ["moved.json"]
+    left = [path.name for path in Path(stopped.uri).rglob("*") if path.is_file()]
+    told = [name for name in left if not name.startswith("summary-")]
+    return bool(open_tree(into).state.usable) and told == ["moved.json"]
 
 
 def _litter(stopped: Stopped) -> None:
@@ -90,6 +91,7 @@ _NEW_TREE: Final = (
     BLOB_UNFINISHED,
     fail_points.TREE_BEGUN,
     fail_points.FILE_COPIED,
+    fail_points.TREE_DECIDED,
     fail_points.NEW_MANIFEST_WRITTEN,
     fail_points.JOURNAL_BEGUN,
     fail_points.JOB_BORN,
@@ -114,7 +116,7 @@ VERBS: Final = {
     ),
     "move": Verb(
         lambda stopped, into, _: ["--checkpoints", stopped.uri, "--into", into],
-        (*_NEW_TREE, fail_points.TAKEN_OVER, fail_points.MOVED_AWAY),
+        (*_NEW_TREE, fail_points.TAKEN_OVER, fail_points.JOURNAL_CLOSED, fail_points.MOVED_AWAY),
         _moved,
         lambda _, into: into,
     ),

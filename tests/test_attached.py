@@ -12,11 +12,15 @@ from pathlib import Path
 import pytest
 
 import recovery
+from recovery.attached import Answer
 from recovery.driver import reach
+from recovery.driver.command_messages import Command
 from recovery.driver.events import (
+    AnyEvent,
     EpochCommitted,
     EpochCompleted,
     FaultInjected,
+    Finished,
     Recovered,
     Running,
     Stopped,
@@ -28,6 +32,7 @@ from recovery.inject.targets import ExecutorOf, LinkBetween, StandbyAt, WorkerOf
 from snapshot.host.messages import Address
 from snapshot.ids import JobId
 from statebackend.ids import Partition
+from statebackend.stores.store import StoreUnavailable
 from tests.endless_job import PATIENCE, start, wait_for, wait_until_all_run
 
 ONE = WorkerOf(Partition(1))
@@ -225,6 +230,42 @@ def test_a_process_that_has_the_pid_of_a_dead_driver_is_not_taken_for_it(tmp_pat
         recovery.attach(job_folder=tmp_path, timeout=0.3)
 
 
+def test_a_driver_that_is_paused_is_told_from_one_that_is_gone(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:  # its kernel accepts, and nobody says a word
+        host, port = server.getsockname()
+        left(tmp_path, Address(host, port))
+        with pytest.raises(reach.DriverSilent, match=rf"\(process {os.getpid()}\) is there and does not answer"):
+            recovery.attach(job_folder=tmp_path, timeout=0.3)
+
+
+class Over(recovery.Attached):
+    """A job that is over, in this way, when it hears of a wish."""
+
+    def __init__(self, over: AnyEvent) -> None:
+        self.job = JobId("clicks-1")
+        self._over = over
+
+    def follow(self) -> None:
+        pass
+
+    def ask(self, command: Command[Answer], timeout: float | None = 0.0) -> Answer:
+        return None  # type: ignore[return-value]  # as the wishes to end are answered
+
+    def events(self) -> Iterator[AnyEvent]:
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    ("over", "how"),
+    [(Finished(at=1.0), "had finished"), (Stopped(at=1.0, savepoint=None), "was stopped by somebody else")],
+)
+def test_a_stop_that_finds_the_job_over_without_its_savepoint_says_so(over: AnyEvent, how: str) -> None:
+    with pytest.raises(recovery.ConnectionLost, match=f"job clicks-1 {how} before a savepoint was taken"):
+        Over(over).stop(savepoint=True)
+    assert Over(over).stop() is None
+    Over(over).drain()
+
+
 @pytest.mark.timeout(120)
 def test_a_wrong_secret_does_not_get_in(job: recovery.Run) -> None:
     folder = Path(job.events_file).parent
@@ -242,5 +283,9 @@ def test_a_wrong_secret_does_not_get_in(job: recovery.Run) -> None:
 def test_without_checkpoints_there_is_no_job(tmp_path: Path) -> None:
     with pytest.raises(recovery.WrongJob, match="there is no job at"):
         recovery.attach(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(StoreUnavailable, match="there is no such folder"):
+        recovery.attach(tmp_path / "typo")
+    assert not (tmp_path / "typo").exists()
     with pytest.raises(ValueError, match="which job"):
         recovery.attach()

@@ -92,7 +92,7 @@ def test_a_crash_leaves_no_job_and_it_can_be_done_again(tmp_path: Path) -> None:
         raise Crash
 
     into, states = str(tmp_path / "tree"), [StateFrom("totals", "totals", pa.table({"key": ["tea"], "cents": [1]}))]
-    for point in (fail_points.TREE_BEGUN, fail_points.CHANGES_STORED, fail_points.JOURNAL_BEGUN):
+    for point in (fail_points.TREE_BEGUN, fail_points.CHANGES_STORED, fail_points.NEW_MANIFEST_WRITTEN):
         with pytest.raises(Crash), at(point, crash, fail_points.POINTS):
             bootstrap(later(), into, states)
         with pytest.raises(ValueError, match="there is no job"):

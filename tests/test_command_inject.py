@@ -261,7 +261,7 @@ def test_which_job_has_to_be_said_and_it_has_to_run(terminal: Terminal, folder: 
     for arguments, code, sentence in (
         ((), Exit.USAGE, "which job? give --checkpoints, or --job-folder"),
         (("--job-folder", str(nowhere)), Exit.NOT_RUNNING, "no driver runs with the folder"),
-        (("--checkpoints", str(nowhere)), Exit.NOT_RUNNING, "there is no job at"),
+        (("--checkpoints", str(nowhere)), Exit.DECLINED, "there is no such folder"),
         (("--checkpoints", str(tree)), Exit.NOT_RUNNING, "say --job-folder if the job was started with another"),
         (("--checkpoints", "gopher://x/y"), Exit.DECLINED, "the store behind gopher:// is not known"),
     ):

@@ -147,7 +147,7 @@ def test_a_moved_job_is_found_where_it_is(terminal: Terminal, stopped: Stopped) 
     assert terminal.run("move", "--into", into).out == "JOB is in FOLDER/new already\n"
     gone = terminal.run("rescale", "--to", "3")
     assert (gone.code, gone.out) == (Exit.NOT_RUNNING, "")
-    assert gone.err.startswith("recovery: job JOB was moved from FOLDER/tree to FOLDER/new; use that, or remove moved")
+    assert gone.err.startswith("recovery: job JOB was moved from FOLDER/tree to FOLDER/new; use that; to begin")
 
 
 # --- restore

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 
 import pytest
 
-from recovery.driver.birth import JobMoved, WrongJob
-from recovery.driver.claim import StartRefused
-from recovery.savepoints import fail_points
+from recovery.driver.birth import JobMoved, JobOnItsWay, WrongJob, birth_of
+from recovery.driver.claim import StartRefused, claim_next
+from recovery.driver.tree import FencedOff, JournalInDoubt
+from recovery.savepoints import fail_points, new_tree
 from recovery.savepoints.coming_back import choose
 from recovery.savepoints.copying import Copied, copy, files_of, finish_move, fork, move
-from recovery.savepoints.job_tree import JobTree, NoSuchEpoch, open_tree
-from recovery.savepoints.new_tree import TargetExists, begin
+from recovery.savepoints.history import history
+from recovery.savepoints.job_tree import JobTree, NoSuchEpoch, journal_of, open_tree
+from recovery.savepoints.new_tree import NewTree, TargetExists, begin
 from recovery.savepoints.notes import from_json
+from recovery.savepoints.stopped_job import take_over
 from recovery.savepoints.verify import verify, what_to_verify
 from snapshot.journal_state import EpochState
+from snapshot.journal_writer import JournalWriter
 from snapshot.manifest import Manifest
 from statebackend.backends.backend import DamagedFile
 from statebackend.fail_points import at
-from statebackend.snapshots.transfer import MissingFile
+from statebackend.ids import Epoch, Generation, Partition
+from statebackend.snapshots.transfer import MissingFile, copy_all
+from statebackend.stores.limited_store import open_limited
+from statebackend.stores.local_store import LocalStore
+from statebackend.stores.store import BlobStore, Creation, UnknownOutcome
 from tests.stopped_trees import Stopped, add_output, kill_one, stop_one
+from tests.wrapped_store import WrappedStore
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +60,11 @@ def sound(tree: JobTree) -> bool:
 
 def everything(uri: str) -> dict[str, bytes]:
     return {str(file.relative_to(uri)): file.read_bytes() for file in Path(uri).rglob("*") if file.is_file()}
+
+
+def remains(uri: str) -> list[str]:
+    """What a job leaves that was moved away, but for what its journal says at last."""
+    return [path for path in everything(uri) if not path.startswith("journal/summary-")]
 
 
 # --- what is made
@@ -151,7 +167,7 @@ def test_a_moved_job_keeps_its_savepoints_and_is_nowhere_else(stopped: Stopped, 
         open_tree(stopped.uri)
     with pytest.raises(WrongJob, match=f"was moved to {into}"):
         stopped.start()
-    assert list(everything(stopped.uri)) == ["moved.json"]
+    assert remains(stopped.uri) == ["moved.json"]
 
 
 def test_a_job_can_come_back_to_where_it_was(stopped: Stopped, into: str) -> None:
@@ -255,7 +271,8 @@ def test_an_epoch_that_is_not_there_is_refused(stopped: Stopped, into: str) -> N
 # --- interrupted
 
 
-MADE = (fail_points.TREE_BEGUN, fail_points.FILE_COPIED, fail_points.NEW_MANIFEST_WRITTEN, fail_points.JOURNAL_BEGUN)
+MADE = (fail_points.TREE_BEGUN, fail_points.FILE_COPIED, fail_points.NEW_MANIFEST_WRITTEN)
+DECIDED = (fail_points.TREE_DECIDED, fail_points.JOURNAL_BEGUN, fail_points.JOB_BORN)
 
 
 @pytest.mark.parametrize("point", MADE)
@@ -265,17 +282,25 @@ def test_interrupted_before_the_job_is_born_there_is_none_and_it_can_be_done_aga
     interrupted(stopped, into, point)
     with pytest.raises(WrongJob, match="there is no job at"):
         open_tree(into)
+    with pytest.raises(WrongJob, match="the checkpoints are not there as a whole"):
+        stopped.start(into)
     made = copy(stopped.tree, into)
     assert open_tree(into).record().epoch == made.made
     assert sound(open_tree(into))
     assert not [path for path in everything(into) if path.startswith("unfinished/")]
 
 
-def test_interrupted_when_the_job_is_born_it_is_there_as_a_whole(stopped: Stopped, into: str) -> None:
-    interrupted(stopped, into, fail_points.JOB_BORN)
-    assert sound(open_tree(into))
+@pytest.mark.parametrize("point", DECIDED)
+def test_interrupted_when_the_tree_is_made_it_is_there_as_a_whole_at_the_latest_when_it_is_done_again(
+    stopped: Stopped, into: str, point: str
+) -> None:
+    interrupted(stopped, into, point)
+    with pytest.raises(TargetExists, match="there is a job already"):
+        copy(stopped.tree, into, dry_run=True)
     with pytest.raises(TargetExists, match="there is a job already"):
         copy(stopped.tree, into)
+    assert open_tree(into).record().epoch == stopped.tree.record().epoch
+    assert sound(open_tree(into))
 
 
 def test_interrupted_while_the_place_is_tried_out_it_can_be_done_again(stopped: Stopped, into: str) -> None:
@@ -286,19 +311,19 @@ def test_interrupted_while_the_place_is_tried_out_it_can_be_done_again(stopped: 
     assert not [path for path in everything(into) if path.startswith("probe-")]
 
 
-def interrupted(stopped: Stopped, into: str, point: str) -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
+def interrupt() -> None:
+    raise KeyboardInterrupt
 
+
+def interrupted(stopped: Stopped, into: str, point: str) -> None:
     with at(point, interrupt, fail_points.POINTS), pytest.raises(KeyboardInterrupt):
         copy(stopped.tree, into)
 
 
-@pytest.mark.parametrize("point", [fail_points.TAKEN_OVER, *MADE, fail_points.JOB_BORN, fail_points.MOVED_AWAY])
+@pytest.mark.parametrize(
+    "point", [fail_points.TAKEN_OVER, *MADE, *DECIDED, fail_points.JOURNAL_CLOSED, fail_points.MOVED_AWAY]
+)
 def test_a_move_that_is_interrupted_goes_on(stopped: Stopped, into: str, point: str) -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
     newest = stopped.tree.record().epoch
     with at(point, interrupt, fail_points.POINTS), pytest.raises(KeyboardInterrupt):
         move(stopped.tree, into)
@@ -309,21 +334,320 @@ def test_a_move_that_is_interrupted_goes_on(stopped: Stopped, into: str, point: 
         with pytest.raises(JobMoved):
             finish_move(stopped.uri, f"{into}-else", moved)
         finish_move(stopped.uri, into, moved)
-    assert list(everything(stopped.uri)) == ["moved.json"]
+    assert remains(stopped.uri) == ["moved.json"]
     assert open_tree(into).record().epoch == newest
     assert sound(open_tree(into))
 
 
-def test_of_two_commands_at_one_place_the_one_that_began_first_fails(stopped: Stopped, into: str) -> None:
+# --- two at one place
+
+
+class Disturbed(WrappedStore):
+    """Before the first call that makes a blob whose path begins with `where`, something happens."""
+
+    def __init__(self, place: str, where: str, happens: Callable[[], object]) -> None:
+        super().__init__(LocalStore(Path(place)))
+        self._where, self._happens, self._lock = where, [happens], Lock()
+
+    def create(self, path: str, data: bytes) -> Creation:
+        self._disturb(path)
+        return super().create(path, data)
+
+    def write(self, path: str, data: bytes) -> None:
+        self._disturb(path)
+        super().write(path, data)
+
+    def upload(self, source: Path, path: str) -> None:
+        self._disturb(path)
+        super().upload(source, path)
+
+    def _disturb(self, path: str) -> None:
+        with self._lock:
+            if path.startswith(self._where) and self._happens:
+                self._happens.pop()()
+
+
+def disturbed(monkeypatch: pytest.MonkeyPatch, where: str, happens: Callable[[], object]) -> None:
+    """Let it happen in the middle of the next command that begins a tree; those that come in between are quiet."""
+    once = [happens]
+
+    def opened(uri: str, seconds: float) -> BlobStore:
+        return Disturbed(uri, where, once.pop()) if once else open_limited(uri, seconds)
+
+    monkeypatch.setattr(new_tree, "open_limited", opened)
+
+
+def begun(stopped: Stopped, into: str, generation: int = 0) -> NewTree:
+    birth = stopped.tree.birth
+    return begin(into, birth, Generation(generation or stopped.tree.state.generation + 1), "copy", birth.job)
+
+
+def test_of_two_commands_at_one_place_the_one_that_began_last_makes_the_tree(stopped: Stopped, into: str) -> None:
     manifest = stopped.tree.find().manifest
-    first = begin(into, stopped.tree.birth, stopped.tree.state.generation, "copy")
-    second = begin(into, stopped.tree.birth, stopped.tree.state.generation, "copy")
+    first = begun(stopped, into)
+    made = copy(stopped.tree, into)
     with pytest.raises(TargetExists, match="another command makes a tree there"):
         first.finish(manifest)
-    with pytest.raises(WrongJob):
-        open_tree(into)
+    assert open_tree(into).record().epoch == made.made
+    assert sound(open_tree(into))
+    assert not unfinished(into)
+
+
+@pytest.mark.parametrize("point", DECIDED)
+def test_a_fork_that_has_made_its_tree_keeps_it_though_another_comes_before_its_end(
+    stopped: Stopped, into: str, point: str
+) -> None:
+    def another() -> None:
+        with pytest.raises(TargetExists, match="there is a job already"):
+            fork(stopped.tree, into)
+
+    with at(point, once(another), fail_points.POINTS):
+        made = fork(stopped.tree, into)
+    tree = open_tree(into)
+    assert (tree.birth.job, tree.record().epoch) == (made.plan.becomes, made.made)
+    assert sound(tree)
+    assert not unfinished(into)
+
+
+def once(happens: Callable[[], object]) -> Callable[[], None]:
+    """A hook that is not reached again by what it does."""
+    left = [happens]
+
+    def hook() -> None:
+        if left:
+            left.pop()()
+
+    return hook
+
+
+@pytest.mark.parametrize("where", ["unfinished/", "shared/", "epochs/"])
+def test_a_fork_that_is_overtaken_says_so_and_damages_nothing(
+    stopped: Stopped, into: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others: list[Copied] = []
+    disturbed(monkeypatch, where, lambda: others.append(fork(stopped.tree, into)))
     with pytest.raises(TargetExists, match="another command makes a tree there"):
-        second.finish(manifest)
-    shutil.rmtree(into)
-    made: Copied = copy(stopped.tree, into)
-    assert made.made is not None
+        fork(stopped.tree, into)
+    tree = open_tree(into)
+    assert tree.birth.job == others[0].plan.becomes
+    assert sound(tree)
+    assert not unfinished(into)
+
+
+def test_a_command_that_found_an_unfinished_tree_deletes_nothing_of_it_when_that_was_finished_meanwhile(
+    stopped: Stopped, into: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def finish() -> None:
+        first.finish(manifest)
+
+    manifest, files = stopped.tree.find().manifest, files_of([stopped.tree.find().manifest])
+    first = begun(stopped, into)
+    copy_all(stopped.tree.store, first.store, files, stopped.folder)
+    disturbed(monkeypatch, "unfinished/", finish)
+    with pytest.raises(TargetExists, match="another command makes a tree there"):
+        copy(stopped.tree, into)
+    assert sound(open_tree(into))
+    assert not unfinished(into)
+
+
+def test_whoever_comes_so_late_that_its_mark_is_free_again_withdraws(
+    stopped: Stopped, into: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, late = stopped.tree.find().manifest, begun(stopped, into)
+    disturbed(monkeypatch, "unfinished/", lambda: copy(stopped.tree, into))
+    with pytest.raises(TargetExists, match="another command makes a tree there"):
+        copy(stopped.tree, into)
+    with pytest.raises(TargetExists, match="another command makes a tree there"):
+        late.finish(manifest)
+    assert sound(open_tree(into))
+    assert not unfinished(into)
+
+
+def test_what_two_commands_name_at_one_place_is_never_the_same(stopped: Stopped, into: str) -> None:
+    first, second = (begun(stopped, into).names(Partition(0)) for _ in range(2))
+    assert not {first() for _ in range(9)} & {second() for _ in range(9)}
+
+
+def test_where_something_else_was_begun_nothing_else_is_made(stopped: Stopped, into: str) -> None:
+    interrupted(stopped, into, fail_points.FILE_COPIED)
+    fork(stopped.tree, f"{into}-other")
+    before = everything(into)
+    with pytest.raises(TargetExists, match=f"with files of job {stopped.job}; do that again, or empty the place"):
+        copy(open_tree(f"{into}-other"), into)
+    with pytest.raises(TargetExists, match="a copy was begun there"):
+        copy(open_tree(f"{into}-other"), into, dry_run=True)
+    assert ours(everything(into)) == ours(before)
+    assert fork(stopped.tree, into).made is not None
+
+
+def test_an_older_look_at_the_origin_does_not_follow_a_newer_one(stopped: Stopped, into: str) -> None:
+    begun(stopped, into, 5)
+    with pytest.raises(TargetExists, match="a later copy was begun there"):
+        begun(stopped, into, 4)
+    begun(stopped, into, 6)
+
+
+def test_what_others_left_who_were_interrupted_goes_when_the_tree_is_there(stopped: Stopped, into: str) -> None:
+    add_output(stopped)
+    with at(fail_points.NEW_MANIFEST_WRITTEN, once(interrupt), fail_points.POINTS), pytest.raises(KeyboardInterrupt):
+        copy(stopped.tree, into, str(stopped.tree.state.usable[0].epoch))
+    made = copy(stopped.tree, into)
+    manifest = open_tree(into).find().manifest
+    assert made.made == manifest.epoch
+    shared = {path for path in everything(into) if path.startswith("shared/")}
+    assert shared == manifest.references()
+    assert len([path for path in everything(into) if path.startswith("epochs/")]) == 1
+
+
+def test_a_tree_that_a_program_of_another_version_began_is_begun_anew(stopped: Stopped, into: str) -> None:
+    old = Path(into) / "unfinished" / "0123456789abcdef.json"
+    old.parent.mkdir(parents=True)
+    old.write_text('{"format": "epochcut.unfinished", "version": 1, "by": "copy"}')
+    (Path(into) / "shared").mkdir()
+    (Path(into) / "shared" / "1-0-0-77.sst").write_text("half")
+    assert copy(stopped.tree, into).made is not None
+    assert sound(open_tree(into))
+    assert not unfinished(into)
+    assert "shared/1-0-0-77.sst" not in everything(into)
+
+
+@pytest.mark.parametrize("path", ["unfinished/0000000001-2", "journal/summary-0000000001", "job.json"])
+@pytest.mark.parametrize("done", [True, False])
+def test_an_answer_that_is_lost_leaves_a_tree_that_is_whole_or_can_be_made(
+    stopped: Stopped, into: str, path: str, done: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose() -> None:
+        raise UnknownOutcome("nobody knows")
+
+    class Losing(Disturbed):
+        def create(self, path: str, data: bytes) -> Creation:
+            if done and path.startswith(self._where):
+                super(Disturbed, self).create(path, data)
+            return super().create(path, data)
+
+    monkeypatch.setattr(new_tree, "open_limited", lambda uri, _: Losing(uri, path, lose))
+    if done:
+        copy(stopped.tree, into)
+    else:
+        with pytest.raises(UnknownOutcome):
+            copy(stopped.tree, into)
+        monkeypatch.undo()
+        with suppress(TargetExists):
+            copy(stopped.tree, into)
+    assert sound(open_tree(into))
+    assert not unfinished(into)
+
+
+def unfinished(uri: str) -> list[str]:
+    return [path for path in everything(uri) if path.startswith("unfinished/")]
+
+
+# --- moved while others work with the job
+
+
+def test_a_job_that_is_started_while_it_is_moved_goes_on_where_it_is(stopped: Stopped, into: str) -> None:
+    made: list[Epoch] = []
+
+    def start() -> None:
+        job = take_over(stopped.tree, "test")
+        made.append(job.publish(job.remade(choose(stopped.tree).manifest, "test")))
+
+    with at(fail_points.FILE_COPIED, once(start), fail_points.POINTS), pytest.raises(FencedOff):
+        move(stopped.tree, into)
+    assert stopped.tree.record().epoch == made[0]
+    assert sound(stopped.tree)
+    with pytest.raises(WrongJob, match="there is no job at"):
+        open_tree(into)
+    move(stopped.tree, into)
+    assert open_tree(into).record().epoch == made[0]
+
+
+def test_of_two_moves_at_once_to_different_places_one_is_done_and_the_job_is_there_alone(
+    stopped: Stopped, into: str
+) -> None:
+    other, left = f"{into}-other", [move(stopped.tree, into, dry_run=True).plan.files]
+
+    def the_other_one_when_all_is_copied() -> None:
+        left[0] -= 1
+        if not left[0]:
+            move(stopped.tree, other)
+
+    with at(fail_points.FILE_COPIED, the_other_one_when_all_is_copied, fail_points.POINTS), pytest.raises(FencedOff):
+        move(stopped.tree, into)
+    assert sound(open_tree(other))
+    with pytest.raises(WrongJob, match="there is no job at"):
+        open_tree(into)
+
+
+def test_a_job_that_is_on_its_way_is_started_nowhere_and_moved_nowhere_else(stopped: Stopped, into: str) -> None:
+    with at(fail_points.JOURNAL_CLOSED, interrupt, fail_points.POINTS), pytest.raises(KeyboardInterrupt):
+        move(stopped.tree, into)
+    assert history(stopped.tree)[-1].kind == "moved"
+    with pytest.raises(JobOnItsWay, match=f"on its way to {into}, .* recovery move --into {into} goes on with it"):
+        take_over(stopped.tree, "test")
+    for dry_run in (True, False):
+        with pytest.raises(JobOnItsWay, match=f"on its way to {into}"):
+            move(stopped.tree, f"{into}-other", dry_run=dry_run)
+    with pytest.raises(WrongJob, match="not there as a whole"):
+        birth_of(LocalStore(Path(into)), None, None)
+    assert move(stopped.tree, into, dry_run=True).made is None
+    move(stopped.tree, into)
+    assert sound(open_tree(into))
+    assert take_over(open_tree(into), "test").generation > stopped_generation(stopped)
+
+
+def stopped_generation(stopped: Stopped) -> int:
+    return journal_of(LocalStore(Path(stopped.uri))).read().generation
+
+
+def test_a_job_json_that_a_crash_of_the_machine_brings_back_starts_nothing(stopped: Stopped, into: str) -> None:
+    file = Path(stopped.uri) / "job.json"
+    data = file.read_bytes()
+    move(stopped.tree, into)
+    file.write_bytes(data)
+    with pytest.raises(JobOnItsWay, match=f"on its way to {into}"):
+        take_over(stopped.tree, "test")
+
+
+def test_whoever_wakes_up_after_a_move_writes_nothing_any_more(stopped: Stopped, into: str) -> None:
+    late, store = take_over(stopped.tree, "test"), stopped.tree.store
+    manifest = late.remade(choose(stopped.tree).manifest, "test")
+    writer = JournalWriter(stopped.tree.state)
+    move(stopped.tree, into)
+    with pytest.raises(FencedOff):
+        late.publish(manifest)
+    with pytest.raises(JobOnItsWay):
+        claim_next(journal_of(store), writer, "late")
+    assert journal_of(store).read().usable[-1].epoch != manifest.epoch
+
+
+def test_whoever_wakes_up_when_a_job_came_back_writes_nothing_any_more(stopped: Stopped, into: str) -> None:
+    late = take_over(stopped.tree, "test")
+    manifest = late.remade(choose(stopped.tree).manifest, "test")
+    move(stopped.tree, into)
+    move(open_tree(into), stopped.uri)
+    before = stopped.tree.state
+    with pytest.raises((FencedOff, JournalInDoubt)):
+        late.publish(manifest)
+    assert stopped.tree.state == before
+    assert sound(stopped.tree)
+    assert add_output(stopped) == stopped.tree.record().epoch
+
+
+@pytest.mark.parametrize("point", [fail_points.JOB_BORN, fail_points.MOVED_AWAY])
+def test_a_move_that_others_have_ended_takes_nothing_of_the_job_that_came_back(
+    stopped: Stopped, into: str, point: str
+) -> None:
+    def end_and_come_back() -> None:
+        try:
+            move(stopped.tree, into)
+        except JobMoved as moved:
+            finish_move(stopped.uri, into, moved)
+        move(open_tree(into), stopped.uri)
+
+    newest = stopped.tree.record().epoch
+    with at(point, once(end_and_come_back), fail_points.POINTS), suppress(FencedOff):
+        move(stopped.tree, into)
+    assert stopped.tree.record().epoch == newest
+    assert sound(stopped.tree)
+    assert take_over(stopped.tree, "test").generation > 0

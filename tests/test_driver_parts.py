@@ -431,6 +431,19 @@ def test_what_contradicts_the_birth_is_refused(tmp_path: Path) -> None:
         birth_of(store, "a b", None)
 
 
+def test_where_a_tree_is_being_made_no_other_job_is_born(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    mark = "unfinished/0000000001-1.json"
+    store.write(mark, b"{}")
+    with pytest.raises(WrongJob, match="or was interrupted, as unfinished/ shows; wait for it or do it again"):
+        birth_of(store, "clicks", None)
+    assert [info.path for info in store.list()] == [mark]
+    store.delete(mark)
+    born = birth_of(store, "clicks", None)
+    store.write(mark, b"{}")
+    assert birth_of(store, "clicks", None) == born, "the job is there, and only the mark is left"
+
+
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [

@@ -10,6 +10,7 @@ from snapshot.journal import Reason, apply, refusal
 from snapshot.journal_entries import (
     Body,
     Claimed,
+    Closed,
     Committed,
     Completed,
     DamagedJournal,
@@ -52,6 +53,7 @@ def fold(*bodies: Body) -> JournalState:
 
 CLAIM = Claimed(G1, "driver-1")
 PINNED = Pinned(PIN, ONE, Pinner.READER)
+CLOSED = Closed(G1, "s3://bucket/there")
 
 
 def states_of(state: JournalState) -> dict[Epoch, EpochState]:
@@ -180,6 +182,11 @@ REFUSED: dict[str, tuple[tuple[Body, ...], Body, Reason]] = {
     ),
     "a pin is set once": ((CLAIM, complete(ONE), PINNED), PINNED, Reason.PIN_TAKEN),
     "what is not pinned is not unpinned": ((CLAIM,), Unpinned(PIN), Reason.NO_SUCH_PIN),
+    "no generation follows when the job was moved": ((CLAIM, CLOSED), Claimed(G2, "driver-2"), Reason.CLOSED),
+    "no epoch follows when the job was moved": ((CLAIM, CLOSED), complete(ONE), Reason.CLOSED),
+    "no pin follows when the job was moved": ((CLAIM, complete(ONE), CLOSED), PINNED, Reason.CLOSED),
+    "a job is moved to one place": ((CLAIM, CLOSED), Closed(G1, "/elsewhere"), Reason.CLOSED),
+    "a stale generation moves nothing": (TAKEN_OVER, CLOSED, Reason.FENCED),
 }
 
 
@@ -211,6 +218,8 @@ def test_entries_that_could_not_be_read_back_cannot_be_made() -> None:
         Pinned(PinId("a b"), ONE, Pinner.READER)
     with pytest.raises(ValueError, match="numbered from 1"):
         Entry(0, Nonce("n"), CLAIM)
+    with pytest.raises(ValueError, match="closed for a place"):
+        Closed(G1, "")
 
 
 @st.composite
@@ -218,6 +227,8 @@ def bodies(draw: st.DrawFn) -> Body:
     generation = Generation(draw(st.integers(1, 4)))
     epoch = Epoch(Generation(draw(st.integers(1, 3))), draw(st.integers(1, 6)))
     pin = PinId(draw(st.sampled_from("pq")))
+    if draw(st.integers(0, 40)) == 40:
+        return Closed(generation, "/there")
     offered: list[Body] = [
         Claimed(generation, "driver"),
         complete(epoch, True),

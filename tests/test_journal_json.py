@@ -13,6 +13,7 @@ from snapshot.journal import apply
 from snapshot.journal_entries import (
     Body,
     Claimed,
+    Closed,
     Committed,
     Completed,
     DamagedJournal,
@@ -76,6 +77,18 @@ def test_summaries_of_version_1_stay_readable_and_are_written_the_same(name: str
     golden = (GOLDEN / f"journal-summary-1-{name}.json").read_bytes()
     assert decode_summary(state.number, golden) == state.summarised()
     assert encode_summary(state) == golden
+
+
+def test_a_closed_journal_stays_readable_and_is_written_the_same() -> None:
+    entry = Entry(12, Nonce("nonce-12"), Closed(G1, "s3://bucket/clicks"))
+    golden = (GOLDEN / "journal-entry-1-closed.json").read_bytes()
+    assert decode_entry(12, golden) == entry
+    assert encode_entry(entry) == golden
+    state = apply(whole(), entry)
+    summary = (GOLDEN / "journal-summary-1-closed.json").read_bytes()
+    assert decode_summary(12, summary) == state.summarised()
+    assert encode_summary(state) == summary
+    assert state.moved_to == "s3://bucket/clicks"
 
 
 CLAIM = ENTRIES["claimed"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from recovery.driver.program_fit import ProgramDoesNotFit
+from recovery.savepoints import fail_points
 from recovery.savepoints.sinks import NotCommitted, abort_output, commit_output, list_output
 from snapshot import Program, Stream, ToDriver
 from snapshot.ids import JobId, TransactionId
@@ -16,6 +17,7 @@ from snapshot.manifest import CommitPayload
 from snapshot.program.problems import ProgramError
 from snapshot.program.sink import CommitAnswer, SinkContext, SinkWriter
 from snapshot.transaction_events import CommitOutcome
+from statebackend.fail_points import at
 from statebackend.ids import Incarnation, Uid
 from tests.jobs.running_job import RunningJob
 from tests.program_parts import Nowhere
@@ -163,6 +165,25 @@ def test_an_abort_names_what_the_newest_epoch_carries_unless_its_loss_is_accepte
     assert list(first[1]) == [pending.transaction]
     assert not second[1]
     assert first[0].generation < second[0].generation == stopped.tree.state.generation
+
+
+@pytest.mark.parametrize("accept_loss", [True, False])
+def test_an_abort_that_was_interrupted_has_given_the_output_up_for_good_when_it_is_done_again(
+    stopped: Stopped, accept_loss: bool
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    given_up = add_output(stopped)
+    sink = Answering()
+    program = with_sink(stopped, sink)
+    with at(fail_points.NEW_EPOCH_ENTERED, interrupt, fail_points.POINTS), pytest.raises(KeyboardInterrupt):
+        abort_output(program, stopped.tree, accept_loss=True)
+    assert [record.epoch for record in stopped.tree.state.usable if record.awaits_commit] == [given_up]
+    done = abort_output(program, stopped.tree, accept_loss=accept_loss)
+    assert (done.given_up, done.kept) == ((), ())
+    assert not [record for record in stopped.tree.state.usable if record.awaits_commit]
+    assert [named for _, named in sink.recovered] == [frozenset()]
 
 
 def test_a_program_without_the_sink_and_a_target_that_is_away_are_refused(stopped: Stopped) -> None:

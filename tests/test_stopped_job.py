@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
 import pytest
 
+from recovery.driver import reach
 from recovery.driver.tree import FencedOff
-from recovery.savepoints import fail_points
+from recovery.savepoints import fail_points, stopped_job
 from recovery.savepoints.coming_back import choose
 from recovery.savepoints.rescaling import rescale
 from recovery.savepoints.stopped_job import JobRuns, NotAdmitted, take_over
+from snapshot.host.messages import Address
 from snapshot.journal_entries import Rewound
 from snapshot.layout import Content, parse
 from statebackend.fail_points import at
@@ -85,3 +89,15 @@ def test_a_job_that_really_runs_is_refused_and_runs_on(stopped: Stopped) -> None
     finally:
         run.cancel()
     rescale(stopped.tree, 3, job_folder=stopped.folder / "local")
+
+
+def test_a_job_whose_driver_is_paused_is_refused(stopped: Stopped, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopped_job, "_PATIENCE", 0.2)
+    folder, number = stopped.folder / "paused", stopped.tree.state.number
+    with socket.create_server(("127.0.0.1", 0)) as server:  # its kernel accepts, and nobody says a word
+        address = Address(*server.getsockname())
+        reach.leave(folder, reach.Reach(stopped.job, address, os.getpid(), b"s" * 32))
+        with pytest.raises(JobRuns, match=r"is there and does not answer.*end that process first"):
+            rescale(stopped.tree, 3, job_folder=folder)
+    assert stopped.tree.state.number == number
+    rescale(stopped.tree, 3, job_folder=folder)

@@ -1,7 +1,8 @@
 """A job's name, and what else is fixed when it is born: written into its tree once, and never changed.
 
 What always holds: of any number of drivers that start a new job in one tree, all come to the same name; a tree that is
-begun anew after it was deleted is another job, so that no transaction's id is ever made twice.
+begun anew after it was deleted is another job, so that no transaction's id is ever made twice; where a tree is being
+made from what a job has (`recovery.savepoints.new_tree`), no other job begins.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from secrets import token_hex
 from typing import Final
 
 from snapshot.ids import JobId
-from snapshot.layout import JOB, MOVED
+from snapshot.layout import JOB, MOVED, UNFINISHED
 from statebackend.keygroups import DEFAULT_MAX_PARALLELISM
 from statebackend.stores.store import BlobNotFound, BlobStore
 
@@ -32,8 +33,19 @@ class JobMoved(WrongJob):
 
     def __init__(self, uri: str, job: JobId, to: str) -> None:
         where = f"from {uri} " if uri else ""
-        super().__init__(f"job {job} was moved {where}to {to}; use that, or remove {MOVED} to begin another job there")
+        super().__init__(f"job {job} was moved {where}to {to}; use that; to begin another job there, empty the place")
         self.job, self.to = job, to
+
+
+class JobOnItsWay(WrongJob):
+    """The job is being moved; the message says where to, and what to do."""
+
+    def __init__(self, to: str) -> None:
+        super().__init__(
+            f"the job is on its way to {to}, and is not started here any more; if that was interrupted, recovery move "
+            f"--into {to} goes on with it; if it is done, start the job there"
+        )
+        self.to = to
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +60,8 @@ class Birth:
 def birth_of(store: BlobStore, name: str | None, max_parallelism: int | None) -> Birth:
     """The job whose tree it is; it is born if there is none yet. What is given must be what it was born with.
 
-    A crash leaves the job born or not; the next start finds out.
+    A crash leaves the job born or not; the next start finds out. `WrongJob` also where a job was moved away, or where a
+    tree is made or was interrupted, which a new and empty job must not take the place of.
     """
     if name is not None:
         _check_name(name)
@@ -56,6 +69,7 @@ def birth_of(store: BlobStore, name: str | None, max_parallelism: int | None) ->
         found = store.read(JOB)
     except BlobNotFound:
         _refuse_if_moved(store, "")
+        _refuse_if_unfinished(store)
         chosen = name or "job"
         birth = new_birth(chosen, max_parallelism or DEFAULT_MAX_PARALLELISM)
         store.create(JOB, bytes_of(birth))
@@ -87,9 +101,14 @@ def find_birth(store: BlobStore, uri: str) -> Birth:
 
 
 def mark_moved(store: BlobStore, birth: Birth, to: str) -> None:
-    """Let the job be somewhere else, for all who look for it from now on. A crash in it lets it be here still."""
-    store.delete(MOVED)  # of an earlier move, from which it came back
-    store.create(MOVED, json.dumps({"format": _MOVED, "version": _VERSION, "job": birth.job, "to": to}).encode())
+    """Let the job be somewhere else, for all who look for it from now on. Its journal says so already, so that nothing
+    starts here even if the machine crashes and the deletion is undone.
+    """
+    moved = json.dumps({"format": _MOVED, "version": _VERSION, "job": birth.job, "to": to}).encode()
+    store.create(MOVED, moved)
+    if store.read(MOVED) != moved:  # it is of an earlier move, from which the job came back
+        store.delete(MOVED)
+        store.create(MOVED, moved)
     store.delete(JOB)
 
 
@@ -103,6 +122,14 @@ def _refuse_if_moved(store: BlobStore, uri: str) -> None:
             raise JobMoved(uri, JobId(job), to)
         case _:
             raise WrongJob(f"{uri}: there is a {MOVED} that says not where the job is: {data[:100]!r}")
+
+
+def _refuse_if_unfinished(store: BlobStore) -> None:
+    if store.list(UNFINISHED):
+        raise WrongJob(
+            "the checkpoints are not there as a whole: a fork, copy, move or bootstrap makes them just now, or was "
+            f"interrupted, as {UNFINISHED}/ shows; wait for it or do it again, or empty the place to begin a new job"
+        )
 
 
 def _json_of(data: bytes) -> object:

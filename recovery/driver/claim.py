@@ -6,7 +6,7 @@ is what `recovery.decision` says, and nothing else is written to the journal.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -20,14 +20,16 @@ from recovery.decision import (
     StartFresh,
     decide,
 )
+from recovery.driver.birth import JobOnItsWay
 from recovery.driver.job import JobSettings
 from recovery.driver.manifests import sources_of, without_operators
 from recovery.driver.program_fit import check_ignored, compare
 from recovery.driver.tree import JournalInDoubt, Tree, propose, read_broadcast
+from snapshot.journal import Reason
 from snapshot.journal_entries import Claimed, Rewound
 from snapshot.journal_state import JournalState
 from snapshot.journal_store import StoredJournal
-from snapshot.journal_writer import Forgotten, JournalWriter, Won
+from snapshot.journal_writer import Forgotten, JournalWriter, Refused, Won
 from snapshot.layout import SHARED
 from snapshot.manifest import DamagedManifest, Manifest, NewerManifest, check_job
 from snapshot.manifest_json import decode, digest
@@ -39,7 +41,14 @@ _CLAIMS: Final = 20
 
 
 class StartRefused(Exception):
-    """The job cannot go on from what is in its tree; the message lists every reason. Only the claim was made."""
+    """The job cannot go on from what is in its tree; the message lists every reason. Only the claim was made.
+
+    `unusable` are the complete epochs that cannot be used.
+    """
+
+    def __init__(self, text: str, unusable: Iterable[Epoch] = ()) -> None:
+        super().__init__(text)
+        self.unusable = frozenset(unusable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,18 +137,24 @@ def way_back(
         case Refuse(hindrances, unusable):
             reasons = "\n".join(f"  {hindrance.why.value}: {hindrance.text}" for hindrance in hindrances)
             details = "".join(f"\n  epoch {one.epoch}: {one.fault.value} ({one.detail})" for one in unusable)
-            raise StartRefused(f"the job cannot go on from {uri}:\n{reasons}{details}")
+            text = f"the job cannot go on from {uri}:\n{reasons}{details}"
+            raise StartRefused(text, (one.epoch for one in unusable))
         case decision:
             return WayBack(decision, manifests.sound)
 
 
 def claim_next(journal: StoredJournal, writer: JournalWriter, driver: str) -> Generation:
-    """Claim the generation after the newest; `JournalInDoubt` if that cannot be had or told."""
+    """Claim the generation after the newest; `JournalInDoubt` if that cannot be had or told.
+
+    `JobOnItsWay` if the job was moved away, or will be when somebody goes on with that.
+    """
     for _ in range(_CLAIMS):
         generation = Generation(writer.state.generation + 1)
         match propose(journal, writer, Claimed(generation, driver)):
             case Won():
                 return generation
+            case Refused(refusal) if refusal.reason is Reason.CLOSED:
+                raise JobOnItsWay(writer.state.moved_to)
             case Forgotten(number):
                 raise JournalInDoubt(f"whether the claim is the journal's entry {number} cannot be told any more")
             case _:

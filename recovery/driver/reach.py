@@ -30,6 +30,10 @@ class JobNotRunning(Exception):
     """No driver of the job runs on this host; the message says where it was looked for, and what was found."""
 
 
+class DriverSilent(JobNotRunning):
+    """The process of the job's driver is there and does not answer: it may be paused. The message names it."""
+
+
 class NotAllowed(Exception):
     """The job runs, or has run, and this user may not speak to it; the message says why."""
 

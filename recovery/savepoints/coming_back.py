@@ -1,7 +1,8 @@
 """Which epoch something is made of, or started from, and what is given up for it.
 
 What always holds: what comes after the epoch is given up only if its output was never committed, or if repeated output
-is accepted; a newest epoch that is damaged is passed over by the rules by which a job starts (`recovery.decision`).
+is accepted; a newest epoch that is damaged is passed over by the rules by which a job starts (`recovery.decision`), and
+one that a running job has removed while it was looked at is not taken for damaged.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from recovery.decision import StartFresh
-from recovery.driver.claim import way_back
+from recovery.driver.claim import StartRefused, way_back
 from recovery.savepoints.job_tree import NEWEST, FoundEpoch, JobTree, NoSuchEpoch, UnusableEpoch
 from recovery.savepoints.stopped_job import StoppedJob
 from snapshot.journal_entries import Rewound
 from snapshot.layout import SHARED
-from snapshot.manifest import Manifest
+from snapshot.manifest import ForeignJob, Manifest, check_job
 from statebackend.ids import Epoch
 from statebackend.stores.patience import Patience
+from statebackend.stores.store import StoreUnavailable
 
 _PATIENCE: Final = 10.0
+_LOOKS: Final = 20
 
 
 class OutputWouldRepeat(Exception):
@@ -30,8 +33,12 @@ class OutputWouldRepeat(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """An epoch, and the complete ones after it, which a job that goes on from it gives up."""
+    """An epoch, and the complete ones after it, which a job that goes on from it gives up.
 
+    `tree` is what it was found in.
+    """
+
+    tree: JobTree
     found: FoundEpoch
     gives_up: tuple[Epoch, ...] = ()
 
@@ -45,8 +52,31 @@ class Chosen:
 def choose(tree: JobTree, which: str = NEWEST, *, accept_duplicates: bool = False) -> Chosen:
     """The epoch that is meant; the newest one is that to which the job would come back if it were started now.
 
-    `NoSuchEpoch`, `UnusableEpoch`, `StartRefused` if nothing sound is left, and `OutputWouldRepeat`.
+    `NoSuchEpoch`, `UnusableEpoch`, `StartRefused` if nothing sound is left, and `OutputWouldRepeat`. The job may run:
+    if it has removed meanwhile what cannot be used, that is no answer, and the tree is looked at anew.
     """
+    for _ in range(_LOOKS):
+        try:
+            chosen = _choose(tree, which, accept_duplicates=accept_duplicates)
+        except (UnusableEpoch, StartRefused) as error:
+            unusable = error.unusable if isinstance(error, StartRefused) else frozenset((error.epoch,))
+            now = tree.look_again()
+            if _still_usable(now, unusable):
+                raise
+        else:
+            unusable = frozenset(error.epoch for error in chosen.found.passed_over)
+            now = tree.look_again() if unusable else tree
+            if _still_usable(now, unusable):
+                return chosen
+        tree = now
+    raise StoreUnavailable(f"{tree.uri}: the job removes its epochs more quickly than they can be read; try again")
+
+
+def _still_usable(tree: JobTree, epochs: frozenset[Epoch]) -> bool:
+    return epochs <= {record.epoch for record in tree.state.usable}
+
+
+def _choose(tree: JobTree, which: str, *, accept_duplicates: bool) -> Chosen:
     if which == NEWEST:
         return _newest(tree, accept_duplicates=accept_duplicates)
     found = tree.find(which)
@@ -61,7 +91,7 @@ def choose(tree: JobTree, which: str = NEWEST, *, accept_duplicates: bool = Fals
             f"{tree.uri}: behind epoch {epoch}, the output of {', '.join(repeated)} may be committed and would be made "
             "once more; accept that (--accept-duplicates), or fork the job, which gives nothing up"
         )
-    return Chosen(found, tuple(record.epoch for record in behind))
+    return Chosen(tree, found, tuple(record.epoch for record in behind))
 
 
 def go_back(job: StoppedJob, which: str = NEWEST, *, accept_duplicates: bool = False) -> Chosen:
@@ -94,4 +124,9 @@ def _newest(tree: JobTree, *, accept_duplicates: bool) -> Chosen:
     record = next(record for record in state.usable if record.epoch == restore.epoch)
     skipped = [UnusableEpoch(one.epoch, f"{one.fault.value} ({one.detail})") for one in restore.skipped]
     newer = tuple(error for error in reversed(skipped) if error.epoch > restore.epoch)
-    return Chosen(FoundEpoch(record, tree.manifest(record), newer), restore.gives_up)
+    manifest = way.sound[record.epoch]
+    try:
+        check_job(manifest, tree.birth.job, record.manifest)
+    except ForeignJob as error:
+        raise UnusableEpoch(record.epoch, str(error)) from error
+    return Chosen(tree, FoundEpoch(record, manifest, newer), restore.gives_up)

@@ -1,44 +1,54 @@
 """A job's epoch in a tree of its own: forked as a new job, copied as the same one, or moved with all that the job has.
 
 What always holds: every file is checked on its way, so a tree that is there is sound; what is interrupted leaves a
-place that is no job, and can be done again. The origin stays as it is, but for a move, which ends it only when the job
-is there as a whole at the new place.
+place that is no job, and can be done again. The origin stays as it is, but for a move: that closes its journal when
+all is copied, as the last entry of the generation that it has claimed, so that a driver that was started meanwhile
+stops the move, and none can be started any more when the job is born at the new place.
+
+A closed journal is never deleted but compacted, so that whoever was about to write an entry finds it, however late he
+is; a job that comes back begins its journal behind it. What remains: one that is paused between looking whether the
+place is still to be emptied and the one deletion that follows, for as long as another one ends the move and the job is
+moved back here, takes away that one file of it.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from recovery.driver.birth import Birth, JobMoved, WrongJob, mark_moved, new_birth
+from recovery.driver.birth import Birth, JobMoved, JobOnItsWay, WrongJob, mark_moved, new_birth
+from recovery.driver.tree import FencedOff
 from recovery.savepoints import fail_points
 from recovery.savepoints.coming_back import Chosen, choose, go_back, without_output
 from recovery.savepoints.fail_points import reached
-from recovery.savepoints.job_tree import NEWEST, JobTree, NoSuchEpoch, UnusableEpoch, open_tree
-from recovery.savepoints.new_tree import KeptEpoch, NewTree, begin, check_free
+from recovery.savepoints.job_tree import NEWEST, JobTree, NoSuchEpoch, UnusableEpoch, journal_of, open_tree
+from recovery.savepoints.new_tree import KeptEpoch, NewTree, begin, check_free, make_whole
 from recovery.savepoints.notes import from_json, provenance
 from recovery.savepoints.pins import pinned
-from recovery.savepoints.stopped_job import refuse_if_it_runs, take_over
+from recovery.savepoints.stopped_job import closed_job, refuse_if_it_runs, take_over
+from recovery.savepoints.tree_marks import is_mark
 from snapshot.ids import JobId
-from snapshot.journal_entries import JournalError
-from snapshot.layout import JOURNAL, parse
+from snapshot.journal_entries import Closed, JournalError
+from snapshot.layout import MOVED, ManifestFile, SharedFile, parse
 from snapshot.manifest import Manifest, ManifestKind, StoredFile
 from statebackend.files import FileRef
 from statebackend.ids import Attempt, Epoch, Generation
 from statebackend.snapshots.transfer import Checked, copy_all
 from statebackend.stores.fsspec_store import absolute
 from statebackend.stores.limited_store import find_limited
-from statebackend.stores.store import BlobStore, StoreUnavailable
+from statebackend.stores.store import BlobNotFound, BlobStore, StoreUnavailable
 
 FORK: Final = "fork"
 COPY: Final = "copy"
 MOVE: Final = "move"
 
 _SECONDS: Final = 60.0
+_LOOKS: Final = 20
 
 Begun = Callable[[int], Callable[[int], object]]
 """Is told how many bytes will be copied, and gives what is then told how many more have been."""
@@ -95,22 +105,22 @@ def fork(
     Raises `TargetExists`, what `coming_back.choose` raises, `DamagedFile` and `MissingFile` for a file that is not as
     it was written, and what the stores raise: then, and after a crash, there is no job at the new place.
     """
-    chosen = choose(tree, which, accept_duplicates=True)
-    birth = new_birth(name or tree.birth.name, tree.birth.max_parallelism)
-    source = chosen.found.record.epoch
-    epoch = Epoch(Generation(source.generation + 1), source.number + 1)
-    now = _now()
-    manifest = replace(
-        without_output(chosen.manifest),
-        job=birth.job,
-        epoch=epoch,
-        attempt=Attempt(0),
-        kind=ManifestKind.SAVEPOINT,
-        created_at=now,
-        parent=source,
-        notes=provenance(chosen.found.manifest, FORK, tree.uri, now),
-    )
-    return _in_its_own_tree(tree, into, chosen, manifest, birth, epoch.generation, FORK, dry_run, begun, change)
+    with _held(tree, which, accept_duplicates=True, dry_run=dry_run) as chosen:
+        birth = new_birth(name or tree.birth.name, tree.birth.max_parallelism)
+        source = chosen.found.record.epoch
+        epoch = Epoch(_next_generation(chosen.tree), source.number + 1)
+        now = _now()
+        manifest = replace(
+            without_output(chosen.manifest),
+            job=birth.job,
+            epoch=epoch,
+            attempt=Attempt(0),
+            kind=ManifestKind.SAVEPOINT,
+            created_at=now,
+            parent=source,
+            notes=provenance(chosen.found.manifest, FORK, tree.uri, now),
+        )
+        return _in_its_own_tree(tree, into, chosen, manifest, birth, epoch.generation, FORK, dry_run, begun, change)
 
 
 def copy(
@@ -127,10 +137,12 @@ def copy(
     The job may run. Raises as `fork` does, and `OutputWouldRepeat` where a newest epoch that is damaged would be
     passed over; one that is named is copied whatever came after it.
     """
-    chosen = choose(tree, which, accept_duplicates=accept_duplicates or which != NEWEST)
-    manifest = replace(chosen.manifest, notes=provenance(chosen.found.manifest, COPY, tree.uri, _now()))
-    generation = Generation(tree.state.generation + 1)  # whatever the origin has named so far is named no more
-    return _in_its_own_tree(tree, into, chosen, manifest, tree.birth, generation, COPY, dry_run, begun)
+    accepted = accept_duplicates or which != NEWEST
+    with _held(tree, which, accept_duplicates=accepted, dry_run=dry_run) as chosen:
+        manifest = replace(chosen.manifest, notes=provenance(chosen.found.manifest, COPY, tree.uri, _now()))
+        return _in_its_own_tree(
+            tree, into, chosen, manifest, tree.birth, _next_generation(chosen.tree), COPY, dry_run, begun
+        )
 
 
 def move(
@@ -144,28 +156,38 @@ def move(
 ) -> Copied:
     """Let the job, with all its epochs and savepoints, be at another place, and no more here. It must not run.
 
-    Raises as `copy` does, and `JobRuns`. A crash leaves the job here or there, and doing it again goes on; whoever
-    looks for it here finds where it is.
+    Raises as `copy` does, `JobRuns`, `FencedOff` if the job was started meanwhile, which then goes on here, and
+    `JobOnItsWay` if it is being moved to somewhere else. A crash leaves the job here or there, or on its way, which is
+    nowhere: doing it again goes on; whoever looks for it here finds where it is.
     """
     refuse_if_it_runs(tree, job_folder)
+    to, closed = absolute(into), tree.state.moved_to
+    if closed not in ("", to):
+        raise JobOnItsWay(closed)
+    if not closed:
+        check_free(into, tree.birth.job)
     chosen = choose(tree, accept_duplicates=accept_duplicates)
-    if not _is_there(tree, into, chosen.found.record.epoch):
-        check_free(into)
     if dry_run:
         older, left = _older(tree, chosen)
         plan = _plan(tree, into, chosen, tree.birth, MOVE, [*(one.manifest for one in older), chosen.manifest])
         return Copied(plan, None, (*map(str, chosen.found.passed_over), *left), chosen.gives_up)
-    job = take_over(tree, MOVE, job_folder=job_folder)
+    job = closed_job(tree) if closed else take_over(tree, MOVE, job_folder=job_folder)
     chosen = go_back(job, accept_duplicates=accept_duplicates)
     older, left = _older(job.tree, chosen)
     manifest = replace(chosen.manifest, notes=provenance(chosen.found.manifest, MOVE, tree.uri, _now()))
     manifests = [*(one.manifest for one in older), manifest]
     plan = _plan(tree, into, chosen, tree.birth, MOVE, manifests)
-    if not _is_there(tree, into, manifest.epoch):
-        new = begin(into, tree.birth, job.generation, MOVE)
+    if not (closed and _is_there(tree, into, manifest.epoch)):
+        new = begin(into, tree.birth, job.generation, MOVE, tree.birth.job)
         _copy_files(tree, new, manifests, begun(plan.bytes))
+        if not closed:
+            job.propose(Closed(job.generation, to))
+            reached(fail_points.JOURNAL_CLOSED)
         new.finish(manifest, older)
-    mark_moved(tree.store, tree.birth, absolute(into))
+    now = journal_of(tree.store).read()
+    if (now.moved_to, now.generation) != (to, job.generation):  # another one has ended the move, and the job came back
+        raise FencedOff(now.generation)
+    mark_moved(tree.store, tree.birth, to)
     reached(fail_points.MOVED_AWAY)
     _empty(tree.store)
     return Copied(plan, manifest.epoch, (*map(str, chosen.found.passed_over), *left), chosen.gives_up)
@@ -195,6 +217,33 @@ def files_of(manifests: Iterable[Manifest]) -> tuple[FileRef | StoredFile, ...]:
     return tuple(found.values())
 
 
+def _next_generation(tree: JobTree) -> Generation:
+    """Of a new tree: whatever the origin has named so far is named no more, neither there nor by its job."""
+    return Generation(tree.state.generation + 1)
+
+
+@contextmanager
+def _held(tree: JobTree, which: str, *, accept_duplicates: bool, dry_run: bool) -> Iterator[Chosen]:
+    """Choose an epoch, and keep it while it is copied; a newest one that the job removes before is chosen anew."""
+    with ExitStack() as reading:
+        for _ in range(_LOOKS):
+            chosen = choose(tree, which, accept_duplicates=accept_duplicates)
+            epoch = chosen.found.record.epoch
+            try:
+                if not dry_run:
+                    reading.enter_context(pinned(tree, epoch))
+                break
+            except NoSuchEpoch:
+                tree = tree.look_again()
+                if which != NEWEST or any(record.epoch == epoch for record in tree.state.usable):
+                    raise
+        else:
+            raise StoreUnavailable(
+                f"{tree.uri}: the job removes its epochs more quickly than they can be kept; try again"
+            )
+        yield chosen
+
+
 def _in_its_own_tree(
     tree: JobTree,
     into: str,
@@ -210,12 +259,11 @@ def _in_its_own_tree(
     plan = _plan(tree, into, chosen, birth, how, [manifest])
     passed_over = tuple(map(str, chosen.found.passed_over))
     if dry_run:
-        check_free(into)
+        check_free(into, tree.birth.job)
         return Copied(plan, None, passed_over)
-    with pinned(tree, chosen.found.record.epoch):
-        new = begin(into, birth, generation, how)
-        _copy_files(tree, new, [manifest], begun(plan.bytes))
-        new.finish(manifest if change is None else change(new, manifest))
+    new = begin(into, birth, generation, how, tree.birth.job)
+    _copy_files(tree, new, [manifest], begun(plan.bytes))
+    new.finish(manifest if change is None else change(new, manifest))
     return Copied(plan, manifest.epoch, passed_over)
 
 
@@ -237,10 +285,13 @@ def _plan(tree: JobTree, into: str, chosen: Chosen, birth: Birth, how: str, mani
 
 
 def _is_there(tree: JobTree, into: str, epoch: Epoch) -> bool:
-    """Whether a move that was interrupted has brought the job there already."""
+    """Whether a move that was interrupted after it had closed the journal has brought the job there already."""
+    make_whole(into)
     try:
         there = open_tree(into)
         found = there.manifest(there.record(str(epoch)))
+    except JobMoved as moved:
+        return moved.job == tree.birth.job  # it was there, and went on
     except (WrongJob, StoreUnavailable, JournalError, NoSuchEpoch, UnusableEpoch):
         return False
     origin = from_json(found.notes).origin
@@ -269,11 +320,25 @@ def _copy_files(tree: JobTree, new: NewTree, manifests: Sequence[Manifest], copi
 
 
 def _empty(store: BlobStore) -> None:
-    """Take away all that the job had; its journal first, so that nobody takes what is left of it for a job."""
-    ours = [info.path for info in store.list() if parse(info.path) is not None]
-    for path in sorted(ours, key=lambda path: not path.startswith(f"{JOURNAL}/")):
-        store.delete(path)
+    """Take away all that the job had, but for what its journal says at last. The job is marked as moved."""
+    for path in (info.path for info in store.list()):
+        if isinstance(parse(path), ManifestFile | SharedFile) or is_mark(path):
+            if not _is_there_still(store, MOVED):
+                return  # the place is in use again
+            store.delete(path)
     store.remove_leftovers()
+    journal = journal_of(store)
+    state = journal.read()
+    if state.moved_to:
+        journal.compact(state, state.number)
+
+
+def _is_there_still(store: BlobStore, path: str) -> bool:
+    try:
+        store.stat(path)
+    except BlobNotFound:
+        return False
+    return True
 
 
 def _now() -> int:

@@ -124,7 +124,7 @@ def edit(
     if into is None:
         refuse_if_it_runs(tree, job_folder)
     elif dry_run:
-        check_free(into)
+        check_free(into, tree.birth.job)
     chosen = choose(tree, which, accept_duplicates=accept_duplicates or into is not None)
     with TemporaryDirectory(prefix="epochcut-editing-") as scratch:
         work = _Work(tree, chosen, changes, Path(scratch))

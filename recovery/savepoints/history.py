@@ -10,7 +10,18 @@ from dataclasses import dataclass
 
 from recovery.savepoints.job_tree import JobTree, NoSuchEpoch, UnusableEpoch
 from recovery.savepoints.notes import from_json
-from snapshot.journal_entries import Body, Claimed, Committed, Completed, Pinned, Pinner, Removed, Rewound, Unpinned
+from snapshot.journal_entries import (
+    Body,
+    Claimed,
+    Closed,
+    Committed,
+    Completed,
+    Pinned,
+    Pinner,
+    Removed,
+    Rewound,
+    Unpinned,
+)
 from snapshot.journal_json import decode_entry, decode_summary
 from snapshot.journal_state import EpochRecord, JournalState
 from snapshot.layout import JOURNAL, JournalEntry, JournalSummary, parse, path_of
@@ -77,6 +88,8 @@ def _told(tree: JobTree, number: int, body: Body) -> Happened:
             return Happened(number, "pinned", f"epoch {epoch} {who}", epoch)
         case Unpinned(pin):
             return Happened(number, "unpinned", f"{pin}")
+        case Closed(_, to):
+            return Happened(number, "moved", f"to {to}; nothing follows here")
 
 
 def _of_manifest(tree: JobTree, record: EpochRecord) -> tuple[int | None, float | None]:

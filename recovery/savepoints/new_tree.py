@@ -1,40 +1,63 @@
-"""A tree of its own, as `fork`, `copy` and `bootstrap` make it: a job with one epoch, which somebody then starts.
+"""A tree of its own, as `fork`, `copy`, `move` and `bootstrap` make it: a job that somebody then starts.
 
-What always holds: `job.json` is written last, by one create, so a tree is a whole job or none. What an interrupted
-command leaves is marked as unfinished; who does it again takes that away first, and nothing else is ever deleted.
+What always holds: of all the commands that ever begin a tree at a place, however long each of them pauses, one makes
+it, and the tree is a job as a whole or none; whoever is told that it was made has made it, and all others are told
+that the place is taken. What was interrupted can be done again.
+
+Why that is so. Marks (see `tree_marks`) decide who makes the tree: whoever begins takes it from those who began before,
+as long as none of them has made it. What is created after the mark that says so has one content only, whoever creates
+it: the journal's summary, whose number tells those who come late from those who are in time, as everywhere in the
+journal, and at last `job.json`. So anybody may carry that out, and whoever comes next does. Marks go when `job.json` is
+there, which stays until the job is moved away; the journal's number is then another. So whoever creates a mark once
+more that was there before finds one of these two, and withdraws.
+
+Of the files those that are brought along have the names of their origin: whoever writes one, early or late, writes
+the same, as the place is refused to who brings files of another job. The others have names that are drawn at random.
+Nothing is deleted until the tree is there; then what it does not refer to of all that was found when it was begun, and
+only of generations that the new job never names. Nobody may begin with an older generation than one before.
+
+What remains: a program that is started at the place looks for marks before it begins a new job there. If it pauses
+between that and its `job.json`, and a tree is made meanwhile, it goes on as that job; if its own `job.json` comes
+in the very moment in which the tree is made, both are refused, and the place has to be emptied.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
-from secrets import token_hex
+from secrets import randbits, token_hex
 from typing import Final
 
 from recovery.driver.birth import Birth, bytes_of
 from recovery.savepoints import fail_points
 from recovery.savepoints.fail_points import reached
+from recovery.savepoints.tree_marks import Made, Mark, first_number, is_mark, is_old_mark, mark_from, newest_mark
 from snapshot.journal_entries import PinId, Pinner
 from snapshot.journal_json import encode_summary
 from snapshot.journal_state import EpochRecord, EpochState, JournalState, Pin
 from snapshot.journal_store import fresh_nonce
-from snapshot.layout import JOB, MOVED, Content, JournalSummary, ManifestFile, SharedFile, parse, path_of
+from snapshot.layout import (
+    JOB,
+    JOURNAL,
+    MOVED,
+    UNFINISHED,
+    Content,
+    JournalSummary,
+    ManifestFile,
+    SharedFile,
+    parse,
+    path_of,
+)
 from snapshot.manifest import Manifest
 from snapshot.manifest_json import digest, encode
 from statebackend.ids import Attempt, Generation, Incarnation, Partition
 from statebackend.stores.fsspec_store import is_trial
 from statebackend.stores.limited_store import find_limited, open_limited
-from statebackend.stores.store import BlobNotFound, BlobStore, Creation, StoreUnavailable
+from statebackend.stores.store import BlobNotFound, BlobStore, StoreUnavailable, UnknownOutcome
 
 _SECONDS: Final = 60.0
-_FIRST: Final = 1
-"""The journal begins with a summary at this number."""
-
-_UNFINISHED: Final = "unfinished"
-"""The folder of what marks a tree that is being made. It is no part of the layout, so no clean-up touches it."""
 
 
 class TargetExists(ValueError):
@@ -51,33 +74,33 @@ class KeptEpoch:
 
 
 class NewTree:
-    """A tree that is being made, from `begin` to `finish`. A crash in between leaves what the next `begin` removes."""
+    """A tree that is being made, from `begin` to `finish`. A crash in between leaves no job, and `begin` goes on."""
 
-    def __init__(self, uri: str, store: BlobStore, birth: Birth, generation: Generation, mark: str) -> None:
+    def __init__(self, uri: str, store: BlobStore, birth: Birth, mark: Mark, found: frozenset[str]) -> None:
         self.uri = uri
         self.store = store
         self.birth = birth
-        self.generation = generation
+        self.generation = mark.generation
         self._mark = mark
+        self._found = found
 
     def names(self, partition: Partition, content: Content = Content.STATE) -> Callable[[], str]:
         """Names in the tree that nobody has used or will; asked for once per partition and content."""
-        incarnation, numbers = Incarnation(self.generation, Attempt(0)), count(1)
+        incarnation, numbers = Incarnation(self.generation, Attempt(0)), count(randbits(48))
         return lambda: path_of(SharedFile(incarnation, partition, next(numbers), content))
 
     def finish(self, manifest: Manifest, before: Sequence[KeptEpoch] = ()) -> None:
         """Make it a job with this epoch, pinned as a savepoint. All files that the epoch refers to are there already.
 
-        `before` are older epochs of the same job, oldest first. `TargetExists` if another command works here too: two
-        at once at one place are not meant, and one of them fails.
+        `before` are older epochs of the same job, oldest first. `TargetExists` if another command has begun a tree
+        there since, or has made one.
         """
-        newest = KeptEpoch(manifest, EpochState.COMPLETE, pinned=True)
-        kept = [*before, newest]
+        kept = [*before, KeptEpoch(manifest, EpochState.COMPLETE, pinned=True)]
         records = tuple(map(self._write, kept))
         reached(fail_points.NEW_MANIFEST_WRITTEN)
         epochs = [one.manifest.epoch for one in kept if one.pinned]
         state = JournalState(
-            number=_FIRST,
+            number=self._mark.first,
             generation=self.generation,
             driver=f"recovery, at {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}",
             newest_complete=manifest.epoch,
@@ -85,14 +108,19 @@ class NewTree:
             pins=tuple(Pin(PinId(f"savepoint-{epoch}"), epoch, Pinner.SAVEPOINT) for epoch in epochs),
             nonces=(fresh_nonce(),),
         )
-        alone = self.store.create(path_of(JournalSummary(_FIRST)), encode_summary(state)) is Creation.CREATED
-        if not alone or not _is_there(self.store, self._mark):
-            raise TargetExists(f"{self.uri}: another command makes a tree there; give this one a place of its own")
-        reached(fail_points.JOURNAL_BEGUN)
-        self.store.create(JOB, bytes_of(self.birth))
-        reached(fail_points.JOB_BORN)
-        self.store.delete(MOVED)
-        self.store.delete(self._mark)
+        if _is_there(self.store, JOB):
+            raise _taken(self.uri)
+        last = replace(self._mark, number=self._mark.number + 1, made=Made(bytes_of(self.birth), encode_summary(state)))
+        if not _created(self.store, last.path, last.encoded()):
+            raise _taken(self.uri)
+        reached(fail_points.TREE_DECIDED)
+        try:
+            _carry_out(self.store, self.uri, last)
+        except TargetExists:
+            self.store.delete(last.path)
+            raise
+        needed = {record.manifest for record in records}.union(*(one.manifest.references() for one in kept))
+        self._clear(needed)
 
     def _write(self, kept: KeptEpoch) -> EpochRecord:
         data, epoch = encode(kept.manifest), kept.manifest.epoch
@@ -101,52 +129,162 @@ class NewTree:
         pending = any(one.committables for operator in kept.manifest.operators for one in operator.subtasks)
         return EpochRecord(epoch, path, digest(data), pending, kept.state)
 
+    def _clear(self, needed: set[str]) -> None:
+        """Take away what those have left who began before."""
+        for path in sorted(self._found - needed):
+            match parse(path):
+                case SharedFile(incarnation=Incarnation(generation=made_by)) if made_by <= self.generation:
+                    self.store.delete(path)
+                case ManifestFile(epoch=epoch) if epoch.generation <= self.generation:
+                    self.store.delete(path)
+                case None if is_trial(path):
+                    self.store.delete(path)
+                case _:
+                    pass
+        if self._found:
+            self.store.remove_leftovers()
 
-def begin(uri: str, birth: Birth, generation: Generation, verb: str) -> NewTree:
+
+def begin(uri: str, birth: Birth, generation: Generation, verb: str, of: str = "") -> NewTree:
     """Begin a tree at a place where nothing is, or where the same was interrupted, or from where a job was moved away.
 
-    `TargetExists` if something of somebody else is there, a job above all.
+    `of` is the job whose files are brought there. The tree's journal begins with the generation, before which that job
+    has named them. `TargetExists` if something of somebody else is there, a job above all.
     """
     store = open_limited(uri, _SECONDS)
-    found = _found_at(store, uri)
-    mine = f"{_UNFINISHED}/{token_hex(8)}.json"
-    store.write(mine, json.dumps({"format": "epochcut.unfinished", "version": 1, "by": verb}).encode())
-    for path in (path for path in found if parse(path) is not None or _is_mark(path) or is_trial(path)):
-        store.delete(path)
-    if found:
-        store.remove_leftovers()
+    _make_whole(store, uri)
+    place = _look(store, uri, of, generation)
+    mark = Mark(place.first, place.marks + 1, verb, of, generation, token_hex(16))
+    if not _created(store, mark.path, mark.encoded()):
+        raise _taken(uri)
+    if _is_there(store, JOB) or _first(store) != mark.first:
+        store.delete(mark.path)
+        raise _taken(uri)
+    store.delete(MOVED)
     reached(fail_points.TREE_BEGUN)
-    return NewTree(uri, store, birth, generation, mine)
+    return NewTree(uri, store, birth, mark, place.found)
 
 
-def check_free(uri: str) -> None:
+def make_whole(uri: str) -> None:
+    """Give a tree that was made what is left to be written, if whoever made it was interrupted just then."""
+    store = _found_store(uri)
+    if store is not None:
+        _make_whole(store, uri)
+
+
+def check_free(uri: str, of: str = "") -> None:
     """`TargetExists` where `begin` would raise it; nothing is made, for a dry run."""
+    store = _found_store(uri)
+    if store is not None:
+        _look(store, uri, of)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A place at which a tree may be begun: what is there, the number at which its journal begins, and its marks."""
+
+    found: frozenset[str]
+    first: int
+    marks: int
+
+
+def _found_store(uri: str) -> BlobStore | None:
     try:
-        store = find_limited(uri, _SECONDS)
+        return find_limited(uri, _SECONDS)
     except StoreUnavailable:
         if "://" in uri and not uri.startswith("file:"):
             raise
-        return  # the folder will be made
-    _found_at(store, uri)
+        return None  # the folder will be made
 
 
-def _found_at(store: BlobStore, uri: str) -> list[str]:
-    found = [info.path for info in store.list()]
+def _look(store: BlobStore, uri: str, of: str, generation: Generation | None = None) -> _Place:
+    found = frozenset(info.path for info in store.list())
     if JOB in found:
         raise TargetExists(f"{uri}: there is a job already; give the new one a place of its own")
-    others = [path for path in found if path != MOVED and not is_trial(path)]
-    if others and not any(map(_is_mark, found)):
+    first = first_number(found)
+    newest = newest_mark(found, first)
+    if newest is not None:
+        before = _read_mark(store, uri, newest)
+        _refuse_to_follow(before, uri, of, generation)
+        return _Place(found, first, before.number)
+    if newest_mark(found, first - 1) is not None and MOVED not in found:  # its summary is there
+        raise TargetExists(f"{uri}: there is a job already, but for its {JOB}")
+    others = sorted(path for path in found if not _is_no_matter(path, moved=MOVED in found))
+    if others and not any(map(is_old_mark, found)):
         raise TargetExists(f"{uri}: it is not empty, there is {others[0]}; give the new job a place of its own")
-    return found
+    return _Place(found, first, 0)
 
 
-def _is_mark(path: str) -> bool:
-    return path.startswith(f"{_UNFINISHED}/")
+def _is_no_matter(path: str, *, moved: bool) -> bool:
+    """A trial of the store, or what a job leaves that was moved away: where it is, and how far its journal came."""
+    left = path == MOVED or is_mark(path) or isinstance(parse(path), JournalSummary)
+    return is_trial(path) or (moved and left)
 
 
-def is_unfinished(store: BlobStore) -> bool:
-    """Whether a tree was begun there and is not finished."""
-    return bool(store.list(_UNFINISHED))
+def _refuse_to_follow(before: Mark, uri: str, of: str, generation: Generation | None) -> None:
+    if before.made is not None:
+        raise TargetExists(f"{uri}: there is a job already, which a {before.verb} has made but for its {JOB}")
+    if before.of != of:
+        whose = f"with files of job {before.of}" if before.of else "without files of any job"
+        raise TargetExists(
+            f"{uri}: a {before.verb} was begun there, {whose}; do that again, or empty the place for anything else"
+        )
+    if generation is not None and before.generation > generation:
+        raise TargetExists(f"{uri}: a later {before.verb} was begun there; do this again, or empty the place")
+
+
+def _make_whole(store: BlobStore, uri: str) -> None:
+    marks, first = [info.path for info in store.list(UNFINISHED)], _first(store)
+    newest = newest_mark(marks, first) or newest_mark(marks, first - 1)  # its own summary may be there already
+    if newest is None or _is_there(store, JOB) or _is_there(store, MOVED):
+        return
+    mark = _read_mark(store, uri, newest)
+    if mark.made is not None:
+        _carry_out(store, uri, mark)
+
+
+def _carry_out(store: BlobStore, uri: str, last: Mark) -> None:
+    """Write what is left of a tree that was made; anybody may do that, at any time, and as often as he likes."""
+    assert last.made is not None
+    summary = path_of(JournalSummary(last.first))
+    if not _created(store, summary, last.made.journal) or _first(store) != last.first + 1:
+        raise _taken(uri)
+    reached(fail_points.JOURNAL_BEGUN)
+    if not _created(store, JOB, last.made.job):
+        raise TargetExists(f"{uri}: another job was begun there in this very moment; empty the place, and do it again")
+    reached(fail_points.JOB_BORN)
+    for info in store.list(UNFINISHED):
+        if info.path != last.path:
+            store.delete(info.path)
+    store.delete(last.path)
+
+
+def _created(store: BlobStore, path: str, data: bytes) -> bool:
+    """Make the blob, which is to say this and nothing else; False if it says something else, or is gone again."""
+    doubt: UnknownOutcome | None = None
+    try:
+        store.create(path, data)
+    except UnknownOutcome as error:
+        doubt = error
+    try:
+        return store.read(path) == data
+    except BlobNotFound:
+        if doubt is not None:
+            raise doubt from None
+        return False
+
+
+def _read_mark(store: BlobStore, uri: str, path: str) -> Mark:
+    try:
+        return mark_from(path, store.read(path))
+    except BlobNotFound:
+        raise _taken(uri) from None
+    except ValueError as error:
+        raise TargetExists(f"{uri}: {path} cannot be understood ({error}); empty the place, or take another") from error
+
+
+def _first(store: BlobStore) -> int:
+    return first_number(info.path for info in store.list(JOURNAL))
 
 
 def _is_there(store: BlobStore, path: str) -> bool:
@@ -155,3 +293,7 @@ def _is_there(store: BlobStore, path: str) -> bool:
     except BlobNotFound:
         return False
     return True
+
+
+def _taken(uri: str) -> TargetExists:
+    return TargetExists(f"{uri}: another command makes a tree there; give this one a place of its own")

@@ -102,7 +102,7 @@ class AbortedOutput:
 def list_output(tree: JobTree) -> ListedOutput:
     """The committables of the newest epoch that can be read. The job may run."""
     found = tree.find(fall_back=True)
-    output = _output_of(Chosen(found), known=not found.record.awaits_commit)
+    output = _output_of(Chosen(tree, found), known=not found.record.awaits_commit)
     return ListedOutput(tree.birth.job, found.record.epoch, output, tuple(map(str, found.passed_over)))
 
 
@@ -171,6 +171,8 @@ def abort_output(
     taken = take_over(tree, "sinks abort", job_folder=job_folder)
     chosen = go_back(taken)
     made = _without_output(taken, chosen) if given_up else None
+    if made is None:
+        _settle(taken, chosen)
     named = {} if made is not None else transactions_in(chosen.manifest)
     for uid, sink in sinks.items():
         sink.sink.recover(job, uid, Incarnation(taken.generation, Attempt(1)), named.get(uid, frozenset()))
@@ -178,9 +180,18 @@ def abort_output(
 
 
 def _without_output(taken: StoppedJob, chosen: Chosen) -> Epoch:
+    """An epoch from which the job goes on without its output. A crash before the last entry leaves it to `_settle`."""
     made = taken.publish(taken.remade(without_output(chosen.manifest), "sinks abort"))
     taken.propose(Committed(taken.generation, made))  # nothing up to it is committed any more
     return made
+
+
+def _settle(taken: StoppedJob, chosen: Chosen) -> None:
+    """Have the journal say that nothing before the newest epoch is to be committed, if that epoch carries nothing."""
+    if _output_of(chosen):
+        return
+    if any(record.awaits_commit for record in taken.tree.state.usable):
+        taken.propose(Committed(taken.generation, chosen.found.record.epoch))
 
 
 def _output_of(chosen: Chosen, *, known: bool = False) -> tuple[PreparedOutput, ...]:

@@ -16,10 +16,11 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from secrets import token_hex
+from typing import Final
 
 from recovery.attached import ConnectionLost, attach
 from recovery.driver.claim import claim_next
-from recovery.driver.reach import JobNotRunning, home_of
+from recovery.driver.reach import DriverSilent, JobNotRunning, home_of
 from recovery.driver.tree import FencedOff, JournalInDoubt, propose
 from recovery.savepoints import fail_points
 from recovery.savepoints.fail_points import reached
@@ -31,6 +32,9 @@ from snapshot.layout import Content, ManifestFile, SharedFile, path_of
 from snapshot.manifest import Manifest, ManifestKind
 from snapshot.manifest_json import digest, encode
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition
+
+_PATIENCE: Final = 10.0
+"""Seconds in which a driver that runs has answered."""
 
 
 class JobRuns(Exception):
@@ -119,6 +123,7 @@ def take_over(tree: JobTree, verb: str, *, job_folder: Path | None = None) -> St
 
     `JobRuns` if it runs on this host, found out as `attach` does. One that runs on another host is fenced by the claim:
     its driver ends, and loses nothing that was complete.
+    `JobOnItsWay` if it was moved away, or will be when somebody goes on with that.
     """
     refuse_if_it_runs(tree, job_folder)
     journal = journal_of(tree.store)
@@ -128,13 +133,20 @@ def take_over(tree: JobTree, verb: str, *, job_folder: Path | None = None) -> St
     return StoppedJob(tree, writer, generation)
 
 
+def closed_job(tree: JobTree) -> StoppedJob:
+    """A job whose journal is closed, in the hands of whoever goes on to move it: nothing can be brought in any more."""
+    return StoppedJob(tree, JournalWriter(tree.state), tree.state.generation)
+
+
 def refuse_if_it_runs(tree: JobTree, job_folder: Path | None = None) -> None:
-    """`JobRuns` if the job runs on this host; of another host nothing can be known."""
+    """`JobRuns` if the job's driver is on this host, also if it is paused; of another host nothing can be known."""
     try:
-        with attach(job_folder=job_folder or home_of(tree.birth.job)) as job:
+        with attach(job_folder=job_folder or home_of(tree.birth.job), timeout=_PATIENCE) as job:
             raise JobRuns(
                 f"job {job.job} runs (driver process {job.pid}); stop it first: recovery stop --savepoint "
                 f"--checkpoints {tree.uri}"
             )
+    except DriverSilent as error:
+        raise JobRuns(f"{error}; if it is paused, it would go on with the job: end that process first") from error
     except (JobNotRunning, ConnectionLost):
         return

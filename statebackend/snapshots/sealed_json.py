@@ -50,6 +50,9 @@ class Fields:
     def __init__(self, values: dict[str, object]) -> None:
         self._values = values
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
     def value(self, name: str) -> object:
         """Any value at all, for whoever checks it with care."""
         return self._take(name)
