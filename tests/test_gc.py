@@ -163,7 +163,7 @@ def test_a_job_that_runs_with_a_folder_of_its_own_is_not_taken_over(
     tree, asked = tree_of(tmp_path), list[Path]()
     state = open_tree(str(tree)).state
 
-    def attach(*, job_folder: Path) -> object:
+    def attach(*, job_folder: Path, timeout: float) -> object:
         asked.append(job_folder)
         raise JobRuns("it runs")
 
