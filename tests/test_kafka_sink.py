@@ -17,6 +17,7 @@ from confluent_kafka.admin import BrokerMetadata, ClusterMetadata, ConfigEntry, 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snapshot.frozen_json import JsonLike
 from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
@@ -227,21 +228,32 @@ def test_a_writer_has_one_group_and_a_partition_one_producer(job: str, uid: str,
     one = name(n, partition, 1)
     assert producer_of(one) == producer_of(name(n + 1, partition, 7))
     assert producer_of(one) != producer_of(name(n, partition + 1, 1))
-    assert group_of(one) == group_of(name(n + 1, partition, 1))
-    assert len({group_of(one), group_of(name(n, partition, 2)), group_of(name(n, partition + 1, 1))}) == 3
+    assert group_of(one, "w") == group_of(name(n + 1, partition, 1), "w")
+    others = (name(n, partition, 2), name(n, partition + 1, 1))
+    assert len({group_of(one, "w"), group_of(one, "v"), group_of(one, ""), *(group_of(o, "w") for o in others)}) == 5
+    prefix = producer_of(one).rpartition("/")[0]
+    assert group_of(one, "") == f"{prefix}/1-1-{partition}"
+    assert group_of(one, "w").startswith(f"{prefix}/")
 
 
 def test_tokens_of_other_sinks_have_other_names() -> None:
     one = transaction_id(JobId("a/b"), Uid("c"), attempt(1), Partition(0), 0)
     other = transaction_id(JobId("a"), Uid("b/c"), attempt(1), Partition(0), 0)
     assert producer_of(one) != producer_of(other)
-    assert group_of(one) != group_of(other)
+    assert group_of(one, "w") != group_of(other, "w")
 
 
 def test_a_token_is_trusted_to_be_missing_only_while_it_is_kept() -> None:
     assert not may_be_forgotten(sealed_at=0, now=53_000, kept=60.0)
     assert may_be_forgotten(sealed_at=0, now=55_000, kept=60.0)
     assert not may_be_forgotten(sealed_at=100_000, now=0, kept=60.0)
+
+
+def test_a_committable_that_knows_no_writer_has_the_token_of_its_attempt_and_partition() -> None:
+    older: dict[str, JsonLike] = {"topic": "t", "producer": "p", "first": 1, "sealed_at": 2}
+    assert About.read(older) == About("t", "p", 1, 2, "")
+    about = About("t", "p", 1, 2, "w")
+    assert About.read(about.json()) == about
 
 
 def test_a_committable_says_who_commits_it_where_and_nothing_secret() -> None:
@@ -261,6 +273,7 @@ def test_a_committable_says_who_commits_it_where_and_nothing_secret() -> None:
     assert about.topic == "the topic"
     assert about.producer == producer_of(transaction) == f"epochcut/{bench.job}/the%2Fsink/3"
     assert about.first == 4
+    assert about.writer
     for text in (repr(sink), str(payload), *map(str, bench.around.stored.values())):
         assert "hush" not in text
     writer.close()

@@ -1,7 +1,8 @@
 """Files that appear when their epoch is complete: staged where nobody reads, made visible in one step at commit.
 
-What always holds: the names of a transaction's files follow from its id, so that whoever commits it, however often and
-after whichever crash, gives the same files the same names; and readers see whole files only.
+What always holds: the names of a transaction's files follow from its id and from a nonce that is drawn when it is
+begun, and stand in its payload: whoever commits it, however often and after whichever crash, gives the same files the
+same names, and a transaction that is made again under the same id has others. Readers see whole files only.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from secrets import token_hex
 
 import pyarrow as pa
 
@@ -26,14 +28,19 @@ from statebackend.ids import Incarnation, Uid
 
 _LONGEST_NAME = 255
 """Bytes that a file's name may have on the usual file systems."""
-_NAME = re.compile(r"part-(?P<transaction>(?:[A-Za-z0-9_~-]|\.[0-9a-f]{2})+)-(?P<number>0|[1-9][0-9]*)\.[a-z]+")
+_NAME = re.compile(
+    r"part-(?P<transaction>(?:[A-Za-z0-9_~-]|\.[0-9a-f]{2})+?)(?:-(?P<nonce>[0-9a-f]{16}))?"
+    r"-(?P<number>0|[1-9][0-9]*)\.[a-z]+"
+)
 _UNSAFE = re.compile(r"[^A-Za-z0-9_/-]")
 
 
-def file_name(transaction: TransactionId, number: int, extension: str) -> str:
-    """The name of the n-th file of a transaction; no two have the same."""
+def file_name(transaction: TransactionId, number: int, extension: str, nonce: str = "") -> str:
+    """The name of the n-th file of the transaction that was begun with this nonce; no two have the same. Without one
+    are files that have a nonce elsewhere in their name, and those in payloads that know none.
+    """
     escaped = _UNSAFE.sub(lambda match: "".join(f".{byte:02x}" for byte in match[0].encode()), transaction)
-    return f"part-{escaped.replace('/', '~')}-{number}.{extension}"
+    return f"part-{escaped.replace('/', '~')}{f'-{nonce}' if nonce else ''}-{number}.{extension}"
 
 
 def transaction_of(name: str) -> TransactionId | None:
@@ -51,12 +58,14 @@ def transaction_of(name: str) -> TransactionId | None:
         return None
     transaction = TransactionId(text)
     extension = name.rpartition(".")[2]
-    return transaction if file_name(transaction, int(match["number"]), extension) == name else None
+    made = file_name(transaction, int(match["number"]), extension, match["nonce"] or "")
+    return transaction if made == name else None
 
 
 @dataclass(frozen=True, slots=True)
 class ToFiles:
-    """A sink that writes a folder of files: `part-<transaction>-<n>.<format>`, one per epoch and partition with rows.
+    """A sink that writes a folder of files, one per epoch and partition with rows:
+    `part-<transaction>-<nonce>-<n>.<format>`.
 
     A file appears when its epoch is complete, as a whole, and is never changed. Readers ignore names that begin with a
     dot, as most do. Rows wait in memory until their epoch's cut, or until they take `roll_bytes` there: then they
@@ -135,9 +144,10 @@ class _Writer:
         self._files: Pieces[StagedFile] = Pieces(context.uid, sink.roll_bytes)
 
     def begin(self, transaction: TransactionId) -> None:
-        """Begin with no file."""
+        """Begin with no file, under a nonce of its own."""
         folder, format, extension = self._folder, self._sink.format, EXTENSIONS[self._sink.format]
-        if len(file_name(transaction, 10**6, extension)) > _LONGEST_NAME:
+        nonce = token_hex(8)
+        if len(file_name(transaction, 10**6, extension, nonce)) > _LONGEST_NAME:
             raise SinkError(
                 f"sink {self._uid}: files cannot be named after transaction {transaction}: their names would have more "
                 f"than {_LONGEST_NAME} characters. Give the job and the sink shorter names"
@@ -145,7 +155,7 @@ class _Writer:
 
         def stage(number: int, batches: Sequence[pa.RecordBatch]) -> StagedFile:
             data = encoded(format, pa.Table.from_batches(batches))
-            return folder.stage(file_name(transaction, number, extension), data)
+            return folder.stage(file_name(transaction, number, extension, nonce), data)
 
         self._files.begin(stage)
 

@@ -124,7 +124,7 @@ class _Staged:
 
     @property
     def place(self) -> TokenPlace:
-        return TokenPlace(group_of(self.transaction), self.about.topic)
+        return TokenPlace(group_of(self.transaction, self.about.writer), self.about.topic)
 
     @property
     def size(self) -> int:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from secrets import token_hex
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -140,6 +141,7 @@ class _StagingWriter:
         self._commits = commits
         self._rows = StagedRows(context.uid, context.staging)
         self._producer = ""
+        self._writer = token_hex(8)
         self._number = 0
         self._first: int | None = None
         self._has_rows = False
@@ -162,7 +164,7 @@ class _StagingWriter:
     def seal(self) -> Sealed:
         """Hand over the records."""
         assert self._first is not None
-        about = About(self._topic, self._producer, self._first, int(time.time() * 1000))
+        about = About(self._topic, self._producer, self._first, int(time.time() * 1000), self._writer)
         if self._has_rows:
             self._first = self._number + 1
         return self._rows.seal(about.json())

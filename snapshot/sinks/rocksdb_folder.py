@@ -4,7 +4,8 @@ What always holds: rows come into the database by files that carry their token, 
 process at a time has it open for writing, and only while it commits; readers see what was committed when they opened.
 
 In the database, names begin with a letter: `m` is what it is (`mschema`: its columns, as Arrow's IPC writes a schema),
-`r` a row (the canonical bytes of its key follow, its value is a JSON object), `t` a token (a transaction's id follows).
+`r` a row (the canonical bytes of its key follow, its value is a JSON object), `t` a token (a transaction's id and its
+nonce follow).
 """
 
 from __future__ import annotations

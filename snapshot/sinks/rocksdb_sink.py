@@ -1,7 +1,8 @@
 """Rows by key in a RocksDB of this machine: written to a file of their own, taken into the database at commit.
 
 What always holds: the file carries the rows and the token of their transaction, and the database takes it as a whole;
-so readers see all of a transaction or nothing, and whoever commits again finds the token.
+so readers see all of a transaction or nothing, and whoever commits again finds the token. A token has a nonce that is
+drawn when its transaction is begun, so that one that is made again under the same id is not taken for the first.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -143,11 +145,13 @@ class _Writer:
         self._uid = context.uid
         self._schema = sink.stored(context.schema)
         self._transaction: TransactionId | None = None
+        self._nonce = ""
         self._batches: list[pa.RecordBatch] = []
 
     def begin(self, transaction: TransactionId) -> None:
-        """Begin with no rows."""
-        if len(file_name(transaction, 0, "sst")) > _LONGEST_NAME:
+        """Begin with no rows, under a nonce of its own."""
+        self._nonce = token_hex(8)
+        if len(file_name(transaction, 0, "sst", self._nonce)) > _LONGEST_NAME:
             raise SinkError(
                 f"sink {self._uid}: no file can be named after transaction {transaction}: its name would have more "
                 f"than {_LONGEST_NAME} characters. Give the job and the sink shorter names"
@@ -167,7 +171,7 @@ class _Writer:
         """Hand over the rows."""
         assert self._transaction is not None, "a transaction was begun"
         batches, self._batches = self._batches, []
-        return _SealedRows(self._transaction, tuple(batches), self._sink, self._schema)
+        return _SealedRows(self._transaction, self._nonce, tuple(batches), self._sink, self._schema)
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Let the database take the file."""
@@ -184,6 +188,7 @@ class _SealedRows:
     """The rows of a sealed transaction."""
 
     transaction: TransactionId
+    nonce: str
     batches: Sequence[pa.RecordBatch]
     sink: ToRocksDB
     schema: pa.Schema
@@ -192,10 +197,11 @@ class _SealedRows:
         """Write the file that the database will take."""
         if not self.batches:
             return None
-        name = file_name(self.transaction, 0, "sst")
-        RocksDBFolder(Path(self.sink.path)).stage(name, self.transaction, self.schema, self._newest())
+        name, token = file_name(self.transaction, 0, "sst", self.nonce), _token(self.transaction, self.nonce)
+        RocksDBFolder(Path(self.sink.path)).stage(name, token, self.schema, self._newest())
         schema = b64encode(self.schema.serialize().to_pybytes()).decode()
-        return CommitPayload(Json.of({"path": self.sink.path, "file": name, "schema": schema}))
+        about = {"path": self.sink.path, "file": name, "nonce": self.nonce, "schema": schema}
+        return CommitPayload(Json.of(about))
 
     def _newest(self) -> Iterator[tuple[bytes, bytes | None]]:
         """The last row of each key, in the order of the keys."""
@@ -223,6 +229,7 @@ class _Committable:
         stored = payload.value.value()
         assert isinstance(stored, dict)
         self._path, self._file = str(stored["path"]), str(stored["file"])
+        self._token = _token(transaction, str(stored.get("nonce", "")))
         self._schema = pa.ipc.read_schema(pa.py_buffer(b64decode(str(stored["schema"]))))
         self._folder = RocksDBFolder(Path(self._path))
         self._open_until_done = open_until_done
@@ -239,7 +246,7 @@ class _Committable:
         """Whether the database has taken the file; then a link to it that a crash has left is removed."""
         assert self._database is not None, "it was opened"
         try:
-            if not self._database.has_token(self._transaction):
+            if not self._database.has_token(self._token):
                 return False
             self._folder.drop(self._file)
         except (OSError, FolderError) as error:
@@ -262,6 +269,11 @@ class _Committable:
             self._database.take(self._file)
         except (OSError, FolderError) as error:
             raise TargetError(TargetAnswer.UNKNOWN, str(error)) from error
+
+
+def _token(transaction: TransactionId, nonce: str) -> str:
+    """What the database keeps of a transaction; payloads that know no nonce have a file whose token has none."""
+    return f"{transaction}/{nonce}" if nonce else transaction
 
 
 def _differing(path: str, found: pa.Schema, ours: pa.Schema) -> Sequence[str]:
