@@ -21,6 +21,7 @@ from snapshot.program.rows import Rows
 from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
 from snapshot.sinks.file_formats import EXTENSIONS, WrittenFormat, encoded, unsuitable
 from snapshot.sinks.folder import StagedFile, open_folder, unwritable
+from snapshot.sinks.origins import MADE_BY, of_another_kind
 from snapshot.sinks.pieces import Pieces, SealedPieces
 from snapshot.sources.location import everywhere
 from snapshot.transaction_events import CommitOutcome, may_be_aborted, parse_transaction_id
@@ -171,6 +172,8 @@ class _Writer:
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Publish the files, those that are not visible yet."""
+        if (refusal := of_another_kind(ToFiles.__name__, transaction, payload)) is not None:
+            return refusal
         committed = _committed_in(payload)
         try:
             folder = self._folder if committed.is_of(self._sink) else open_folder(committed.root, committed.listed)
@@ -222,7 +225,8 @@ class _Committed:
             file.name if file.ticket == NULL else {"name": file.name, "ticket": file.ticket.value()}
             for file in self.files
         ]
-        return CommitPayload(Json.of({"root": self.root, "listed": self.listed, "files": files}))
+        about: dict[str, JsonLike] = {"root": self.root, "listed": self.listed, "files": files}
+        return CommitPayload(Json.of({MADE_BY: ToFiles.__name__, **about}))
 
 
 def _committed_in(payload: CommitPayload) -> _Committed:

@@ -19,6 +19,7 @@ from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
 from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
 from snapshot.sinks.commit_tokens import Token
+from snapshot.sinks.origins import MADE_BY, of_another_kind
 from snapshot.transaction_events import CommitOutcome, may_be_aborted, parse_transaction_id
 from statebackend.ids import Incarnation, Uid
 
@@ -130,6 +131,8 @@ class _Writer:
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Swap the rows that readers see for those with the transaction's."""
+        if (refusal := of_another_kind(ToHeap.__name__, transaction, payload)) is not None:
+            return refusal
         stored = payload.value.value()
         assert isinstance(stored, dict)
         name, token = str(stored["name"]), Token(transaction, str(stored["nonce"]))
@@ -167,7 +170,7 @@ class _SealedRows:
             target = _targets.setdefault(self.name, _Target())
             if self.token not in target.committed:
                 target.prepared[self.token] = copied
-        return CommitPayload(Json.of({"name": self.name, "nonce": self.token.nonce}))
+        return CommitPayload(Json.of({MADE_BY: ToHeap.__name__, "name": self.name, "nonce": self.token.nonce}))
 
 
 def _copy(batch: pa.RecordBatch) -> pa.RecordBatch:

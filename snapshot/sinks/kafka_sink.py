@@ -25,6 +25,7 @@ from snapshot.sinks.kafka_examine import Expectation, examined
 from snapshot.sinks.kafka_producing import Undelivered, produce
 from snapshot.sinks.kafka_records import RecordFormat, RecordShape
 from snapshot.sinks.kafka_tokens import About, producer_of
+from snapshot.sinks.origins import MADE_BY
 from snapshot.sinks.staged_rows import StagedRows
 from snapshot.transaction_events import Committable, parse_transaction_id, transaction_id
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
@@ -55,6 +56,9 @@ class ToKafka:
     forgets tokens after its offsets.retention.minutes (7 days by default); a commit that is asked for later, as after
     going back to an old savepoint, fails with a reason unless its token is still there. `tokens_kept` says how many
     seconds that is, if the broker does not tell us.
+
+    What was prepared is committed to brokers of the list that it was prepared for: a `bootstrap` that shares none with
+    it is refused until that is done, as it may be another cluster. Give both lists where one cluster has got new names.
 
     Let `transaction_timeout` be longer than a broker may be away. What has timed out meanwhile is ended while the
     broker starts, and Kafka 4.3 was seen to do that before it knew its topics (one node, 3 s): it wrote no abort, and
@@ -109,7 +113,8 @@ class ToKafka:
 
     def open(self, context: SinkContext) -> SinkWriter:
         """Open it in a partition."""
-        commits = KafkaCommits(self._clients, self.transaction_timeout, self.tokens_kept, context.staging)
+        kind, clients = ToKafka.__name__, self._clients
+        commits = KafkaCommits(kind, clients, self.transaction_timeout, self.tokens_kept, context.staging)
         if self.exactly_once:
             return _StagingWriter(self.topic, self._shape, context, commits)
         return _SendingWriter(self.topic, self._shape, context, commits, self._clients)
@@ -164,10 +169,11 @@ class _StagingWriter:
     def seal(self) -> Sealed:
         """Hand over the records."""
         assert self._first is not None
-        about = About(self._topic, self._producer, self._first, int(time.time() * 1000), self._writer)
+        sealed_at, bootstrap = int(time.time() * 1000), self._commits.clients.bootstrap
+        about = About(self._topic, self._producer, self._first, sealed_at, self._writer, bootstrap)
         if self._has_rows:
             self._first = self._number + 1
-        return self._rows.seal(about.json())
+        return self._rows.seal({MADE_BY: ToKafka.__name__, **about.json()})
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Write the records and the token, unless the token is there."""

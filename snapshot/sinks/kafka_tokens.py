@@ -66,7 +66,7 @@ class About:
 
     `producer` is the transactional id of whoever commits it. Between `first` and the transaction itself there is none
     of its writer that has rows. `sealed_at` is in milliseconds, by the clock of its worker. `writer` was drawn when its
-    writer was opened; it is empty in payloads that know none.
+    writer was opened, `bootstrap` are the brokers that the sink was given; either is empty in payloads that know none.
     """
 
     topic: str
@@ -74,12 +74,13 @@ class About:
     first: int
     sealed_at: int
     writer: str = ""
+    bootstrap: str = ""
 
     def json(self) -> dict[str, JsonLike]:
         """What goes into the payload."""
         return {
             "topic": self.topic, "producer": self.producer, "first": self.first, "sealed_at": self.sealed_at,
-            "writer": self.writer,
+            "writer": self.writer, "bootstrap": self.bootstrap,
         }  # fmt: skip
 
     @classmethod
@@ -91,7 +92,7 @@ class About:
         assert isinstance(producer, str)
         assert isinstance(first, int)
         assert isinstance(sealed_at, int)
-        return cls(topic, producer, first, sealed_at, str(value.get("writer", "")))
+        return cls(topic, producer, first, sealed_at, str(value.get("writer", "")), str(value.get("bootstrap", "")))
 
 
 def producer_of(transaction: TransactionId) -> str:
@@ -107,6 +108,14 @@ def group_of(transaction: TransactionId, writer: str) -> str:
     """
     group = _PREFIX + transaction.rpartition("-")[0]
     return f"{group}/{writer}" if writer else group
+
+
+def may_be_of_one_cluster(bootstrap: str, other: str) -> bool:
+    """Whether two lists of brokers may name the same cluster: they share one, as the brokers of a list do theirs, or
+    one of them is not known.
+    """
+    one, two = ({broker.strip().rpartition("://")[2] for broker in list.split(",")} for list in (bootstrap, other))
+    return not bootstrap or not other or not one.isdisjoint(two)
 
 
 def may_be_forgotten(sealed_at: int, now: int, kept: float) -> bool:

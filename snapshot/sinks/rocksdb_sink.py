@@ -25,6 +25,7 @@ from snapshot.program.rows import Rows, keys_in
 from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
 from snapshot.sinks.file_formats import encoded, unsuitable
 from snapshot.sinks.file_sink import file_name, transaction_of
+from snapshot.sinks.origins import MADE_BY, of_another_kind
 from snapshot.sinks.rocksdb_folder import FolderError, OpenDatabase, RocksDBFolder
 from snapshot.sinks.token_target import TargetError, commit_by_token
 from snapshot.sources.location import protocol_of
@@ -175,6 +176,8 @@ class _Writer:
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Let the database take the file."""
+        if (refusal := of_another_kind(ToRocksDB.__name__, transaction, payload)) is not None:
+            return refusal
         with ExitStack() as open_until_done:
             return commit_by_token(_Committable(transaction, payload, open_until_done))
 
@@ -201,7 +204,7 @@ class _SealedRows:
         RocksDBFolder(Path(self.sink.path)).stage(name, token, self.schema, self._newest())
         schema = b64encode(self.schema.serialize().to_pybytes()).decode()
         about = {"path": self.sink.path, "file": name, "nonce": self.nonce, "schema": schema}
-        return CommitPayload(Json.of(about))
+        return CommitPayload(Json.of({MADE_BY: ToRocksDB.__name__, **about}))
 
     def _newest(self) -> Iterator[tuple[bytes, bytes | None]]:
         """The last row of each key, in the order of the keys."""

@@ -538,6 +538,25 @@ def test_a_program_with_another_mode_commits_what_was_prepared_before(place: Pla
     assert len(read(place.direct, "SELECT 1 FROM t")) == 2
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_what_was_prepared_for_another_database_is_not_committed_in_this_one(place: Place, mode: Mode) -> None:
+    bench = place.bench(mode)
+    writer = bench.open()
+    one = bench.prepared(writer, [row(1, "a")])
+    elsewhere = SqlBench(ToPostgres(place.server.make_database(), "t", create=True, mode=mode), ROWS)
+    elsewhere.around = bench.around
+    assert elsewhere.examine() == []
+    late = elsewhere.open()
+    answer = late.commit(*one)
+    assert answer.outcome is CommitOutcome.FAILED
+    assert f"are for the database {place.direct.rpartition('/')[2]} at 127.0.0.1:{place.proxy.port}" in answer.reason
+    assert place.server.password not in answer.reason
+    assert writer.commit(*one).outcome is CommitOutcome.COMMITTED
+    assert place.content() == {1: "a"}
+    for each in (writer, late):
+        each.close()
+
+
 def replace_sink(bench: SqlBench, by: SqlBench) -> SqlBench:
     bench.sink = by.sink
     return bench
