@@ -154,6 +154,28 @@ def test_after_any_changes_the_table_is_what_a_dict_would_be(
     assert content(bench) == expected
 
 
+@pytest.mark.parametrize(
+    ("declared", "one", "same"),
+    [("TEXT COLLATE NOCASE", "A", "a"), ("TEXT COLLATE RTRIM", "a", "a  "), ("REAL", 0.0, -0.0)],
+)
+def test_the_last_row_counts_of_keys_that_only_the_table_holds_for_equal(
+    declared: str, one: object, same: object, tmp_path: Path
+) -> None:
+    do(tmp_path / "t.db", f"CREATE TABLE t (k {declared} NOT NULL PRIMARY KEY, v TEXT)")
+    schema = pa.schema({"k": pa.array([one]).type, "v": pa.string(), "gone": pa.bool_()})
+    bench = SqlBench(ToSQLite(str(tmp_path / "t.db"), "t", key=("k",), deleted="gone"), schema)
+    assert bench.examine() == []
+    writer = bench.open()
+
+    def after(*changes: tuple[object, str, bool]) -> list[object]:
+        settled(writer, *bench.prepared(writer, [{"k": k, "v": v, "gone": gone} for k, v, gone in changes]))
+        return [v for [v] in read(tmp_path / "t.db", "SELECT v FROM t")]
+
+    assert after((one, "first", False), (same, "second", False)) == ["second"]
+    assert after((same, "", True), (one, "third", False)) == ["third"]
+    assert after((one, "fourth", False), (same, "", True)) == []
+
+
 def tokens(bench: SqlBench) -> int:
     return len(read(path_of(bench), "SELECT token FROM epochcut_commits WHERE token <> ''"))
 

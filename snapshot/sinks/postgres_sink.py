@@ -50,8 +50,8 @@ class ToPostgres:
     that a server that restarts costs no attempt; they are staged when the server can keep no more transactions.
 
     With mode "staged", rows are staged in the job's tree, and written by one transaction at commit. It is always so
-    with `key`, for which the table has a primary key or a unique index: a row replaces the one with its key, and the
-    last one of a transaction counts; rows whose column `deleted` is true delete instead.
+    with `key`, for which the table has a primary key or a unique index: a row replaces the one with its key, as the
+    table compares keys, and the last one of a transaction counts; rows whose column `deleted` is true delete instead.
 
     What was prepared is committed where it was meant to go: a dsn with another database, or that names none of the
     servers of before, is refused until that is done. Name both where one server has got another name.

@@ -50,10 +50,11 @@ class ToSQLite:
     this machine: file locks of network file systems are not to be relied on.
 
     Rows go to columns of the same names. With `key`, for which the table has a primary key or a unique index, a row
-    replaces the one with its key, and the last one of a transaction counts; rows whose column `deleted` is true delete
-    instead. `create` makes the file and the table if they are missing. Beside it is a table `epochcut_commits`, a row
-    for each transaction that may be asked for again; who deletes rows there may get output twice. A commit finds its
-    file at the path that its rows were written for, even if the program's has changed since.
+    replaces the one with its key, as the table compares keys, and the last one of a transaction counts; rows whose
+    column `deleted` is true delete instead. `create` makes the file and the table if they are missing. Beside it is a
+    table `epochcut_commits`, a row for each transaction that may be asked for again; who deletes rows there may get
+    output twice. A commit finds its file at the path that its rows were written for, even if the program's has changed
+    since.
 
     One partition commits at a time; others, and strangers who write, are waited for. While the file cannot be written
     for lack of room or because of others, commits are tried again; what SQLite refuses for good stops the job, with the

@@ -185,6 +185,39 @@ def test_the_last_row_of_a_key_counts_and_a_row_that_says_so_deletes(place: Plac
     writer.close()
 
 
+@pytest.mark.parametrize(
+    ("declared", "one", "same"),
+    [
+        ("uuid", "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
+        ("character(3)", "a", "a "),
+        ("varchar(3)", "abc", "abc "),
+        ("text COLLATE careless", "A", "a"),
+        ("double precision", 0.0, -0.0),
+    ],
+)
+def test_the_last_row_counts_of_keys_that_only_the_table_holds_for_equal(
+    declared: str, one: object, same: object, place: Place
+) -> None:
+    do(
+        place.direct,
+        "CREATE COLLATION careless (provider = icu, locale = 'und-u-ks-level2', deterministic = false)",
+        f"CREATE TABLE t (k {declared} PRIMARY KEY, v text)",
+    )
+    schema = pa.schema({"k": pa.array([one]).type, "v": pa.string(), "gone": pa.bool_()})
+    bench = SqlBench(ToPostgres(place.dsn, "t", ("k",), "gone"), schema)
+    assert bench.examine() == []
+    writer = bench.open()
+
+    def after(*changes: tuple[object, str, bool]) -> list[object]:
+        bench.commit(writer, [{"k": k, "v": v, "gone": gone} for k, v, gone in changes])
+        return list(place.content().values())
+
+    assert after((one, "first", False), (same, "second", False)) == ["second"]
+    assert after((same, "", True), (one, "third", False)) == ["third"]
+    assert after((one, "fourth", False), (same, "", True)) == []
+    writer.close()
+
+
 def test_values_come_back_as_they_were(place: Place) -> None:
     at = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
     table = pa.table(
