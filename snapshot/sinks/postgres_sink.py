@@ -39,9 +39,11 @@ class ToPostgres:
     """A sink that writes a table of the database that `dsn` names; `table` may have a schema before a dot.
 
     `dsn` is what libpq understands. Its password is not printed, but it is in the program; libpq also takes it from a
-    password file or the environment of all processes. Rows go to columns of the same names. `create` makes the table
-    if it is missing. Beside it is a table `epochcut_commits`, a row for each transaction that may be asked for again;
-    who deletes rows there may get output twice.
+    password file or the environment of all processes. Rows go to columns of the same names. Types that do not fit are
+    found when the job starts. A text that is longer than its column, or no uuid where it should be one, is refused by
+    the server like a row that violates a constraint, and so in each attempt: look at such texts in the stream.
+    `create` makes the table if it is missing. Beside it is a table `epochcut_commits`, a row for each transaction that
+    may be asked for again; who deletes rows there may get output twice.
 
     With mode "prepared", rows are sent while their epoch runs, in a transaction that the server keeps from the epoch's
     cut until its commit. That needs the setting `max_prepared_transactions`, two or more for each partition; a commit

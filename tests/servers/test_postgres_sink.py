@@ -665,6 +665,19 @@ def test_what_the_database_lacks_is_said_before_anything_starts(place: Place) ->
     assert problem == "the role lacks the privilege to INSERT and SELECT and UPDATE and DELETE on u; GRANT it"
 
 
+def test_a_domain_holds_what_the_type_below_it_holds(place: Place) -> None:
+    do(
+        place.direct,
+        "CREATE DOMAIN small AS numeric(5)",
+        "CREATE DOMAIN large AS numeric(19)",
+        "CREATE TABLE narrow (k small, v text)",
+        "CREATE TABLE wide (k large, v text)",
+    )
+    [problem] = SqlBench(ToPostgres(place.dsn, "narrow"), ROWS).examine()
+    assert "the column 'k' of narrow is of numeric(5,0), which does not hold every value of int64" in problem
+    assert SqlBench(ToPostgres(place.dsn, "wide"), ROWS).examine() == []
+
+
 def test_a_server_without_prepared_transactions_is_refused_for_them() -> None:
     with running_postgres({"max_prepared_transactions": "0"}) as server:
         sink = ToPostgres(server.dsn(), "t", create=True)
