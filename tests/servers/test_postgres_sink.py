@@ -678,6 +678,33 @@ def test_a_domain_holds_what_the_type_below_it_holds(place: Place) -> None:
     assert SqlBench(ToPostgres(place.dsn, "wide"), ROWS).examine() == []
 
 
+def test_a_role_needs_the_table_of_tokens_and_not_the_right_to_make_it(place: Place) -> None:
+    name = place.direct.rpartition("/")[2]
+    do(
+        place.direct,
+        f"CREATE ROLE guest_{name} LOGIN PASSWORD 'guess'",
+        "REVOKE CREATE ON SCHEMA public FROM public",
+        "CREATE TABLE t (k bigint, v text)",
+        f"GRANT ALL ON t TO guest_{name}",
+    )
+    guest = place.direct.replace(f"tester:{place.server.password}", f"guest_{name}:guess")
+    sink = ToPostgres(guest, "t", mode="staged")
+    [problem] = SqlBench(sink, ROWS).examine()
+    assert "permission denied for schema public" in problem
+    assert SqlBench(replace(sink, dsn=place.direct), ROWS).examine() == []
+    do(place.direct, f"GRANT INSERT, SELECT ON epochcut_commits TO guest_{name}")
+    [problem] = SqlBench(sink, ROWS).examine()
+    assert problem == "the role lacks the privilege to UPDATE and DELETE on epochcut_commits; GRANT it"
+    do(place.direct, f"GRANT UPDATE, DELETE ON epochcut_commits TO guest_{name}")
+    bench = SqlBench(sink, ROWS)
+    assert bench.examine() == []
+    bench.recover(1)
+    writer = bench.open()
+    bench.commit(writer, [row(1, "a")])
+    writer.close()
+    assert place.content() == {1: "a"}
+
+
 def test_a_server_without_prepared_transactions_is_refused_for_them() -> None:
     with running_postgres({"max_prepared_transactions": "0"}) as server:
         sink = ToPostgres(server.dsn(), "t", create=True)
