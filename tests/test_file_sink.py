@@ -274,6 +274,23 @@ def test_a_disk_that_stays_full_fails_the_attempt_before_memory_is_full(
         write(writer, [third])
 
 
+def test_all_folders_that_are_made_for_a_staged_file_survive_a_crash_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[str] = set()
+    fsync = os.fsync
+
+    def noted(handle: int) -> None:
+        synced.add(f"{Path(f'/proc/self/fd/{handle}').readlink()}")
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    SinkBench(trial(str(tmp_path / "a" / "b" / "c"))).prepared()
+    made = [tmp_path / "a", tmp_path / "a" / "b", tmp_path / "a" / "b" / "c", tmp_path / "a" / "b" / "c" / ".staged"]
+    assert {str(folder.parent) for folder in made} <= synced
+    assert str(made[-1]) in synced
+
+
 def test_a_relative_folder_is_the_same_for_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert ToFiles("out") == ToFiles(f"file://{tmp_path}/out")

@@ -173,6 +173,13 @@ def test_columns_come_back_with_their_types_and_values(tmp_path: Path) -> None:
     assert read_rocksdb(str(tmp_path)).sort_by([("id", "descending")]).to_pylist() == table.to_pylist()
 
 
+def test_a_number_that_is_none_is_null_though_its_column_has_no_nulls(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), pa.field("x", pa.float64(), nullable=False)])
+    sink = Upserts(ToRocksDB(str(tmp_path), key="id"), schema)
+    sink.commit([{"id": 1, "x": 0.5}, {"id": 2, "x": float("nan")}])
+    assert {row["id"]: row["x"] for row in read_rocksdb(str(tmp_path)).to_pylist()} == {1: 0.5, 2: None}
+
+
 def test_a_folder_without_commits_reads_as_an_empty_table(tmp_path: Path) -> None:
     assert read_rocksdb(str(tmp_path)).num_rows == 0
     upserts(tmp_path).sealed([row("ann", 1)])[0].prepare()

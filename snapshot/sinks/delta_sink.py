@@ -116,7 +116,8 @@ class ToDelta:
     def recover(self, job: JobId, uid: Uid, older_than: Incarnation, named: Collection[TransactionId]) -> None:
         """Delete the data files of this sink that are leftovers: those of older attempts that no epoch names, and of
         which the log knows nothing. What was committed once is left to the table's VACUUM. A crash leaves the others to
-        the next recovery.
+        the next recovery; those at a `uri` that the program had before are left to that table's VACUUM, or to
+        `recovery sinks abort` with that program.
         """
         place = self.place
         older = [

@@ -77,7 +77,8 @@ class ToFiles:
     completed at commit, so that the key and its secret are to be given as `storage_options`, and a rule of the bucket
     that aborts uploads has to leave them for longer than the job may be down;
     `webhdfs://<user>@<name node>:<port>/<path>`, where it is renamed; or `memory://` within one process. A commit finds
-    its files at the uri that they were written to, even if the program's has changed since.
+    its files at the uri that they were written to, even if the program's has changed since. What came to nothing there
+    stays until `recovery sinks abort` is run with the former program.
     Files of the newest epoch must not be moved away before the next epoch is complete: a driver that starts in
     between could not tell whether they were committed, and stops.
 
@@ -121,7 +122,9 @@ class ToFiles:
         return _Writer(self, context)
 
     def recover(self, job: JobId, uid: Uid, older_than: Incarnation, named: Collection[TransactionId]) -> None:
-        """Delete the staged files of this sink that are leftovers. A crash leaves the others to the next recovery."""
+        """Delete the staged files of this sink that are leftovers. A crash leaves the others to the next recovery;
+        those at a `uri` that the program had before are left to `recovery sinks abort` with that program.
+        """
 
         def may_go(name: str) -> bool:
             transaction = transaction_of(name)

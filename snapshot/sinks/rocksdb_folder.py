@@ -21,6 +21,7 @@ from typing import Final
 import pyarrow as pa
 from rocksdict import AccessType, DBCompressionType, Options, Rdict, SstFileWriter
 
+from snapshot.sinks.local_folder import make_folder
 from snapshot.sources.line_formats import LineParser
 from statebackend.backends.rocksdb_tables import by_moving, iterate, quiet, table_options
 
@@ -56,7 +57,7 @@ class RocksDBFolder:
 
         When this returns, the file survives a crash of the machine. It replaces one of the same name.
         """
-        self._staged.mkdir(parents=True, exist_ok=True)
+        make_folder(self._staged)
         unfinished = self._staged / f"{name}.unfinished"
         writer = SstFileWriter(table_options(DBCompressionType.zstd()))
         with _named(f"write {unfinished}"):
@@ -71,8 +72,7 @@ class RocksDBFolder:
             writer.finish()
         _sync(unfinished)
         unfinished.rename(self._staged / name)
-        for folder in (self._staged, self._path, self._path.parent):
-            _sync(folder)
+        _sync(self._staged)
 
     def staged(self) -> Sequence[str]:
         """The names of all staged files, anybody's, and of those that a crash has left unfinished."""
@@ -168,10 +168,11 @@ class OpenDatabase:
                 time.sleep(_PAUSE)
 
     def rows(self) -> pa.Table:
-        """All rows, ordered by the bytes of their keys."""
-        schema = self.schema()
-        if schema is None:
+        """All rows, ordered by the bytes of their keys. A float may be null, as one that is no number is in JSON."""
+        stored = self.schema()
+        if stored is None:
             return pa.table({})
+        schema = pa.schema([one.with_nullable(one.nullable or pa.types.is_floating(one.type)) for one in stored])
         parse = LineParser("jsonl", schema, ()).parse
         batches: list[pa.RecordBatch] = []
         lines: list[bytes] = []

@@ -25,6 +25,7 @@ from snapshot.program.rows import Rows, keys_in
 from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
 from snapshot.sinks.file_formats import encoded, unsuitable
 from snapshot.sinks.file_sink import file_name, transaction_of
+from snapshot.sinks.local_folder import make_folder
 from snapshot.sinks.origins import MADE_BY, of_another_kind
 from snapshot.sinks.rocksdb_folder import FolderError, OpenDatabase, RocksDBFolder
 from snapshot.sinks.token_target import TargetError, commit_by_token
@@ -56,7 +57,8 @@ class ToRocksDB:
     Where the boolean column `deleted` is true, the row with its key is removed; that column is not stored. Rows of one
     key must come from one partition, as they do after `key_by` that key; of several in an epoch the last one counts.
 
-    Rows are stored as JSON, so columns have types that JSON lines can hold. The rows of an epoch wait in memory until
+    Rows are stored as JSON, so columns have types that JSON lines can hold, and a float that is no number is null. The
+    rows of an epoch wait in memory until
     its cut. Every partition must see the folder, on this machine: they open the database one after the other, for a few
     milliseconds at each commit. Read it with `read_rocksdb`, also while a job runs; other programs open it read-only
     (`rocksdb_folder` says what is in it). A token of some bytes stays there for each transaction.
@@ -115,7 +117,7 @@ class ToRocksDB:
     def examine(self, job: JobId, uid: Uid, schema: pa.Schema) -> Sequence[str]:  # noqa: ARG002
         """Whether the folder can be used, and is empty or has a database of such rows. Makes the folder."""
         try:
-            Path(self.path).mkdir(parents=True, exist_ok=True)
+            make_folder(Path(self.path))
             with RocksDBFolder(Path(self.path)).reading() as database:
                 found = None if database is None else database.schema()
         except (OSError, FolderError) as error:
@@ -127,7 +129,9 @@ class ToRocksDB:
         return _Writer(self, context)
 
     def recover(self, job: JobId, uid: Uid, older_than: Incarnation, named: Collection[TransactionId]) -> None:
-        """Delete the staged files of this sink that are leftovers. A crash leaves the others to the next recovery."""
+        """Delete the staged files of this sink that are leftovers. A crash leaves the others to the next recovery;
+        those at a `path` that the program had before are left to `recovery sinks abort` with that program.
+        """
         folder = RocksDBFolder(Path(self.path))
         for file in folder.staged():
             transaction = transaction_of(file.removesuffix(".unfinished"))
