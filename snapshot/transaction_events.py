@@ -1,6 +1,8 @@
 """What the two-phase commit of a sink is told and what it tells its host to do, and the names of transactions.
 
-What always holds: a transaction's id is made once, in one attempt of one job; rewinds and forks make others.
+What always holds: a transaction's id is made once, in one attempt of one job; rewinds and forks make others. A job
+whose tree was put back from an older copy makes the ids again that it made since, so a target tells transactions apart
+by something more, which the sink draws.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ Payload = TypeVar("Payload")
 
 
 def transaction_id(job: JobId, sink: Uid, incarnation: Incarnation, partition: Partition, n: int) -> TransactionId:
-    """The name of the n-th transaction of a sink in one attempt; no other attempt, rewind or fork makes it again."""
+    """The name of the n-th transaction of a sink in one attempt. No other attempt, rewind or fork makes it again, as
+    long as the job's tree is not put back from an older copy.
+    """
     job_part, sink_part = (name.replace("%", "%25").replace("/", "%2F") for name in (job, sink))
     return TransactionId(f"{job_part}/{sink_part}/{incarnation.generation}-{incarnation.attempt}-{partition}-{n}")
 

@@ -20,7 +20,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from snapshot.frozen_json import Json
 from snapshot.ids import JobId
+from snapshot.manifest import CommitPayload
 from snapshot.program.sink import SinkError
 from snapshot.sinks.file_formats import WrittenFormat, encoded
 from snapshot.sinks.file_sink import ToFiles, file_name, transaction_of
@@ -113,15 +115,20 @@ def test_files_that_roll_with_each_batch_pass_the_kit(check: Callable[[SinkTrial
     check(trial(f"file://{tmp_path}/out", roll_bytes=1))
 
 
-@given(job=st.text(), uid=st.text(), number=st.integers(0, 10**6))
-def test_the_transaction_can_be_read_from_a_files_name(job: str, uid: str, number: int) -> None:
+@given(
+    job=st.text(),
+    uid=st.text(),
+    number=st.integers(0, 10**6),
+    nonce=st.sampled_from(["", "01234567" * 2, "a" * 16]),
+)
+def test_the_transaction_can_be_read_from_a_files_name(job: str, uid: str, number: int, nonce: str) -> None:
     made_by = Incarnation(Generation(3), Attempt(4))
     try:
         transaction = transaction_id(JobId(job), Uid(uid), made_by, Partition(5), 6)
         transaction.encode()
     except UnicodeEncodeError:
         return
-    name = file_name(transaction, number, "parquet")
+    name = file_name(transaction, number, "parquet", nonce)
     assert name.isascii()
     assert "/" not in name
     assert transaction_of(name) == transaction
@@ -147,6 +154,7 @@ def test_recovery_touches_nothing_that_is_not_its_own(tmp_path: Path) -> None:
         file_name(transaction_id(bench.job, Uid("other"), attempt(1), Partition(0), 0), 0, "parquet"),
         file_name(transaction_id(JobId("other"), bench.uid, attempt(1), Partition(0), 0), 0, "parquet"),
         file_name(transaction_id(bench.job, bench.uid, attempt(2), Partition(0), 0), 0, "parquet"),
+        file_name(transaction_id(bench.job, bench.uid, attempt(2), Partition(0), 0), 0, "parquet", "0123456789abcdef"),
     ]
     for name in others:
         (tmp_path / ".staged" / name).write_bytes(b"somebody's")
@@ -180,6 +188,20 @@ def test_a_commit_that_ended_between_two_files_is_finished_by_the_next(tmp_path:
     first.rename(tmp_path / first.name)
     assert bench.settle(transaction, payload).outcome is CommitOutcome.COMMITTED
     bench.expect(rows, "all files appear")
+
+
+def test_files_of_a_payload_that_knows_no_nonce_are_published_under_their_names(tmp_path: Path) -> None:
+    bench = SinkBench(trial(str(tmp_path)))
+    transaction, _, rows = bench.prepared()
+    [staged] = (tmp_path / ".staged").iterdir()
+    name = file_name(transaction, 0, "parquet")
+    staged.rename(staged.with_name(name))
+    payload = CommitPayload(Json.of({"root": str(tmp_path), "listed": False, "files": [name]}))
+    bench.recover(2, [transaction])
+    assert bench.settle(transaction, payload, 2).outcome is CommitOutcome.COMMITTED
+    assert bench.settle(transaction, payload, 2).outcome is CommitOutcome.ALREADY_COMMITTED
+    bench.expect(rows, "what an older version has prepared is committed once")
+    assert (tmp_path / name).exists()
 
 
 def test_a_commit_without_its_files_fails_with_a_reason(tmp_path: Path) -> None:
@@ -250,6 +272,23 @@ def test_a_disk_that_stays_full_fails_the_attempt_before_memory_is_full(
     write(writer, [second])
     with pytest.raises(SinkError, match="sink the/sink: its rows could not be stored: the disk is full"):
         write(writer, [third])
+
+
+def test_all_folders_that_are_made_for_a_staged_file_survive_a_crash_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[str] = set()
+    fsync = os.fsync
+
+    def noted(handle: int) -> None:
+        synced.add(f"{Path(f'/proc/self/fd/{handle}').readlink()}")
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    SinkBench(trial(str(tmp_path / "a" / "b" / "c"))).prepared()
+    made = [tmp_path / "a", tmp_path / "a" / "b", tmp_path / "a" / "b" / "c", tmp_path / "a" / "b" / "c" / ".staged"]
+    assert {str(folder.parent) for folder in made} <= synced
+    assert str(made[-1]) in synced
 
 
 def test_a_relative_folder_is_the_same_for_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

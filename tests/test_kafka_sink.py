@@ -17,19 +17,27 @@ from confluent_kafka.admin import BrokerMetadata, ClusterMetadata, ConfigEntry, 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snapshot.frozen_json import JsonLike
 from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
-from snapshot.program.sink import SinkError
+from snapshot.program.sink import CommitsTogether, SinkError
 from snapshot.sinks import kafka_examine
 from snapshot.sinks.kafka_client import KafkaClients
 from snapshot.sinks.kafka_records import RecordFormat, RecordShape
 from snapshot.sinks.kafka_sink import ToKafka
-from snapshot.sinks.kafka_tokens import About, Committed, group_of, may_be_forgotten, producer_of
+from snapshot.sinks.kafka_tokens import (
+    About,
+    Committed,
+    group_of,
+    may_be_forgotten,
+    may_be_of_one_cluster,
+    producer_of,
+)
 from snapshot.sources.kafka_avro import avro_schema_of
 from snapshot.testing.sinks import SCHEMA, SinkBench, SinkTrial, attempt, write
-from snapshot.transaction_events import transaction_id
-from statebackend.ids import Partition, Uid
+from snapshot.transaction_events import CommitOutcome, Committable, transaction_id
+from statebackend.ids import Epoch, Generation, Partition, Uid
 
 HEADERS = pa.map_(pa.string(), pa.string())
 AT = datetime(2026, 1, 2, 3, 4, 5, 678000, UTC)
@@ -227,21 +235,59 @@ def test_a_writer_has_one_group_and_a_partition_one_producer(job: str, uid: str,
     one = name(n, partition, 1)
     assert producer_of(one) == producer_of(name(n + 1, partition, 7))
     assert producer_of(one) != producer_of(name(n, partition + 1, 1))
-    assert group_of(one) == group_of(name(n + 1, partition, 1))
-    assert len({group_of(one), group_of(name(n, partition, 2)), group_of(name(n, partition + 1, 1))}) == 3
+    assert group_of(one, "w") == group_of(name(n + 1, partition, 1), "w")
+    others = (name(n, partition, 2), name(n, partition + 1, 1))
+    assert len({group_of(one, "w"), group_of(one, "v"), group_of(one, ""), *(group_of(o, "w") for o in others)}) == 5
+    prefix = producer_of(one).rpartition("/")[0]
+    assert group_of(one, "") == f"{prefix}/1-1-{partition}"
+    assert group_of(one, "w").startswith(f"{prefix}/")
 
 
 def test_tokens_of_other_sinks_have_other_names() -> None:
     one = transaction_id(JobId("a/b"), Uid("c"), attempt(1), Partition(0), 0)
     other = transaction_id(JobId("a"), Uid("b/c"), attempt(1), Partition(0), 0)
     assert producer_of(one) != producer_of(other)
-    assert group_of(one) != group_of(other)
+    assert group_of(one, "w") != group_of(other, "w")
 
 
 def test_a_token_is_trusted_to_be_missing_only_while_it_is_kept() -> None:
     assert not may_be_forgotten(sealed_at=0, now=53_000, kept=60.0)
     assert may_be_forgotten(sealed_at=0, now=55_000, kept=60.0)
     assert not may_be_forgotten(sealed_at=100_000, now=0, kept=60.0)
+
+
+def test_a_committable_that_knows_no_writer_has_the_token_of_its_attempt_and_partition() -> None:
+    older: dict[str, JsonLike] = {"topic": "t", "producer": "p", "first": 1, "sealed_at": 2}
+    assert About.read(older) == About("t", "p", 1, 2, "")
+    about = About("t", "p", 1, 2, "w")
+    assert About.read(about.json()) == about
+
+
+@pytest.mark.parametrize(
+    ("former", "now", "may_be"),
+    [
+        ("a:1,b:2", "b:2, c:3", True),
+        ("a:1", "PLAINTEXT://a:1", True),
+        ("a:1,b:2", "a:2,b:1", False),
+        ("", "a:1", True),
+    ],
+)
+def test_brokers_may_be_of_one_cluster_if_two_lists_share_one(former: str, now: str, may_be: bool) -> None:
+    assert may_be_of_one_cluster(former, now) is may_be
+    assert may_be_of_one_cluster(now, former) is may_be
+
+
+def test_what_was_prepared_for_other_brokers_is_not_committed_and_nobody_is_asked() -> None:
+    bench = SinkBench(SinkTrial(ToKafka("a:1,b:2", "t", key="row"), lambda _: []))
+    transaction, payload, _ = bench.prepared()
+    later = SinkBench(SinkTrial(ToKafka("c:3", "t", key="row"), lambda _: [])).writer()
+    assert isinstance(later, CommitsTogether)
+    due = Committable(transaction, Epoch(Generation(1), 1), payload)
+    for answer in (later.commit(transaction, payload), later.commit_together([due, due])):
+        assert answer.outcome is CommitOutcome.FAILED
+        assert "are for Kafka at a:1,b:2, and its sink writes to Kafka at c:3 by now" in answer.reason
+        assert "give both lists: bootstrap='c:3,a:1,b:2'" in answer.reason
+    later.close()
 
 
 def test_a_committable_says_who_commits_it_where_and_nothing_secret() -> None:
@@ -261,6 +307,8 @@ def test_a_committable_says_who_commits_it_where_and_nothing_secret() -> None:
     assert about.topic == "the topic"
     assert about.producer == producer_of(transaction) == f"epochcut/{bench.job}/the%2Fsink/3"
     assert about.first == 4
+    assert about.writer
+    assert about.bootstrap == "nowhere:1"
     for text in (repr(sink), str(payload), *map(str, bench.around.stored.values())):
         assert "hush" not in text
     writer.close()

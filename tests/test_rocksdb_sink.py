@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from snapshot.sinks.rocksdb_folder import RocksDBFolder
 from snapshot.sinks.rocksdb_sink import ToRocksDB, read_rocksdb
 from snapshot.testing.sink_machine import sink_machine
 from snapshot.testing.sinks import CHECKS, DONE, SinkBench, SinkTrial, Surroundings, attempt
+from snapshot.testing.sinks import SCHEMA as KIT
 from snapshot.transaction_events import CommitOutcome
 from statebackend.ids import Partition
 
@@ -171,6 +173,13 @@ def test_columns_come_back_with_their_types_and_values(tmp_path: Path) -> None:
     assert read_rocksdb(str(tmp_path)).sort_by([("id", "descending")]).to_pylist() == table.to_pylist()
 
 
+def test_a_number_that_is_none_is_null_though_its_column_has_no_nulls(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), pa.field("x", pa.float64(), nullable=False)])
+    sink = Upserts(ToRocksDB(str(tmp_path), key="id"), schema)
+    sink.commit([{"id": 1, "x": 0.5}, {"id": 2, "x": float("nan")}])
+    assert {row["id"]: row["x"] for row in read_rocksdb(str(tmp_path)).to_pylist()} == {1: 0.5, 2: None}
+
+
 def test_a_folder_without_commits_reads_as_an_empty_table(tmp_path: Path) -> None:
     assert read_rocksdb(str(tmp_path)).num_rows == 0
     upserts(tmp_path).sealed([row("ann", 1)])[0].prepare()
@@ -187,6 +196,21 @@ def test_a_reader_keeps_what_it_opened_while_commits_and_compactions_go_on(tmp_p
         assert set(database.rows().column("n").to_pylist()) == {0}
     assert set(content(tmp_path).values()) == {14}
     assert len(list(tmp_path.glob("*.sst"))) < 14
+
+
+def test_a_payload_that_knows_no_nonce_is_committed_once_under_its_transactions_name(tmp_path: Path) -> None:
+    sink = ToRocksDB(str(tmp_path), key="row")
+    bench = SinkBench(trial(tmp_path))
+    transaction, payload, _ = bench.prepared()
+    stored = payload.value.value()
+    assert isinstance(stored, dict)
+    [row] = rows = bench.rows(1)
+    line = json.dumps({"row": row}).encode()
+    RocksDBFolder(tmp_path).stage("older.sst", transaction, sink.stored(KIT), [(b"key", line)])
+    older = CommitPayload(Json.of({"path": str(tmp_path), "file": "older.sst", "schema": stored["schema"]}))
+    assert bench.settle(transaction, older).outcome is CommitOutcome.COMMITTED
+    assert bench.settle(transaction, older).outcome is CommitOutcome.ALREADY_COMMITTED
+    bench.expect(rows, "what an older version has prepared is committed once")
 
 
 def test_other_programs_can_open_the_database(tmp_path: Path) -> None:

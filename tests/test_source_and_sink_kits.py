@@ -6,13 +6,14 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from secrets import token_hex
 
 import pyarrow as pa
 import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from snapshot.frozen_json import NULL, Json
+from snapshot.frozen_json import Json
 from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
@@ -26,9 +27,11 @@ from statebackend.ids import Incarnation, Uid
 
 SCHEMA = pa.schema([("n", pa.int64())])
 
-STAGED: dict[TransactionId, list[str]] = {}
-VISIBLE: list[tuple[TransactionId, list[str]]] = []
-BY: dict[TransactionId, Incarnation] = {}
+Name = tuple[TransactionId, str]
+"""A transaction, and what was drawn when it was begun."""
+STAGED: dict[Name, list[str]] = {}
+VISIBLE: list[tuple[Name, list[str]]] = []
+BY: dict[Name, Incarnation] = {}
 """Who committed it."""
 REACHABLE = threading.Event()
 LOCK = threading.Lock()
@@ -66,8 +69,8 @@ class Target:
 
     def recover(self, job: JobId, uid: Uid, older_than: Incarnation, named: Collection[TransactionId]) -> None:
         if self.fault == "aborts what is committed":
-            VISIBLE[:] = [(transaction, rows) for transaction, rows in VISIBLE if transaction in named]
-        for transaction in list(STAGED):
+            VISIBLE[:] = [(name, rows) for name, rows in VISIBLE if name[0] in named]
+        for transaction, nonce in list(STAGED):
             name = parse_transaction_id(transaction)
             ours = (name.job, name.sink) == (job, uid) or self.fault == "aborts those of others"
             match self.fault:
@@ -85,7 +88,7 @@ class Target:
                 case _:
                     leftover = may_be_aborted(transaction, older_than, named)
             if ours and leftover:
-                del STAGED[transaction]
+                del STAGED[transaction, nonce]
 
 
 class Writer:
@@ -94,7 +97,7 @@ class Writer:
         self.rows: list[str] = []
 
     def begin(self, transaction: TransactionId) -> None:
-        self.transaction = transaction
+        self.name = transaction, "" if self.fault == "knows a transaction by its id" else token_hex(8)
         self.rows = [] if self.fault != "mixes transactions" else self.rows
 
     def write(self, rows: Rows) -> None:
@@ -102,26 +105,29 @@ class Writer:
 
     def seal(self) -> Sealed:
         rows = self.rows if self.fault == "mixes transactions" else list(self.rows)
-        return Held(self.sink, self.transaction, rows)
+        return Held(self.sink, self.name, rows)
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         if not REACHABLE.is_set():
             return self.commit_in_an_outage()
+        stored = payload.value.value()
+        assert isinstance(stored, dict)
+        name = transaction, str(stored["nonce"])
         if self.fault == "commits at the same time":
-            return self.commit_unlocked(transaction)
+            return self.commit_unlocked(name)
         with LOCK:
-            return self.commit_unlocked(transaction)
+            return self.commit_unlocked(name)
 
-    def commit_unlocked(self, transaction: TransactionId) -> CommitAnswer:
-        done = any(visible == transaction for visible, _ in VISIBLE)
-        by = BY.setdefault(transaction, self.context.incarnation)
+    def commit_unlocked(self, name: Name) -> CommitAnswer:
+        done = any(visible == name for visible, _ in VISIBLE)
+        by = BY.setdefault(name, self.context.incarnation)
         match self.fault:
             case "commits twice":
                 done = False
             case "a new generation commits again":
                 done = done and by.generation == self.context.incarnation.generation
             case "commits for its own partition only":
-                if parse_transaction_id(transaction).partition != self.context.partition:
+                if parse_transaction_id(name[0]).partition != self.context.partition:
                     return CommitAnswer(CommitOutcome.FAILED, "not mine")
             case "commits at the same time" if not done:
                 with suppress(threading.BrokenBarrierError):
@@ -134,9 +140,9 @@ class Writer:
         if done:
             answer = CommitOutcome.FAILED if self.fault == "forgets commits" else CommitOutcome.ALREADY_COMMITTED
             return CommitAnswer(answer)
-        if transaction not in STAGED:
+        if name not in STAGED:
             return CommitAnswer(CommitOutcome.FAILED, "nothing is staged")
-        VISIBLE.append((transaction, STAGED[transaction]))
+        VISIBLE.append((name, STAGED[name]))
         return CommitAnswer(CommitOutcome.COMMITTED)
 
     def commit_in_an_outage(self) -> CommitAnswer:
@@ -160,7 +166,7 @@ class Writer:
 @dataclass
 class Held:
     sink: Target
-    transaction: TransactionId
+    name: Name
     rows: list[str]
 
     def prepare(self) -> CommitPayload | None:
@@ -169,10 +175,11 @@ class Held:
             raise OSError("it is down")
         if not self.rows and fault != "commits nothing":
             return None
-        STAGED[self.transaction] = self.rows
+        STAGED[self.name] = self.rows
         if fault == "shows what is prepared":
-            VISIBLE.append((self.transaction, self.rows))
-        return CommitPayload(Json.of(self.sink.password) if fault == "writes its password" else NULL)
+            VISIBLE.append((self.name, self.rows))
+        more = {"password": self.sink.password} if fault == "writes its password" else {}
+        return CommitPayload(Json.of({"nonce": self.name[1], **more}))
 
 
 def visible(_: Surroundings) -> Sequence[str]:
@@ -180,8 +187,8 @@ def visible(_: Surroundings) -> Sequence[str]:
 
 
 def pending(job: JobId) -> int:
-    committed = {transaction for transaction, _ in VISIBLE}
-    return sum(parse_transaction_id(transaction).job == job for transaction in STAGED.keys() - committed)
+    committed = {name for name, _ in VISIBLE}
+    return sum(parse_transaction_id(transaction).job == job for transaction, _ in STAGED.keys() - committed)
 
 
 def clear() -> None:
@@ -225,6 +232,7 @@ FAULTS = {
     "aborts what is committed": "keeps what is committed|there once after a crash",
     "commits for its own partition only": "can be committed; .*not mine",
     "a new generation commits again": "what was committed is not committed again",
+    "knows a transaction by its id": "made again under the same names are others",
     "commits at the same time": "what several commit at once is there once",
     "a commit empties what is open": "has something to commit|readers see what is committed",
     "takes an outage for success": "an outcome that is not known says RETRY_LATER",

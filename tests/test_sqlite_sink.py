@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from snapshot import ToSQLite
+from snapshot.frozen_json import Json
 from snapshot.program.sink import Abilities, SinkError
 from snapshot.sinks import sqlite_target
 from snapshot.testing.sink_machine import sink_machine
@@ -153,6 +154,28 @@ def test_after_any_changes_the_table_is_what_a_dict_would_be(
     assert content(bench) == expected
 
 
+@pytest.mark.parametrize(
+    ("declared", "one", "same"),
+    [("TEXT COLLATE NOCASE", "A", "a"), ("TEXT COLLATE RTRIM", "a", "a  "), ("REAL", 0.0, -0.0)],
+)
+def test_the_last_row_counts_of_keys_that_only_the_table_holds_for_equal(
+    declared: str, one: object, same: object, tmp_path: Path
+) -> None:
+    do(tmp_path / "t.db", f"CREATE TABLE t (k {declared} NOT NULL PRIMARY KEY, v TEXT)")
+    schema = pa.schema({"k": pa.array([one]).type, "v": pa.string(), "gone": pa.bool_()})
+    bench = SqlBench(ToSQLite(str(tmp_path / "t.db"), "t", key=("k",), deleted="gone"), schema)
+    assert bench.examine() == []
+    writer = bench.open()
+
+    def after(*changes: tuple[object, str, bool]) -> list[object]:
+        settled(writer, *bench.prepared(writer, [{"k": k, "v": v, "gone": gone} for k, v, gone in changes]))
+        return [v for [v] in read(tmp_path / "t.db", "SELECT v FROM t")]
+
+    assert after((one, "first", False), (same, "second", False)) == ["second"]
+    assert after((same, "", True), (one, "third", False)) == ["third"]
+    assert after((one, "fourth", False), (same, "", True)) == []
+
+
 def tokens(bench: SqlBench) -> int:
     return len(read(path_of(bench), "SELECT token FROM epochcut_commits WHERE token <> ''"))
 
@@ -221,6 +244,46 @@ def test_a_job_whose_tree_is_an_older_copy_is_told_so_and_loses_nothing(bench: S
     second.recover(3)
     second.commit(second.open(3), [change(2, "second life")], number=3)
     assert content(bench) == {1: "first life", 2: "second life"}
+
+
+def test_rows_go_to_the_file_that_they_were_meant_for_whatever_the_path_is_by_now(bench: SqlBench) -> None:
+    one = bench.prepared(bench.open(), [change(1, "a")])
+    later = later_at("other.db", bench)
+    assert later.open().commit(*one).outcome is CommitOutcome.COMMITTED
+    assert later.open().commit(*one).outcome is CommitOutcome.ALREADY_COMMITTED
+    assert (content(bench), content(later)) == ({1: "a"}, {})
+
+
+def test_a_file_that_was_moved_is_looked_for_where_it_was_and_found_by_a_link(bench: SqlBench) -> None:
+    one = bench.prepared(bench.open(), [change(1, "a")])
+    former = Path(path_of(bench))
+    former.rename(former.with_name("moved.db"))
+    later = later_at("moved.db", bench)
+    answer = later.open().commit(*one)
+    assert answer.outcome is CommitOutcome.FAILED
+    assert f"the rows are for {former}, and the sink's file is {path_of(later)} by now" in answer.reason
+    assert content(later) == {}
+    former.symlink_to(path_of(later))
+    settled(later.open(), *one)
+    assert content(later) == {1: "a"}
+
+
+def test_a_payload_that_names_no_file_is_committed_to_the_programs(bench: SqlBench) -> None:
+    transaction, payload = bench.prepared(bench.open(), [change(1, "a")])
+    stored = payload.value.value()
+    assert isinstance(stored, dict)
+    older = replace(payload, value=Json.of({name: stored[name] for name in stored.keys() - {"sink", "path"}}))
+    settled(bench.open(), transaction, older)
+    assert content(bench) == {1: "a"}
+
+
+def later_at(name: str, bench: SqlBench) -> SqlBench:
+    """The same job, whose program has another file."""
+    assert isinstance(bench.sink, ToSQLite)
+    later = SqlBench(replace(bench.sink, path=str(Path(bench.sink.path).with_name(name))))
+    later.around = bench.around
+    assert later.examine() == []
+    return later
 
 
 def test_while_others_write_a_commit_is_put_off(bench: SqlBench) -> None:

@@ -87,7 +87,9 @@ class SinkWriter(Protocol):
     """
 
     def begin(self, transaction: TransactionId) -> None:
-        """From now on rows are of this transaction."""
+        """From now on rows are of this transaction. There may have been another of the same name, with other rows, in a
+        job whose tree was put back from an older copy: draw something more that tells them apart.
+        """
 
     def write(self, rows: Rows) -> None:
         """Take rows. May be called thousands of times a second; `SinkError` fails the attempt."""

@@ -21,6 +21,7 @@ from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, 
 from snapshot.sinks.delta_columns import misfits, unsuitable, written_schema
 from snapshot.sinks.delta_table import DataFile, DeltaPlace, files_in, found_table, schema_json
 from snapshot.sinks.delta_tokens import DeltaToken, Slots, token_of
+from snapshot.sinks.origins import MADE_BY, of_another_kind
 from snapshot.sinks.pieces import Pieces, SealedPieces
 from snapshot.sinks.token_target import TargetError, commit_by_token
 from snapshot.sources.location import everywhere, protocol_of
@@ -115,7 +116,8 @@ class ToDelta:
     def recover(self, job: JobId, uid: Uid, older_than: Incarnation, named: Collection[TransactionId]) -> None:
         """Delete the data files of this sink that are leftovers: those of older attempts that no epoch names, and of
         which the log knows nothing. What was committed once is left to the table's VACUUM. A crash leaves the others to
-        the next recovery.
+        the next recovery; those at a `uri` that the program had before are left to that table's VACUUM, or to
+        `recovery sinks abort` with that program.
         """
         place = self.place
         older = [
@@ -176,6 +178,8 @@ class _Writer:
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Write the log's entry, unless it is there."""
+        if (refusal := of_another_kind(ToDelta.__name__, transaction, payload)) is not None:
+            return refusal
         answer = commit_by_token(_Committable(transaction, payload, self._sink.storage_options))
         if answer.outcome in _DONE:
             self._slots.free(transaction)
@@ -203,6 +207,7 @@ class _SealedFiles:
             self.slots.free(self.token.transaction)
             return None
         about: dict[str, JsonLike] = {
+            MADE_BY: ToDelta.__name__,
             "uri": self.place.uri,
             "columns": schema_json(self.columns),
             "writer": self.token.writer,

@@ -1,4 +1,5 @@
 """Rows as the bytes of one file: Parquet, JSON lines or CSV, so that `Files` with the same schema reads them back.
+Texts with line breaks it does not read from CSV.
 
 What always holds: what cannot be written in a format is refused when the program is checked, not when rows come.
 """

@@ -1,7 +1,8 @@
 """Files that appear when their epoch is complete: staged where nobody reads, made visible in one step at commit.
 
-What always holds: the names of a transaction's files follow from its id, so that whoever commits it, however often and
-after whichever crash, gives the same files the same names; and readers see whole files only.
+What always holds: the names of a transaction's files follow from its id and from a nonce that is drawn when it is
+begun, and stand in its payload: whoever commits it, however often and after whichever crash, gives the same files the
+same names, and a transaction that is made again under the same id has others. Readers see whole files only.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from secrets import token_hex
 
 import pyarrow as pa
 
@@ -19,6 +21,7 @@ from snapshot.program.rows import Rows
 from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
 from snapshot.sinks.file_formats import EXTENSIONS, WrittenFormat, encoded, unsuitable
 from snapshot.sinks.folder import StagedFile, open_folder, unwritable
+from snapshot.sinks.origins import MADE_BY, of_another_kind
 from snapshot.sinks.pieces import Pieces, SealedPieces
 from snapshot.sources.location import everywhere
 from snapshot.transaction_events import CommitOutcome, may_be_aborted, parse_transaction_id
@@ -26,14 +29,19 @@ from statebackend.ids import Incarnation, Uid
 
 _LONGEST_NAME = 255
 """Bytes that a file's name may have on the usual file systems."""
-_NAME = re.compile(r"part-(?P<transaction>(?:[A-Za-z0-9_~-]|\.[0-9a-f]{2})+)-(?P<number>0|[1-9][0-9]*)\.[a-z]+")
+_NAME = re.compile(
+    r"part-(?P<transaction>(?:[A-Za-z0-9_~-]|\.[0-9a-f]{2})+?)(?:-(?P<nonce>[0-9a-f]{16}))?"
+    r"-(?P<number>0|[1-9][0-9]*)\.[a-z]+"
+)
 _UNSAFE = re.compile(r"[^A-Za-z0-9_/-]")
 
 
-def file_name(transaction: TransactionId, number: int, extension: str) -> str:
-    """The name of the n-th file of a transaction; no two have the same."""
+def file_name(transaction: TransactionId, number: int, extension: str, nonce: str = "") -> str:
+    """The name of the n-th file of the transaction that was begun with this nonce; no two have the same. Without one
+    are files that have a nonce elsewhere in their name, and those in payloads that know none.
+    """
     escaped = _UNSAFE.sub(lambda match: "".join(f".{byte:02x}" for byte in match[0].encode()), transaction)
-    return f"part-{escaped.replace('/', '~')}-{number}.{extension}"
+    return f"part-{escaped.replace('/', '~')}{f'-{nonce}' if nonce else ''}-{number}.{extension}"
 
 
 def transaction_of(name: str) -> TransactionId | None:
@@ -51,12 +59,14 @@ def transaction_of(name: str) -> TransactionId | None:
         return None
     transaction = TransactionId(text)
     extension = name.rpartition(".")[2]
-    return transaction if file_name(transaction, int(match["number"]), extension) == name else None
+    made = file_name(transaction, int(match["number"]), extension, match["nonce"] or "")
+    return transaction if made == name else None
 
 
 @dataclass(frozen=True, slots=True)
 class ToFiles:
-    """A sink that writes a folder of files: `part-<transaction>-<n>.<format>`, one per epoch and partition with rows.
+    """A sink that writes a folder of files, one per epoch and partition with rows:
+    `part-<transaction>-<nonce>-<n>.<format>`.
 
     A file appears when its epoch is complete, as a whole, and is never changed. Readers ignore names that begin with a
     dot, as most do. Rows wait in memory until their epoch's cut, or until they take `roll_bytes` there: then they
@@ -67,7 +77,8 @@ class ToFiles:
     completed at commit, so that the key and its secret are to be given as `storage_options`, and a rule of the bucket
     that aborts uploads has to leave them for longer than the job may be down;
     `webhdfs://<user>@<name node>:<port>/<path>`, where it is renamed; or `memory://` within one process. A commit finds
-    its files at the uri that they were written to, even if the program's has changed since.
+    its files at the uri that they were written to, even if the program's has changed since. What came to nothing there
+    stays until `recovery sinks abort` is run with the former program.
     Files of the newest epoch must not be moved away before the next epoch is complete: a driver that starts in
     between could not tell whether they were committed, and stops.
 
@@ -111,7 +122,9 @@ class ToFiles:
         return _Writer(self, context)
 
     def recover(self, job: JobId, uid: Uid, older_than: Incarnation, named: Collection[TransactionId]) -> None:
-        """Delete the staged files of this sink that are leftovers. A crash leaves the others to the next recovery."""
+        """Delete the staged files of this sink that are leftovers. A crash leaves the others to the next recovery;
+        those at a `uri` that the program had before are left to `recovery sinks abort` with that program.
+        """
 
         def may_go(name: str) -> bool:
             transaction = transaction_of(name)
@@ -135,9 +148,10 @@ class _Writer:
         self._files: Pieces[StagedFile] = Pieces(context.uid, sink.roll_bytes)
 
     def begin(self, transaction: TransactionId) -> None:
-        """Begin with no file."""
+        """Begin with no file, under a nonce of its own."""
         folder, format, extension = self._folder, self._sink.format, EXTENSIONS[self._sink.format]
-        if len(file_name(transaction, 10**6, extension)) > _LONGEST_NAME:
+        nonce = token_hex(8)
+        if len(file_name(transaction, 10**6, extension, nonce)) > _LONGEST_NAME:
             raise SinkError(
                 f"sink {self._uid}: files cannot be named after transaction {transaction}: their names would have more "
                 f"than {_LONGEST_NAME} characters. Give the job and the sink shorter names"
@@ -145,7 +159,7 @@ class _Writer:
 
         def stage(number: int, batches: Sequence[pa.RecordBatch]) -> StagedFile:
             data = encoded(format, pa.Table.from_batches(batches))
-            return folder.stage(file_name(transaction, number, extension), data)
+            return folder.stage(file_name(transaction, number, extension, nonce), data)
 
         self._files.begin(stage)
 
@@ -161,6 +175,8 @@ class _Writer:
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Publish the files, those that are not visible yet."""
+        if (refusal := of_another_kind(ToFiles.__name__, transaction, payload)) is not None:
+            return refusal
         committed = _committed_in(payload)
         try:
             folder = self._folder if committed.is_of(self._sink) else open_folder(committed.root, committed.listed)
@@ -212,7 +228,8 @@ class _Committed:
             file.name if file.ticket == NULL else {"name": file.name, "ticket": file.ticket.value()}
             for file in self.files
         ]
-        return CommitPayload(Json.of({"root": self.root, "listed": self.listed, "files": files}))
+        about: dict[str, JsonLike] = {"root": self.root, "listed": self.listed, "files": files}
+        return CommitPayload(Json.of({MADE_BY: ToFiles.__name__, **about}))
 
 
 def _committed_in(payload: CommitPayload) -> _Committed:

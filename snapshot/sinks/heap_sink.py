@@ -18,6 +18,8 @@ from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
 from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
+from snapshot.sinks.commit_tokens import Token
+from snapshot.sinks.origins import MADE_BY, of_another_kind
 from snapshot.transaction_events import CommitOutcome, may_be_aborted, parse_transaction_id
 from statebackend.ids import Incarnation, Uid
 
@@ -27,8 +29,8 @@ class _Target:
     """What one name stands for. Writers change it one at a time; a reader takes `rows` as they are."""
 
     rows: tuple[pa.RecordBatch, ...] = ()
-    prepared: dict[TransactionId, tuple[pa.RecordBatch, ...]] = field(default_factory=dict)
-    committed: set[TransactionId] = field(default_factory=set)
+    prepared: dict[Token, tuple[pa.RecordBatch, ...]] = field(default_factory=dict)
+    committed: set[Token] = field(default_factory=set)
 
 
 _targets: dict[str, _Target] = {}
@@ -92,10 +94,10 @@ class ToHeap:
         """Drop what is prepared and a leftover."""
         with _one_at_a_time:
             prepared = _targets.get(self.name, _Target()).prepared
-            for transaction in list(prepared):
-                made = parse_transaction_id(transaction)
-                if (made.job, made.sink) == (job, uid) and may_be_aborted(transaction, older_than, named):
-                    del prepared[transaction]
+            for token in list(prepared):
+                made = parse_transaction_id(token.transaction)
+                if (made.job, made.sink) == (job, uid) and may_be_aborted(token.transaction, older_than, named):
+                    del prepared[token]
 
     def _elsewhere(self) -> str:
         return (
@@ -109,12 +111,12 @@ class _Writer:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._transaction: TransactionId | None = None
+        self._token: Token | None = None
         self._batches: list[pa.RecordBatch] = []
 
     def begin(self, transaction: TransactionId) -> None:
         """Begin with no rows."""
-        self._transaction, self._batches = transaction, []
+        self._token, self._batches = Token.new(transaction), []
 
     def write(self, rows: Rows) -> None:
         """Keep the rows."""
@@ -123,24 +125,26 @@ class _Writer:
 
     def seal(self) -> Sealed:
         """Hand over the rows."""
-        assert self._transaction is not None, "a transaction was begun"
+        assert self._token is not None, "a transaction was begun"
         batches, self._batches = self._batches, []
-        return _SealedRows(self._name, self._transaction, tuple(batches))
+        return _SealedRows(self._name, self._token, tuple(batches))
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Swap the rows that readers see for those with the transaction's."""
+        if (refusal := of_another_kind(ToHeap.__name__, transaction, payload)) is not None:
+            return refusal
         stored = payload.value.value()
         assert isinstance(stored, dict)
-        name = str(stored["name"])
+        name, token = str(stored["name"]), Token(transaction, str(stored["nonce"]))
         with _one_at_a_time:
             target = _targets.setdefault(name, _Target())
-            if transaction in target.committed:
+            if token in target.committed:
                 return CommitAnswer(CommitOutcome.ALREADY_COMMITTED)
-            rows = target.prepared.pop(transaction, None)
+            rows = target.prepared.pop(token, None)
             if rows is None:
                 reason = f"transaction {transaction} is not in the memory of this process; its own has ended"
                 return CommitAnswer(CommitOutcome.FAILED, reason)
-            target.committed.add(transaction)
+            target.committed.add(token)
             target.rows = (*target.rows, *rows)
         return CommitAnswer(CommitOutcome.COMMITTED)
 
@@ -154,7 +158,7 @@ class _SealedRows:
     """The rows of a sealed transaction."""
 
     name: str
-    transaction: TransactionId
+    token: Token
     batches: Sequence[pa.RecordBatch]
 
     def prepare(self) -> CommitPayload | None:
@@ -164,9 +168,9 @@ class _SealedRows:
         copied = tuple(_copy(batch) for batch in self.batches)
         with _one_at_a_time:
             target = _targets.setdefault(self.name, _Target())
-            if self.transaction not in target.committed:
-                target.prepared[self.transaction] = copied
-        return CommitPayload(Json.of({"name": self.name}))
+            if self.token not in target.committed:
+                target.prepared[self.token] = copied
+        return CommitPayload(Json.of({MADE_BY: ToHeap.__name__, "name": self.name, "nonce": self.token.nonce}))
 
 
 def _copy(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -18,12 +18,14 @@ from uuid import UUID, uuid5
 
 import pyarrow as pa
 
+from snapshot.frozen_json import JsonLike
 from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
 from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
 from snapshot.sinks.file_formats import encoded, unsuitable
 from snapshot.sinks.http_sending import KEY_HEADER, HttpPlace, HttpSender, NotSent, NotTaken, reach
+from snapshot.sinks.origins import MADE_BY, of_another_kind
 from snapshot.sinks.staged_rows import UNREADABLE, StagedRows, staged_batches, unreadable
 from snapshot.transaction_events import CommitOutcome
 from statebackend.ids import Incarnation, Uid
@@ -190,12 +192,13 @@ class _Writer:
 
     def seal(self) -> Sealed:
         """Hand over the rows, with what their keys are made of."""
-        return self._staged.seal(
-            {"nonce": self._nonce, "key": self._sink.key, "rows_per_request": self._sink.rows_per_request}
-        )
+        about: dict[str, JsonLike] = {"key": self._sink.key, "rows_per_request": self._sink.rows_per_request}
+        return self._staged.seal({MADE_BY: ToHTTP.__name__, "nonce": self._nonce, **about})
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Send the rows, from the first that this process does not know to be taken."""
+        if (refusal := of_another_kind(ToHTTP.__name__, transaction, payload)) is not None:
+            return refusal
         at, taken = self._taken
         done = taken if at == transaction else 0
         try:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
 import pyarrow as pa
@@ -19,7 +20,15 @@ from snapshot.manifest import CommitPayload
 from snapshot.program.sink import CommitAnswer, Staging
 from snapshot.sinks.kafka_client import KafkaClients, told_apart
 from snapshot.sinks.kafka_slot import Slot, TokenPlace
-from snapshot.sinks.kafka_tokens import SHORTEST_MEMORY, About, Committed, group_of, may_be_forgotten
+from snapshot.sinks.kafka_tokens import (
+    SHORTEST_MEMORY,
+    About,
+    Committed,
+    group_of,
+    may_be_forgotten,
+    may_be_of_one_cluster,
+)
+from snapshot.sinks.origins import for_another_place, of_another_kind
 from snapshot.sinks.staged_rows import UNREADABLE, staged_batches, unreadable
 from snapshot.sinks.token_target import TargetError, commit_by_token
 from snapshot.token_commit import TargetAnswer
@@ -33,12 +42,14 @@ _AT_ONCE: Final = 16 << 20
 class KafkaCommits:
     """Commits transactions of a sink, one at a time, from any thread. `close` does not wait for one that is under way.
 
-    `tokens_kept` says for how many seconds the broker keeps committed offsets; None asks it.
+    `kind` is the class of the sink, which payloads name. `tokens_kept` says for how many seconds the broker keeps
+    committed offsets; None asks it.
     """
 
     def __init__(
-        self, clients: KafkaClients, transaction_timeout: float, tokens_kept: float | None, staging: Staging
+        self, kind: str, clients: KafkaClients, transaction_timeout: float, tokens_kept: float | None, staging: Staging
     ) -> None:
+        self._kind = kind
         self.clients = clients
         self.staging = staging
         self.transaction_timeout = transaction_timeout
@@ -50,13 +61,17 @@ class KafkaCommits:
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Commit, or find that it is committed. The producer is kept for the next commit if all went well."""
-        return self._commit([_Staged.of(transaction, payload)])
+        refusal = self._refusal(transaction, payload)
+        return refusal if refusal is not None else self._commit([_Staged.of(transaction, payload)])
 
     def commit_together(self, due: Sequence[Committable[CommitPayload]]) -> CommitAnswer:
         """The same for the first of them, and in the same transaction for those behind it that fit. After a try that
         did not succeed the first is tried alone, so that it does not answer for another.
         """
-        staged = [_Staged.of(one.transaction, one.payload) for one in due]
+        ours = takewhile(lambda one: self._refusal(one.transaction, one.payload) is None, due)
+        staged = [_Staged.of(one.transaction, one.payload) for one in ours]
+        if not staged:
+            return self.commit(due[0].transaction, due[0].payload)
         together = staged[:1] if self._alone else _fitting(staged)
         self._alone = True  # whatever comes of it
         answer = self._commit(together)
@@ -64,6 +79,15 @@ class KafkaCommits:
         if answer.outcome is CommitOutcome.FAILED and len(together) > 1:
             return CommitAnswer(CommitOutcome.RETRY_LATER, f"one of {len(together)} transactions: {answer.reason}")
         return answer
+
+    def _refusal(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer | None:
+        if (refusal := of_another_kind(self._kind, transaction, payload)) is not None:
+            return refusal
+        theirs, ours = About.read(payload.value.value()).bootstrap, self.clients.bootstrap
+        if may_be_of_one_cluster(theirs, ours):
+            return None
+        advice = f"if it is the same cluster, give both lists: bootstrap='{ours},{theirs}'"
+        return for_another_place(transaction, f"Kafka at {theirs}", f"Kafka at {ours}", advice)
 
     def _commit(self, staged: Sequence[_Staged]) -> CommitAnswer:
         with self._one_at_a_time:
@@ -124,7 +148,7 @@ class _Staged:
 
     @property
     def place(self) -> TokenPlace:
-        return TokenPlace(group_of(self.transaction), self.about.topic)
+        return TokenPlace(group_of(self.transaction, self.about.writer), self.about.topic)
 
     @property
     def size(self) -> int:

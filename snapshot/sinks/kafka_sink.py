@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from secrets import token_hex
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from snapshot.sinks.kafka_examine import Expectation, examined
 from snapshot.sinks.kafka_producing import Undelivered, produce
 from snapshot.sinks.kafka_records import RecordFormat, RecordShape
 from snapshot.sinks.kafka_tokens import About, producer_of
+from snapshot.sinks.origins import MADE_BY
 from snapshot.sinks.staged_rows import StagedRows
 from snapshot.transaction_events import Committable, parse_transaction_id, transaction_id
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
@@ -54,6 +56,9 @@ class ToKafka:
     forgets tokens after its offsets.retention.minutes (7 days by default); a commit that is asked for later, as after
     going back to an old savepoint, fails with a reason unless its token is still there. `tokens_kept` says how many
     seconds that is, if the broker does not tell us.
+
+    What was prepared is committed to brokers of the list that it was prepared for: a `bootstrap` that shares none with
+    it is refused until that is done, as it may be another cluster. Give both lists where one cluster has got new names.
 
     Let `transaction_timeout` be longer than a broker may be away. What has timed out meanwhile is ended while the
     broker starts, and Kafka 4.3 was seen to do that before it knew its topics (one node, 3 s): it wrote no abort, and
@@ -108,7 +113,8 @@ class ToKafka:
 
     def open(self, context: SinkContext) -> SinkWriter:
         """Open it in a partition."""
-        commits = KafkaCommits(self._clients, self.transaction_timeout, self.tokens_kept, context.staging)
+        kind, clients = ToKafka.__name__, self._clients
+        commits = KafkaCommits(kind, clients, self.transaction_timeout, self.tokens_kept, context.staging)
         if self.exactly_once:
             return _StagingWriter(self.topic, self._shape, context, commits)
         return _SendingWriter(self.topic, self._shape, context, commits, self._clients)
@@ -140,6 +146,7 @@ class _StagingWriter:
         self._commits = commits
         self._rows = StagedRows(context.uid, context.staging)
         self._producer = ""
+        self._writer = token_hex(8)
         self._number = 0
         self._first: int | None = None
         self._has_rows = False
@@ -162,10 +169,11 @@ class _StagingWriter:
     def seal(self) -> Sealed:
         """Hand over the records."""
         assert self._first is not None
-        about = About(self._topic, self._producer, self._first, int(time.time() * 1000))
+        sealed_at, bootstrap = int(time.time() * 1000), self._commits.clients.bootstrap
+        about = About(self._topic, self._producer, self._first, sealed_at, self._writer, bootstrap)
         if self._has_rows:
             self._first = self._number + 1
-        return self._rows.seal(about.json())
+        return self._rows.seal({MADE_BY: ToKafka.__name__, **about.json()})
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Write the records and the token, unless the token is there."""

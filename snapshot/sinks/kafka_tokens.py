@@ -1,7 +1,8 @@
 """What a Kafka broker remembers of committed transactions, and what a committable must say so that it can be asked.
 
-What always holds: a transaction is in the token of its writer if, and only if, it was committed there; a token that may
-have expired is never taken for one that was not written.
+What always holds: a transaction is in the token of its writer if, and only if, it was committed there, as no other
+writer has that token, though it may name its transactions alike; a token that may have expired is never taken for one
+that was not written.
 """
 
 from __future__ import annotations
@@ -64,17 +65,23 @@ class About:
     """What the committable of a transaction says beside its rows.
 
     `producer` is the transactional id of whoever commits it. Between `first` and the transaction itself there is none
-    of its writer that has rows. `sealed_at` is in milliseconds, by the clock of its worker.
+    of its writer that has rows. `sealed_at` is in milliseconds, by the clock of its worker. `writer` was drawn when its
+    writer was opened, `bootstrap` are the brokers that the sink was given; either is empty in payloads that know none.
     """
 
     topic: str
     producer: str
     first: int
     sealed_at: int
+    writer: str = ""
+    bootstrap: str = ""
 
     def json(self) -> dict[str, JsonLike]:
         """What goes into the payload."""
-        return {"topic": self.topic, "producer": self.producer, "first": self.first, "sealed_at": self.sealed_at}
+        return {
+            "topic": self.topic, "producer": self.producer, "first": self.first, "sealed_at": self.sealed_at,
+            "writer": self.writer, "bootstrap": self.bootstrap,
+        }  # fmt: skip
 
     @classmethod
     def read(cls, value: JsonLike) -> About:
@@ -85,7 +92,7 @@ class About:
         assert isinstance(producer, str)
         assert isinstance(first, int)
         assert isinstance(sealed_at, int)
-        return cls(topic, producer, first, sealed_at)
+        return cls(topic, producer, first, sealed_at, str(value.get("writer", "")), str(value.get("bootstrap", "")))
 
 
 def producer_of(transaction: TransactionId) -> str:
@@ -94,9 +101,21 @@ def producer_of(transaction: TransactionId) -> str:
     return f"{_PREFIX}{transaction.rpartition('/')[0]}/{name.partition}"
 
 
-def group_of(transaction: TransactionId) -> str:
-    """The consumer group whose committed offset is the token of the transaction's writer: a partition in an attempt."""
-    return _PREFIX + transaction.rpartition("-")[0]
+def group_of(transaction: TransactionId, writer: str) -> str:
+    """The consumer group whose committed offset is the token of the transaction's writer: a partition in an attempt,
+    and what was drawn for it, as a job whose tree was put back from an older copy has attempts of the same numbers
+    again.
+    """
+    group = _PREFIX + transaction.rpartition("-")[0]
+    return f"{group}/{writer}" if writer else group
+
+
+def may_be_of_one_cluster(bootstrap: str, other: str) -> bool:
+    """Whether two lists of brokers may name the same cluster: they share one, as the brokers of a list do theirs, or
+    one of them is not known.
+    """
+    one, two = ({broker.strip().rpartition("://")[2] for broker in list.split(",")} for list in (bootstrap, other))
+    return not bootstrap or not other or not one.isdisjoint(two)
 
 
 def may_be_forgotten(sealed_at: int, now: int, kept: float) -> bool:

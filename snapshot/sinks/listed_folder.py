@@ -93,7 +93,7 @@ class ListedFolder:
 
 
 def _entry_of(name: str) -> str:
-    """The entry of the transaction that a file is of: their numbers alone tell a transaction's files apart."""
+    """The entry of the transaction that a file is of: their numbers alone, which come last, tell its files apart."""
     return name.rpartition("-")[0] + _ENTRY
 
 

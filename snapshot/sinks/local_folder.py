@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -38,10 +39,7 @@ class LocalFolder:
 
     def stage(self, name: str, data: pa.Buffer) -> StagedFile:
         """See `Folder.stage`. A file that cannot be written as a whole, as on a full disk, leaves no part of it."""
-        if not self._staged.is_dir():
-            self._staged.mkdir(parents=True, exist_ok=True)
-            for folder in (self._root, *self._root.parents[:1]):
-                _sync(folder)
+        make_folder(self._staged)
         path = self._staged / name
         try:
             with path.open("wb") as file:
@@ -80,6 +78,15 @@ class LocalFolder:
     def drop(self, file: StagedFile) -> None:
         """See `Folder.drop`."""
         (self._staged / file.name).unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, if they are missing, so that they survive a crash of the machine."""
+    missing = list(takewhile(lambda path: not path.is_dir(), (folder, *folder.parents)))
+    if missing:
+        folder.mkdir(parents=True, exist_ok=True)
+    for made in missing:
+        _sync(made.parent)
 
 
 def _sync(folder: Path) -> None:

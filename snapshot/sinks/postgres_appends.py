@@ -7,7 +7,7 @@ one is given all of them; those of which some have been let go fail the attempt,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,7 +15,7 @@ from typing import Final
 import psycopg
 import pyarrow as pa
 
-from snapshot.frozen_json import Json
+from snapshot.frozen_json import Json, JsonLike
 from snapshot.ids import TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
@@ -63,31 +63,34 @@ class _Transaction:
         del self.rows[: self.taken]
         self.taken = 0
 
-    def prepared(self, table: str) -> None:
+    def prepared(self, origin: Mapping[str, JsonLike], table: str) -> None:
         """The server has all, and keeps it."""
         about = {"table": table, "gid": gid_of(self.token), "nonce": self.token.nonce, "settled": list(self.settled)}
-        self.payload = CommitPayload(Json.of(about))
+        self.payload = CommitPayload(Json.of({**origin, **about}))
         self.rows = []
 
-    def stage(self, table: str, staging: Staging, uid: Uid) -> None:
+    def stage(self, origin: Mapping[str, JsonLike], table: str, staging: Staging, uid: Uid) -> None:
         """Store the rows in the job's tree: the server has none of them."""
         staged = StagedRows(uid, staging)
         staged.begin()
         for batch in self.rows:
             staged.write(Rows(batch))
         about = StagedChanges(table, (), "", self.token, self.settled)
-        self.payload = staged.seal(about.stored()).prepare()
+        self.payload = staged.seal({**origin, **about.stored()}).prepare()
         staged.close()
         self.rows = []
 
 
 class PreparedAppends:
-    """A writer that appends to one table."""
+    """A writer that appends to one table. `origin` goes into each payload: which sink makes it, and where the table
+    is.
+    """
 
     def __init__(
         self,
         context: SinkContext,
         sessions: Sessions,
+        origin: Mapping[str, JsonLike],
         table: str,
         lives: TokenLives,
         commit: Callable[[TransactionId, CommitPayload], CommitAnswer],
@@ -95,6 +98,7 @@ class PreparedAppends:
         self._uid = context.uid
         self._staging = context.staging
         self._sessions = sessions
+        self._origin = origin
         self._table = table
         self._tokens = Tokens(context.job, context.uid, context.incarnation, table)
         self._lives = lives
@@ -208,7 +212,7 @@ class PreparedAppends:
                         copy_rows(connection, quoted(self._table), chunk)
                     self._prepare(connection, transaction)
         except psycopg.errors.OutOfMemory:  # which is what the server says when it has as many as it may
-            transaction.stage(self._table, self._staging, self._uid)
+            transaction.stage(self._origin, self._table, self._staging, self._uid)
         except psycopg.Error as error:
             self._failed(transaction, error)
             raise SinkError(f"sink {self._uid}: {transaction.broken}") from error
@@ -222,7 +226,7 @@ class PreparedAppends:
         """It is prepared: that counts, unless the attempt is over."""
         overtaken = rolled_back_if_over(connection, self._tokens, transaction.token)
         if overtaken is None:
-            transaction.prepared(self._table)
+            transaction.prepared(self._origin, self._table)
         else:
             self._failure = overtaken
 

@@ -1,6 +1,8 @@
 """Columns of PostgreSQL tables: what they are, which values they hold, and how rows are given to them.
 
-What always holds: a column is only written with values that it holds without loss; rows travel as COPY takes them.
+What always holds: a column that is found to take a type holds every value of it without loss. Of texts it holds those
+that have the form which it asks for (a length, a uuid, one of an enum's), as it writes them; the server refuses others.
+Rows travel as COPY takes them.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from snapshot.sinks.sql_statements import listed, quoted
 from snapshot.sinks.table_fit import FoundTable, TableColumn
 
 _COLUMNS: Final = """
-SELECT a.attname, format_type(coalesce(nullif(t.typbasetype, 0), a.atttypid), a.atttypmod), t.typtype = 'e',
+SELECT a.attname, format_type(coalesce(nullif(t.typbasetype, 0), a.atttypid),
+        CASE t.typtype WHEN 'd' THEN t.typtypmod ELSE a.atttypmod END), t.typtype = 'e',
     NOT a.attnotnull, a.atthasdef OR a.attidentity <> '', a.attgenerated = '' AND a.attidentity <> 'a'
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
@@ -28,11 +31,12 @@ WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indi
 GROUP BY i.indexrelid
 """
 _DECLARED: Final = re.compile(r"([^(]*?)(?: ?\((\d+)(?:,(\d+))?\))?( with(?:out)? time zone)?")
-_TEXTS: Final = frozenset({"text", "character varying", "character", "name", "json", "jsonb", "uuid", "xml", "citext"})
+_TEXTS: Final = frozenset({"text", "character varying", "character", "json", "jsonb", "uuid", "xml", "citext"})
+"""`name` is none: it cuts what is too long, without a word."""
 _DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 _BINARY: Final = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
 _WHOLE: Final = {8: "smallint", 16: "smallint", 32: "integer", 64: "bigint"}
-_WIDTHS: Final = {"smallint": 16, "integer": 32, "bigint": 64, "numeric": 1000}
+_WIDTHS: Final = {"smallint": 16, "integer": 32, "bigint": 64}
 
 
 def found_table(connection: Connection, table: str) -> FoundTable:
@@ -68,12 +72,14 @@ def declared_for(type: pa.DataType) -> str:
     if pa.types.is_time(type) and type.unit != "ns":
         return "time without time zone"
     if pa.types.is_decimal(type):
-        return f"numeric({type.precision},{max(type.scale, 0)})"
+        return f"numeric({type.precision - min(type.scale, 0)},{max(type.scale, 0)})"
     return "bytea" if any(is_kind(type) for is_kind in _BINARY) else ""
 
 
 def takes(type: pa.DataType, declared: str) -> bool:
-    """Whether a column that was declared like this holds every value of the type."""
+    """Whether a column that was declared like this holds every value of the type; every text of its form."""
+    if pa.types.is_dictionary(type):
+        return takes(type.value_type, declared)
     best = declared_for(type)
     match = _DECLARED.fullmatch(declared)
     if not best or match is None:
@@ -81,15 +87,25 @@ def takes(type: pa.DataType, declared: str) -> bool:
     name, first, second = f"{match[1]}{match[4] or ''}", match[2], match[3]
     if best == "text":
         return name in _TEXTS or name == "enum"
+    if name == "numeric" and (pa.types.is_integer(type) or pa.types.is_decimal(type)):
+        before, behind = _digits(type)
+        scale = int(second or 0)
+        return first is None or (scale >= behind and int(first) - scale >= before)
     if best in _WIDTHS:
-        return _WIDTHS.get(name, 0) >= _WIDTHS[best] and int(second or 0) == 0
+        return _WIDTHS.get(name, 0) >= _WIDTHS[best]
     if best == "real":
         return name in ("real", "double precision")
-    if pa.types.is_decimal(type):
-        return name == "numeric" and (first is None or int(second or 0) >= type.scale)
     if pa.types.is_timestamp(type) or pa.types.is_time(type):
         return name == best and (first is None or int(first) >= _DIGITS[type.unit])
     return name == best
+
+
+def _digits(type: pa.DataType) -> tuple[int, int]:
+    """How many a number of this type may have before and behind the point."""
+    if pa.types.is_decimal(type):
+        return type.precision - type.scale, max(type.scale, 0)
+    largest = 2**type.bit_width if pa.types.is_unsigned_integer(type) else 2 ** (type.bit_width - 1)
+    return len(str(largest)), 0
 
 
 def copy_rows(connection: Connection, table: str, rows: pa.Table) -> None:

@@ -33,6 +33,8 @@ _PREPARED: Final = """
 SELECT current_setting('max_prepared_transactions')::int, (SELECT array_agg(gid) FROM pg_prepared_xacts)
 """
 _TABLE_KINDS: Final = ("r", "p")
+_PRIVILEGES: Final = ("INSERT", "SELECT", "UPDATE", "DELETE")
+"""In the order in which `_TABLE` asks for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,8 @@ class Examined:
         faults = self._table_faults()
         if faults:
             return faults
-        if self.exactly_once:
-            execute(self.connection, TokenStatements(self.wanted.table, "%s").create)
         found = found_table(self.connection, self.wanted.table)
-        return [*misfits(schema, self.wanted, found, takes), *self._setting_faults()]
+        return [*misfits(schema, self.wanted, found, takes), *self._token_faults(), *self._setting_faults()]
 
     def _table_faults(self) -> list[str]:
         table = self.wanted.table
@@ -76,9 +76,18 @@ class Examined:
             *(["SELECT", "UPDATE"] if self.wanted.key else []),
             *(["DELETE"] if self.wanted.deleted else []),
         ]
-        has = dict(zip(("INSERT", "SELECT", "UPDATE", "DELETE"), granted, strict=True))
-        missing = [privilege for privilege in needed if not has[privilege]]
-        return [f"the role lacks the privilege to {' and '.join(missing)} on {table}; GRANT it"] if missing else []
+        return _lacking(table, needed, granted)
+
+    def _token_faults(self) -> list[str]:
+        """Of the table of tokens, which is made if there is none: another role may have made it."""
+        if not self.exactly_once:
+            return []
+        tokens = TokenStatements(self.wanted.table, "%s")
+        row = execute(self.connection, _TABLE, tokens.table).fetchone()
+        if row is None:
+            execute(self.connection, tokens.create)
+            return []
+        return _lacking(tokens.table.replace('"', ""), _PRIVILEGES, row[1:])
 
     def _parts_faults(self) -> list[str]:
         """Where rows would be that the server does not write in the transaction of their token, or forgets."""
@@ -106,3 +115,9 @@ class Examined:
                 f"max_prepared_transactions is {most}, and others have so many already, see pg_prepared_xacts; {advice}"
             ]
         return []
+
+
+def _lacking(table: str, needed: Sequence[str], granted: Sequence[object]) -> list[str]:
+    has = dict(zip(_PRIVILEGES, granted, strict=True))
+    missing = [privilege for privilege in needed if not has[privilege]]
+    return [f"the role lacks the privilege to {' and '.join(missing)} on {table}; GRANT it"] if missing else []

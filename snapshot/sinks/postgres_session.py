@@ -7,7 +7,7 @@ waits with a limit.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final, TypeAlias
 from weakref import finalize
@@ -16,6 +16,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
+from snapshot.frozen_json import JsonLike
 from snapshot.sinks.token_target import TargetError
 from snapshot.token_commit import TargetAnswer
 
@@ -70,6 +71,28 @@ def address(dsn: str) -> str:
     host, port = given.get("host") or given.get("hostaddr") or "the local server", given.get("port")
     database = given.get("dbname") or given.get("service") or ""
     return f"PostgreSQL at {host}{f':{port}' if port else ''}{f'/{database}' if database else ''}"
+
+
+def place_of(dsn: str) -> dict[str, JsonLike]:
+    """The `servers` that a dsn names, of which it reaches one, and the `database` there, as far as it says so."""
+    given = conninfo_to_dict(dsn)
+    hosts = str(given.get("host") or given.get("hostaddr") or "").split(",")
+    ports = str(given.get("port") or "").split(",")
+    places = zip(hosts, ports if len(ports) > 1 else ports * len(hosts), strict=False)
+    servers: list[JsonLike] = [f"{host}:{port or 5432}" for host, port in places if host]
+    return {"servers": servers, "database": str(given.get("dbname") or given.get("user") or "")}
+
+
+def may_be_one_place(stored: Mapping[str, JsonLike], dsn: str) -> bool:
+    """Whether what `place_of` said may be where a dsn leads: it names one of the servers, and the database; what either
+    does not say may be the same.
+    """
+    ours = place_of(dsn)
+    one, two = stored.get("servers"), ours["servers"]
+    assert isinstance(two, Sequence)
+    apart = isinstance(one, Sequence) and bool(one) and bool(two) and set(one).isdisjoint(two)
+    databases = {str(place.get("database") or "") for place in (stored, ours)} - {""}
+    return not apart and len(databases) < 2
 
 
 def dsn_faults(dsn: str) -> Sequence[str]:

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
+from snapshot.frozen_json import JsonLike
 from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.sink import Abilities, CommitAnswer, SinkContext, SinkWriter
 from snapshot.sinks.commit_tokens import TokenLives
 from snapshot.sinks.direct_rows import DirectRows
+from snapshot.sinks.origins import MADE_BY, for_another_place, of_another_kind, stored_in
 from snapshot.sinks.staged_rows import UNREADABLE, staged_batches, unreadable
 from snapshot.sinks.staged_sql import StagedChanges, StagedSql
 from snapshot.sinks.table_fit import Wanted, key_faults
@@ -37,9 +39,11 @@ class ToPostgres:
     """A sink that writes a table of the database that `dsn` names; `table` may have a schema before a dot.
 
     `dsn` is what libpq understands. Its password is not printed, but it is in the program; libpq also takes it from a
-    password file or the environment of all processes. Rows go to columns of the same names. `create` makes the table
-    if it is missing. Beside it is a table `epochcut_commits`, a row for each transaction that may be asked for again;
-    who deletes rows there may get output twice.
+    password file or the environment of all processes. Rows go to columns of the same names. Types that do not fit are
+    found when the job starts. A text that is longer than its column, or no uuid where it should be one, is refused by
+    the server like a row that violates a constraint, and so in each attempt: look at such texts in the stream.
+    `create` makes the table if it is missing. Beside it is a table `epochcut_commits`, a row for each transaction that
+    may be asked for again; who deletes rows there may get output twice.
 
     With mode "prepared", rows are sent while their epoch runs, in a transaction that the server keeps from the epoch's
     cut until its commit. That needs the setting `max_prepared_transactions`, two or more for each partition; a commit
@@ -48,8 +52,11 @@ class ToPostgres:
     that a server that restarts costs no attempt; they are staged when the server can keep no more transactions.
 
     With mode "staged", rows are staged in the job's tree, and written by one transaction at commit. It is always so
-    with `key`, for which the table has a primary key or a unique index: a row replaces the one with its key, and the
-    last one of a transaction counts; rows whose column `deleted` is true delete instead.
+    with `key`, for which the table has a primary key or a unique index: a row replaces the one with its key, as the
+    table compares keys, and the last one of a transaction counts; rows whose column `deleted` is true delete instead.
+
+    What was prepared is committed where it was meant to go: a dsn with another database, or that names none of the
+    servers of before, is refused until that is done. Name both where one server has got another name.
 
     With `exactly_once=False`, rows are written as they come, in batches, and again after a rollback.
     """
@@ -106,9 +113,10 @@ class ToPostgres:
     def open(self, context: SinkContext) -> SinkWriter:
         """Open it in a partition."""
         from snapshot.sinks.postgres_appends import PreparedAppends
-        from snapshot.sinks.postgres_session import Sessions
+        from snapshot.sinks.postgres_session import Sessions, place_of
         from snapshot.sinks.postgres_target import put, transaction
 
+        origin: dict[str, JsonLike] = {MADE_BY: ToPostgres.__name__, **place_of(self.dsn)}
         sessions = Sessions(self.dsn)
         commits = _Commits(self, context, sessions)
         if not self.exactly_once:
@@ -119,8 +127,9 @@ class ToPostgres:
 
             return DirectRows(context.uid, write, commits.commit, sessions.close)
         if self._is_staged:
-            return StagedSql(context, self.table, self.key, self.deleted, commits.lives, commits.commit, sessions.close)
-        return PreparedAppends(context, sessions, self.table, commits.lives, commits.commit)
+            key, deleted = self.key, self.deleted
+            return StagedSql(context, origin, self.table, key, deleted, commits.lives, commits.commit, sessions.close)
+        return PreparedAppends(context, sessions, origin, self.table, commits.lives, commits.commit)
 
     def recover(self, job: JobId, uid: Uid, older_than: Incarnation, named: Collection[TransactionId]) -> None:
         """Fence older attempts off, roll back what they have prepared and no epoch names, and delete tokens that nobody
@@ -159,6 +168,8 @@ class _Commits:
 
         from snapshot.sinks.postgres_session import passes, words
 
+        if (refusal := self._refusal(transaction, payload)) is not None:
+            return refusal
         self.lives.asked()
         try:
             with self._sessions.session() as connection:
@@ -168,6 +179,20 @@ class _Commits:
         except psycopg.Error as error:
             outcome = CommitOutcome.RETRY_LATER if passes(error) else CommitOutcome.FAILED
             return CommitAnswer(outcome, words(error, self._sink.dsn))
+
+    def _refusal(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer | None:
+        from snapshot.sinks.postgres_session import address, may_be_one_place
+
+        if (refusal := of_another_kind(ToPostgres.__name__, transaction, payload)) is not None:
+            return refusal
+        stored = stored_in(payload)
+        if may_be_one_place(stored, self._sink.dsn):
+            return None
+        servers, database = stored.get("servers"), stored.get("database")
+        names = ", ".join(map(str, servers)) if isinstance(servers, Sequence) else ""
+        theirs = f"the database {database} at {names or 'another server'}"
+        advice = "if it is the same server, name both in the dsn, as in host=former,present"
+        return for_another_place(transaction, theirs, address(self._sink.dsn), advice)
 
     def _commit(self, connection: Connection, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         from snapshot.sinks.postgres_prepared import PreparedCommit, commit_prepared

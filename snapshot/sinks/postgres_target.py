@@ -13,16 +13,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import psycopg
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from snapshot.ids import JobId, TransactionId
 from snapshot.program.sink import SinkError
 from snapshot.sinks.commit_tokens import Token, overtaken, to_forget, token_of
-from snapshot.sinks.last_rows import changes, in_chunks
+from snapshot.sinks.last_rows import in_chunks, last_of_each, parted
 from snapshot.sinks.postgres_columns import copy_rows
 from snapshot.sinks.postgres_session import Connection, execute, target_error
-from snapshot.sinks.sql_statements import TableStatements, TokenStatements, column, quoted
+from snapshot.sinks.sql_statements import TableStatements, TokenStatements, column, listed, quoted
 from snapshot.sinks.staged_sql import StagedChanges
 from snapshot.sinks.token_target import TargetError
 from snapshot.token_commit import TargetAnswer
@@ -30,6 +32,8 @@ from statebackend.ids import Incarnation, Uid
 
 _CHANGED: Final = "epochcut_changed"
 _DELETED: Final = "epochcut_deleted"
+_GONE: Final = "epochcut_gone"
+_PLACE: Final = "epochcut_place"
 
 
 @contextmanager
@@ -51,26 +55,34 @@ def put(connection: Connection, table: str, rows: pa.Table, key: Sequence[str], 
     if not key:
         copy_rows(connection, quoted(table), rows)
         return
-    change = changes(rows, key, deleted)
-    statements = TableStatements(table, tuple(change.rows.column_names), tuple(key))
-    if len(change.rows):
-        with _copied(connection, table, _CHANGED, change.rows):
-            columns = ", ".join(map(column, statements.columns))
-            execute(connection, statements.put(f"SELECT {columns} FROM {_CHANGED}"))
-    if len(change.deleted):
-        with _copied(connection, table, _DELETED, change.deleted):
-            same = " AND ".join(f"target.{column(name)} = {_DELETED}.{column(name)}" for name in key)
-            execute(connection, f"DELETE FROM {quoted(table)} AS target USING {_DELETED} WHERE {same}")
+    kept, gone = parted(last_of_each(rows, key), deleted)
+    placed = kept.append_column(_PLACE, pa.array(np.arange(len(kept))))
+    _copy(connection, table, _CHANGED, placed.filter(pc.invert(gone)))
+    _copy(connection, table, _DELETED, placed.filter(gone).select([*key, _PLACE]))
+    # The columns of the table may find more keys equal than Arrow does: of these, too, the last counts.
+    keys, columns = listed(key), tuple(kept.column_names)
+    put_or_gone = " UNION ALL ".join(
+        f"SELECT {keys}, {_PLACE}, {is_gone} AS {_GONE} FROM {name}"
+        for name, is_gone in ((_CHANGED, "false"), (_DELETED, "true"))
+    )
+    last = f"SELECT DISTINCT ON ({keys}) * FROM ({put_or_gone}) AS changes ORDER BY {keys}, {_PLACE} DESC"
+    of_last = f"{_PLACE} IN (SELECT {_PLACE} FROM ({last}) AS last WHERE NOT {_GONE})"
+    values = f"SELECT {listed(columns)} FROM {_CHANGED} WHERE {of_last}"
+    execute(connection, TableStatements(table, columns, tuple(key)).put(values))
+    if pc.any(gone).as_py():
+        same = " AND ".join(f"target.{column(name)} = last.{column(name)}" for name in key)
+        delete = f"DELETE FROM {quoted(table)} AS target USING ({last}) AS last"
+        execute(connection, f"{delete} WHERE last.{_GONE} AND {same}")
+    execute(connection, f"DROP TABLE {_CHANGED}, {_DELETED}")
 
 
-@contextmanager
-def _copied(connection: Connection, table: str, name: str, rows: pa.Table) -> Iterator[None]:
-    """The rows in a table of this transaction's own, with the columns' types of another."""
-    columns = ", ".join(map(column, rows.column_names))
-    execute(connection, f"CREATE TEMP TABLE {name} ON COMMIT DROP AS SELECT {columns} FROM {quoted(table)} LIMIT 0")
-    copy_rows(connection, name, rows)
-    yield
-    execute(connection, f"DROP TABLE {name}")
+def _copy(connection: Connection, table: str, name: str, placed: pa.Table) -> None:
+    """Copy rows with their places to a table of this transaction's own, with the columns' types of another."""
+    columns = listed([one for one in placed.column_names if one != _PLACE])
+    made = f"SELECT {columns}, 0::bigint AS {_PLACE} FROM {quoted(table)} LIMIT 0"
+    execute(connection, f"CREATE TEMP TABLE {name} ON COMMIT DROP AS {made}")
+    if len(placed):
+        copy_rows(connection, name, placed)
 
 
 @dataclass(frozen=True, slots=True)

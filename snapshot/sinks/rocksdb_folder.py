@@ -4,7 +4,8 @@ What always holds: rows come into the database by files that carry their token, 
 process at a time has it open for writing, and only while it commits; readers see what was committed when they opened.
 
 In the database, names begin with a letter: `m` is what it is (`mschema`: its columns, as Arrow's IPC writes a schema),
-`r` a row (the canonical bytes of its key follow, its value is a JSON object), `t` a token (a transaction's id follows).
+`r` a row (the canonical bytes of its key follow, its value is a JSON object), `t` a token (a transaction's id and its
+nonce follow).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Final
 import pyarrow as pa
 from rocksdict import AccessType, DBCompressionType, Options, Rdict, SstFileWriter
 
+from snapshot.sinks.local_folder import make_folder
 from snapshot.sources.line_formats import LineParser
 from statebackend.backends.rocksdb_tables import by_moving, iterate, quiet, table_options
 
@@ -55,7 +57,7 @@ class RocksDBFolder:
 
         When this returns, the file survives a crash of the machine. It replaces one of the same name.
         """
-        self._staged.mkdir(parents=True, exist_ok=True)
+        make_folder(self._staged)
         unfinished = self._staged / f"{name}.unfinished"
         writer = SstFileWriter(table_options(DBCompressionType.zstd()))
         with _named(f"write {unfinished}"):
@@ -70,8 +72,7 @@ class RocksDBFolder:
             writer.finish()
         _sync(unfinished)
         unfinished.rename(self._staged / name)
-        for folder in (self._staged, self._path, self._path.parent):
-            _sync(folder)
+        _sync(self._staged)
 
     def staged(self) -> Sequence[str]:
         """The names of all staged files, anybody's, and of those that a crash has left unfinished."""
@@ -167,10 +168,11 @@ class OpenDatabase:
                 time.sleep(_PAUSE)
 
     def rows(self) -> pa.Table:
-        """All rows, ordered by the bytes of their keys."""
-        schema = self.schema()
-        if schema is None:
+        """All rows, ordered by the bytes of their keys. A float may be null, as one that is no number is in JSON."""
+        stored = self.schema()
+        if stored is None:
             return pa.table({})
+        schema = pa.schema([one.with_nullable(one.nullable or pa.types.is_floating(one.type)) for one in stored])
         parse = LineParser("jsonl", schema, ()).parse
         batches: list[pa.RecordBatch] = []
         lines: list[bytes] = []

@@ -1,7 +1,8 @@
 """Rows by key in a RocksDB of this machine: written to a file of their own, taken into the database at commit.
 
 What always holds: the file carries the rows and the token of their transaction, and the database takes it as a whole;
-so readers see all of a transaction or nothing, and whoever commits again finds the token.
+so readers see all of a transaction or nothing, and whoever commits again finds the token. A token has a nonce that is
+drawn when its transaction is begun, so that one that is made again under the same id is not taken for the first.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +25,8 @@ from snapshot.program.rows import Rows, keys_in
 from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
 from snapshot.sinks.file_formats import encoded, unsuitable
 from snapshot.sinks.file_sink import file_name, transaction_of
+from snapshot.sinks.local_folder import make_folder
+from snapshot.sinks.origins import MADE_BY, of_another_kind
 from snapshot.sinks.rocksdb_folder import FolderError, OpenDatabase, RocksDBFolder
 from snapshot.sinks.token_target import TargetError, commit_by_token
 from snapshot.sources.location import protocol_of
@@ -53,7 +57,8 @@ class ToRocksDB:
     Where the boolean column `deleted` is true, the row with its key is removed; that column is not stored. Rows of one
     key must come from one partition, as they do after `key_by` that key; of several in an epoch the last one counts.
 
-    Rows are stored as JSON, so columns have types that JSON lines can hold. The rows of an epoch wait in memory until
+    Rows are stored as JSON, so columns have types that JSON lines can hold, and a float that is no number is null. The
+    rows of an epoch wait in memory until
     its cut. Every partition must see the folder, on this machine: they open the database one after the other, for a few
     milliseconds at each commit. Read it with `read_rocksdb`, also while a job runs; other programs open it read-only
     (`rocksdb_folder` says what is in it). A token of some bytes stays there for each transaction.
@@ -112,7 +117,7 @@ class ToRocksDB:
     def examine(self, job: JobId, uid: Uid, schema: pa.Schema) -> Sequence[str]:  # noqa: ARG002
         """Whether the folder can be used, and is empty or has a database of such rows. Makes the folder."""
         try:
-            Path(self.path).mkdir(parents=True, exist_ok=True)
+            make_folder(Path(self.path))
             with RocksDBFolder(Path(self.path)).reading() as database:
                 found = None if database is None else database.schema()
         except (OSError, FolderError) as error:
@@ -124,7 +129,9 @@ class ToRocksDB:
         return _Writer(self, context)
 
     def recover(self, job: JobId, uid: Uid, older_than: Incarnation, named: Collection[TransactionId]) -> None:
-        """Delete the staged files of this sink that are leftovers. A crash leaves the others to the next recovery."""
+        """Delete the staged files of this sink that are leftovers. A crash leaves the others to the next recovery;
+        those at a `path` that the program had before are left to `recovery sinks abort` with that program.
+        """
         folder = RocksDBFolder(Path(self.path))
         for file in folder.staged():
             transaction = transaction_of(file.removesuffix(".unfinished"))
@@ -143,11 +150,13 @@ class _Writer:
         self._uid = context.uid
         self._schema = sink.stored(context.schema)
         self._transaction: TransactionId | None = None
+        self._nonce = ""
         self._batches: list[pa.RecordBatch] = []
 
     def begin(self, transaction: TransactionId) -> None:
-        """Begin with no rows."""
-        if len(file_name(transaction, 0, "sst")) > _LONGEST_NAME:
+        """Begin with no rows, under a nonce of its own."""
+        self._nonce = token_hex(8)
+        if len(file_name(transaction, 0, "sst", self._nonce)) > _LONGEST_NAME:
             raise SinkError(
                 f"sink {self._uid}: no file can be named after transaction {transaction}: its name would have more "
                 f"than {_LONGEST_NAME} characters. Give the job and the sink shorter names"
@@ -167,10 +176,12 @@ class _Writer:
         """Hand over the rows."""
         assert self._transaction is not None, "a transaction was begun"
         batches, self._batches = self._batches, []
-        return _SealedRows(self._transaction, tuple(batches), self._sink, self._schema)
+        return _SealedRows(self._transaction, self._nonce, tuple(batches), self._sink, self._schema)
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Let the database take the file."""
+        if (refusal := of_another_kind(ToRocksDB.__name__, transaction, payload)) is not None:
+            return refusal
         with ExitStack() as open_until_done:
             return commit_by_token(_Committable(transaction, payload, open_until_done))
 
@@ -184,6 +195,7 @@ class _SealedRows:
     """The rows of a sealed transaction."""
 
     transaction: TransactionId
+    nonce: str
     batches: Sequence[pa.RecordBatch]
     sink: ToRocksDB
     schema: pa.Schema
@@ -192,10 +204,11 @@ class _SealedRows:
         """Write the file that the database will take."""
         if not self.batches:
             return None
-        name = file_name(self.transaction, 0, "sst")
-        RocksDBFolder(Path(self.sink.path)).stage(name, self.transaction, self.schema, self._newest())
+        name, token = file_name(self.transaction, 0, "sst", self.nonce), _token(self.transaction, self.nonce)
+        RocksDBFolder(Path(self.sink.path)).stage(name, token, self.schema, self._newest())
         schema = b64encode(self.schema.serialize().to_pybytes()).decode()
-        return CommitPayload(Json.of({"path": self.sink.path, "file": name, "schema": schema}))
+        about = {"path": self.sink.path, "file": name, "nonce": self.nonce, "schema": schema}
+        return CommitPayload(Json.of({MADE_BY: ToRocksDB.__name__, **about}))
 
     def _newest(self) -> Iterator[tuple[bytes, bytes | None]]:
         """The last row of each key, in the order of the keys."""
@@ -223,6 +236,7 @@ class _Committable:
         stored = payload.value.value()
         assert isinstance(stored, dict)
         self._path, self._file = str(stored["path"]), str(stored["file"])
+        self._token = _token(transaction, str(stored.get("nonce", "")))
         self._schema = pa.ipc.read_schema(pa.py_buffer(b64decode(str(stored["schema"]))))
         self._folder = RocksDBFolder(Path(self._path))
         self._open_until_done = open_until_done
@@ -239,7 +253,7 @@ class _Committable:
         """Whether the database has taken the file; then a link to it that a crash has left is removed."""
         assert self._database is not None, "it was opened"
         try:
-            if not self._database.has_token(self._transaction):
+            if not self._database.has_token(self._token):
                 return False
             self._folder.drop(self._file)
         except (OSError, FolderError) as error:
@@ -262,6 +276,11 @@ class _Committable:
             self._database.take(self._file)
         except (OSError, FolderError) as error:
             raise TargetError(TargetAnswer.UNKNOWN, str(error)) from error
+
+
+def _token(transaction: TransactionId, nonce: str) -> str:
+    """What the database keeps of a transaction; payloads that know no nonce have a file whose token has none."""
+    return f"{transaction}/{nonce}" if nonce else transaction
 
 
 def _differing(path: str, found: pa.Schema, ours: pa.Schema) -> Sequence[str]:

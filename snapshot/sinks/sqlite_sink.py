@@ -18,6 +18,7 @@ from snapshot.manifest import CommitPayload
 from snapshot.program.sink import Abilities, CommitAnswer, SinkContext, SinkWriter
 from snapshot.sinks.commit_tokens import TokenLives
 from snapshot.sinks.direct_rows import DirectRows
+from snapshot.sinks.origins import MADE_BY, of_another_kind, stored_in
 from snapshot.sinks.sql_statements import TokenStatements
 from snapshot.sinks.sqlite_columns import affinities, found_table, takes
 from snapshot.sinks.sqlite_target import (
@@ -49,9 +50,11 @@ class ToSQLite:
     this machine: file locks of network file systems are not to be relied on.
 
     Rows go to columns of the same names. With `key`, for which the table has a primary key or a unique index, a row
-    replaces the one with its key, and the last one of a transaction counts; rows whose column `deleted` is true delete
-    instead. `create` makes the file and the table if they are missing. Beside it is a table `epochcut_commits`, a row
-    for each transaction that may be asked for again; who deletes rows there may get output twice.
+    replaces the one with its key, as the table compares keys, and the last one of a transaction counts; rows whose
+    column `deleted` is true delete instead. `create` makes the file and the table if they are missing. Beside it is a
+    table `epochcut_commits`, a row for each transaction that may be asked for again; who deletes rows there may get
+    output twice. A commit finds its file at the path that its rows were written for, even if the program's has changed
+    since.
 
     One partition commits at a time; others, and strangers who write, are waited for. While the file cannot be written
     for lack of room or because of others, commits are tried again; what SQLite refuses for good stops the job, with the
@@ -115,7 +118,8 @@ class ToSQLite:
         """Open it in a partition."""
         commits = _Commits(self, context)
         if self.exactly_once:
-            return StagedSql(context, self.table, self.key, self.deleted, commits.lives, commits.commit)
+            origin = {MADE_BY: ToSQLite.__name__, "path": self.path}
+            return StagedSql(context, origin, self.table, self.key, self.deleted, commits.lives, commits.commit)
 
         def write(rows: pa.Table) -> None:
             with opened(self.path, self.journal) as connection, transaction(connection):
@@ -153,18 +157,29 @@ class _Commits:
         self.lives = TokenLives()
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
-        """Write rows and token, or find the token."""
+        """Write rows and token, or find the token, in the file that the rows are for."""
+        if (refusal := of_another_kind(ToSQLite.__name__, transaction, payload)) is not None:
+            return refusal
+        path = str(stored_in(payload).get("path", self._sink.path))
+        answer = self._commit(path, transaction, payload)
+        if path == self._sink.path or answer.outcome is not CommitOutcome.FAILED:
+            return answer
+        moved = f"the rows are for {path}, and the sink's file is {self._sink.path} by now"
+        advice = "if it was moved there, make a link to it where it was"
+        return CommitAnswer(answer.outcome, f"{answer.reason}; {moved}: {advice}")
+
+    def _commit(self, path: str, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         staged, context = StagedChanges.of(transaction, payload), self._context
         self.lives.asked()
         who = Who(context.job, context.uid, context.incarnation)
         rows = staged_batches(payload, context.staging)
         try:
-            with opened(self._sink.path, self._sink.journal) as connection:
-                answer = commit_by_token(SqliteCommit(connection, self._sink.path, who, staged, rows))
+            with opened(path, self._sink.journal) as connection:
+                answer = commit_by_token(SqliteCommit(connection, path, who, staged, rows))
         except UNREADABLE as error:
             return unreadable(error)
         except sqlite3.Error as error:
-            refused = target_error(self._sink.path, error)
+            refused = target_error(path, error)
             outcome = CommitOutcome.FAILED if refused.answer is TargetAnswer.REFUSED else CommitOutcome.RETRY_LATER
             return CommitAnswer(outcome, str(refused))
         if answer.outcome in (CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED):

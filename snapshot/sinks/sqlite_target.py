@@ -10,15 +10,18 @@ import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from snapshot.ids import JobId, TransactionId
 from snapshot.program.sink import SinkError
 from snapshot.sinks.commit_tokens import overtaken, to_forget, token_of
-from snapshot.sinks.last_rows import changes, in_chunks
+from snapshot.sinks.last_rows import in_chunks, last_of_each, parted
 from snapshot.sinks.sql_statements import TableStatements, TokenStatements
 from snapshot.sinks.sqlite_columns import values_of
 from snapshot.sinks.staged_sql import StagedChanges
@@ -152,12 +155,20 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def put(connection: sqlite3.Connection, table: str, rows: pa.Table, key: Sequence[str], deleted: str) -> None:
-    """Bring rows, or changes by key, into a table, within the current transaction or at once."""
-    change = changes(rows, key, deleted)
-    statements = TableStatements(table, tuple(change.rows.column_names), tuple(key))
-    connection.executemany(statements.put_one("?"), values_of(change.rows))
-    if len(change.deleted):
-        connection.executemany(statements.delete_one("?"), values_of(change.deleted))
+    """Bring rows, or changes by key, into a table, within the current transaction or at once. Rows and deletions are
+    written in their order, as keys that differ here may be equal to the table.
+    """
+    kept, gone = parted(last_of_each(rows, key) if key else rows, deleted)
+    statements = TableStatements(table, tuple(kept.column_names), tuple(key))
+    if not pc.any(gone).as_py():
+        connection.executemany(statements.put_one("?"), values_of(kept))
+        return
+    changes = zip(gone.to_pylist(), values_of(kept), values_of(kept.select(list(key))), strict=True)
+    for is_gone, some in groupby(changes, key=itemgetter(0)):
+        if is_gone:
+            connection.executemany(statements.delete_one("?"), (names for _, _, names in some))
+        else:
+            connection.executemany(statements.put_one("?"), (values for _, values, _ in some))
 
 
 def begin_attempt(connection: sqlite3.Connection, table: str, who: Who, named: Collection[TransactionId]) -> None:

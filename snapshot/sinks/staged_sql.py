@@ -1,12 +1,13 @@
 """Rows for a database that wait in the job's tree, and are written in one transaction together with their token.
 
 What always holds: the rows of a transaction go to the table that they were meant for when they were written, under a
-token that was drawn then, whatever the program says by the time they are committed.
+token that was drawn then, whatever the program says by the time they are committed. In which database that is stands in
+the payload, too; its sink reads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from snapshot.frozen_json import JsonLike
@@ -50,11 +51,14 @@ class StagedChanges:
 
 
 class StagedSql:
-    """A writer that stages rows; `commit` is what commits them, and `close` is called in the end."""
+    """A writer that stages rows; `commit` is what commits them, and `close` is called in the end. `origin` goes into
+    each payload: which sink makes it, and where the table is.
+    """
 
     def __init__(
         self,
         context: SinkContext,
+        origin: Mapping[str, JsonLike],
         table: str,
         key: Sequence[str],
         deleted: str,
@@ -64,6 +68,7 @@ class StagedSql:
     ) -> None:
         self._uid = context.uid
         self._rows = StagedRows(context.uid, context.staging)
+        self._origin = origin
         self._table, self._key, self._deleted = table, tuple(key), deleted
         self._lives = lives
         self._commit = commit
@@ -86,7 +91,7 @@ class StagedSql:
         """Hand over the rows, with what their committer has to know."""
         assert self._token is not None, "a transaction was begun"
         about = StagedChanges(self._table, self._key, self._deleted, self._token, tuple(self._lives.settled))
-        return self._rows.seal(about.stored())
+        return self._rows.seal({**self._origin, **about.stored()})
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Write rows and token, unless the token is there."""

@@ -24,7 +24,7 @@ from snapshot.manifest import CommitPayload, StoredFile
 from snapshot.program.rows import Rows
 from snapshot.program.sink import CommitAnswer, Sink, SinkContext, SinkWriter
 from snapshot.testing.violation import Violation
-from snapshot.transaction_events import CommitOutcome, transaction_id
+from snapshot.transaction_events import CommitOutcome, parse_transaction_id, transaction_id
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from statebackend.snapshots.transfer import MissingFile
 
@@ -145,13 +145,29 @@ class SinkBench:
 
     def prepared_by(self, partition: int, number: int = 1) -> PreparedRows:
         """The same in any partition."""
-        writer, transaction, rows = self.writer(number, partition), self.name(number, partition), self.rows(3)
+        return self.prepared_as(self.name(number, partition))
+
+    def prepared_as(self, transaction: TransactionId) -> PreparedRows:
+        """The same under a name, which may have been there before."""
+        made = parse_transaction_id(transaction)
+        writer = self.writer(made.incarnation.attempt, made.partition, made.incarnation.generation)
+        prepared = self._prepared(writer, transaction)
+        writer.close()
+        return prepared
+
+    def prepared_one_after_the_other(self, count: int) -> list[PreparedRows]:
+        """The same several times, by one process."""
+        writer = self.writer()
+        prepared = [self._prepared(writer, self.name()) for _ in range(count)]
+        writer.close()
+        return prepared
+
+    def _prepared(self, writer: SinkWriter, transaction: TransactionId) -> PreparedRows:
+        rows = self.rows(3)
         writer.begin(transaction)
         write(writer, rows[:2])
         write(writer, rows[2:])
-        payload = writer.seal().prepare()
-        writer.close()
-        return PreparedRows(transaction, some(payload, transaction), rows)
+        return PreparedRows(transaction, some(writer.seal().prepare(), transaction), rows)
 
     def settle(self, transaction: TransactionId, payload: CommitPayload, number: int = 1) -> CommitAnswer:
         """Commit, in a process of its own."""
@@ -163,6 +179,10 @@ class SinkBench:
     def recover(self, number: int, named: Sequence[TransactionId] = (), generation: int = 1) -> None:
         """Begin an attempt that starts from an epoch which names these."""
         self.sink().recover(self.job, self.uid, attempt(number, generation), frozenset(named))
+
+    def put_back(self) -> None:
+        """The job's tree is put back from an older copy: only the target knows what was committed since."""
+        self.around.transactions.clear()
 
     def visible(self) -> list[str]:
         """The job's rows that readers see."""

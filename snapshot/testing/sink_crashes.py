@@ -155,6 +155,27 @@ def the_last_epoch_may_be_committed_again(trial: SinkTrial) -> None:
         bench.expect(everything, "what was committed is not committed again")
 
 
+def a_job_that_was_put_back_loses_nothing(trial: SinkTrial) -> None:
+    """A job whose tree was put back from an older copy makes transactions again that have the names of those that it
+    made since, with other rows: what the target has of the former ones is not taken for these, and stays.
+    """
+    bench = SinkBench(trial)
+    committed, left = bench.prepared_by(0), bench.prepared_by(0)
+    bench.settle(committed.transaction, committed.payload)
+    bench.put_back()
+    bench.recover(1)
+    again = [bench.prepared_as(one.transaction) for one in (committed, left)]
+    expected = committed.rows + [row for one in again for row in one.rows]
+    for number in (1, 2):
+        for one in again:
+            bench.settle(one.transaction, one.payload, number)
+        bench.expect(expected, "transactions that are made again under the same names are others")
+        bench.recover(2, [one.transaction for one in again])
+    bench.recover(3)
+    bench.expect(expected, "recovery keeps what is committed")
+    bench.expect_pending(0, "what was left under a name that was made again is aborted")
+
+
 def _settle_all(bench: SinkBench, prepared: list[PreparedRows], number: int) -> None:
     for one in prepared:
         bench.settle(one.transaction, one.payload, number)
@@ -170,5 +191,6 @@ PROMISES: tuple[Callable[[SinkTrial], None], ...] = (
     a_process_believed_dead_does_no_harm,
     prepared_transactions_outlive_a_rescale,
     the_last_epoch_may_be_committed_again,
+    a_job_that_was_put_back_loses_nothing,
 )
 """In the order in which it helps to know that one is broken."""

@@ -107,9 +107,9 @@ def epochs_are_committed_while_the_next_is_written(trial: SinkTrial) -> None:
 def what_piled_up_is_committed_in_order_each_once(trial: SinkTrial) -> None:
     """Several complete transactions, offered together or one by one: all are visible at the end, whoever asks again."""
     bench = SinkBench(trial)
-    prepared = [bench.prepared() for _ in range(4)]
+    prepared = bench.prepared_one_after_the_other(4)
     epoch = Epoch(Generation(1), 1)
-    due = [Committable(transaction, epoch, payload) for transaction, payload, _ in prepared]
+    due = [Committable(one.transaction, epoch, one.payload) for one in prepared]
     writer = bench.writer()
     while due:
         if isinstance(writer, CommitsTogether):
@@ -120,10 +120,10 @@ def what_piled_up_is_committed_in_order_each_once(trial: SinkTrial) -> None:
             settled(writer, due[0].transaction, due[0].payload)
         del due[0]
     writer.close()
-    rows = [row for _, _, rows in prepared for row in rows]
+    rows = [row for one in prepared for row in one.rows]
     bench.expect(rows, "what piled up is visible when each transaction was asked for")
-    for transaction, payload, _ in prepared:
-        bench.settle(transaction, payload)
+    for one in prepared:
+        bench.settle(one.transaction, one.payload)
     bench.expect(rows, "a commit that is asked for again changes nothing")
 
 

@@ -31,7 +31,7 @@ from snapshot.sinks.kafka_slot import Slot, TokenPlace
 from snapshot.sinks.kafka_tokens import About, Committed, group_of
 from snapshot.sinks.token_target import TargetError
 from snapshot.testing.sink_machine import sink_machine
-from snapshot.testing.sinks import CHECKS, SCHEMA, SinkBench, SinkTrial, Surroundings, write
+from snapshot.testing.sinks import CHECKS, SCHEMA, SinkBench, SinkTrial, Surroundings, some, write
 from snapshot.token_commit import TargetAnswer
 from snapshot.transaction_events import CommitOutcome, Committable, parse_transaction_id
 from statebackend.ids import Epoch, Generation
@@ -353,8 +353,8 @@ def test_what_piled_up_is_committed_in_one_transaction(
     kafka_server: KafkaServer, own_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = SinkBench(trial(kafka_server, ToKafka(kafka_server.bootstrap, own_topic, key="row")))
-    prepared = [bench.prepared() for _ in range(20)]
-    due = [Committable(transaction, EPOCH, payload) for transaction, payload, _ in prepared]
+    prepared = bench.prepared_one_after_the_other(20)
+    due = [Committable(one.transaction, EPOCH, one.payload) for one in prepared]
     done: list[str] = []
     committed = Slot.commit
 
@@ -369,9 +369,9 @@ def test_what_piled_up_is_committed_in_one_transaction(
     outcomes = [writer.commit_together(due[at:]).outcome for at in range(1, 20)]
     writer.close()
     assert outcomes == [COMMITTED] + [ALREADY] * 18
-    numbers = [str(parse_transaction_id(one.transaction).n) for one in due]
-    assert done == [numbers[0], ",".join(numbers)]
-    bench.expect([row for _, _, rows in prepared for row in rows], "all are there once")
+    numbers = [parse_transaction_id(one.transaction).n for one in due]
+    assert done == [f"{numbers[0]}", f"{numbers[0]}-{numbers[-1]}"]
+    bench.expect([row for one in prepared for row in one.rows], "all are there once")
     assert bench.settle(due[7].transaction, due[7].payload).outcome is ALREADY
 
 
@@ -380,13 +380,12 @@ def test_one_that_is_refused_among_those_that_piled_up_hinders_none_before_it(
 ) -> None:
     topic = kafka_server.make_topic(config={"max.message.bytes": "4000"})
     bench = SinkBench(trial(kafka_server, ToKafka(kafka_server.bootstrap, topic, key="row")))
-    (first, payload, rows), (last, other, _) = bench.prepared(), bench.prepared()
-    writer, large = bench.writer(), bench.name()
-    writer.begin(large)
-    write(writer, [f"{bench.job}: {'x' * 5_000}"])
-    refused = writer.seal().prepare()
-    assert refused is not None
-    due = [Committable(*one) for one in ((first, EPOCH, payload), (large, EPOCH, refused), (last, EPOCH, other))]
+    writer, rows = bench.writer(), bench.rows(3)
+    due = []
+    for some_rows in (rows, [f"{bench.job}: {'x' * 5_000}"], bench.rows(3)):
+        writer.begin(transaction := bench.name())
+        write(writer, some_rows)
+        due.append(Committable(transaction, EPOCH, some(writer.seal().prepare(), transaction)))
     assert isinstance(writer, CommitsTogether)
     together = writer.commit_together(due)
     assert together.outcome is RETRY
@@ -444,7 +443,8 @@ def test_a_group_to_which_somebody_else_commits_is_not_taken_for_a_token(
 ) -> None:
     bench = SinkBench(trial(kafka_server, ToKafka(kafka_server.bootstrap, own_topic, key="row")))
     transaction, payload, _ = bench.prepared()
-    group = {"group.id": group_of(transaction), **kafka_server.client_settings}
+    writer_of_it = About.read(payload.value.value()).writer
+    group = {"group.id": group_of(transaction, writer_of_it), **kafka_server.client_settings}
     with Consumer({"bootstrap.servers": kafka_server.bootstrap, **group}) as consumer:
         consumer.commit(offsets=[TopicPartition(own_topic, 0, 5, "mine")], asynchronous=False)
     writer = bench.writer()

@@ -185,6 +185,39 @@ def test_the_last_row_of_a_key_counts_and_a_row_that_says_so_deletes(place: Plac
     writer.close()
 
 
+@pytest.mark.parametrize(
+    ("declared", "one", "same"),
+    [
+        ("uuid", "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
+        ("character(3)", "a", "a "),
+        ("varchar(3)", "abc", "abc "),
+        ("text COLLATE careless", "A", "a"),
+        ("double precision", 0.0, -0.0),
+    ],
+)
+def test_the_last_row_counts_of_keys_that_only_the_table_holds_for_equal(
+    declared: str, one: object, same: object, place: Place
+) -> None:
+    do(
+        place.direct,
+        "CREATE COLLATION careless (provider = icu, locale = 'und-u-ks-level2', deterministic = false)",
+        f"CREATE TABLE t (k {declared} PRIMARY KEY, v text)",
+    )
+    schema = pa.schema({"k": pa.array([one]).type, "v": pa.string(), "gone": pa.bool_()})
+    bench = SqlBench(ToPostgres(place.dsn, "t", ("k",), "gone"), schema)
+    assert bench.examine() == []
+    writer = bench.open()
+
+    def after(*changes: tuple[object, str, bool]) -> list[object]:
+        bench.commit(writer, [{"k": k, "v": v, "gone": gone} for k, v, gone in changes])
+        return list(place.content().values())
+
+    assert after((one, "first", False), (same, "second", False)) == ["second"]
+    assert after((same, "", True), (one, "third", False)) == ["third"]
+    assert after((one, "fourth", False), (same, "", True)) == []
+    writer.close()
+
+
 def test_values_come_back_as_they_were(place: Place) -> None:
     at = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
     table = pa.table(
@@ -538,6 +571,25 @@ def test_a_program_with_another_mode_commits_what_was_prepared_before(place: Pla
     assert len(read(place.direct, "SELECT 1 FROM t")) == 2
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_what_was_prepared_for_another_database_is_not_committed_in_this_one(place: Place, mode: Mode) -> None:
+    bench = place.bench(mode)
+    writer = bench.open()
+    one = bench.prepared(writer, [row(1, "a")])
+    elsewhere = SqlBench(ToPostgres(place.server.make_database(), "t", create=True, mode=mode), ROWS)
+    elsewhere.around = bench.around
+    assert elsewhere.examine() == []
+    late = elsewhere.open()
+    answer = late.commit(*one)
+    assert answer.outcome is CommitOutcome.FAILED
+    assert f"are for the database {place.direct.rpartition('/')[2]} at 127.0.0.1:{place.proxy.port}" in answer.reason
+    assert place.server.password not in answer.reason
+    assert writer.commit(*one).outcome is CommitOutcome.COMMITTED
+    assert place.content() == {1: "a"}
+    for each in (writer, late):
+        each.close()
+
+
 def replace_sink(bench: SqlBench, by: SqlBench) -> SqlBench:
     bench.sink = by.sink
     return bench
@@ -611,6 +663,46 @@ def test_what_the_database_lacks_is_said_before_anything_starts(place: Place) ->
     poor = place.direct.replace(f"tester:{place.server.password}", f"nobody_{name}:guess")
     [problem] = SqlBench(replace(sink, dsn=poor, table="u")).examine()
     assert problem == "the role lacks the privilege to INSERT and SELECT and UPDATE and DELETE on u; GRANT it"
+
+
+def test_a_domain_holds_what_the_type_below_it_holds(place: Place) -> None:
+    do(
+        place.direct,
+        "CREATE DOMAIN small AS numeric(5)",
+        "CREATE DOMAIN large AS numeric(19)",
+        "CREATE TABLE narrow (k small, v text)",
+        "CREATE TABLE wide (k large, v text)",
+    )
+    [problem] = SqlBench(ToPostgres(place.dsn, "narrow"), ROWS).examine()
+    assert "the column 'k' of narrow is of numeric(5,0), which does not hold every value of int64" in problem
+    assert SqlBench(ToPostgres(place.dsn, "wide"), ROWS).examine() == []
+
+
+def test_a_role_needs_the_table_of_tokens_and_not_the_right_to_make_it(place: Place) -> None:
+    name = place.direct.rpartition("/")[2]
+    do(
+        place.direct,
+        f"CREATE ROLE guest_{name} LOGIN PASSWORD 'guess'",
+        "REVOKE CREATE ON SCHEMA public FROM public",
+        "CREATE TABLE t (k bigint, v text)",
+        f"GRANT ALL ON t TO guest_{name}",
+    )
+    guest = place.direct.replace(f"tester:{place.server.password}", f"guest_{name}:guess")
+    sink = ToPostgres(guest, "t", mode="staged")
+    [problem] = SqlBench(sink, ROWS).examine()
+    assert "permission denied for schema public" in problem
+    assert SqlBench(replace(sink, dsn=place.direct), ROWS).examine() == []
+    do(place.direct, f"GRANT INSERT, SELECT ON epochcut_commits TO guest_{name}")
+    [problem] = SqlBench(sink, ROWS).examine()
+    assert problem == "the role lacks the privilege to UPDATE and DELETE on epochcut_commits; GRANT it"
+    do(place.direct, f"GRANT UPDATE, DELETE ON epochcut_commits TO guest_{name}")
+    bench = SqlBench(sink, ROWS)
+    assert bench.examine() == []
+    bench.recover(1)
+    writer = bench.open()
+    bench.commit(writer, [row(1, "a")])
+    writer.close()
+    assert place.content() == {1: "a"}
 
 
 def test_a_server_without_prepared_transactions_is_refused_for_them() -> None:
