@@ -6,7 +6,7 @@ planned when the coordinator wants it, and one is under way at a time. After `cl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -85,17 +85,7 @@ class Publications:
     def record_committed(self, epoch: Epoch) -> None:
         """All that the epoch carries is committed: note it."""
         tree = self._tree
-
-        def said(outcome: JournalState | BaseException) -> None:
-            if self._closed:
-                return
-            if isinstance(outcome, BaseException):
-                self._hears.journal_failed(outcome)
-            else:
-                self.journal = outcome
-                self._hears.committed(epoch)
-
-        self._in_order.submit(lambda: tree.record_committed(epoch), said)
+        self._in_order.submit(lambda: tree.record_committed(epoch), self._said(lambda: self._hears.committed(epoch)))
 
     def remove(self, retain: int, oldest_base: Epoch | None) -> None:
         """Plan it now, as later an epoch may be in flight of which the coordinator did not know."""
@@ -122,6 +112,10 @@ class Publications:
     def compacted(self, up_to: int) -> None:
         """The journal begins behind this entry, and all that it let go is deleted."""
         tree = self._tree
+        self._in_order.submit(lambda: tree.forget_removals(up_to), self._said(lambda: None))
+
+    def _said(self, then: Callable[[], object]) -> Callable[[JournalState | BaseException], None]:
+        """Hears what the journal says now, unless it is over, and goes on."""
 
         def said(outcome: JournalState | BaseException) -> None:
             if self._closed:
@@ -130,8 +124,9 @@ class Publications:
                 self._hears.journal_failed(outcome)
             else:
                 self.journal = outcome
+                then()
 
-        self._in_order.submit(lambda: tree.forget_removals(up_to), said)
+        return said
 
     def close(self) -> None:
         """The generation is over."""
