@@ -405,6 +405,22 @@ def make_room(server: KafkaServer, topic: str) -> None:
     admin.incremental_alter_configs([resource])[resource].result(timeout=20)
 
 
+def test_a_payload_that_knows_no_writer_is_committed_once_under_the_token_of_its_attempt(
+    kafka_server: KafkaServer, own_topic: str
+) -> None:
+    bench = SinkBench(trial(kafka_server, ToKafka(kafka_server.bootstrap, own_topic, key="row")))
+    transaction, payload, rows = bench.prepared()
+    stored = About.read(payload.value.value()).json()
+    older = replace(payload, value=Json.of({"rows": 3, **{name: stored[name] for name in BEFORE}}))
+    assert bench.settle(transaction, older).outcome is COMMITTED
+    assert bench.settle(transaction, older, 2).outcome is ALREADY
+    bench.expect(rows, "what an older version has prepared is committed once")
+
+
+BEFORE = ("topic", "producer", "first", "sealed_at")
+"""What payloads said before they named their writer."""
+
+
 def sealed_long_ago(payload: CommitPayload) -> CommitPayload:
     about = replace(About.read(payload.value.value()), sealed_at=0)
     return replace(payload, value=Json.of({"rows": 3, **about.json()}))
