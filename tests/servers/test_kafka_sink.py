@@ -285,7 +285,7 @@ def test_readers_see_all_of_a_transaction_or_nothing_at_every_moment(kafka_serve
     good: list[set[str]] = []
     bad: set[str] = set()
     seen: list[Counter[str]] = []
-    enough = threading.Event()
+    looked, enough = threading.Semaphore(0), threading.Event()
 
     def look(*, decided: bool) -> Counter[str]:
         records = kafka_server.records(own_topic, decided=decided)
@@ -294,6 +294,7 @@ def test_readers_see_all_of_a_transaction_or_nothing_at_every_moment(kafka_serve
     def read() -> None:
         while not enough.is_set():
             seen.append(look(decided=False))
+            looked.release()
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -307,11 +308,11 @@ def test_readers_see_all_of_a_transaction_or_nothing_at_every_moment(kafka_serve
             else:
                 good.append(set(story.rows))
                 assert story.commit()[0] is COMMITTED
+            assert looked.acquire(timeout=60)  # as often as there is something to see
     finally:
         enough.set()
         reader.join()
     seen.append(look(decided=True))
-    assert len(seen) > 3
     assert set(seen[-1]) == set[str]().union(*good)
     for rows in seen:
         assert not bad & set(rows)
