@@ -121,7 +121,10 @@ def test_the_process_that_stands_by_takes_over_and_the_one_that_is_started_again
             ready, lost = standby(status), victim(status)
             job.kill(lost)
             status = job.until(partial(back_after, status.restarts))
-            assert status.workers[ready] == 1
+            if following == "warm":  # whoever is started again in the lost one's slot may be there as soon
+                assert {0, 1} <= set(status.workers.values())
+            else:
+                assert status.workers[ready] == 1
             assert job.restored_last(1).in_place == (following == "open")
             job.until(lambda status: len(status.workers) == 3)
         assert job.compared().exact
