@@ -36,14 +36,15 @@ def started(options: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_java_starts_from_the_file_and_without_it_where_it_is_not_right(tmp_path: Path) -> None:
-    first = started("-Xshare:on", tmp_path)  # with which Java only starts if it can use the file
-    (file,) = tmp_path.iterdir()
+    folder = tmp_path / "a folder"
+    first = started("-Xshare:on", folder)  # with which Java only starts if it can use the file
+    (file,) = folder.iterdir()
     assert first.stdout.split() == ["['7']"], first.stderr
     file.chmod(0o600)
     file.write_bytes(b"foreign" * 100_000)
-    damaged = started("", tmp_path)
+    damaged = started("", folder)
     assert damaged.stdout.split() == ["['7']"], damaged.stderr
-    assert list(tmp_path.iterdir()) == [file]
+    assert list(folder.iterdir()) == [file]
 
 
 def test_a_file_that_cannot_be_made_is_told_and_nothing_is_left(

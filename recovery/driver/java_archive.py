@@ -45,7 +45,8 @@ def quick_java(options: str = "", folder: str | Path | None = None) -> Mapping[s
     file = Path(folder or _default_folder()).absolute() / f"spark-{_fingerprint()}.jsa"
     if not file.exists():
         _make(file)
-    all_options = f"{options} -XX:SharedArchiveFile={file} {_SILENT}".lstrip()
+    # Spark takes them apart as a shell does, and the folder may have a space in its name.
+    all_options = f'{options} "-XX:SharedArchiveFile={file}" {_SILENT}'.lstrip()
     return {f"spark.{process}.extraJavaOptions": all_options for process in ("driver", "executor")}
 
 
@@ -97,7 +98,7 @@ def main(file: str) -> None:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[1]")
-    builder = builder.config("spark.driver.extraJavaOptions", f"-XX:ArchiveClassesAtExit={file}")
+    builder = builder.config("spark.driver.extraJavaOptions", f'"-XX:ArchiveClassesAtExit={file}"')
     spark = builder.config("spark.ui.enabled", "false").getOrCreate()
     java = spark.sparkContext._gateway.proc
     spark.sparkContext.parallelize([0], 1).mapPartitions(list).collect()

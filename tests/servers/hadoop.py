@@ -1,11 +1,10 @@
-"""What the servers of Hadoop have in common: their jars, their settings and their ports.
+"""What the servers of Hadoop have in common: their jars and their settings.
 
 What always holds: a server of Hadoop finds nothing of the machine's own; its settings are files of a folder alone.
 """
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -41,15 +40,3 @@ def write_settings(folder: Path, part: str, settings: Mapping[str, str]) -> None
     lines = (f"<property><name>{name}</name><value>{value}</value></property>" for name, value in settings.items())
     (folder / f"{part}-site.xml").write_text("\n".join(("<configuration>", *lines, "</configuration>")))
     (folder / "log4j.properties").write_text(_LOG)
-
-
-def free_ports(number: int) -> Sequence[int]:
-    """Of the loopback interface."""
-    probes = [socket.socket() for _ in range(number)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

@@ -16,7 +16,8 @@ from secrets import token_hex
 
 from fsspec import AbstractFileSystem
 
-from tests.servers.hadoop import free_ports, java, write_settings
+from tests.servers.hadoop import java, write_settings
+from tests.servers.ports import free_ports
 
 _PATIENCE = 120.0
 _NODES = {

@@ -5,7 +5,6 @@ What always holds: a broker that was killed starts again with the same port and 
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,8 @@ from secrets import token_hex
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.servers.ports import free_ports
 
 JARS = Path(__file__).parents[2] / ".servers" / "kafka"
 _PATIENCE = 60.0
@@ -94,7 +95,7 @@ class KafkaServer:
         raise RuntimeError(f"the Kafka broker does not start:\n{self.end_of_log()}")
 
     def _format(self) -> None:
-        broker, controller = _free_ports(2)
+        broker, controller = free_ports(2)
         self.bootstrap = f"127.0.0.1:{broker}"
         addresses = {
             "listeners": f"BROKER://{self.bootstrap},CONTROLLER://127.0.0.1:{controller}",
@@ -237,14 +238,3 @@ def running_kafka(folder: Path, settings: Mapping[str, str] | None = None) -> It
         yield server
     finally:
         server.kill()
-
-
-def _free_ports(number: int) -> Sequence[int]:
-    probes = [socket.socket() for _ in range(number)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.servers.hadoop import free_ports, java, write_settings
+from tests.servers.hadoop import java, write_settings
+from tests.servers.ports import free_ports
 from tests.servers.spark_cluster import SPARK, Place
 
 _PATIENCE: Final = 90.0
