@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +18,7 @@ from snapshot.host.messages import Drain, Role
 from snapshot.host.stage_run import StageRun
 from snapshot.host.states_at_hand import StatesAtHand
 from snapshot.operators.process_batch import BatchContext
-from snapshot.program.operator import Input, Operator, OperatorContext
+from snapshot.program.operator import Input, OperatorContext
 from snapshot.program.plan import Edge, EventTime, Exchange, KeyedHead, ReadHead, Stage, Step, ToEdge
 from snapshot.program.rows import Rows
 from snapshot.program.schemas import schema_of
@@ -27,11 +26,11 @@ from snapshot.sources.collection import Item
 from statebackend.files import FileSet
 from statebackend.ids import Attempt, Epoch, Generation, Uid
 from statebackend.keygroups import range_of
-from statebackend.states.declarations import Declaration
 from statebackend.tables.aggregates import Aggregates
 from statebackend.tables.aggregations import Sum
 from statebackend.tables.table_spec import Aggregated
 from tests.driven_worker import DrivenWorker
+from tests.planned_operator import Planned
 from tests.test_stage_run import FAR, Reports, Wire
 from tests.test_stage_times import IN, NUMBERS, OUT, OWN, seat_of
 
@@ -72,37 +71,13 @@ class Noting:
         return None
 
 
-@dataclass(frozen=True)
-class Notes:
-    """A `Noting` as it stands in a program."""
-
-    told: list[object]
-    inputs: tuple[Input, ...]
-    label: str = "notes"
-    output: pa.Schema = NUMBERS
-    timed: bool = False
-
-    @property
-    def states(self) -> Mapping[str, Declaration[Any]]:
-        return {}
-
-    @property
-    def sides(self) -> Mapping[str, pa.Schema]:
-        return {}
-
-    def check(self) -> Sequence[str]:
-        return ()
-
-    def open(self, context: OperatorContext) -> Operator:
-        return Noting(context, self.told)
-
-
 class Stood:
     """A stage with this operator, which has one sender and one receiver, restored at this event time."""
 
     def __init__(self, folder: Path, restored: Watermark | None, edges: Sequence[Edge]) -> None:
         self.told: list[object] = []
-        operator = Notes(self.told, tuple(Input(NUMBERS, edge.keys, edge.timed) for edge in edges))
+        inputs = tuple(Input(NUMBERS, edge.keys, edge.timed) for edge in edges)
+        operator = Planned(lambda context: Noting(context, self.told), inputs, NUMBERS)
         seat = seat_of(STAGE, folder)
         seat = replace(seat, role=Role(FileSet(range_of(OWN, 1, 128)), watermark=restored))
         self.state = open_state(operator, seat, None, StatesAtHand(), lambda: None).state

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from snapshot.frames import LATEST, End, Marker, MarkerMode, Watermark
@@ -19,15 +16,15 @@ from snapshot.host.options import HostOptions
 from snapshot.host.stage_run import StageRun
 from snapshot.host.states_at_hand import StatesAtHand
 from snapshot.host.tree_files import TreeFiles
-from snapshot.program.operator import Input, Operator, OperatorContext
+from snapshot.program.operator import Input, OperatorContext
 from snapshot.program.plan import KeyedHead, Stage, ToEdge
 from snapshot.program.rows import Rows
 from statebackend.files import FileSet
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Uid
 from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import range_of
-from statebackend.states.declarations import Declaration
 from statebackend.stores.memory_store import MemoryStore
+from tests.planned_operator import Planned
 from tests.test_stage_run import (
     FAR,
     FIRST,
@@ -67,31 +64,6 @@ class Echo:
         return None
 
 
-@dataclass(frozen=True)
-class Echoes:
-    """The operator as it stands in a plan."""
-
-    label: str = "echo"
-    inputs: tuple[Input, ...] = (Input(SCHEMA, ("n",), timed=False),)
-    output: pa.Schema = SCHEMA
-    timed: bool = False
-    taken: list[list[int]] = field(default_factory=list)
-
-    @property
-    def states(self) -> Mapping[str, Declaration[Any]]:
-        return {}
-
-    @property
-    def sides(self) -> Mapping[str, pa.Schema]:
-        return {}
-
-    def check(self) -> Sequence[str]:
-        return ()
-
-    def open(self, context: OperatorContext) -> Operator:
-        return Echo(context, self.taken)
-
-
 class Held:
     """A keyed stage with one sender and one receiver, before its state is there; two rows were in flight to it."""
 
@@ -103,9 +75,11 @@ class Held:
         role = Role(FileSet(groups), watermark=Watermark(5), channels=in_flight)
         chosen = HostOptions(batch_rows=batch_rows, state_backend="heap", **options)
         seat = Seat(Uid("stage"), OWN, 1, 128, role, chosen, store, files, folder)
-        self.echoes = Echoes()
-        self.state: KeyedState = open_state(self.echoes, seat, None, StatesAtHand(), lambda: None).state
-        stage = Stage(Uid("stage"), KeyedHead(self.echoes), (IN,), {None: (ToEdge(OUT),)})
+        self.taken: list[list[int]] = []
+        inputs = (Input(SCHEMA, ("n",), timed=False),)
+        operator = Planned(lambda context: Echo(context, self.taken), inputs, SCHEMA)
+        self.state: KeyedState = open_state(operator, seat, None, StatesAtHand(), lambda: None).state
+        stage = Stage(Uid("stage"), KeyedHead(operator), (IN,), {None: (ToEdge(OUT),)})
         self.out = Wire(OUT.channel(OWN, OWN))
         self.reports = Reports()
         self.run = StageRun(stage, seat, FIRST, {self.out.id: self.out}, {}, self.reports, lambda: None, Attempt(2))
@@ -189,7 +163,7 @@ def test_what_waited_for_the_state_is_processed_in_one_batch(tmp_path: Path) -> 
     held.work()
     held.run.close()
     held.state.close()
-    assert held.echoes.taken == [[1], [2], list(range(3, 50))], "in flight were two batches"
+    assert held.taken == [[1], [2], list(range(3, 50))], "in flight were two batches"
 
 
 def test_what_comes_in_one_batch_ends_at_a_marker(tmp_path: Path) -> None:
@@ -201,5 +175,5 @@ def test_what_comes_in_one_batch_ends_at_a_marker(tmp_path: Path) -> None:
     sent = held.out.taken()
     held.run.close()
     held.state.close()
-    assert held.echoes.taken[2:] == [[3, 4], [5, 6]]
+    assert held.taken[2:] == [[3, 4], [5, 6]]
     assert [type(frame) for frame in sent] == [Watermark, int, Marker, int], "the marker comes between the two"

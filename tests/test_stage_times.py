@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
 
 import pyarrow as pa
 
@@ -20,15 +18,15 @@ from snapshot.host.stage_run import StageRun
 from snapshot.host.states_at_hand import StatesAtHand
 from snapshot.host.tree_files import TreeFiles
 from snapshot.ids import ChannelId
-from snapshot.program.operator import Input, Operator, OperatorContext
+from snapshot.program.operator import Input, OperatorContext
 from snapshot.program.plan import Edge, EventTime, Exchange, KeyedHead, ReadHead, Stage, Step, ToEdge
 from snapshot.program.rows import Rows
 from snapshot.sources.collection import Collection
 from statebackend.files import FileSet
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from statebackend.keygroups import range_of
-from statebackend.states.declarations import Declaration
 from statebackend.stores.memory_store import MemoryStore
+from tests.planned_operator import Planned
 from tests.test_stage_run import FAR, Reports, Wire
 
 OWN = Partition(0)
@@ -67,32 +65,8 @@ class Ringing:
         return None
 
 
-@dataclass(frozen=True)
-class Rings:
-    """A `Ringing` as it stands in a program."""
-
-    label: str = "rings"
-    inputs: tuple[Input, ...] = (Input(NUMBERS, ("n",), timed=False),)
-    output: pa.Schema = NUMBERS
-    timed: bool = False
-
-    @property
-    def states(self) -> Mapping[str, Declaration[Any]]:
-        return {}
-
-    @property
-    def sides(self) -> Mapping[str, pa.Schema]:
-        return {}
-
-    def check(self) -> Sequence[str]:
-        return ()
-
-    def open(self, context: OperatorContext) -> Operator:
-        return Ringing(context)
-
-
 def test_a_timer_that_is_still_set_when_all_input_has_ended_sends_nothing_behind_the_end(tmp_path: Path) -> None:
-    operator = Rings()
+    operator = Planned(Ringing, (Input(NUMBERS, ("n",), timed=False),), NUMBERS)
     seat = seat_of(Uid("stage"), tmp_path)
     state = open_state(operator, seat, None, StatesAtHand(), lambda: None).state
     stage = Stage(Uid("stage"), KeyedHead(operator), (IN,), {None: (ToEdge(OUT),)})
