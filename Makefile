@@ -1,28 +1,38 @@
 # One command per thing a person wants; each sets up what it needs, in .venv and .servers of this folder.
+# Another interpreter, as in PYTHON=python3.13, has a folder of its own beside .venv, such as .venv-3.13.
 PYTHON ?= python3
+VENV := .venv
+ifneq ($(origin PYTHON),file)
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+$(if $(VERSION),,$(error PYTHON=$(PYTHON) does not start))
+VENV := .venv-$(VERSION)
+endif
 PROFILE ?= ci
 AT_ONCE ?= 3
-BIN := .venv/bin
-SERVERS := .venv/servers .servers/versitygw .servers/kafka.stamp .servers/hadoop.stamp .servers/postgres.stamp
+BIN := $(VENV)/bin
+SERVERS := $(VENV)/servers .servers/versitygw .servers/kafka.stamp .servers/hadoop.stamp .servers/postgres.stamp
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
 
-demo: .venv/demo  ## clicks are counted on Spark, a worker is killed, the output is compared with the truth
+demo: $(VENV)/demo  ## clicks are counted on Spark, a worker is killed, the output is compared with the truth
 	$(BIN)/python -m examples.clicks --svg build/latency-around-a-kill.svg
 
-test: .venv/test  ## all tests that need no server, AT_ONCE=3 of them at a time; PROFILE=thorough searches 50 times further and more
+test: $(VENV)/test  ## all tests that need no server, AT_ONCE=3 of them at a time; PROFILE=thorough searches 50 times further and more
 	EPOCHCUT_PROFILE=$(PROFILE) $(BIN)/python -m pytest -n $(AT_ONCE) --dist worksteal -m "not servers" $(ARGS)
 
 # Apart from the tests, and without the longest searches: tracing makes them many times slower.
-coverage: .venv/test  ## which lines and branches the tests reach
+coverage: $(VENV)/test  ## which lines and branches the tests reach
 	$(BIN)/coverage run -m pytest -q -m "not servers" --deselect tests/test_seeded_errors.py \
 		--deselect tests/test_simulated_job.py::test_a_job_keeps_its_promises_whatever_is_delayed_lost_cut_paused_or_killed
 	$(BIN)/coverage report --skip-covered
 
 test-kills: KILLS ?= 200
-test-kills: .venv/test  ## jobs that have faults at random; KILLS=200 times, SEED=1, KINDS=worker,driver,hung,link,..., SPARK=1
+test-kills: $(VENV)/test  ## jobs that have faults at random; KILLS=200 times, SEED=1, KINDS=worker,driver,hung,link,..., SPARK=1
 	$(BIN)/python -m tests.job_kills --kills $(KILLS) --seed $(or $(SEED),1) $(if $(KINDS),--kinds $(KINDS)) $(if $(SPARK),--spark)
+
+test-soak: $(VENV)/test  ## a job that loses a process every EVERY=5 seconds, for TIME=600: the slopes of all that might grow
+	$(BIN)/python -m tests.job_soak --seconds $(or $(TIME),600) --every $(or $(EVERY),5)
 
 test-sinks: $(SERVERS)  ## jobs that write to real targets, all of which are killed; KILLS=50 RESTARTS=20 TARGETS="kafka ..."
 	$(BIN)/python -m tests.target_kills --kills $(or $(KILLS),50) --restarts $(or $(RESTARTS),20) $(if $(TARGETS),--targets $(TARGETS))
@@ -57,28 +67,28 @@ test-servers: $(SERVERS)  ## the tests against real servers, which they start th
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql; }
 	@touch $@
 
-lint: .venv/lint  ## ruff and mypy --strict
+lint: $(VENV)/lint  ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: .venv/test  ## figures as JSON lines; ONLY="coordinator" for some
+bench: $(VENV)/test  ## figures as JSON lines; ONLY="coordinator" for some
 	@$(BIN)/python -m tests.bench $(ONLY)
 
 clean:  ## forget what was built and installed
-	rm -rf .venv .servers build .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage *.egg-info
+	rm -rf .venv .venv-* .servers build .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage *.egg-info
 
-.venv/bin/python:
-	$(PYTHON) -m venv .venv
+$(VENV)/bin/python:
+	$(PYTHON) -m venv --clear $(VENV)
 
 # One stamp per set of extras, so that a command installs no more than it uses.
-.venv/demo: EXTRAS = spark
-.venv/test: EXTRAS = test
-.venv/servers: EXTRAS = servers
-.venv/lint: EXTRAS = lint
-.venv/demo .venv/test .venv/servers .venv/lint: .venv/bin/python setup.cfg pyproject.toml
+$(VENV)/demo: EXTRAS = spark
+$(VENV)/test: EXTRAS = test
+$(VENV)/servers: EXTRAS = servers
+$(VENV)/lint: EXTRAS = lint
+$(VENV)/demo $(VENV)/test $(VENV)/servers $(VENV)/lint: $(VENV)/bin/python setup.cfg pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
 	@touch $@
 
-.PHONY: help demo test coverage test-kills test-sinks test-servers lint bench clean
+.PHONY: help demo test coverage test-kills test-soak test-sinks test-servers lint bench clean
 .DEFAULT_GOAL := help

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from recovery.savepoints.job_tree import UnusableEpoch as UnusableEpoch
     from recovery.savepoints.job_tree import open_tree as open_tree
     from recovery.savepoints.new_tree import TargetExists as TargetExists
+    from recovery.savepoints.repair import CannotRepair as CannotRepair
+    from recovery.savepoints.repair import repair as repair
     from recovery.savepoints.rescaling import CannotRescale as CannotRescale
     from recovery.savepoints.rescaling import rescale as rescale
     from recovery.savepoints.stopped_job import JobRuns as JobRuns
@@ -84,6 +86,7 @@ _HOME = {
     "savepoints.editing": ("ChangedBy", "ChangedRows", "edit"),
     "savepoints.job_tree": ("NoSuchEpoch", "UnusableEpoch", "open_tree"),
     "savepoints.new_tree": ("TargetExists",),
+    "savepoints.repair": ("CannotRepair", "repair"),
     "savepoints.rescaling": ("CannotRescale", "rescale"),
     "savepoints.stopped_job": ("JobRuns",),
 }

@@ -6,6 +6,12 @@ the first of it is deleted, so a clean-up that dies is taken up by the next; del
 
 An epoch in flight may be acknowledged with any file of its base, also when later epochs have completed meanwhile. So
 nothing from the oldest base on is removed.
+
+An orphan needs no entry, because it stays one. An attempt is over when its generation is fenced, or when the driver has
+rolled back, which waits for the publication under way: no epoch of it completes any more. A later attempt refers to
+its own files, and to those of the epoch that it was restored from, which was retained. So a file of an attempt that is
+over, to which no retained epoch refers, is never referred to again, whichever driver goes on and whatever it decides;
+it may be deleted at any later time, and again if a process that wakes up late uploads it once more.
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ from enum import Enum
 
 from snapshot.journal_entries import Removed
 from snapshot.journal_state import JournalState
-from snapshot.layout import JournalEntry, JournalSummary, ManifestFile, SharedFile, parse
+from snapshot.layout import EndNoted, JournalEntry, JournalSummary, ManifestFile, SharedFile, parse
 from statebackend.ids import Epoch, Generation, Incarnation
 
 
@@ -45,14 +51,15 @@ class InFlight:
 class ObservedTree:
     """What was found: first the journal was read, then the manifests of its retained epochs, then the listing.
 
-    `found` are the paths of all objects in the tree. Only the driver knows what is in flight; from outside,
-    `in_flight` is empty.
+    `found` are the paths of all objects in the tree. Only the driver knows what is in flight, and which attempt is the
+    present one; from outside, `in_flight` is empty and `attempt` is None.
     """
 
     journal: JournalState
     references: tuple[EpochFiles, ...]
     found: tuple[str, ...] = ()
     in_flight: tuple[InFlight, ...] = ()
+    attempt: Incarnation | None = None
 
 
 class Fate(Enum):
@@ -60,9 +67,9 @@ class Fate(Enum):
 
     NEEDED = "referred to, or part of the journal, which compaction alone shortens"
     REMOVABLE = "named by a removal"
-    ORPHANED = "left by a fenced generation, which can complete nothing any more"
+    ORPHANED = "left by attempts that are over, which can complete nothing any more"
     IN_FLIGHT_POSSIBLE = "of the current generation: its driver alone knows"
-    UNEXPLAINED = "of a fenced generation, but perhaps of an epoch whose manifest cannot be read"
+    UNEXPLAINED = "left likewise, but perhaps of an epoch whose manifest cannot be read"
     FOREIGN = "not ours"
 
 
@@ -92,22 +99,34 @@ def classify(observed: ObservedTree) -> Classification:
     unreadable = any(known.files is None for known in observed.references)
     ordered = sorted(observed.found, key=lambda path: (named.get(path, -1), path))
     leftover = Fate.UNEXPLAINED if unreadable else Fate.ORPHANED
-    fates = (_fate(path, needed, named, observed.journal.generation, leftover) for path in ordered)
+    fates = (_fate(path, needed, named, observed, leftover) for path in ordered)
     return Classification(tuple(map(Classified, ordered, fates)))
 
 
-def _fate(path: str, needed: frozenset[str], named: Mapping[str, int], generation: Generation, leftover: Fate) -> Fate:
+def _fate(path: str, needed: frozenset[str], named: Mapping[str, int], observed: ObservedTree, leftover: Fate) -> Fate:
     match parse(path):
         case None:
             return Fate.FOREIGN
-        case JournalEntry() | JournalSummary():
+        case JournalEntry() | JournalSummary() | EndNoted():
             return Fate.NEEDED
-        case ManifestFile(epoch=Epoch(generation=made_by)) | SharedFile(incarnation=Incarnation(generation=made_by)):
+        case (ManifestFile() | SharedFile()) as item:
             if path in needed:
                 return Fate.NEEDED
             if path in named:
                 return Fate.REMOVABLE
-            return leftover if made_by < generation else Fate.IN_FLIGHT_POSSIBLE
+            return leftover if _is_over(item, observed) else Fate.IN_FLIGHT_POSSIBLE
+
+
+def _is_over(item: ManifestFile | SharedFile, observed: ObservedTree) -> bool:
+    """True if no epoch that completes from now on can refer to it, unless a retained one does."""
+    generation = observed.journal.generation
+    match item:
+        case ManifestFile(epoch):
+            # Epochs complete in rising order of their numbers, and each publication writes a manifest of its own.
+            return epoch.generation < generation or epoch.number <= observed.journal.newest_complete.number
+        case SharedFile(incarnation):
+            present = observed.attempt
+            return incarnation.generation < generation or (present is not None and incarnation < present)
 
 
 def removable_epochs(state: JournalState, retain: int, oldest_base_in_flight: Epoch | None) -> tuple[Epoch, ...]:

@@ -2,7 +2,8 @@
 
 What always holds: the job comes back to the newest epoch to which it can without losing or repeating anything; if
 there is none it stops and says why, unless its operator accepts repeated output. Nothing that is not journalled as
-complete is ever restored or committed, and no complete epoch with output is passed over in silence.
+complete is ever restored or committed, and no complete epoch with output is passed over in silence, however long ago
+it was removed: the journal counts them.
 
 An unusable epoch does no harm once a later one is sound: the state is all in the later one, and so are the
 committables, as every participant acknowledges all that it does not know to be committed, of whatever epoch. What a
@@ -14,9 +15,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
-from snapshot.journal_state import EpochRecord, JournalState
+from snapshot.journal_state import EpochRecord, JournalState, OutputMade
 from statebackend.ids import Epoch, Generation
+
+ACCEPT_DUPLICATES: Final = "accept_duplicates=True"
+"""How a program says that repeated output is accepted; a command says it in its own way."""
 
 
 class Condition(Enum):
@@ -46,7 +51,8 @@ class FoundManifest:
 class Observed:
     """All that the decision depends on: found after our claim was won, so that no older driver adds to it.
 
-    `manifests` has one for each usable epoch of the journal; `present` are the files that the store lists.
+    `manifests` has one for each usable epoch of the journal; `present` are the files that the store lists, each as
+    long as it was written.
     """
 
     journal: JournalState
@@ -63,7 +69,7 @@ class Fault(Enum):
     DAMAGED = "its manifest is damaged"
     NEWER = "its manifest was written by a newer program"
     OTHER_DIGEST = "its manifest is not the one that was journalled"
-    FILES_MISSING = "files that it refers to are missing"
+    FILES_MISSING = "files that it refers to are missing or cut short"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,36 @@ class Unusable:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenUp:
+    """What a job loses that goes back to an epoch: the later epochs that are still there, and `repeats`, the output of
+    later epochs, removed ones too, which may be committed and would be made once more.
+    """
+
+    epochs: tuple[Epoch, ...]
+    repeats: OutputMade
+
+    @property
+    def is_anything(self) -> bool:
+        """True if going to the epoch is going back, which the journal has to say."""
+        return bool(self.epochs) or self.repeats.epochs != 0
+
+
+def given_up_for(journal: JournalState, record: EpochRecord) -> GivenUp:
+    """Say what the job gives up if it goes on from an epoch that it may come back to."""
+    later = tuple(other.epoch for other in journal.usable if other.epoch > record.epoch)
+    return GivenUp(later, journal.output_after(record))
+
+
+def in_words(repeats: OutputMade, epoch: Epoch) -> str:
+    """Say, as the subject of a sentence, which output made after an epoch would be made once more."""
+    many = f"{repeats.epochs} epoch{'' if repeats.epochs == 1 else 's'}"
+    which = f"the output of {many} after {epoch}, up to epoch {repeats.newest}"
+    if not repeats.assumed:
+        return f"{which},"
+    return f"{which} ({repeats.assumed} of them removed before the journal counted, and taken for epochs with output),"
+
+
+@dataclass(frozen=True, slots=True)
 class StartFresh:
     """No epoch was ever complete: begin at the beginning, and abort every transaction of the job."""
 
@@ -84,7 +120,7 @@ class StartFresh:
 class Restore:
     """Come back to `epoch`.
 
-    First, if `gives_up` is not empty, `Rewound` to the epoch is journalled: these later ones cannot be kept. Then all
+    First, if it `gives_up` anything, `Rewound` to the epoch is journalled: later ones cannot be kept. Then all
     committables that the manifest of `epoch` names are committed, each of which may be committed already, and the
     epochs of `replay` are journalled as committed, in this order; every other transaction of the job is aborted. What
     an older manifest names besides was committed before, and its target may have forgotten it: it is not asked again.
@@ -93,7 +129,7 @@ class Restore:
 
     epoch: Epoch
     replay: tuple[Epoch, ...]
-    gives_up: tuple[Epoch, ...]
+    gives_up: GivenUp
     skipped: tuple[Unusable, ...]
 
 
@@ -136,16 +172,18 @@ def decide(observed: Observed) -> Decision:
     if not records:
         return StartFresh()
     unusable = _unusable(records, observed)
-    newest = max((record.epoch for record in records if record.epoch not in unusable), default=None)
-    behind = tuple(record for record in records if newest is None or record.epoch > newest)
-    hindrances = _in_the_way_of(newest, behind, unusable, observed.accept_duplicates)
-    if newest is None or hindrances:
-        return Refuse(hindrances, tuple(unusable.values()))
+    sound = [record for record in records if record.epoch not in unusable]
+    if not sound:
+        return Refuse((_nothing_sound(unusable),), tuple(unusable.values()))
+    newest, gives_up = sound[-1].epoch, given_up_for(observed.journal, sound[-1])
+    hindrance = _in_the_way_of(newest, gives_up, unusable, observed.accept_duplicates)
+    if hindrance is not None:
+        return Refuse((hindrance,), tuple(unusable.values()))
     waiting = [record.epoch for record in records if record.awaits_commit and record.epoch <= newest]
     replay = [epoch for epoch in waiting if epoch not in unusable]
     if len(replay) < len(waiting) and newest not in replay:
         replay.append(newest)  # settles the unusable ones as well, which would otherwise await their commit for ever
-    return Restore(newest, tuple(replay), tuple(record.epoch for record in behind), tuple(unusable.values()))
+    return Restore(newest, tuple(replay), gives_up, tuple(unusable.values()))
 
 
 def _not_ours(observed: Observed) -> Hindrance | None:
@@ -186,20 +224,24 @@ def _fault(record: EpochRecord, manifest: FoundManifest | None, present: frozens
             return None
 
 
-def _in_the_way_of(
-    epoch: Epoch | None, behind: tuple[EpochRecord, ...], unusable: Mapping[Epoch, Unusable], accept_duplicates: bool
-) -> tuple[Hindrance, ...]:
-    """Why the job may not go back to this epoch and give up the unusable ones behind it.
+def _nothing_sound(unusable: Mapping[Epoch, Unusable]) -> Hindrance:
+    return _of_a_newer_program(tuple(unusable), unusable) or _no_sound_epoch(tuple(unusable))
 
-    What a newer program wrote is no damage, so it is never given up.
-    """
-    newer = tuple(record.epoch for record in behind if unusable[record.epoch].fault is Fault.NEWER)
-    if newer:
-        return (_manifest_newer(newer),)
-    if epoch is None:
-        return (_no_sound_epoch(tuple(record.epoch for record in behind)),)
-    repeated = tuple(record.epoch for record in behind if record.has_committables)
-    return (_output_may_repeat(epoch, repeated),) if repeated and not accept_duplicates else ()
+
+def _in_the_way_of(
+    epoch: Epoch, gives_up: GivenUp, unusable: Mapping[Epoch, Unusable], accept_duplicates: bool
+) -> Hindrance | None:
+    """Why the job may not go back to this epoch and give up the unusable ones after it, if so."""
+    newer = _of_a_newer_program(gives_up.epochs, unusable)
+    if newer is not None:
+        return newer
+    return _output_may_repeat(epoch, gives_up) if gives_up.repeats.epochs and not accept_duplicates else None
+
+
+def _of_a_newer_program(epochs: tuple[Epoch, ...], unusable: Mapping[Epoch, Unusable]) -> Hindrance | None:
+    """What a newer program wrote is no damage, so it is never given up."""
+    newer = tuple(epoch for epoch in epochs if unusable[epoch].fault is Fault.NEWER)
+    return _manifest_newer(newer) if newer else None
 
 
 def _manifest_newer(newer: tuple[Epoch, ...]) -> Hindrance:
@@ -207,12 +249,16 @@ def _manifest_newer(newer: tuple[Epoch, ...]) -> Hindrance:
     return Hindrance(Why.MANIFEST_NEWER, newer, text)
 
 
-def _output_may_repeat(epoch: Epoch, repeated: tuple[Epoch, ...]) -> Hindrance:
+def _output_may_repeat(epoch: Epoch, gives_up: GivenUp) -> Hindrance:
+    again = f"{in_words(gives_up.repeats, epoch)} may be committed and would be made once more"
     text = (
-        f"the job could go back to epoch {epoch}, but the output of {_named(repeated)} may be committed and would be "
-        "made once more; repair what is damaged, or accept repeated output"
+        f"the job could go back to epoch {epoch}, but {again}; repair what is damaged, or accept the repeated output "
+        f"({ACCEPT_DUPLICATES})"
+        if gives_up.epochs
+        else f"this tree is a copy of epoch {epoch}, and the job went on elsewhere after it: {again}; go on there, or "
+        f"accept the repeated output ({ACCEPT_DUPLICATES})"
     )
-    return Hindrance(Why.OUTPUT_MAY_REPEAT, repeated, text)
+    return Hindrance(Why.OUTPUT_MAY_REPEAT, gives_up.epochs, text)
 
 
 def _no_sound_epoch(epochs: tuple[Epoch, ...]) -> Hindrance:

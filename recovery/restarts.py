@@ -12,6 +12,7 @@ from enum import Enum
 from math import log
 
 from recovery.restart_strategies import ExponentialDelay, FailureRate, FixedDelay, NoRestart, Restarts
+from snapshot.host.messages import AtWork
 from snapshot.program.durations import in_words, milliseconds
 from statebackend.ids import Incarnation, Partition, Uid
 
@@ -45,6 +46,24 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Death:
+    """How the process of a partition died, as was found out after it was lost. `how` is a sentence about it."""
+
+    partition: Partition
+    worker: str
+    how: str
+    by_itself: bool
+    """It crashed, or ended itself; else it was killed, or that is not known."""
+    at_work: AtWork | None = None
+    """From which call it has not come back; known only if it was asked to say so (see `RestartLimit.suspects`)."""
+    stack: str = ""
+
+    def __str__(self) -> str:
+        at_work = "" if self.at_work is None else f"; {self.at_work}"
+        return f"partition {self.partition}: {self.how}{at_work}"
+
+
+@dataclass(frozen=True, slots=True)
 class Restart:
     """Try again, after so many milliseconds."""
 
@@ -72,7 +91,8 @@ class RestartLimit:
 
     `poisoned_after` attempts in a row in which a function of the program fails, and no epoch is completed, are taken
     for a record that will fail for ever. So are as many in which the process of one partition falls silent, as one does
-    whose function keeps the interpreter to itself.
+    whose function keeps the interpreter to itself, and as many in which it crashes or ends itself. A process may be
+    killed from outside as often as somebody likes: that counts only if two in a row die in the very same call.
     """
 
     def __init__(self, restarts: Restarts, poisoned_after: int = 3) -> None:
@@ -85,6 +105,9 @@ class RestartLimit:
         self._times: deque[int] = deque()
         self._program_failures = 0
         self._silent: Counter[Partition | None] = Counter()
+        self._lost: Counter[Partition] = Counter()
+        self._crashed: Counter[Partition] = Counter()
+        self._died_at: dict[Partition, AtWork] = {}
         self._in_a_row = 0
         self._last_began = 0
         """When the newest attempt was to begin."""
@@ -94,6 +117,9 @@ class RestartLimit:
         """An epoch was completed: whatever failed before was not for ever."""
         self._program_failures = 0
         self._silent.clear()
+        self._lost.clear()
+        self._crashed.clear()
+        self._died_at.clear()
         if isinstance(self._restarts, ExponentialDelay) and self._restarts.at_once:
             self._in_a_row = 0
 
@@ -125,6 +151,37 @@ class RestartLimit:
             self.restarts += 1
             self._last_began = now + verdict.delay
         return verdict
+
+    def lost(self, partition: Partition) -> None:
+        """The process of a partition is gone; how, `died` may say later."""
+        self._lost[partition] += 1
+
+    @property
+    def suspects(self) -> frozenset[Partition]:
+        """The partitions whose next process is to say what it calls: so many have died, and no epoch was completed."""
+        enough = max(1, self._poisoned_after - 1)
+        return frozenset(partition for partition, times in self._lost.items() if times >= enough)
+
+    def died(self, death: Death) -> str:
+        """How a lost process died; why the job is given up for that, or nothing."""
+        partition, at_work = death.partition, death.at_work
+        self._crashed[partition] += death.by_itself
+        before = self._died_at.pop(partition, None)
+        if at_work is not None and at_work.nth:
+            self._died_at[partition] = at_work
+        if isinstance(self._restarts, NoRestart):
+            return ""  # that it was lost has ended the job
+        if self._crashed[partition] >= self._poisoned_after:
+            return (
+                f"processes of partition {partition} have ended themselves {self._crashed[partition]} times without an "
+                "epoch completed in between, so the next one would too"
+            )
+        if before is not None and before == self._died_at.get(partition):
+            return (
+                f"{self._lost[partition]} processes of partition {partition} have died without an epoch completed in "
+                "between, the last two of them at the very same call, so the next one would too"
+            )
+        return ""
 
     def _poisoned(self) -> str:
         return (

@@ -6,12 +6,16 @@ ended the run before; everything that can be found wrong before anything starts 
 
 from __future__ import annotations
 
+import atexit
+import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from inspect import cleandoc
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Unpack
+from typing import TYPE_CHECKING, Final, Unpack, cast
 
 import pyarrow as pa
 
@@ -29,6 +33,7 @@ from recovery.driver.options import (
     check_names,
     coordinator_options,
     host_options,
+    in_a_list,
     lost_after,
     seconds,
     storage_options,
@@ -44,8 +49,11 @@ from snapshot.ids import JobId
 from snapshot.program.durations import Duration
 from snapshot.program.pickling import dumps
 from snapshot.program.plan import Plan
-from snapshot.program.problems import Problem, ProgramError
+from snapshot.program.problems import Problem, ProgramError, near_names
 from snapshot.program.program import Program
+from snapshot.program.row_class import mappings_of
+from snapshot.program.stream import Stream
+from snapshot.sinks.driver_sink import ToDriver
 from statebackend.ids import Epoch, Uid
 from statebackend.keygroups import check_parallelism
 from statebackend.stores.fsspec_store import absolute
@@ -56,17 +64,23 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PATIENCE: Final = 60.0
+_LOG: Final = logging.getLogger("epochcut.job")
 
 
 class Run:
     """A job that runs, or has run. Any thread may use it.
 
-    As a context manager it stops the job at the end of the block, behind one more epoch; if the block ends with an
-    exception, at once. Ctrl-C while `wait` or the block waits stops the job cleanly, a second one cancels it.
+    As a context manager it stops the job at the end of the block, after one more epoch; if the block ends with an
+    exception, at once. A job that failed raises at the end of the block what `wait` raises, unless that was raised in
+    the block already. Ctrl-C while `wait` or the block waits stops the job cleanly, a second one cancels it.
+
+    A program that ends while the job runs ends the job with it, and says so on standard error: `wait` for it.
     """
 
-    def __init__(self, driver: Driver, birth: Birth, events_file: Path) -> None:
+    def __init__(self, driver: Driver, birth: Birth, events_file: Path, outputs: Sequence[str]) -> None:
         self._driver = driver
+        self._outputs = outputs  # to this program
+        self._raised = False  # what ended the job, to a caller
         self.name = birth.name
         self.job = birth.job
         self.events_file = events_file
@@ -91,16 +105,21 @@ class Run:
     def batches(self, uid: str) -> Iterator[pa.RecordBatch]:
         """The rows of a `ToDriver` sink that nobody has taken yet, as they come; ends when the job does.
 
-        `JobFailed` at the end if the job did not end well.
+        `JobFailed` at the end if the job did not end well; `KeyError` at once if there is no such sink.
         """
+        if uid not in self._outputs:
+            hint = near_names(uid, self._outputs)
+            raise KeyError(f"the program has no output {uid!r} to the driver, write(ToDriver(), uid={uid!r}); {hint}")
+        return self._batches(uid)
+
+    def _batches(self, uid: str) -> Iterator[pa.RecordBatch]:
         yield from self._driver.deliveries.batches(Uid(uid))
         self._driver.over.wait()
         self._raise_if_failed()
 
     def rows(self, uid: str) -> Iterator[Mapping[str, object]]:
         """The same as `batches`, row by row, each as a mapping from the names of its columns."""
-        for batch in self.batches(uid):
-            yield from batch.to_pylist()
+        return (row for batch in self.batches(uid) for row in mappings_of(batch))
 
     def wait(self, timeout: float | None = None) -> End | None:
         """Wait until the job is over, and say how it ended: None if it was cancelled.
@@ -152,8 +171,11 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._driver.over.is_set():
-            return
-        if kind is None:
+            if error is None and not self._raised:
+                self._raise_if_failed()
+            elif error is not None and self._failure is not None and not self._raised:
+                error.add_note(f"job {self.name} had failed before: {self._failure}")
+        elif kind is None:
             self.stop()
         elif issubclass(kind, KeyboardInterrupt):
             self._stop_cleanly()
@@ -170,9 +192,14 @@ class Run:
         return outcome if isinstance(outcome, End) else None
 
     def _raise_if_failed(self) -> None:
+        if self._failure is not None:
+            self._raised = True
+            raise self._failure
+
+    @property
+    def _failure(self) -> Exception | None:
         outcome = self._driver.outcome
-        if isinstance(outcome, Exception) and not isinstance(outcome, Cancelled):
-            raise outcome
+        return outcome if isinstance(outcome, Exception) and not isinstance(outcome, Cancelled) else None
 
     def _stop_cleanly(self) -> None:
         try:
@@ -203,28 +230,30 @@ def run(
 
     `checkpoints` is the folder or URI of the job's tree: if there is one, the job goes on from its last complete
     epoch, else it is born under the name `job`. An epoch is taken `every` so often; in `mode` "aligned",
-    "unaligned" or "at-least-once". All other options are described in `recovery.driver.options.RunOptions`.
+    "unaligned" or "at-least-once". All other options stand below, with their values when left out.
 
     Before anything starts, what is wrong is raised: `UnknownOption`, `ContradictingOptions`, `ProgramError` with all
-    that is wrong with the program, `WrongJob`, `CannotLaunch` for too few task slots, `UnusableTls` for files that
-    cannot be used, an error of the store. What is found while the job starts, such as a program that does not fit the
-    epoch, is raised by `Run.wait`.
+    that is wrong with the program, `WrongJob`, `CannotLaunch` for too few task slots or a session that was stopped,
+    `UnusableTls` for files that cannot be used, an error of the store. What is found while the job starts, such as a
+    program that does not fit the epoch, is raised by `Run.wait`.
     """
     check_names(options)
     scheme = scheme or Passive()
     coordinator, host = coordinator_options(every, mode, options), host_options(options)
     files, storage = options.get("tls"), storage_options(options)
     tls = None if files is None else files.load()
+    if isinstance(cast("object", program), Stream):
+        raise ProgramError([Problem("", "the stream is written nowhere; end it with .write(sink, uid=...)")])
     program.check()
     launcher = launcher or (LocalProcesses() if spark is None else SparkTasks(spark, options.get("driver_host")))
     for warning in launcher.check(parallelism + scheme.standbys):
-        print(f"epochcut: {warning}", file=sys.stderr)
+        _LOG.warning("%s", warning)
     if storage and tls is None and launcher.host != "127.0.0.1":
-        print("epochcut: storage_options are sent to the processes without encryption; use tls", file=sys.stderr)
+        _LOG.warning("storage_options are sent to the processes without encryption; use tls")
     use_storage(storage)
     uri = str(checkpoints)
     store = open_limited(uri, host.store_timeout / 1000)
-    birth = birth_of(store, job, options.get("max_parallelism"))
+    birth = birth_of(store, job, options.get("max_parallelism"), absolute(uri))
     check_parallelism(parallelism, birth.max_parallelism)
     plan = program.plan(birth.max_parallelism)
     _examine_targets(plan, birth.job)
@@ -258,17 +287,36 @@ def run(
         EventLog(events_file),
         _progress_line(options.get("progress")),
         DriverOptions(
-            tuple(options.get("ports", (0,))),
-            seconds(options, "start_timeout", 120.0),
-            seconds(options, "stop_timeout", 10.0),
-            local.absolute(),
-            tls,
-            storage,
+            ports=tuple(options.get("ports", (0,))),
+            start_timeout=seconds(options, "start_timeout", 120.0),
+            stop_timeout=seconds(options, "stop_timeout", 10.0),
+            give_up_after=None if options.get("give_up_after", 0) is None else seconds(options, "give_up_after", 600.0),
+            folder=local.absolute(),
+            tls=tls,
+            storage_options=storage,
         ),
         Path(options["trace"]) if "trace" in options else None,
     )
     driver.start()
-    return Run(driver, birth, events_file)
+    atexit.register(_say_if_cut_off, weakref.ref(driver), birth.name)
+    to_driver = [uid for uid, sink in sinks_of(plan).items() if isinstance(sink.sink, ToDriver)]
+    return Run(driver, birth, events_file, to_driver)
+
+
+run.__doc__ = f"{cleandoc(run.__doc__ or '')}\n\nOptions:\n\n{in_a_list()}"
+
+
+def _say_if_cut_off(driver: Callable[[], Driver | None], job: str) -> None:
+    """The program ends, and the driver's thread and the job with it."""
+    left = driver()
+    if left is not None and not left.over.is_set():
+        with suppress(OSError, ValueError):  # a terminal that is gone takes no word
+            print(
+                f"epochcut: the program ended while job {job} was running, which ended the job too; call wait() or "
+                "stop() of the run before, or use it in a with statement; started again, the job goes on from its "
+                "last complete epoch",
+                file=sys.stderr,
+            )
 
 
 def _examine_targets(plan: Plan, job: JobId) -> None:

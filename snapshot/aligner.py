@@ -222,6 +222,16 @@ class Aligner:
         """Whether `Proceed` would do nothing now."""
         return not self._ready
 
+    @property
+    def next(self) -> Frame | None:
+        """The frame that `Proceed` would look at first; None if it would do nothing."""
+        return self._queues[next(iter(self._ready))][0] if self._ready else None
+
+    @property
+    def aligning(self) -> bool:
+        """Whether the first marker of an epoch is here that cannot be cut yet."""
+        return any(pending.arrived for pending in self._pending.values())
+
     def handle(self, event: AlignerEvent) -> list[AlignerInstruction]:
         """What to do about an event, in order."""
         match event:

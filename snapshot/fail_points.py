@@ -69,6 +69,7 @@ BEFORE_COMMITTED: Final = "before committed is entered"
 COMMITTED_ENTERED: Final = "committed entered"
 REMOVAL_ENTERED: Final = "removal entered"
 BLOB_REMOVED: Final = "blob removed"
+ORPHAN_DELETED: Final = "orphan deleted"
 BEFORE_LEAVE: Final = "before leave"
 
 DRIVER_POINTS: Final = (
@@ -84,6 +85,7 @@ DRIVER_POINTS: Final = (
     COMMITTED_ENTERED,
     REMOVAL_ENTERED,
     BLOB_REMOVED,
+    ORPHAN_DELETED,
     BEFORE_LEAVE,
 )
 """Those of the driver, in the order in which it comes to them."""

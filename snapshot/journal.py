@@ -5,7 +5,7 @@ So only the newest generation completes, commits and removes; epochs complete in
 uncommitted or newest is never removed; and nothing follows once the job was moved away.
 
 The fold is the same whether it began at the first entry or at a summary, but for what was removed; and the same
-entries may follow.
+entries may follow. Of what was removed it remembers for how many epochs there was output (`JournalState.output_after`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from snapshot.journal_entries import (
     Unpinned,
     writer_of,
 )
-from snapshot.journal_state import NONCES_KEPT, EpochRecord, EpochState, JournalState, Pin, Removal
+from snapshot.journal_state import NO_OUTPUT, NONCES_KEPT, EpochRecord, EpochState, JournalState, Pin, Removal
 from statebackend.ids import Epoch, Generation
 
 
@@ -82,12 +82,15 @@ def _with_body(state: JournalState, entry: Entry) -> JournalState:
         case Claimed(generation=generation, driver=driver):
             return replace(state, generation=generation, driver=driver)
         case Completed(epoch=epoch, manifest=manifest, digest=digest, has_committables=has_committables):
-            record = EpochRecord(epoch, manifest, digest, has_committables)
-            return replace(state, epochs=(*state.epochs, record), newest_complete=epoch)
+            output = state.output.and_of(epoch) if entry.body.adds_output else state.output
+            record = EpochRecord(epoch, manifest, digest, has_committables, output)
+            epochs = (*state.epochs, record)
+            return replace(state, epochs=epochs, newest_complete=epoch, made_elsewhere=NO_OUTPUT)
         case Committed(epoch=epoch):
             return _moved(state, frozenset(r.epoch for r in state.usable if r.epoch <= epoch), EpochState.COMMITTED)
         case Rewound(to=to):
-            return _moved(state, frozenset(r.epoch for r in state.usable if r.epoch > to), EpochState.GIVEN_UP)
+            given_up = frozenset(record.epoch for record in state.usable if record.epoch > to)
+            return replace(_moved(state, given_up, EpochState.GIVEN_UP), made_elsewhere=NO_OUTPUT)
         case Removed(epochs=epochs, files=files, manifests=manifests):
             removal = Removal(entry.number, epochs, files, manifests)
             moved = _moved(state, frozenset(epochs), EpochState.REMOVED)
@@ -98,6 +101,11 @@ def _with_body(state: JournalState, entry: Entry) -> JournalState:
             return replace(state, pins=tuple(other for other in state.pins if other.pin != pin))
         case Closed(to=to):
             return replace(state, moved_to=to)
+
+
+def folded(state: JournalState, entry: Entry) -> JournalState:
+    """The state after an entry that is known to have counted, though others before it are lost: for repairs."""
+    return replace(_with_body(state, entry), number=entry.number)
 
 
 def _moved(state: JournalState, epochs: frozenset[Epoch], to: EpochState) -> JournalState:
@@ -162,7 +170,7 @@ def _refusal_of_commit(state: JournalState, epoch: Epoch) -> Refusal | None:
 def _refusal_of_rewind(state: JournalState, to: Epoch) -> Refusal | None:
     if _usable(state, to) is None:
         return _no_such_epoch(state, to)
-    if all(record.epoch <= to for record in state.usable):
+    if all(record.epoch <= to for record in state.usable) and not state.made_elsewhere.epochs:
         return Refusal(Reason.NOTHING_TO_DO, f"epoch {to} is the newest already; there is nothing to give up")
     return None
 

@@ -32,6 +32,10 @@ class DamagedJournal(JournalError):
     """An entry or a summary that cannot be what an honest writer wrote there."""
 
 
+class UnderRepair(DamagedJournal):
+    """A journal that somebody has begun to repair: nothing is read or written until that is done."""
+
+
 class NewerJournal(JournalError):
     """An entry or a summary in a version that this program does not know."""
 
@@ -57,15 +61,23 @@ class Completed:
     """The epoch is complete: the one commit point. All committables that its manifest names will be committed.
 
     `digest` is that of the manifest's bytes, `<algorithm>:<hex digits>`. `has_committables` counts those that were
-    carried from earlier epochs too.
+    carried from earlier epochs too; `only_carried` says that there are no others: an earlier complete epoch has each.
     """
 
     epoch: Epoch
     manifest: str
     digest: str
     has_committables: bool
+    only_carried: bool = False
+
+    @property
+    def adds_output(self) -> bool:
+        """True if the epoch has output that no earlier complete epoch has."""
+        return self.has_committables and not self.only_carried
 
     def __post_init__(self) -> None:
+        if self.only_carried and not self.has_committables:
+            raise ValueError(f"epoch {self.epoch} has no committables, so it carries none")
         check_path(self.manifest)
         if not _DIGEST.fullmatch(self.digest):
             raise ValueError(f"digest {self.digest!r} of epoch {self.epoch}; expected <algorithm>:<hex digits>")

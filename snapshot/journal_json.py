@@ -26,13 +26,23 @@ from snapshot.journal_entries import (
     Rewound,
     Unpinned,
 )
-from snapshot.journal_state import EpochRecord, EpochState, JournalState, Pin
+from snapshot.journal_state import (
+    NO_OUTPUT,
+    EpochRecord,
+    EpochState,
+    JournalState,
+    OutputMade,
+    Pin,
+    with_assumed_output,
+)
 from snapshot.layout import JournalEntry, JournalSummary, path_of
 from statebackend.ids import NO_EPOCH, Epoch, Generation
 from statebackend.snapshots.sealed_json import DamagedDocument, Fields, NewerDocument, seal, unseal
 
-ENTRY_VERSION = 1
-SUMMARY_VERSION = 1
+ENTRY_VERSION = 2
+"""From 2 on a completed entry may say that its committables are only carried. All others are written as version 1."""
+SUMMARY_VERSION = 2
+"""From 2 on a summary says of each epoch which output was made up to it."""
 
 _ENTRY = "epochcut.journal.entry"
 _SUMMARY = "epochcut.journal.summary"
@@ -42,7 +52,7 @@ _Content = TypeVar("_Content")
 def encode_entry(entry: Entry) -> bytes:
     """What is stored at the entry's number."""
     content = {"number": entry.number, "nonce": entry.nonce, **_body_to_json(entry.body)}
-    return seal(_ENTRY, ENTRY_VERSION, content)
+    return seal(_ENTRY, 2 if "only_carried" in content else 1, content)
 
 
 def decode_entry(number: int, data: bytes) -> Entry:
@@ -66,15 +76,16 @@ def encode_summary(state: JournalState) -> bytes:
         "pins": [{"pin": pin.pin, "epoch": str(pin.epoch), "pinner": pin.pinner.value} for pin in kept.pins],
         "nonces": list(kept.nonces),
         **({"moved_to": kept.moved_to} if kept.moved_to else {}),
+        **({"made_elsewhere": _output_to_json(kept.made_elsewhere)} if kept.made_elsewhere.epochs else {}),
     }
     return seal(_SUMMARY, SUMMARY_VERSION, content)
 
 
 def decode_summary(floor: int, data: bytes) -> JournalState:
     """The state at this floor; `DamagedJournal` or `NewerJournal` if it cannot be read as one."""
-    state = _decode(path_of(JournalSummary(floor)), data, _SUMMARY, SUMMARY_VERSION, _summary_from_json)
+    where = path_of(JournalSummary(floor))
+    state = _decode(where, data, _SUMMARY, SUMMARY_VERSION, _summary_from_json)
     if state.number != floor:
-        where = path_of(JournalSummary(floor))
         raise DamagedJournal(f"{where} is damaged: it says that its floor is {state.number}")
     return state
 
@@ -99,8 +110,9 @@ def _body_to_json(body: Body) -> dict[str, object]:
     match body:
         case Claimed(generation=generation, driver=driver):
             return {"kind": "claimed", "generation": generation, "driver": driver}
-        case Completed():
-            return {"kind": "completed", **_completion_to_json(body)}
+        case Completed(only_carried=only_carried):
+            carried = {"only_carried": True} if only_carried else {}
+            return {"kind": "completed", **_completion_to_json(body), **carried}
         case Committed(by=by, epoch=epoch):
             return {"kind": "committed", "by": by, "epoch": str(epoch)}
         case Rewound(by=by, to=to):
@@ -140,15 +152,18 @@ def _body_from_json(fields: Fields) -> Body:
 
 
 def _summary_from_json(fields: Fields) -> JournalState:
+    counted = fields.version >= 2
+    epochs = tuple(_record_from_json(one, counted=counted) for one in fields.objects("epochs"))
     return JournalState(
         number=fields.count("floor"),
         generation=Generation(fields.count("generation")),
         driver=fields.text("driver"),
         newest_complete=_epoch_if_any(fields, "newest_complete"),
-        epochs=tuple(map(_record_from_json, fields.objects("epochs"))),
+        epochs=epochs if counted else with_assumed_output(epochs),
         pins=tuple(map(_pin_from_json, fields.objects("pins"))),
         nonces=tuple(map(Nonce, fields.texts("nonces"))),
         moved_to=fields.text("moved_to") if "moved_to" in fields else "",
+        made_elsewhere=_output_from_json(fields, "made_elsewhere") if "made_elsewhere" in fields else NO_OUTPUT,
     )
 
 
@@ -162,20 +177,41 @@ def _completion_to_json(record: Completed | EpochRecord) -> dict[str, object]:
 
 
 def _record_to_json(record: EpochRecord) -> dict[str, object]:
-    return {**_completion_to_json(record), "state": record.state.value}
+    return {**_completion_to_json(record), "state": record.state.value, "output": _output_to_json(record.output)}
+
+
+def _output_to_json(output: OutputMade) -> dict[str, object]:
+    return {
+        "epochs": output.epochs,
+        "newest": "" if output.newest == NO_EPOCH else str(output.newest),
+        **({"assumed": output.assumed} if output.assumed else {}),
+    }
+
+
+def _output_from_json(fields: Fields, name: str) -> OutputMade:
+    found = fields.fields(name)
+    assumed = found.count("assumed") if "assumed" in found else 0
+    output = OutputMade(found.count("epochs"), _epoch_if_any(found, "newest"), assumed)
+    found.close()
+    return output
 
 
 def _completion_from_json(fields: Fields) -> Completed:
     return Completed(
-        _epoch(fields, "epoch"), fields.text("manifest"), fields.text("digest"), fields.flag("has_committables")
+        _epoch(fields, "epoch"),
+        fields.text("manifest"),
+        fields.text("digest"),
+        fields.flag("has_committables"),
+        only_carried="only_carried" in fields and fields.flag("only_carried"),
     )
 
 
-def _record_from_json(fields: Fields) -> EpochRecord:
+def _record_from_json(fields: Fields, *, counted: bool) -> EpochRecord:
     made = _completion_from_json(fields)
     state = EpochState(fields.text("state"))
+    output = _output_from_json(fields, "output") if counted else NO_OUTPUT
     fields.close()
-    return EpochRecord(made.epoch, made.manifest, made.digest, made.has_committables, state)
+    return EpochRecord(made.epoch, made.manifest, made.digest, made.has_committables, output, state)
 
 
 def _pin_from_json(fields: Fields) -> Pin:

@@ -2,15 +2,18 @@
 
 What always holds: the state that is returned is the fold up to an entry that was the newest at some moment of the
 read, so nothing is missed that was there before it began. Entries at or below a floor that appears meanwhile are not
-trusted, as what was read there may be a late create of a paused writer: the summary says what counted.
+trusted, as what was read there may be a late create of a paused writer: the summary says what counted. A journal with
+entries beyond one that is missing is never taken for one that ends there.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Final
 
 from snapshot.journal import apply
+from snapshot.journal_entries import DamagedJournal
 from snapshot.journal_json import decode_entry, decode_summary
 from snapshot.journal_requests import (
     EntryRead,
@@ -22,6 +25,9 @@ from snapshot.journal_requests import (
     UnexpectedEvent,
 )
 from snapshot.journal_state import EMPTY, JournalState
+
+_LOOKS: Final = 2
+"""How often an entry that is missing before others is looked for again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,8 @@ class JournalReader:
         self._floor = 0
         self._after: list[bytes] = []
         self._ended = False
+        self._listed: frozenset[int] = frozenset()
+        self._doubts = 0
 
     def start(self) -> ReadStep:
         """Begin to read."""
@@ -67,7 +75,8 @@ class JournalReader:
     def handle(self, event: FloorRead | SummaryRead | EntryRead) -> ReadStep:
         """Take the answer to the last request."""
         match self._phase, event:
-            case _Phase.FLOOR, FloorRead(floor=floor):
+            case _Phase.FLOOR, FloorRead(floor=floor, entries=entries):
+                self._listed = entries
                 return self._load(floor) if self._has_moved(floor) else self._settle()
             case _Phase.SUMMARY, SummaryRead(data=data):
                 return self._ask_floor() if data is None else self._begin_at(decode_summary(self._floor, data))
@@ -76,6 +85,7 @@ class JournalReader:
                 return self._ask_floor()
             case _Phase.ENTRIES, EntryRead(data=bytes() as data):
                 self._after.append(data)
+                self._doubts = 0
                 return self._ask_entry()
             case _:
                 raise UnexpectedEvent(f"{event} while a journal reader is at {self._phase.name.lower()}")
@@ -110,8 +120,24 @@ class JournalReader:
         """All that was read counts; it is the whole if the read came to the end of the journal."""
         if not self._ended:
             return self._ask_entry()
+        beyond = [number for number in self._listed if number > self._next]
+        if beyond:
+            return self._ask_again(min(beyond))
         self._phase = _Phase.DONE
         state = self._base
         for data in self._after:
             state = apply(state, decode_entry(state.number + 1, data))
         return JournalRead(state)
+
+    def _ask_again(self, found: int) -> ReadStep:
+        """An entry is there beyond one that is not: it was created since that was asked for, or compacted, or lost.
+
+        Entries are created in order, so a second look finds it, or a floor above it.
+        """
+        self._doubts += 1
+        if self._doubts > _LOOKS:
+            alone = found == self._next + 1
+            missing = f"entry {self._next} is" if alone else f"entries {self._next} to {found - 1} are"
+            raise DamagedJournal(f"journal {missing} missing, and entry {found} is there")
+        self._ended = False
+        return self._ask_entry()

@@ -40,9 +40,9 @@ class ReadEntry:
 
 @dataclass(frozen=True, slots=True)
 class ReadFloor:
-    """List the summaries; answer `FloorRead` with the highest floor.
+    """List the journal; answer `FloorRead` with the highest floor, and with the entries that are there.
 
-    The answer must be the highest of some moment after the request. Where a listing is not atomic, it still is: a
+    The floor must be the highest of some moment after the request. Where a listing is not atomic, it still is: a
     summary is deleted only when two newer ones are there.
     """
 
@@ -97,9 +97,13 @@ class EntryRead:
 
 @dataclass(frozen=True, slots=True)
 class FloorRead:
-    """The highest floor among the summaries; 0 if there is none."""
+    """The highest floor among the summaries, 0 if there is none; and the numbers of entries that were listed.
+
+    Of entries that are created or deleted meanwhile some may be listed, whatever their order.
+    """
 
     floor: int
+    entries: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

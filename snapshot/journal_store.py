@@ -9,7 +9,7 @@ from __future__ import annotations
 from secrets import token_hex
 
 from snapshot.journal_compaction import Compacted, JournalCompactor
-from snapshot.journal_entries import Body, Nonce
+from snapshot.journal_entries import Body, Nonce, UnderRepair
 from snapshot.journal_reader import JournalRead, JournalReader
 from snapshot.journal_requests import (
     AlreadyThere,
@@ -32,7 +32,7 @@ from snapshot.journal_requests import (
 )
 from snapshot.journal_state import JournalState
 from snapshot.journal_writer import Fenced, Forgotten, JournalWriter, Outcome, Refused, Won
-from snapshot.layout import JOURNAL, JournalEntry, JournalSummary, parse, path_of
+from snapshot.layout import JOURNAL, REPAIR, JournalEntry, JournalSummary, parse, path_of
 from statebackend.stores.patience import Patience, Trial
 from statebackend.stores.store import BlobNotFound, BlobStore, Creation, UnknownOutcome
 
@@ -46,8 +46,9 @@ class StoredJournal:
     """The journal of the job whose tree is at the root of the store.
 
     Every call returns when its machine is done, and repeats what the store failed to do as long as `patience` says. It
-    raises `StoreUnavailable` or `UnknownOutcome` when the store goes on failing, and what the machines raise
-    (`DamagedJournal`, `NewerJournal`). It keeps nothing between calls, so threads may share it as they may the store.
+    raises `StoreUnavailable` or `UnknownOutcome` when the store goes on failing, what the machines raise
+    (`DamagedJournal`, `NewerJournal`), and `UnderRepair` while the journal is being replaced, so that nobody writes to
+    it then. It keeps nothing between calls, so threads may share it as they may the store.
     """
 
     def __init__(self, store: BlobStore, patience: Patience | None = None) -> None:
@@ -118,7 +119,8 @@ class StoredJournal:
             case ReadSummary(floor):
                 return SummaryRead(self._content(path_of(JournalSummary(floor))))
             case ReadFloor():
-                return FloorRead(max(self._list().floors, default=0))
+                listed = self._list()
+                return FloorRead(max(listed.floors, default=0), listed.entries)
 
     def _content(self, path: str) -> bytes | None:
         try:
@@ -127,7 +129,10 @@ class StoredJournal:
             return None
 
     def _list(self) -> JournalListed:
-        places = [parse(info.path) for info in self._patience.ask(lambda: self._store.list(JOURNAL))]
+        paths = [info.path for info in self._patience.ask(lambda: self._store.list(JOURNAL))]
+        if REPAIR in paths:
+            raise UnderRepair(f"{REPAIR}: a repair of the journal is under way, or was interrupted")
+        places = list(map(parse, paths))
         return JournalListed(
             frozenset(place.number for place in places if isinstance(place, JournalEntry)),
             frozenset(place.number for place in places if isinstance(place, JournalSummary)),

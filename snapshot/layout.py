@@ -6,10 +6,13 @@ gives None), so that a clean-up touches nothing that others put there. All paths
     journal/0000000042.json                             an entry of the journal
     journal/summary-0000000040.json                     what the journal said up to and including 40
     epochs/<epoch>-<generation>-<nonce>/manifest.json   a manifest, published or not
+    epochs/ended-0000000042.json                        how far the journal had come when a driver ended
     shared/<generation>-<partition>-<attempt>-<n>.sst   state; likewise .channel, .staged and .broadcast
     job.json                                            the job's name, which no clean-up touches
     moved.json                                          in its place, where the job has been moved to
     unfinished/<number>-<n>.json                        while a tree is made there, which is no job yet
+    journal/repair.json                                 while the journal is repaired, which nobody reads then
+    aside/<number>/...                                  what repairs have put aside; no clean-up touches it
 """
 
 from __future__ import annotations
@@ -28,12 +31,15 @@ JOB: Final = "job.json"
 MOVED: Final = "moved.json"
 UNFINISHED: Final = "unfinished"
 """What marks a tree that is being made. It is foreign to the layout, so that no clean-up touches it."""
+REPAIR: Final = f"{JOURNAL}/repair.json"
+ASIDE: Final = "aside"
 
 _NUMBER = r"(0|[1-9][0-9]*)"
 _NONCE = re.compile(r"[0-9a-z]{1,64}")
 _ENTRY = re.compile(JOURNAL + r"/([0-9]{10})\.json")
 _SUMMARY = re.compile(JOURNAL + r"/summary-([0-9]{10})\.json")
 _MANIFEST = re.compile(EPOCHS + rf"/({_NUMBER}-{_NUMBER})-([0-9a-z]{{1,64}})/manifest\.json")
+_ENDED = re.compile(EPOCHS + r"/ended-([0-9]{10})\.json")
 _SHARED = re.compile(SHARED + rf"/{_NUMBER}-{_NUMBER}-{_NUMBER}-{_NUMBER}\.([a-z]+)")
 
 
@@ -101,7 +107,17 @@ class SharedFile:
             raise ValueError(f"{self} has a negative number in its name")
 
 
-TreeItem = JournalEntry | JournalSummary | ManifestFile | SharedFile
+@dataclass(frozen=True, slots=True, order=True)
+class EndNoted:
+    """That a driver ended when the journal had come so far. It lies apart from the journal, whose end it proves."""
+
+    number: int
+
+    def __post_init__(self) -> None:
+        _check_journal_number(self.number)
+
+
+TreeItem = JournalEntry | JournalSummary | ManifestFile | EndNoted | SharedFile
 
 
 def path_of(item: TreeItem) -> str:
@@ -113,6 +129,8 @@ def path_of(item: TreeItem) -> str:
             return f"{JOURNAL}/summary-{number:010}.json"
         case ManifestFile(epoch, nonce):
             return f"{EPOCHS}/{epoch}-{nonce}/manifest.json"
+        case EndNoted(number):
+            return f"{EPOCHS}/ended-{number:010}.json"
         case SharedFile(Incarnation(generation, attempt), partition, number, content):
             return f"{SHARED}/{generation}-{partition}-{attempt}-{number}.{content.value}"
 
@@ -126,6 +144,8 @@ def parse(path: str) -> TreeItem | None:
     if match := _MANIFEST.fullmatch(path):
         generation = Generation(int(match[3]))
         return ManifestFile(Epoch(generation, int(match[2])), match[4]) if generation else None
+    if match := _ENDED.fullmatch(path):
+        return EndNoted(int(match[1]))
     if (match := _SHARED.fullmatch(path)) and match[5] in _CONTENTS:
         incarnation = Incarnation(Generation(int(match[1])), Attempt(int(match[3])))
         return SharedFile(incarnation, Partition(int(match[2])), int(match[4]), _CONTENTS[match[5]])

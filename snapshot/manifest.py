@@ -8,7 +8,7 @@ are checked whenever a `Manifest` is made, by `check_manifest`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain, pairwise
@@ -98,10 +98,14 @@ class SplitPosition:
 
 @dataclass(frozen=True, slots=True)
 class CommitPayload:
-    """What a sink needs to commit a transaction, and the rows that it has staged in the tree until then."""
+    """What a sink needs to commit a transaction, and the rows that it has staged in the tree until then.
+
+    A `held` one is not committed: it has rows that the sink's next transaction takes over.
+    """
 
     value: Json
     staged: tuple[StoredFile, ...] = ()
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +162,24 @@ class OperatorSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class JournalEnd:
+    """How far a journal had come: the number of its newest entry, and the epoch that the job would come back to.
+
+    A manifest says it of the journal that it is about to be entered in, so it proves that these entries were there.
+    """
+
+    number: int
+    complete: Epoch
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """One epoch of a job. `operators` are ordered by uid.
 
     `attempt` is the one of the epoch's generation that made it; `parent` is the complete epoch on which it is based,
     `NO_EPOCH` for a job without a past; `created_at` is in milliseconds since 1970. `notes` are for people: where the
-    epoch comes from and what it took. Nothing is ever decided by them.
+    epoch comes from and what it took. Nothing is ever decided by them. `journal` is how far the tree's journal had come
+    when the manifest was written; none in those of older programs, and of epochs brought from another tree.
     """
 
     job: JobId
@@ -175,6 +191,7 @@ class Manifest:
     operators: tuple[OperatorSnapshot, ...]
     parent: Epoch = NO_EPOCH
     notes: Json = NULL
+    journal: JournalEnd | None = None
     _paths: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -189,6 +206,15 @@ class Manifest:
         """The paths of all files without which the epoch could not be restored and committed."""
         return self._paths
 
+    def files(self) -> Iterator[FileRef | StoredFile]:
+        """Yield all files that it refers to; one that several refer to comes several times."""
+        for operator in self.operators:
+            if isinstance(operator.broadcast, StoredFile):
+                yield operator.broadcast
+            for subtask in operator.subtasks:
+                yield from subtask.state.files if subtask.state is not None else ()
+                yield from _stored(subtask)
+
 
 def check_job(manifest: Manifest, job: JobId, where: str) -> None:
     """Refuse, with `ForeignJob`, a manifest of another job: its epochs and transactions are not this job's."""
@@ -196,6 +222,16 @@ def check_job(manifest: Manifest, job: JobId, where: str) -> None:
         raise ForeignJob(
             f"{where} belongs to job {manifest.job!r}, not to {job!r}; to start from it as a new job, fork it"
         )
+
+
+def only_carries(manifest: Manifest, before: Epoch) -> bool:
+    """True if the epoch has committables, and none of them is output of its own: they are output of earlier epochs, or
+    held, so nobody sees them yet.
+
+    `before` is the newest complete epoch that the job has not given up: it has everything that was sealed up to it.
+    """
+    committables = [one for some in map(_COMMITTABLES, _subtasks(manifest)) for one in some]
+    return bool(committables) and all(one.payload.held or one.sealed_in <= before for one in committables)
 
 
 def check_manifest(manifest: Manifest) -> frozenset[str]:

@@ -28,6 +28,7 @@ from snapshot.manifest import (
     CommitPayload,
     DamagedManifest,
     Inline,
+    JournalEnd,
     Manifest,
     ManifestKind,
     NewerManifest,
@@ -61,10 +62,11 @@ def encode(manifest: Manifest) -> bytes:
     parent = "null" if manifest.parent == NO_EPOCH else f'"{manifest.parent}"'
     # Left out where there are none, as in the manifests that were written before there was such a thing.
     notes = "" if manifest.notes == NULL else f'"notes":{manifest.notes.text},'
+    end = "" if manifest.journal is None else _journal_end(manifest.journal)
     start = (
         f'{{"job":{_text(manifest.job)},"epoch":"{manifest.epoch}","attempt":{manifest.attempt},"parent":{parent},'
         f'"kind":"{manifest.kind.value}","max_parallelism":{manifest.max_parallelism},'
-        f'"created_at":{manifest.created_at},{notes}"operators":['
+        f'"created_at":{manifest.created_at},{notes}{end}"operators":['
     )
     body = [start.encode()]
     for number, operator in enumerate(manifest.operators):
@@ -142,6 +144,11 @@ def _refuse_header(data: bytes, where: str) -> NoReturn:
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
+def _journal_end(end: JournalEnd) -> str:
+    complete = "null" if end.complete == NO_EPOCH else f'"{end.complete}"'
+    return f'"journal":{{"number":{end.number},"complete":{complete}}},'
+
+
 def _operator(operator: OperatorSnapshot) -> tuple[bytes, bytes, bytes]:
     # Left out where there is none, as in the manifests that were written before there was such a thing.
     broadcast = "" if operator.broadcast is None else f'"broadcast":{_part(operator.broadcast)},'
@@ -196,16 +203,18 @@ def _part(part: StoredFile | Inline) -> str:
 def _committable(committable: Committable[CommitPayload]) -> str:
     payload, sealed_in = committable.payload, committable.sealed_in
     staged = ",".join([_stored(file) for file in payload.staged]) if payload.staged else ""
+    held = ',"held":true' if payload.held else ""
     return (
         f'{{"transaction":{_text(committable.transaction)},"sealed_in":"{sealed_in.number}-{sealed_in.generation}",'
-        f'"payload":{payload.value.text},"staged":[{staged}]}}'
+        f'"payload":{payload.value.text},"staged":[{staged}]{held}}}'
     )
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 _BODY = frozenset({"job", "epoch", "attempt", "parent", "kind", "max_parallelism", "created_at", "operators"})
-_NOTES = frozenset({"notes"})
+_MAY_HAVE = frozenset({"notes", "journal"})
+_JOURNAL = frozenset({"number", "complete"})
 _OPERATOR = frozenset({"uid", "parallelism", "enumerator", "subtasks"})
 _OPERATOR_MAY_HAVE = frozenset({"broadcast", "key_type"})
 _SUBTASK = frozenset({"partition", "key_groups", "files", "positions", "watermark", "channels", "committables"})
@@ -213,6 +222,7 @@ _STORED = frozenset({"path", "size", "checksum"})
 _WATERMARK = frozenset({"timestamp", "idle"})
 _CHANNEL = frozenset({"source", "target", "sender", "receiver", "port", "parts"})
 _COMMITTABLE = frozenset({"transaction", "sealed_in", "payload", "staged"})
+_COMMITTABLE_MAY_HAVE = frozenset({"held"})
 
 
 class _Reader:
@@ -222,7 +232,7 @@ class _Reader:
         self._where = where
 
     def manifest(self, value: object) -> Manifest:
-        body = self._fields(value, "body", _BODY, _NOTES)
+        body = self._fields(value, "body", _BODY, _MAY_HAVE)
         return Manifest(
             job=JobId(self._text(body, "body", "job")),
             epoch=Epoch.parse(self._text(body, "body", "epoch")),
@@ -233,10 +243,19 @@ class _Reader:
             operators=self._each(body, "body", "operators", self._operator),
             parent=NO_EPOCH if body["parent"] is None else Epoch.parse(self._text(body, "body", "parent")),
             notes=_json(body.get("notes")),
+            journal=self._journal_end(body["journal"]) if "journal" in body else None,
         )
 
     def subtask(self, value: object) -> SubtaskSnapshot:
         return self._subtask(value, "subtask")
+
+    def _journal_end(self, value: object) -> JournalEnd:
+        fields = self._fields(value, "body.journal", _JOURNAL)
+        number = self._integer(fields, "body.journal", "number")
+        complete = fields["complete"]
+        return JournalEnd(
+            number, NO_EPOCH if complete is None else Epoch.parse(self._text(fields, "body.journal", "complete"))
+        )
 
     def _operator(self, value: object, place: str) -> OperatorSnapshot:
         fields = self._fields(value, place, _OPERATOR, _OPERATOR_MAY_HAVE)
@@ -311,11 +330,14 @@ class _Reader:
         )
 
     def _committable(self, value: object, place: str) -> Committable[CommitPayload]:
-        fields = self._fields(value, place, _COMMITTABLE)
+        fields = self._fields(value, place, _COMMITTABLE, _COMMITTABLE_MAY_HAVE)
+        held = fields.get("held", False)
+        if not isinstance(held, bool):
+            self._complain(f"{place}.held", f"expected true or false, found {_shown(held)}")
         return Committable(
             transaction=TransactionId(self._text(fields, place, "transaction")),
             sealed_in=Epoch.parse(self._text(fields, place, "sealed_in")),
-            payload=CommitPayload(_json(fields["payload"]), self._each(fields, place, "staged", self._stored)),
+            payload=CommitPayload(_json(fields["payload"]), self._each(fields, place, "staged", self._stored), held),
         )
 
     def _each(

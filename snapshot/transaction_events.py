@@ -92,10 +92,14 @@ class SinkCut:
 
 @dataclass(frozen=True, slots=True)
 class Prepared(Generic[Payload]):
-    """A sealed transaction is durable. `payload` is None if it has no rows: then there is nothing to commit."""
+    """A sealed transaction is durable. `payload` is None if it has no rows: then there is nothing to commit.
+
+    With `held`, the payload is not to be committed: it has rows that the next transaction of this sink takes over.
+    """
 
     transaction: TransactionId
     payload: Payload | None
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 What always holds: a transaction is sealed in the same step in which the state is cut, prepared before its epoch is
 acknowledged, and committed only after that epoch, or a later one that carried it, is complete; commits go in the
-order of the epochs, one at a time; and while the attempt runs on, nothing that was sealed is ever dropped.
+order of the epochs, one at a time; and while the attempt runs on, nothing that was sealed is ever dropped. Rows that a
+sink holds back are carried by each epoch once: by the last transaction that was sealed up to it.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class TransactionState(Enum):
     """It takes no more rows, and is being prepared."""
     UNPREPARED = auto()
     """Preparing it failed; it is tried again with the next epoch."""
+    HELD = auto()
+    """It survives a crash, and is not committed: a later transaction takes its rows over."""
     PREPARED = auto()
     """It survives a crash, and waits for its epoch."""
     COMMITTING = auto()
@@ -68,7 +71,8 @@ class _Transaction(Generic[Payload]):
 class Transactions(Generic[Payload]):
     """The transactions of one sink in one partition, in one attempt.
 
-    `restored` are the committables of the epoch that the attempt starts from: they are committed first. Before the
+    `restored` are the committables of the epoch that the attempt starts from: they are committed first. Held ones are
+    not among them: the sink has taken these over, so that its first transaction has their rows. Before the
     attempt starts, recovery has aborted whatever else is left of the job. The caller owes: events in the order in
     which they happened, `begin` before all, and every instruction carried out. A crash loses this machine; the
     transactions that a complete epoch carries are committed by the next attempt, the others aborted.
@@ -106,7 +110,8 @@ class Transactions(Generic[Payload]):
     @property
     def due(self) -> tuple[Committable[Payload], ...]:
         """What the newest complete epoch carries and is not known to be committed, in the order of commits."""
-        return () if self._complete is None else self._carried(self._complete)
+        due = () if self._complete is None else self._due(self._complete)
+        return tuple(one.committable for one in due if one.committable is not None)
 
     def begin(self) -> list[TransactionInstruction[Payload]]:
         """Start the attempt: the first transaction, and the commits that the restored epoch left to do."""
@@ -157,7 +162,7 @@ class Transactions(Generic[Payload]):
         if event.payload is None:
             del self._unsettled[event.transaction]
         else:
-            transaction.state = TransactionState.PREPARED
+            transaction.state = TransactionState.HELD if event.held else TransactionState.PREPARED
             transaction.committable = Committable(transaction.id, transaction.sealed_in, event.payload)
         return self._report_ready()
 
@@ -173,8 +178,15 @@ class Transactions(Generic[Payload]):
         instructions: list[TransactionInstruction[Payload]] = []
         while self._unready and self._is_prepared(self._unready[0]):
             epoch = self._unready.pop(0)
+            self._forget_taken_over(epoch)
             instructions.append(SinkReady(epoch, self._carried(epoch)))
         return instructions
+
+    def _forget_taken_over(self, epoch: Epoch) -> None:
+        """Of what is held an epoch carries the last one alone, which has the rows of those before."""
+        for transaction in self._up_to(epoch)[:-1]:
+            if transaction.state is TransactionState.HELD:
+                del self._unsettled[transaction.id]
 
     def _up_to(self, epoch: Epoch) -> list[_Transaction[Payload]]:
         return [t for t in self._unsettled.values() if t.sealed_in is not None and t.sealed_in <= epoch]
@@ -186,6 +198,10 @@ class Transactions(Generic[Payload]):
         """All that is not known to be committed, from whatever epoch: an abandoned one's too."""
         return tuple(t.committable for t in self._up_to(epoch) if t.committable is not None)
 
+    def _due(self, epoch: Epoch) -> list[_Transaction[Payload]]:
+        """Of that, what is to be committed."""
+        return [t for t in self._up_to(epoch) if t.state is not TransactionState.HELD]
+
     # --- the second phase -----------------------------------------------------------------------------------------
 
     def _commit_next(self) -> list[TransactionInstruction[Payload]]:
@@ -195,7 +211,7 @@ class Transactions(Generic[Payload]):
         """
         if self._complete is None:
             return []
-        due = self._up_to(self._complete)
+        due = self._due(self._complete)
         settled = [epoch for epoch in self._untold if not due or epoch < _sealed(due[0])]
         del self._untold[: len(settled)]
         commit = self._commit(due[0]) if due and due[0].state is TransactionState.PREPARED else []

@@ -19,14 +19,22 @@ if TYPE_CHECKING:
     from statebackend.keyed_state import Options as Options
     from statebackend.keygroups import range_of as range_of
     from statebackend.snapshot_folder import SnapshotFolder as SnapshotFolder
+    from statebackend.states.codecs import Codec as Codec
+    from statebackend.states.codecs import NotEncodable as NotEncodable
+    from statebackend.states.codecs import Pickled as Pickled
     from statebackend.states.declarations import Aggregating as Aggregating
     from statebackend.states.declarations import ListOf as ListOf
     from statebackend.states.declarations import MapOf as MapOf
     from statebackend.states.declarations import Reducing as Reducing
     from statebackend.states.declarations import Value as Value
+    from statebackend.states.list_state import ListState as ListState
+    from statebackend.states.map_state import MapState as MapState
     from statebackend.states.namespaces import Window as Window
     from statebackend.states.timer_state import Timers as Timers
     from statebackend.states.ttl import Ttl as Ttl
+    from statebackend.states.value_state import AggregatingState as AggregatingState
+    from statebackend.states.value_state import ReducingState as ReducingState
+    from statebackend.states.value_state import ValueState as ValueState
     from statebackend.stores.fsspec_store import open_store as open_store
     from statebackend.tables.aggregates import Aggregates as Aggregates
     from statebackend.tables.aggregations import Count as Count
@@ -41,6 +49,10 @@ if TYPE_CHECKING:
 _HOME = {
     "tables.aggregates": ("Aggregates",),
     "tables.aggregations": ("Count", "First", "Last", "Max", "Mean", "Min", "Sum"),
+    "states.codecs": ("Codec", "NotEncodable", "Pickled"),
+    "states.list_state": ("ListState",),
+    "states.map_state": ("MapState",),
+    "states.value_state": ("AggregatingState", "ReducingState", "ValueState"),
     "states.declarations": ("Aggregating", "ListOf", "MapOf", "Reducing", "Value"),
     "stores.fsspec_store": ("open_store",),
     "ids": ("Attempt", "Epoch", "Generation", "Partition"),

@@ -403,6 +403,8 @@ class KeyedState:
     def contents(self) -> Contents:
         """What the states are made of, for whoever brings state out and in as a whole."""
         self._untouched = False
+        # Rows may be put under the states.
+        self._contents.forget()
         return self._contents
 
     @property

@@ -1,4 +1,5 @@
-"""How far the searches go (profiles), and how far they went; and that files of tests are in memory, if it has room.
+"""How far the searches go (profiles), and how far they went; that files of tests are in memory, if it has room; and
+that tests which need no server have no more modules than `make test` installs.
 
 A flush to a disk takes many times as long, and no test can tell whether one was on a disk.
 """
@@ -19,6 +20,7 @@ import pytest
 from hypothesis import settings
 
 from snapshot.testing.simulation import EXPLORED
+from tests.extras import hide, not_brought_by
 
 FACTORS = {"ci": 1, "thorough": 50}
 """How much further than in CI a profile searches; chosen by EPOCHCUT_PROFILE, as `make test PROFILE=thorough` does."""
@@ -37,6 +39,7 @@ LONG = {
     "test_simulated_job.py",
     "test_spark_format.py",
     "test_state_kills.py",
+    "test_structured_modes.py",
     "test_structured_streaming.py",
     "test_tls_jobs.py",
 }
@@ -55,6 +58,10 @@ _ROOM: Final = 3 << 30
 """Bytes that have to be free for the files of tests, which need some hundreds of megabytes at once."""
 
 _FAILED: Final = pytest.StashKey[bool]()
+
+_WITHOUT_SERVERS: Final = "not servers"
+"""The choice of `make test`."""
+_HIDDEN: Final = pytest.StashKey[list[str]]()
 
 
 def _forget(folder: str, owner: int) -> None:
@@ -75,6 +82,20 @@ sys.dont_write_bytecode = False
 
 # What Java would gain from compiling better it has lost again when a test ends.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide what only other extras bring from tests that need no server; processes of xdist are started without it."""
+    if config.option.markexpr == _WITHOUT_SERVERS and not hasattr(config, "workerinput"):
+        hidden = not_brought_by("test")
+        config.stash[_HIDDEN] = hidden
+        hide(hidden)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Tests against servers import clients which a run that leaves them out need not have."""
+    left_out = config.option.markexpr == _WITHOUT_SERVERS and collection_path == Path(__file__).parent / "servers"
+    return left_out or None
 
 
 @pytest.fixture
@@ -136,6 +157,8 @@ def pytest_testnodedown(node: object) -> None:
     EXPLORED.seen.update(seen)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what the simulations of this run have explored."""
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say what the simulations of this run have explored, and which modules were hidden from it."""
     terminalreporter.write_line(f"explored in simulation: {EXPLORED}")
+    if hidden := config.stash.get(_HIDDEN, []):
+        terminalreporter.write_line(f"hidden, as epochcut[test] does not bring them: {', '.join(hidden)}")

@@ -34,6 +34,14 @@ class RowsInADict:
     def put(self, name: bytes, payload: bytes, /) -> None:
         self.content[name] = payload
 
+    def put_new(self, name: bytes, payload: bytes, /) -> None:
+        assert name not in self.content
+        self.put(name, payload)
+
+    def put_absent(self, name: bytes, payload: bytes, /) -> None:
+        assert name not in self.content
+        self.put(name, payload)
+
     def delete(self, name: bytes, /) -> None:
         self.content.pop(name, None)
 

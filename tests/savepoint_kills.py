@@ -25,13 +25,16 @@ from random import Random
 from typing import Final
 
 from recovery.command.exits import Exit
-from recovery.driver.birth import JobMoved, WrongJob
+from recovery.driver.birth import BirthLost, JobMoved, WrongJob
+from recovery.driver.evidence import DamagedTree
 from recovery.savepoints import fail_points
 from recovery.savepoints.gc import plan_cleanup
 from recovery.savepoints.job_tree import JobTree, open_tree
+from recovery.savepoints.repair import repair
 from recovery.savepoints.rescaling import parallelism_of
 from recovery.savepoints.verify import verify, what_to_verify
 from snapshot.host.crash_points import VARIABLE, crashing
+from snapshot.layout import JOB
 from statebackend.fail_points import BLOB_UNFINISHED, DELTA_UPLOADED
 from statebackend.stores.store import StoreUnavailable
 from tests.stopped_trees import ROWS, Stopped, stop_one
@@ -55,6 +58,8 @@ class Verb:
     ended: Callable[[Stopped, str, list[str]], bool]
     goes_on: Callable[[Stopped, str], str | None] = lambda stopped, _: stopped.uri
     prepare: Callable[[Stopped], object] = lambda _: None
+    mends: bool = False
+    """Until it is done, the tree is refused."""
 
 
 def _rescaled(stopped: Stopped, _: str, given: list[str]) -> bool:
@@ -80,6 +85,17 @@ def _litter(stopped: Stopped) -> None:
         shutil.copy(some, shared / f"1-0-0-{9_000 + number}.sst")
     (Path(stopped.uri) / "epochs" / "1-1-abc").mkdir()
     (Path(stopped.uri) / "epochs" / "1-1-abc" / "manifest.json").write_text("{}")
+
+
+def _lose(stopped: Stopped) -> None:
+    """The newest entries of the journal, and the job's name."""
+    for entry in sorted(Path(stopped.uri, "journal").glob("0*.json"))[-4:]:
+        entry.unlink()
+    Path(stopped.uri, JOB).unlink()
+
+
+def _mended(stopped: Stopped, _: str, __: list[str]) -> bool:
+    return not repair(stopped.uri, dry_run=True).damages
 
 
 def _clean(stopped: Stopped, _: str, __: list[str]) -> bool:
@@ -134,6 +150,20 @@ VERBS: Final = {
         (BLOB_UNFINISHED, DELTA_UPLOADED, fail_points.CHANGES_STORED, *_IN_TREE),
         lambda stopped, _, __: stopped.tree.record().epoch in stopped.tree.savepoints,
         lambda _, __: None,
+    ),
+    "repair": Verb(
+        lambda stopped, _, __: ["--checkpoints", stopped.uri],
+        (
+            BLOB_UNFINISHED,
+            fail_points.REPAIR_BEGUN,
+            fail_points.PUT_ASIDE,
+            fail_points.JOURNAL_MADE,
+            fail_points.REPLACED_GONE,
+            fail_points.NAME_MADE,
+        ),
+        _mended,
+        prepare=_lose,
+        mends=True,
     ),
 }
 
@@ -197,7 +227,8 @@ def carry_out(kills: int, seed: int, folder: Path, verbs: Sequence[str], jobs: b
             report.survived[verb] += 1
         else:
             raise NotSound(f"it ended with {code}; {where}")
-        _check(stopped, into, where)
+        if not VERBS[verb].mends or code == Exit.DONE or not _is_refused(stopped):
+            _check(stopped, into, where)
         killed = code < 0
         code, said = _run(verb, arguments, stopped.folder, "", PATIENCE)
         if code == Exit.EXISTS and verb in ("copy", "fork"):
@@ -234,6 +265,14 @@ def _check(stopped: Stopped, into: str, where: str) -> None:
             raise NotSound(f"{tree.uri}: {damages}; {where}")
 
 
+def _is_refused(stopped: Stopped) -> bool:
+    try:
+        open_tree(stopped.uri)
+    except (BirthLost, DamagedTree):
+        return True
+    return False
+
+
 def _tree(uri: str) -> JobTree | None:
     try:
         return open_tree(uri)
@@ -265,6 +304,8 @@ def _run(verb: str, arguments: list[str], folder: Path, crash: str, after: float
     if process.is_alive():
         process.kill()
         process.join()
+        if after == PATIENCE:
+            raise NotSound(f"it does not end in {after} s: {verb} {' '.join(arguments)}, crash {crash!r}")
     code = process.exitcode
     assert code is not None
     return code, log.read_text() if log.exists() else ""

@@ -105,12 +105,14 @@ class Stopped:
         return replace(self, folder=folder)
 
 
-def add_output(stopped: Stopped) -> Epoch:
-    """Let the tree have one more epoch, which carries output that nobody has committed, and nobody could."""
+def add_output(stopped: Stopped, *, held: bool = False) -> Epoch:
+    """Let the tree have one more epoch, which carries output that nobody has committed, and nobody could; or, if it is
+    `held`, rows that its sink holds back.
+    """
     job = take_over(stopped.tree, "test")
     manifest = job.remade(choose(stopped.tree).manifest, "test")
     transaction = transaction_id(stopped.job, OUT, Incarnation(job.generation, Attempt(1)), Partition(0), 1)
-    committable = Committable(transaction, manifest.epoch, CommitPayload(NULL))
+    committable = Committable(transaction, manifest.epoch, CommitPayload(NULL, held=held))
     operators = (
         replace(one, subtasks=(replace(one.subtasks[0], committables=(committable,)), *one.subtasks[1:]))
         if one.uid == OUT

@@ -42,7 +42,7 @@ class _StreamWriter(formats._StreamWriter):
 
     def commit(self, messages: Sequence[formats._Message | None], batch: int) -> None:
         stops = batch == STOPPED_BATCH and PIPE in os.environ
-        if stops and self._name == "files":
+        if stops and self._target.name == "files":
             decide = BatchLog.decide
 
             def decide_and_stop(log: BatchLog, number: int, proposed: Decision) -> NoReturn:

@@ -161,7 +161,7 @@ def test_events_end_when_the_job_does_and_its_file_is_gone(tmp_path: Path) -> No
     assert isinstance(events[-1], Stopped)
     assert any(isinstance(event, FaultInjected) for event in events)
     assert not file.exists()
-    with pytest.raises(recovery.JobNotRunning, match="no driver runs with the folder"):
+    with pytest.raises(recovery.JobNotRunning, match="does not run on this host: no driver has left"):
         recovery.attach(job_folder=tmp_path / "local")
 
 

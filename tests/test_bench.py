@@ -27,7 +27,7 @@ FIELDS = {"workload", "figure", "value", "unit", "runs", "cpu_s"}
 # --- the command line -------------------------------------------------------------------------------------------------
 
 
-_SLOW = ("W1", "W2", "W3", "W4", "W6", "standbys", "sinks", "processes")
+_SLOW = ("slow", "W1", "W2", "W3", "W4", "W6", "standbys", "sinks", "processes")
 """They start jobs again and again, whose processes take seconds to come: PROFILE=thorough tries them as well."""
 
 
@@ -57,11 +57,12 @@ def test_the_first_part_of_a_name_chooses_all_workloads_that_begin_with_it(
     def named(name: str) -> Callable[[object], Iterator[Figure]]:
         return lambda _: iter([figure("state", name, "s", [1.0], 0.0)])
 
-    for part in ("throughput", "pauses", "uploads", "memory", "rescale", "rewind"):
+    parts = ["throughput", "pauses", "uploads", "memory", "rescale", "rewind", "collections"]
+    for part in parts:
         monkeypatch.setattr(f"tests.bench.state_{part}.figures", named(part))
     assert command.main(["state"]) == 0
     names = [json.loads(line)["figure"] for line in capsys.readouterr().out.splitlines()]
-    assert names == ["throughput", "pauses", "uploads", "memory", "rescale", "rewind"]
+    assert names == parts
 
 
 def test_an_unknown_workload_is_refused_with_those_that_are_known(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapshot.frames import Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.host.allowances import FIRST, UNLIMITED, Allowance
 from snapshot.host.channels import LocalChannel, ReceivingChannel, SendingChannel
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.options import HostOptions
@@ -345,11 +346,68 @@ def test_a_receiver_that_goes_while_much_waits_is_told_once_and_not_inside_put(r
     assert len(road.broken) == 1
 
 
-def test_a_receiver_that_talks_is_a_broken_channel(road: Road) -> None:
-    road.sending()
-    road.far.sendall(b"hello")
-    road.until(lambda: bool(road.broken))
-    assert road.broken == ["the receiver sent b'hello', but has nothing to say"]
+def test_what_the_receiver_allows_comes_to_the_sender_who_may_be_waiting_for_it(road: Road) -> None:
+    sending, receiving = road.sending(), road.receiving()
+    assert sending.allowed == FIRST
+    receiving.allow(Allowance(100, 80))
+    road.until(lambda: bool(road.drained))
+    assert sending.allowed == Allowance(100, 80)
+    receiving.allow(Allowance(90, 10))
+    receiving.allow(UNLIMITED)
+    road.until(lambda: sending.allowed == UNLIMITED)
+    receiving.allow(Allowance(95, 10))
+    told = len(road.drained)
+    road.until(lambda: sending.allowed.rows == 95)
+    assert len(road.drained) == told, "to be allowed less is nothing to go on for"
+    assert road.broken == []
+
+
+def test_of_words_that_come_in_pieces_the_last_whole_one_counts(road: Road) -> None:
+    sending = road.sending()
+    words = b"".join(struct.pack(">QQ", rows, 7) for rows in (70, 80, 90))
+    for piece in (words[:5], words[5:21], words[21:46]):
+        road.far.sendall(piece)
+        road.turns()
+    assert sending.allowed == Allowance(80, 7)
+    road.far.sendall(words[46:])
+    road.until(lambda: sending.allowed == Allowance(90, 7))
+
+
+def test_of_what_the_network_does_not_take_the_last_word_goes_on(road: Road) -> None:
+    sending, receiving = road.sending(), road.receiving()
+    road.far.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    sending._watch.reading(False)  # so that nobody takes what is said
+    rows = 0
+    while not receiving._unsaid:
+        rows += 1
+        receiving.allow(Allowance(rows, 1))
+    for more in range(1, 9):
+        receiving.allow(Allowance(rows + more, 1))
+    assert len(receiving._unsaid) < 32
+    sending._watch.reading(True)
+    road.until(lambda: sending.allowed.rows == rows + 8)
+
+
+def test_an_end_that_was_read_counts_though_the_sender_went_without_hearing_what_it_was_allowed(road: Road) -> None:
+    sending, receiving = road.sending(), road.receiving()
+    sending._watch.reading(False)
+    sending.put(data(1))
+    receiving.allow(Allowance(100, 1))
+    sending.put(End())
+    road.until(lambda: len(road.arrived) == 2)
+    sending.close()  # with words that it has not read, so the connection is reset
+    road.turns()
+    receiving.allow(Allowance(200, 1))
+    road.turns()
+    assert road.broken == []
+
+
+def test_a_channel_within_a_partition_is_allowed_rows_at_once(road: Road) -> None:
+    channel = road.local()
+    channel.allow(Allowance(70, 10))
+    assert (channel.allowed, road.drained) == (Allowance(70, 10), [])
+    road.turns(1)
+    assert len(road.drained) == 1
 
 
 def test_frames_of_a_former_attempt_break_the_channel_and_are_not_handed_on(road: Road) -> None:

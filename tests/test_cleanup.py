@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,7 +34,7 @@ from snapshot.journal_entries import (
     Unpinned,
 )
 from snapshot.journal_state import EMPTY, JournalState
-from statebackend.ids import Epoch, Generation
+from statebackend.ids import Attempt, Epoch, Generation, Incarnation
 
 FIRST, SECOND = Generation(1), Generation(2)
 
@@ -59,8 +61,8 @@ def continued(state: JournalState, *bodies: Body) -> JournalState:
     return state
 
 
-def file(number: int, generation: Generation = FIRST) -> str:
-    return f"shared/{generation}-0-1-{number}.sst"
+def file(number: int, generation: Generation = FIRST, attempt: int = 1) -> str:
+    return f"shared/{generation}-0-{attempt}-{number}.sst"
 
 
 def refers(of: Epoch, *files: str) -> EpochFiles:
@@ -194,11 +196,44 @@ def test_leftovers_are_unexplained_while_a_retained_manifest_cannot_be_read() ->
     assert fates.of(Fate.UNEXPLAINED) == (file(1),)
 
 
+# --- attempts that are over
+
+
+def test_files_of_attempts_that_are_over_are_orphans_unless_a_retained_epoch_refers_to_them() -> None:
+    state, present = state_after(complete(ONE)), Incarnation(FIRST, Attempt(3))
+    kept, rolled_back, before, new = file(1), file(2, attempt=1), file(3, attempt=2), file(4, attempt=3)
+    observed = ObservedTree(state, (refers(ONE, kept),), (kept, rolled_back, before, new), attempt=present)
+    fates = classify(observed)
+    assert fates.of(Fate.NEEDED) == (kept,)
+    assert fates.of(Fate.ORPHANED) == (rolled_back, before)
+    assert fates.of(Fate.IN_FLIGHT_POSSIBLE) == (new,)
+    from_outside = classify(replace(observed, attempt=None))
+    assert from_outside.of(Fate.IN_FLIGHT_POSSIBLE) == (rolled_back, before, new), "its driver alone knows the attempt"
+
+
+def test_files_of_attempts_that_are_over_stay_while_a_retained_manifest_cannot_be_read() -> None:
+    present = Incarnation(FIRST, Attempt(2))
+    observed = ObservedTree(state_after(complete(ONE)), (EpochFiles(ONE, None),), (file(1),), attempt=present)
+    assert classify(observed).of(Fate.UNEXPLAINED) == (file(1),)
+
+
+def test_a_manifest_is_an_orphan_as_soon_as_a_later_epoch_is_complete_instead() -> None:
+    lost, ahead = "epochs/1-1-lost/manifest.json", "epochs/3-1-ahead/manifest.json"
+    state = state_after(complete(TWO))
+    fates = classify(ObservedTree(state, (refers(TWO),), (manifest(TWO), lost, ahead)))
+    assert fates.of(Fate.NEEDED) == (manifest(TWO),)
+    assert fates.of(Fate.ORPHANED) == (lost,)
+    assert fates.of(Fate.IN_FLIGHT_POSSIBLE) == (ahead,)
+
+
 # --- any history
 
 
 class Job:
-    """A job whose epochs share files; it is cleaned up at random moments, by clean-ups that may die half-way."""
+    """A job whose epochs share files; it is cleaned up at random moments, by clean-ups that may die half-way.
+
+    Its driver's sweeps look at the journal at one moment, and list the tree at any later one.
+    """
 
     def __init__(self, draw: st.DataObject) -> None:
         self.draw = draw
@@ -207,6 +242,9 @@ class Job:
         self.in_flight: list[InFlight] = []
         self.there: set[str] = set()
         self.counter = 0
+        self.attempt = Incarnation(FIRST, Attempt(1))
+        self.over: list[Incarnation] = []
+        self.sweeps: list[ObservedTree] = []
 
     def write(self, *bodies: Body) -> None:
         self.state = continued(self.state, *bodies)
@@ -223,14 +261,15 @@ class Job:
         item = self.in_flight.pop(0)
         of_base = sorted(self.files[item.base]) if item.base is not None else []
         kept = self.draw.draw(st.sets(st.sampled_from(of_base))) if of_base else set()
-        self.files[item.epoch] = frozenset(kept | {self.made(item.epoch.generation)})
+        self.files[item.epoch] = frozenset(kept | {self.made(self.attempt)})
         self.there.add(manifest(item.epoch))
         self.write(complete(item.epoch, has_committables=self.draw.draw(st.booleans())))
 
-    def made(self, generation: Generation) -> str:
+    def made(self, by: Incarnation) -> str:
         self.counter += 1
-        self.there.add(file(self.counter, generation))
-        return file(self.counter, generation)
+        path = file(self.counter, by.generation, by.attempt)
+        self.there.add(path)
+        return path
 
     def commit(self) -> None:
         if self.state.usable and self.state.usable[-1].awaits_commit:
@@ -245,12 +284,33 @@ class Job:
         if self.state.pins:
             self.write(Unpinned(self.state.pins[0].pin))
 
-    def restart(self) -> None:
-        """A crash: what was in flight leaves its files behind."""
-        for item in self.in_flight:
-            self.made(item.epoch.generation)
+    def roll_back(self, generation: Generation | None = None) -> None:
+        """What was in flight leaves its files behind."""
+        for _ in self.in_flight:
+            self.made(self.attempt)
         self.in_flight.clear()
+        self.over.append(self.attempt)
+        after = Incarnation(self.attempt.generation, Attempt(self.attempt.attempt + 1))
+        self.attempt = after if generation is None else Incarnation(generation, Attempt(1))
+
+    def restart(self) -> None:
+        """A crash of the driver."""
         self.write(Claimed(Generation(self.state.generation + 1), "driver"))
+        self.roll_back(self.state.generation)
+
+    def upload_late(self) -> None:
+        """A process of an attempt that is over wakes up."""
+        if self.over:
+            self.made(self.draw.draw(st.sampled_from(self.over)))
+
+    def begin_sweep(self) -> None:
+        self.sweeps.append(replace(self.tree(), attempt=self.attempt, in_flight=()))
+
+    def end_sweep(self) -> None:
+        """Perhaps generations later, by a driver that does not know that it is fenced."""
+        if self.sweeps:
+            observed = self.sweeps.pop(0)
+            self.there.difference_update(classify(replace(observed, found=tuple(self.there))).of(Fate.ORPHANED))
 
     def remove(self) -> None:
         planned = plan_removal(self.tree(), self.state.generation, self.draw.draw(st.integers(1, 3)))
@@ -278,7 +338,8 @@ class Job:
 
 
 OFTEN = ("trigger", "trigger", "complete", "complete", "commit", "remove", "clean")
-MOVES = (*OFTEN, *OFTEN, "pin", "unpin", "restart", "summarise")
+SWEEPS = ("roll_back", "begin_sweep", "end_sweep", "upload_late")
+MOVES = (*OFTEN, *OFTEN, *SWEEPS, "pin", "unpin", "restart", "summarise")
 
 
 @settings(max_examples=3 * settings().max_examples, deadline=None)
@@ -288,7 +349,14 @@ def test_nothing_reachable_is_ever_deleted_and_leftovers_go_in_the_end(data: st.
     for move in data.draw(st.lists(st.sampled_from(MOVES), min_size=20, max_size=60)):
         getattr(job, move)()
         job.check()
-    job.restart()
+    if data.draw(st.booleans()):
+        job.restart()
+    else:
+        job.roll_back()
+        job.begin_sweep()
+        job.sweeps = job.sweeps[-1:]
+        job.end_sweep()
+        job.check()
     job.clean(limit=len(job.there))
     job.check()
     reachable = frozenset().union(

@@ -44,7 +44,7 @@ def test_a_savepoint_is_taken_and_then_the_job_is_stopped_with_another(tmp_path:
     assert {str(epoch) for epoch in open_tree(str(tmp_path / "tree")).savepoints} == {first, stopped.json["savepoint"]}
     gone = said(capsys, tmp_path, "stop")
     assert (gone.code, gone.out) == (3, "")
-    assert "no driver runs with the folder" in gone.err
+    assert "does not run on this host: no driver has left" in gone.err
 
 
 def test_a_job_is_cancelled_at_once(tmp_path: Path, capsys: Capture) -> None:
@@ -71,7 +71,7 @@ def test_a_job_is_drained(tmp_path: Path, capsys: Capture) -> None:
         (["stop"], 2, "which job? give --checkpoints"),
         (["savepoint", "--timeout", "soon", "--job-folder", "."], 2, "--timeout: "),
         (["stop", "--drain", "--savepoint"], 2, "not allowed with argument"),
-        (["cancel", "--job-folder", "nowhere"], 3, "no driver runs with the folder nowhere"),
+        (["cancel", "--job-folder", "nowhere"], 3, "does not run on this host: no driver has left nowhere"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: list[str], code: int, problem: str, capsys: Capture) -> None:

@@ -19,7 +19,7 @@ import recovery
 from recovery.command.exits import MEANINGS, Exit
 from recovery.command.main import main
 from recovery.driver import reach
-from recovery.driver.events import EpochCompleted
+from recovery.driver.events import EpochCommitted, EpochCompleted
 from snapshot.host.messages import Address
 from snapshot.ids import JobId
 from tests.endless_job import PATIENCE, start, wait_for, wait_until_all_run
@@ -100,16 +100,41 @@ def wait_until_recovered(folder: Path) -> None:
 def test_status_tells_how_the_job_stands(terminal: Terminal) -> None:
     said = terminal.run("status")
     assert said.code == Exit.DONE
-    assert re.sub(r"after \d+ rollbacks?", "after N rollbacks", said.out).splitlines()[:5] == [
-        "JOB is running, with 2 partitions, after N rollbacks in generation 1",
-        "last complete epoch: E, all up to E committed",
-        "partition 0: process NAME",
-        "partition 1: process NAME",
-        "standing by: NAME",
+    lines = said.out.splitlines()
+    assert re.fullmatch(r"JOB is running, with 2 partitions, after \d+ rollbacks? in generation 1", lines[0])
+    assert re.fullmatch(r"newest complete epoch: E, [\d.]+ s old, took \d+ ms; all up to E committed", lines[1])
+    processes = [re.sub(r", \d+ MB", "", line) for line in lines if "process" in line]
+    assert processes == [
+        "partition 0: 127.0.0.1, process PID (NAME)",
+        "partition 1: 127.0.0.1, process PID (NAME)",
+        "standing by: 127.0.0.1, process PID (NAME)",
     ]
     status = json.loads(terminal.run("status", "--json").raw)
     assert status["state"] == "running"
     assert sorted(status["workers"].values(), key=str) == [0, 1, None]
+
+
+def test_status_is_said_again_and_again_until_the_job_is_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, committed = start(tmp_path), threading.Semaphore(0)
+    run.listen(lambda event: committed.release() if isinstance(event, EpochCommitted) else None)
+    assert committed.acquire(timeout=PATIENCE)
+
+    def stop_later() -> None:
+        for _ in range(6):
+            committed.acquire(timeout=PATIENCE)
+        run.stop()
+
+    stopping = threading.Thread(target=stop_later)
+    stopping.start()
+    assert main(["status", "--job-folder", str(tmp_path / "local"), "--watch", "0.1"]) == Exit.DONE
+    stopping.join()
+    assert capsys.readouterr().out.count("newest complete epoch: ") >= 2
+
+
+def test_a_watch_that_would_never_pause_is_refused(terminal: Terminal) -> None:
+    assert terminal.run("status", "--watch", "0").code == Exit.USAGE
 
 
 @pytest.mark.timeout(120)
@@ -260,9 +285,9 @@ def test_which_job_has_to_be_said_and_it_has_to_run(terminal: Terminal, folder: 
     tree, nowhere = folder.parent / "tree", tmp_path / "nothing"
     for arguments, code, sentence in (
         ((), Exit.USAGE, "which job? give --checkpoints, or --job-folder"),
-        (("--job-folder", str(nowhere)), Exit.NOT_RUNNING, "no driver runs with the folder"),
+        (("--job-folder", str(nowhere)), Exit.NOT_RUNNING, "does not run on this host: no driver has left"),
         (("--checkpoints", str(nowhere)), Exit.DECLINED, "there is no such folder"),
-        (("--checkpoints", str(tree)), Exit.NOT_RUNNING, "say --job-folder if the job was started with another"),
+        (("--checkpoints", str(tree)), Exit.NOT_RUNNING, "if it was started with another folder"),
         (("--checkpoints", "gopher://x/y"), Exit.DECLINED, "the store behind gopher:// is not known"),
     ):
         said = terminal.run_alone("status", *arguments)

@@ -58,7 +58,7 @@ def test_list_shows_jobs_with_their_epochs(tree: Path, capsys: Capture) -> None:
     listed = run_command(capsys, "list", tree.parent)
     assert listed.code == 0
     lines = plainly(listed.out, tree)
-    assert lines[0] == "TREE: job JOB, 128 key groups, generation 2, does not run on this host"
+    assert lines[0] == "TREE: job JOB, 128 key groups, generation 2, not known to run on this host"
     assert lines[1] == "epoch taken kind state partitions size new pins"
     assert re.fullmatch(r"E TIME savepoint (complete|committed) 2 SIZE SIZE savepoint", lines[-2])
     assert re.fullmatch(r"F TIME savepoint \(rescale\) complete 2 SIZE SIZE savepoint", lines[-1])
@@ -79,10 +79,10 @@ def test_list_shows_what_cannot_be_read_beside_what_can(tree: Path, capsys: Capt
     [other] = [tree_of(tree.parent / "other")]
     (other / "journal/0000000001.json").write_bytes(b"{}")
     listed = run_command(capsys, "list", tree.parent)
-    assert listed.code == 0
+    assert (listed.code, listed.err) == (7, "recovery: 1 of 2 jobs cannot be read\n")
     assert f"epoch {newest.epoch} cannot be used: its manifest {newest.manifest} is missing" in listed.out
-    assert f"{other}: cannot be read: " in listed.out
-    assert f"{other}: journal/0000000001.json is damaged" in listed.err
+    assert f"{other}: cannot be read: journal/0000000001.json is damaged" in listed.out
+    assert f"recovery repair --checkpoints {other} --dry-run" in listed.out
 
 
 def test_show_says_all_about_one_epoch(tree: Path, capsys: Capture) -> None:

@@ -82,7 +82,7 @@ def everything(uri: str) -> dict[str, bytes]:
 
 def test_rescale_says_which_partition_reads_what_and_makes_a_savepoint(terminal: Terminal, stopped: Stopped) -> None:
     before = everything(stopped.uri)
-    dry = terminal.run("rescale", "--to", "3", "--dry-run")
+    dry = terminal.run("rescale", "--to", "3", "--dry-run", "--files")
     assert (dry.code, dry.err) == (Exit.DONE, "")
     assert everything(stopped.uri) == before
     done = terminal.run("rescale", "--to", "3")
@@ -160,11 +160,15 @@ def test_a_dry_run_says_what_would_be_started(terminal: Terminal, stopped: Stopp
         Exit.DONE, "JOB goes on from epoch E with 3 partitions; nothing was done, as this is a dry run\n", ""
     )
     oldest = stopped.tree.state.usable[0].epoch
-    plan = terminal.json(
-        "restore", program, "--epoch", oldest, "--no-claim", "--into", stopped.folder / "new", "--dry-run"
-    )
+    fork = ("restore", program, "--epoch", oldest, "--no-claim", "--into", stopped.folder / "new", "--dry-run")
+    said = terminal.run(*fork)
+    assert (said.code, said.out) == (Exit.DECLINED, "")
+    assert "would be made once more; go on from the newest epoch, or accept the repeated output" in said.err
+    assert said.err.endswith("(--accept-duplicates)\n")
+    plan = terminal.json(*fork, "--accept-duplicates")
     assert plan["plan"]["epoch"] == str(oldest)
     assert plan["plan"]["gives_up"] == []
+    assert plan["plan"]["repeats"]["epochs"] > 0
     assert everything(stopped.uri) == before
 
 
@@ -400,11 +404,18 @@ def test_a_damaged_newest_epoch_is_passed_over_only_with_a_word(terminal: Termin
     for arguments in (("rescale", "--to", "3"), ("copy", "--into", stopped.folder / "copied")):
         said = terminal.run(*arguments)
         assert (said.code, said.out) == (Exit.DAMAGED, "")
-        assert "the output of epoch E may be committed and would be made once more" in said.err
+        assert "the output of 1 epoch after E, up to epoch E, may be committed and would be made once more" in said.err
+        assert "or accept the repeated output (--accept-duplicates)" in said.err
+    said = terminal.run("sinks", "abort", f"{stopped.program_file}:program")
+    assert "or accept the repeated output (recovery restore --accept-duplicates)" in said.err, "it has no such option"
+    for option in ("--dry-run", "--json"):
+        said = terminal.run("rescale", "--to", "3", option)
+        assert (said.code, said.out) == (Exit.DAMAGED, "")
     said = terminal.run("rescale", "--to", "3", "--accept-duplicates")
     assert said.code == Exit.DONE
     assert said.out.startswith("passed over: epoch E cannot be used: its manifest is damaged (")
-    assert "\nback to epoch E; given up: E\n" in said.out
+    again = "the output of 1 epoch after E, up to epoch E, may be committed and is made once more from there"
+    assert f"\nback to epoch E; given up: E\n{again}\n" in said.out
 
 
 def test_a_missing_file_is_named(terminal: Terminal, stopped: Stopped) -> None:
@@ -412,7 +423,18 @@ def test_a_missing_file_is_named(terminal: Terminal, stopped: Stopped) -> None:
         file.unlink()
     said = terminal.run("copy", "--into", stopped.folder / "new")
     assert (said.code, said.out) == (Exit.DAMAGED, "")
-    assert "files that it refers to are missing (shared/" in said.err
+    assert "files that it refers to are missing or cut short (shared/" in said.err
+
+
+def test_a_file_that_is_cut_short_makes_its_epoch_as_unusable_as_one_that_is_missing(
+    terminal: Terminal, stopped: Stopped
+) -> None:
+    for file in (Path(stopped.uri) / "shared").iterdir():
+        file.write_bytes(file.read_bytes()[:-1])
+    for arguments in (("copy", "--into", stopped.folder / "new"), ("rescale", "--to", "3")):
+        said = terminal.run(*arguments)
+        assert (said.code, said.out) == (Exit.DAMAGED, "")
+        assert "files that it refers to are missing or cut short (shared/" in said.err
 
 
 def test_each_verb_has_an_example_in_its_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import pickle
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -231,6 +232,69 @@ def test_a_heartbeat_whose_connection_breaks_connects_again(driver: Driver) -> N
     driver.beats.clear()
     assert driver.loop.run(lambda: len(driver.ends) == 2 and bool(driver.beats), LIMIT)
     heartbeat.stop()
+
+
+def test_a_heart_whose_driver_is_gone_says_so_soon_and_again_if_its_process_does_not_end(driver: Driver) -> None:
+    said: list[tuple[str, float]] = []
+
+    def heard(word: str) -> None:
+        said.append((word, time.monotonic()))
+        driver.loop.wake()
+
+    listener = driver.listen()
+    heartbeat = Heartbeat(
+        listener.address,
+        SECRET,
+        "w",
+        10 * LIMIT,  # so it is not the next beat that finds out
+        on_lost=lambda reason: heard(f"lost: {reason}"),
+        on_overdue=lambda reason: heard(f"overdue: {reason}"),
+        in_order=0.2,
+    )
+    assert driver.loop.run(lambda: bool(driver.ends), LIMIT)
+    listener.close()
+    began = time.monotonic()
+    driver.ends[0].close()
+    assert driver.loop.run(lambda: len(said) == 2, LIMIT)
+    (lost, lost_at), (overdue, overdue_at) = said
+    assert "Connection refused" in lost
+    assert lost.partition(":")[2] == overdue.partition(":")[2]
+    assert lost_at - began < 4
+    assert overdue_at - lost_at >= 0.2
+    heartbeat.stop()
+
+
+def test_a_heart_that_is_stopped_in_time_does_not_say_that_its_process_is_overdue(driver: Driver) -> None:
+    said: list[str] = []
+    listener = driver.listen()
+    heartbeat = Heartbeat(
+        listener.address,
+        SECRET,
+        "w",
+        0.005,
+        on_lost=lambda _: driver.loop.wake(lambda: said.append("lost")),
+        on_overdue=lambda _: said.append("overdue"),
+        in_order=0.3,
+    )
+    assert driver.loop.run(lambda: bool(driver.ends), LIMIT)
+    listener.close()
+    driver.ends[0].close()
+    assert driver.loop.run(lambda: bool(said), LIMIT)
+    heartbeat.stop()
+    assert not driver.loop.run(lambda: len(said) > 1, 0.5)
+
+
+def test_a_heart_whose_process_was_let_go_does_not_come_back_when_the_driver_closes_its_connection(
+    driver: Driver,
+) -> None:
+    lost: list[str] = []
+    heartbeat = Heartbeat(driver.listen().address, SECRET, "w", 0.005, on_lost=lost.append)
+    assert driver.loop.run(lambda: bool(driver.ends), LIMIT)
+    heartbeat.leave()
+    driver.ends[0].close()
+    assert not driver.loop.run(lambda: len(driver.ends) > 1, 0.3)
+    heartbeat.stop()
+    assert lost == []
 
 
 def test_a_heartbeat_begins_when_the_driver_listens_at_last(driver: Driver) -> None:

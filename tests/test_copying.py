@@ -17,7 +17,7 @@ from recovery.savepoints.coming_back import choose
 from recovery.savepoints.copying import Copied, copy, files_of, finish_move, fork, move
 from recovery.savepoints.history import history
 from recovery.savepoints.job_tree import JobTree, NoSuchEpoch, journal_of, open_tree
-from recovery.savepoints.new_tree import NewTree, TargetExists, begin
+from recovery.savepoints.new_tree import KeptEpoch, NewTree, TargetExists, begin
 from recovery.savepoints.notes import from_json
 from recovery.savepoints.stopped_job import take_over
 from recovery.savepoints.verify import verify, what_to_verify
@@ -254,11 +254,14 @@ def test_a_damaged_newest_epoch_is_passed_over_which_is_said(stopped: Stopped, i
     before, newest = stopped.tree.record().epoch, add_output(stopped)
     manifest = Path(stopped.uri) / stopped.tree.record().manifest
     manifest.write_bytes(b"{}")
-    with pytest.raises(StartRefused, match=f"the output of epoch {newest} may be committed"):
+    again = f"the output of 1 epoch after {before}, up to epoch {newest}, may be committed"
+    with pytest.raises(StartRefused, match=again):
         copy(stopped.tree, into)
     made = copy(stopped.tree, into, accept_duplicates=True)
     assert (made.made, len(made.passed_over)) == (before, 1)
-    forked = fork(stopped.tree, f"{into}-fork")
+    with pytest.raises(StartRefused, match=again):
+        fork(stopped.tree, f"{into}-fork")
+    forked = fork(stopped.tree, f"{into}-fork", accept_duplicates=True)
     assert (forked.plan.epoch, len(forked.passed_over)) == (before, 1)
 
 
@@ -387,7 +390,7 @@ def test_of_two_commands_at_one_place_the_one_that_began_last_makes_the_tree(sto
     first = begun(stopped, into)
     made = copy(stopped.tree, into)
     with pytest.raises(TargetExists, match="another command makes a tree there"):
-        first.finish(manifest)
+        first.finish(KeptEpoch(manifest))
     assert open_tree(into).record().epoch == made.made
     assert sound(open_tree(into))
     assert not unfinished(into)
@@ -438,7 +441,7 @@ def test_a_command_that_found_an_unfinished_tree_deletes_nothing_of_it_when_that
     stopped: Stopped, into: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def finish() -> None:
-        first.finish(manifest)
+        first.finish(KeptEpoch(manifest))
 
     manifest, files = stopped.tree.find().manifest, files_of([stopped.tree.find().manifest])
     first = begun(stopped, into)
@@ -458,7 +461,7 @@ def test_whoever_comes_so_late_that_its_mark_is_free_again_withdraws(
     with pytest.raises(TargetExists, match="another command makes a tree there"):
         copy(stopped.tree, into)
     with pytest.raises(TargetExists, match="another command makes a tree there"):
-        late.finish(manifest)
+        late.finish(KeptEpoch(manifest))
     assert sound(open_tree(into))
     assert not unfinished(into)
 

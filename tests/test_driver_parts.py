@@ -39,7 +39,7 @@ from snapshot.host.executor import lasting_folder
 from snapshot.host.messages import Address, Delivery, Hello
 from snapshot.host.options import Following, HostOptions
 from snapshot.ids import TransactionId
-from snapshot.journal_state import EpochRecord, EpochState, JournalState
+from snapshot.journal_state import NO_OUTPUT, EpochRecord, EpochState, JournalState
 from snapshot.program.durations import NotADuration
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from statebackend.stores.local_store import LocalStore
@@ -135,7 +135,8 @@ def test_a_word_that_says_nothing_about_standbys_is_refused() -> None:
 
 def state(number: int, *, committed: bool) -> JournalState:
     how = EpochState.COMMITTED if committed else EpochState.COMPLETE
-    return JournalState(epochs=(EpochRecord(epoch(number), "m", "sha256:00", has_committables=True, state=how),))
+    record = EpochRecord(epoch(number), "m", "sha256:00", has_committables=True, output=NO_OUTPUT, state=how)
+    return JournalState(epochs=(record,))
 
 
 def test_a_job_has_ended_when_an_epoch_from_behind_the_end_of_all_input_is_committed() -> None:
@@ -509,6 +510,16 @@ class Conf:
         return self.settings.get(name, default)
 
 
+class Java:
+    """The Java side of a context that was not stopped."""
+
+    def sc(self) -> Java:
+        return self
+
+    def isStopped(self) -> bool:
+        return False
+
+
 class Session:
     """What of a Spark session is asked before anything starts."""
 
@@ -516,6 +527,7 @@ class Session:
         self.conf = Conf(**settings)
         self.sparkContext = self
         self.defaultParallelism = cores
+        self._jsc = Java()
 
     def getConf(self) -> Conf:
         return self.conf

@@ -33,6 +33,7 @@ from recovery.savepoints.job_tree import open_tree
 from recovery.savepoints.rescaling import rescale
 from snapshot import EOF, Collection, Program, Stream, ToDriver
 from snapshot.frozen_json import NULL, Json
+from snapshot.host.failures import text_of
 from snapshot.host.messages import (
     AllEnded,
     AssignSplits,
@@ -55,6 +56,7 @@ from snapshot.host.messages import (
 from snapshot.journal_state import JournalState
 from snapshot.journal_store import StoredJournal
 from snapshot.trace import replay
+from statebackend.backends.backend import DamagedFile
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from statebackend.stores.local_store import LocalStore
 from tests.scripted_workers import OUT, PATIENCE, SOURCE, ScriptedCluster
@@ -299,6 +301,15 @@ def test_a_failure_that_a_restart_cannot_cure_ends_the_job_at_once(tmp_path: Pat
     with pytest.raises(recovery.JobFailed, match="state 'total' has another type"):
         run.wait(PATIENCE)
     assert run.status().restarts == 1
+
+
+def test_a_damaged_file_ends_the_job_with_what_can_be_done_about_it(tmp_path: Path, cluster: ScriptedCluster) -> None:
+    run = start(tmp_path, cluster)
+    cluster.await_heard(AssignSplits, 2)
+    text = text_of(DamagedFile("shared/1-0-0-1.sst (delta of epoch 1-1) is damaged"))
+    cluster.worker_of(0).say(Failed(FIRST, Partition(0), FailureKind.UNUSABLE, text, Uid("count")))
+    with pytest.raises(recovery.JobFailed, match=r"shared/1-0-0-1\.sst .*move it out of the tree.*`recovery verify`"):
+        run.wait(PATIENCE)
 
 
 def test_a_job_that_is_given_up_waits_a_moment_for_the_cause_of_a_broken_channel(

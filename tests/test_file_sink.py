@@ -23,9 +23,11 @@ from hypothesis import strategies as st
 from snapshot.frozen_json import Json
 from snapshot.ids import JobId
 from snapshot.manifest import CommitPayload
+from snapshot.program.rows import Rows
 from snapshot.program.sink import SinkError
-from snapshot.sinks.file_formats import WrittenFormat, encoded
-from snapshot.sinks.file_sink import ToFiles, file_name, transaction_of
+from snapshot.sinks.file_formats import Unsayable, WrittenFormat, encoded, refuse_unsayable
+from snapshot.sinks.file_names import file_name, transaction_of
+from snapshot.sinks.file_sink import ToFiles
 from snapshot.sinks.folder import open_folder
 from snapshot.sinks.listed_folder import committed_files
 from snapshot.testing.sink_machine import sink_machine
@@ -41,6 +43,7 @@ FORMATS: tuple[WrittenFormat, ...] = ("parquet", "jsonl", "csv")
 def readable(uri: str) -> Sequence[str]:
     """The rows in a folder, as somebody reads them who knows nothing of transactions."""
     files, root = fsspec.core.url_to_fs(uri)
+    files.invalidate_cache()
     return [row for path in files.glob(f"{root}/part-*") for row in rows_in(f"{files.unstrip_protocol(path)}")]
 
 
@@ -63,7 +66,12 @@ def rows_in(uri: str) -> list[str]:
 
 
 def trial(
-    uri: str, format: WrittenFormat = "parquet", roll_bytes: int = 64 << 20, listed: bool = False, bad: str = ""
+    uri: str,
+    format: WrittenFormat = "parquet",
+    roll_bytes: int = 64 << 20,
+    listed: bool = False,
+    bad: str = "",
+    roll_every: str = "0s",
 ) -> SinkTrial:
     def visible(_: Surroundings) -> Sequence[str]:
         if listed:
@@ -84,11 +92,13 @@ def trial(
         return len({made for file in held if (made := transaction_of(file.name)) and made.startswith(f"{job}/")})
 
     bad_sinks = [ToFiles(bad, format, listed=listed)] if bad else []
-    return SinkTrial(ToFiles(uri, format, roll_bytes, listed), visible, clear, pending=pending, bad=bad_sinks)
+    sink = ToFiles(uri, format, roll_bytes, listed, roll_every=roll_every)
+    return SinkTrial(sink, visible, clear, pending=pending, bad=bad_sinks)
 
 
 TestToFilesMachine = sink_machine(trial("memory://machine")).TestCase
 TestToFilesRollingMachine = sink_machine(trial("memory://rolling", "jsonl", roll_bytes=1)).TestCase
+TestToFilesHoldingMachine = sink_machine(trial("memory://holding", "jsonl", 1200, roll_every="1d")).TestCase
 TestListedFilesMachine = sink_machine(trial("memory://listed", "csv", roll_bytes=1, listed=True)).TestCase
 TestListedFilesMachine.settings = settings(max_examples=30)
 
@@ -320,23 +330,73 @@ def test_names_too_long_for_a_file_are_refused(tmp_path: Path) -> None:
         writer.begin(transaction_id(JobId("j" * 250), Uid("u"), attempt(1), Partition(0), 0))
 
 
-def test_json_lines_hold_times_nested_values_and_what_is_no_number() -> None:
+def test_json_lines_hold_times_and_nested_values() -> None:
     at = datetime(2026, 1, 2, 3, 4, 5, 678000, UTC)
     table = pa.table(
         {
             "at": pa.array([at], pa.timestamp("ms", "UTC")),
-            "x": [float("nan")],
+            "x": [float("-0.0")],
             "tags": [["é", None]],
-            "place": pa.array([{"lat": 1.5, "lon": float("inf")}]),
+            "place": pa.array([{"lat": 1.5, "lon": None}]),
         }
     )
     line = json.loads(encoded("jsonl", table).to_pybytes())
     assert line == {
         "at": "2026-01-02 03:04:05.678Z",
-        "x": None,
+        "x": -0.0,
         "tags": ["é", None],
         "place": {"lat": 1.5, "lon": None},
     }
+
+
+_NAN, _INF = float("nan"), float("inf")
+_FAR = pa.array([0, 2**63 - 1], pa.int64())
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([None, _NAN]),
+        pa.array([1.0, -_INF], pa.float32()),
+        pa.array([{"lat": 1.5}, {"lat": _INF}]),
+        pa.array([[1.0, None], [0.0, _NAN]]),
+        pa.array([[{"x": [1.0]}], [{"x": [_INF]}]]),
+    ],
+    ids=["nan", "infinity", "in a struct", "in a list", "deep"],
+)
+def test_a_number_that_json_does_not_have_is_refused_where_it_comes_and_never_written_as_null(
+    tmp_path: Path, column: pa.Array
+) -> None:
+    batch = pa.record_batch({"user": ["ann", "bob"], "x": column})
+    writer = SinkBench(trial(str(tmp_path), "jsonl")).writer()
+    writer.begin(transaction_id(JobId("j"), Uid("u"), attempt(1), Partition(0), 0))
+    writer.write(Rows(batch.slice(0, 1)))
+    with pytest.raises(SinkError, match=r"NaN or infinity, and the column 'x' has one; the row is \{'user': 'bob'"):
+        writer.write(Rows(batch))
+    with pytest.raises(Unsayable):
+        encoded("jsonl", pa.Table.from_batches([batch]))
+    writer.close()
+    refuse_unsayable("parquet", batch)
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("ms"), pa.timestamp("us", "UTC"), pa.timestamp("s")])
+@pytest.mark.parametrize("format", ["jsonl", "csv"])
+def test_a_time_that_text_cannot_say_is_refused(kind: pa.DataType, format: WrittenFormat) -> None:
+    batch = pa.record_batch({"user": ["ann", "bob"], "at": _FAR.cast(kind)})
+    with pytest.raises(Unsayable, match=r"the time 9223372036854775807 in the column 'at'.* years 1 to 9999.*'bob'"):
+        refuse_unsayable(format, batch)
+    refuse_unsayable(format, batch.slice(0, 1))
+    refuse_unsayable("parquet", batch)
+
+
+def test_the_first_and_the_last_day_that_text_can_say_are_written() -> None:
+    ends = [datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999000), None]
+    for kind in (pa.timestamp("ms"), pa.timestamp("us"), pa.timestamp("ns"), pa.date32(), pa.date64()):
+        values = [None] if kind == pa.timestamp("ns") else ends
+        batch = pa.record_batch({"at": pa.array(values, kind)})
+        lines = encoded("jsonl", pa.Table.from_batches([batch])).to_pybytes().decode()
+        assert len(lines.splitlines()) == len(values)
+        assert "out of range" not in lines
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ from snapshot.host.purposes import (
     CommandOf,
     ControlOf,
     HeartbeatOf,
+    LastWordsOf,
     Purpose,
     UnusablePurpose,
     parse_purpose,
@@ -48,6 +49,7 @@ incarnations = st.builds(Incarnation, numbers.map(Generation), numbers.map(Attem
 purposes: st.SearchStrategy[Purpose] = (
     st.builds(ControlOf, names)
     | st.builds(HeartbeatOf, names)
+    | st.builds(LastWordsOf, names)
     | st.builds(CommandOf, names)
     | st.builds(ChannelOf, channels, incarnations)
 )

@@ -138,6 +138,14 @@ def test_a_row_without_its_key_fails_the_attempt(server: RowServer, row: dict[st
         writer.write(bench.batch([{"id": "a", "n": 0}, row]))
 
 
+def test_a_number_that_json_does_not_have_fails_the_attempt_with_its_row(server: RowServer) -> None:
+    bench = bench_of(server, pa.schema([("id", pa.string()), ("x", pa.float64())]))
+    writer = bench.open()
+    bench.begin(writer)
+    with pytest.raises(SinkError, match=r"sink out: .*the column 'x' has one; the row is \{'id': 'b'"):
+        writer.write(bench.batch([{"id": "a", "x": 0.5}, {"id": "b", "x": float("nan")}]))
+
+
 @pytest.mark.parametrize("status", [500, 502, 503, 408, 409, 425, 429])
 def test_a_server_in_trouble_is_asked_again_from_where_it_was(server: RowServer, status: int) -> None:
     bench = bench_of(server)

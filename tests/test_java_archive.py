@@ -11,7 +11,7 @@ import pytest
 
 import recovery
 
-PATIENCE = 200
+PATIENCE = 280
 
 START = """
 import sys
@@ -38,8 +38,8 @@ def started(options: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_java_starts_from_the_file_and_without_it_where_it_is_not_right(tmp_path: Path) -> None:
     folder = tmp_path / "a folder"
     first = started("-Xshare:on", folder)  # with which Java only starts if it can use the file
-    (file,) = folder.iterdir()
     assert first.stdout.split() == ["['7']"], first.stderr
+    (file,) = folder.iterdir()
     file.chmod(0o600)
     file.write_bytes(b"foreign" * 100_000)
     damaged = started("", folder)

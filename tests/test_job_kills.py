@@ -10,9 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from recovery.driver.birth import birth_of
+from recovery.driver.claim import claim_next
 from snapshot import fail_points
 from snapshot.host.crash_points import VARIABLE, UnknownCrash, crashing
+from snapshot.journal_store import StoredJournal
+from snapshot.journal_writer import JournalWriter
 from statebackend import fail_points as of_state
+from statebackend.stores.local_store import LocalStore
 from tests.fault_report import Kind
 from tests.job_kills import Trial, carry_out
 from tests.jobs.driver import Mode, Settings
@@ -139,8 +144,8 @@ def groups_of(points: Sequence[str], size: int) -> list[tuple[str, ...]]:
 
 
 def await_crashes(job: RunningJob, proofs: Sequence[Path]) -> None:
-    while not all(proof.exists() for proof in proofs):
-        job.wait_for_kind("WorkerLost")
+    """Wait until the proof of each crash is there."""
+    job.wait_for(lambda _: all(proof.exists() for proof in proofs))
 
 
 @pytest.mark.timeout(600)
@@ -207,6 +212,8 @@ def test_a_driver_that_crashes_costs_no_row_when_it_is_started_again(
         for point in points:
             asked, proofs = crashes_at(tmp_path, [point], 2 if point not in ONCE else 1)
             job.set_crash(driver=asked)
+            if point == fail_points.ORPHAN_DELETED:
+                leave_an_orphan(LocalStore(tmp_path / "job" / "tree"))
             job.start()
             if point == fail_points.BEFORE_LEAVE:
                 job.open_gate()
@@ -218,8 +225,16 @@ def test_a_driver_that_crashes_costs_no_row_when_it_is_started_again(
     assert compared.exact, compared.examples
 
 
-ONCE = (fail_points.CLAIMED, fail_points.BEFORE_LEAVE)
-"""Points that a driver comes to once."""
+def leave_an_orphan(store: LocalStore) -> None:
+    """Let an earlier driver have had the job, or the file would say that the journal has lost its claim."""
+    birth_of(store, "kills", None)
+    journal = StoredJournal(store)
+    claim_next(journal, JournalWriter(journal.read()), "nobody")
+    store.write("shared/1-0-0-1.sst", b"of an attempt that is over")
+
+
+ONCE = (fail_points.CLAIMED, fail_points.ORPHAN_DELETED, fail_points.BEFORE_LEAVE)
+"""Points that a driver comes to once, or perhaps no more often."""
 
 
 # --- asking for a crash

@@ -111,7 +111,7 @@ def test_where_there_is_no_job_nothing_is_made(tmp_path: Path) -> None:
 def test_a_journal_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     tree = with_savepoints(tmp_path, 0)
     entry = tmp_path / "tree/journal/0000000001.json"
-    entry.write_bytes(entry.read_bytes().replace(b'"version":1', b'"version":2'))
+    entry.write_bytes(entry.read_bytes().replace(b'"version":1', b'"version":3'))
     with pytest.raises(NewerJournal, match="written by a newer program"):
         tree.look_again()
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from snapshot.journal import Reason, apply, refusal
 from snapshot.journal_entries import (
@@ -23,12 +26,22 @@ from snapshot.journal_entries import (
     Rewound,
     Unpinned,
 )
-from snapshot.journal_state import EMPTY, NONCES_KEPT, EpochState, JournalState, Pin, Removal
+from snapshot.journal_json import decode_summary, encode_summary
+from snapshot.journal_state import (
+    EMPTY,
+    NO_OUTPUT,
+    NONCES_KEPT,
+    EpochState,
+    JournalState,
+    OutputMade,
+    Pin,
+    Removal,
+)
 from statebackend.files import PathError
 from statebackend.ids import Epoch, Generation
 
 G1, G2 = Generation(1), Generation(2)
-ONE, TWO, THREE = (Epoch(G1, number) for number in (1, 2, 3))
+ONE, TWO, THREE, FOUR = (Epoch(G1, number) for number in (1, 2, 3, 4))
 PIN = PinId("reader-1")
 
 
@@ -220,6 +233,111 @@ def test_entries_that_could_not_be_read_back_cannot_be_made() -> None:
         Entry(0, Nonce("n"), CLAIM)
     with pytest.raises(ValueError, match="closed for a place"):
         Closed(G1, "")
+
+
+# --- what is remembered of output that was removed
+
+
+def test_how_many_epochs_had_output_after_another_is_known_when_they_are_removed_and_forgotten() -> None:
+    state = fold(CLAIM, complete(ONE), complete(TWO, True), Committed(G1, TWO), complete(THREE))
+    state = forgotten(after(state, removed(TWO)))
+    assert [record.epoch for record in state.epochs] == [ONE, THREE]
+    assert state.output_after(state.epochs[0]) == OutputMade(1, TWO)
+    assert state.output_after(state.epochs[1]) == NO_OUTPUT
+
+
+def test_an_epoch_that_only_carries_output_of_an_earlier_one_has_none_of_its_own() -> None:
+    state = fold(CLAIM, complete(ONE, True), Completed(TWO, manifest(TWO), "sha256:00", True, only_carried=True))
+    assert state.usable[-1].awaits_commit
+    assert state.output_after(state.usable[0]) == NO_OUTPUT
+    with pytest.raises(ValueError, match="carries none"):
+        Completed(TWO, manifest(TWO), "sha256:00", has_committables=False, only_carried=True)
+
+
+def test_output_that_was_given_up_is_not_asked_about_again_and_what_is_older_still_is() -> None:
+    state = fold(CLAIM, complete(ONE), complete(TWO, True), complete(THREE, True), Rewound(G1, TWO))
+    one, two = state.usable
+    assert state.output_after(two) == NO_OUTPUT
+    assert state.output_after(one) == OutputMade(1, TWO)
+
+
+def test_a_copy_knows_of_output_that_was_made_elsewhere_until_somebody_goes_back_all_the_same() -> None:
+    origin = fold(CLAIM, complete(ONE, True))
+    copied = forgotten(replace(origin, made_elsewhere=OutputMade(4, THREE)))
+    assert copied.output_after(copied.usable[0]) == OutputMade(4, THREE)
+    on = after(copied, complete(FOUR))
+    assert on.output_after(on.usable[0]) == OutputMade(4, THREE), "an epoch does not hide it"
+    assert after(on, Rewound(G1, ONE)).made_elsewhere == NO_OUTPUT
+    back = after(copied, Rewound(G1, ONE))
+    assert back.output_after(back.usable[0]) == NO_OUTPUT
+    assert reason(back, Rewound(G1, ONE)) is Reason.NOTHING_TO_DO
+
+
+def after(state: JournalState, *entries: Body) -> JournalState:
+    for body in entries:
+        state = apply(state, Entry(state.number + 1, Nonce(f"after-{state.number}"), body))
+    return state
+
+
+def forgotten(state: JournalState) -> JournalState:
+    """As whoever reads the journal finds it when it has been compacted just now."""
+    return decode_summary(state.number, encode_summary(state))
+
+
+class RememberedOutput(RuleBasedStateMachine):
+    """Any life of a journal that is compacted anywhere, beside a model that forgets nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = after(EMPTY, CLAIM)
+        self.course: list[tuple[Epoch, bool]] = []
+
+    @rule(output=st.sampled_from(["none", "carried", "new"]), skipped=st.integers(0, 2))
+    def complete(self, output: str, skipped: int) -> None:
+        epoch = Epoch(self.state.generation, self.state.newest_complete.number + 1 + skipped)
+        entry = Completed(epoch, manifest(epoch), "sha256:00", output != "none", output == "carried")
+        self.state = after(self.state, entry)
+        self.course.append((epoch, output == "new"))
+
+    @rule()
+    def commit(self) -> None:
+        self.write(Committed(self.state.generation, self.state.newest_usable))
+
+    @rule(data=st.data())
+    def go_back(self, data: st.DataObject) -> None:
+        if self.state.usable:
+            to = data.draw(st.sampled_from(self.state.usable)).epoch
+            if self.write(Rewound(self.state.generation, to)):
+                self.course = [(epoch, output) for epoch, output in self.course if epoch <= to]
+
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        if self.state.retained:
+            self.write(removed(data.draw(st.sampled_from(self.state.retained)).epoch, by=self.state.generation))
+
+    @rule()
+    def claim(self) -> None:
+        self.write(Claimed(Generation(self.state.generation + 1), "driver"))
+
+    @rule()
+    def compact(self) -> None:
+        self.state = forgotten(self.state)
+
+    def write(self, body: Body) -> bool:
+        allowed = refusal(self.state, body) is None
+        if allowed:
+            self.state = after(self.state, body)
+        return allowed
+
+    @invariant()
+    def each_epoch_knows_what_came_after_it(self) -> None:
+        for record in self.state.usable:
+            made = [epoch for epoch, output in self.course if output and epoch > record.epoch]
+            assert self.state.output_after(record) == (OutputMade(len(made), made[-1]) if made else NO_OUTPUT)
+
+
+TestRememberedOutput = RememberedOutput.TestCase
+TestRememberedOutput.settings = settings(max_examples=settings().max_examples, stateful_step_count=40, deadline=None)
 
 
 @st.composite

@@ -62,6 +62,9 @@ from statebackend.ids import Epoch, Generation
 Request = CreateEntry | CreateSummary | ReadEntry | ReadFloor | ReadSummary | ListJournal | DeleteEntry | DeleteSummary
 Answer = CreateAnswer | EntryRead | FloorRead | SummaryRead | JournalListed | Deleted
 Result = TypeVar("Result")
+
+LONGEST = 5_000
+"""So many moves bring everybody to an end who is alone."""
 Script = Generator[Request, Answer, Result]
 
 
@@ -132,7 +135,7 @@ class World:
             case ReadEntry(number=number):
                 return EntryRead(self.entries.get(number))
             case ReadFloor():
-                return FloorRead(max(self.summaries, default=0))
+                return FloorRead(max(self.summaries, default=0), frozenset(self.entries))
             case ReadSummary(floor=floor):
                 return SummaryRead(self.summaries.get(floor))
             case ListJournal():
@@ -302,8 +305,12 @@ def settle(world: World, actors: list[Actor]) -> None:
     """No more faults: everybody ends what he has begun, and what was late arrives."""
     world.closing = True
     for actor in actors:
-        while actor.request is not None:
+        for _ in range(LONGEST):
+            if actor.request is None:
+                break
             actor.move()
+        else:
+            raise Violation("somebody never comes to an end, though nothing is in his way")
     for request in world.late:
         world.create(request)
     final = Actor(world, ROLES.index(visit))

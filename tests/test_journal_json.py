@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,13 +29,21 @@ from snapshot.journal_entries import (
     Unpinned,
 )
 from snapshot.journal_json import decode_entry, decode_summary, encode_entry, encode_summary
-from snapshot.journal_state import EMPTY, JournalState
+from snapshot.journal_state import (
+    EMPTY,
+    NO_OUTPUT,
+    EpochRecord,
+    EpochState,
+    JournalState,
+    OutputMade,
+    with_assumed_output,
+)
 from statebackend.ids import Epoch, Generation
 from statebackend.snapshots.sealed_json import DamagedDocument, Fields, seal, unseal
 
 GOLDEN = Path(__file__).parent / "golden"
 G1, G2 = Generation(1), Generation(2)
-ONE, TWO, THREE, FOUR = (Epoch(G1, number) for number in (1, 2, 3, 4))
+ONE, TWO, THREE, FOUR, FIVE = (Epoch(G1, number) for number in (1, 2, 3, 4, 5))
 
 
 def complete(epoch: Epoch, has_committables: bool) -> Completed:
@@ -72,23 +81,59 @@ def test_entries_of_version_1_stay_readable_and_are_written_the_same(name: str) 
     assert encode_entry(entry) == golden
 
 
-@pytest.mark.parametrize(("name", "state"), [("whole", whole()), ("empty", EMPTY)])
-def test_summaries_of_version_1_stay_readable_and_are_written_the_same(name: str, state: JournalState) -> None:
-    golden = (GOLDEN / f"journal-summary-1-{name}.json").read_bytes()
+CLOSED = Entry(12, Nonce("nonce-12"), Closed(G1, "s3://bucket/clicks"))
+COPY = replace(whole(), made_elsewhere=OutputMade(3, FIVE, 1))
+SUMMARIES = {"whole": whole(), "empty": EMPTY, "closed": apply(whole(), CLOSED), "copy": COPY}
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_summaries_of_version_2_stay_readable_and_are_written_the_same(name: str) -> None:
+    golden, state = (GOLDEN / f"journal-summary-2-{name}.json").read_bytes(), SUMMARIES[name]
     assert decode_summary(state.number, golden) == state.summarised()
     assert encode_summary(state) == golden
 
 
+@pytest.mark.parametrize("name", ["whole", "empty", "closed"])
+def test_summaries_of_version_1_stay_readable_and_what_they_have_forgotten_counts_as_output(name: str) -> None:
+    state = SUMMARIES[name]
+    read = decode_summary(state.number, (GOLDEN / f"journal-summary-1-{name}.json").read_bytes())
+    assert read == replace(state, epochs=with_assumed_output(state.retained), removals=())
+
+
 def test_a_closed_journal_stays_readable_and_is_written_the_same() -> None:
-    entry = Entry(12, Nonce("nonce-12"), Closed(G1, "s3://bucket/clicks"))
     golden = (GOLDEN / "journal-entry-1-closed.json").read_bytes()
+    assert decode_entry(12, golden) == CLOSED
+    assert encode_entry(CLOSED) == golden
+    assert SUMMARIES["closed"].moved_to == "s3://bucket/clicks"
+
+
+def test_an_entry_of_version_2_stays_readable_and_is_written_the_same() -> None:
+    entry = Entry(12, Nonce("nonce-12"), replace(complete(FIVE, True), only_carried=True))
+    golden = (GOLDEN / "journal-entry-2-carried.json").read_bytes()
     assert decode_entry(12, golden) == entry
     assert encode_entry(entry) == golden
-    state = apply(whole(), entry)
-    summary = (GOLDEN / "journal-summary-1-closed.json").read_bytes()
-    assert decode_summary(12, summary) == state.summarised()
-    assert encode_summary(state) == summary
-    assert state.moved_to == "s3://bucket/clicks"
+
+
+def test_an_epoch_that_nobody_remembers_counts_as_one_with_output_unless_it_was_given_up() -> None:
+    def records(*epochs: tuple[int, bool, EpochState]) -> tuple[EpochRecord, ...]:
+        found = (complete(Epoch(G1, number), output) for number, output, _ in epochs)
+        states = (state for _, _, state in epochs)
+        return tuple(
+            EpochRecord(one.epoch, one.manifest, one.digest, one.has_committables, NO_OUTPUT, state)
+            for one, state in zip(found, states, strict=True)
+        )
+
+    committed, given_up = EpochState.COMMITTED, EpochState.GIVEN_UP
+    journal = JournalState(
+        epochs=with_assumed_output(
+            records((6, True, committed), (8, True, given_up), (12, False, committed), (13, True, committed))
+        )
+    )
+    six, _, twelve, thirteen = journal.epochs
+    assert journal.output_after(six) == OutputMade(5, thirteen.epoch, 4), "7, 9, 10, 11 and 13"
+    assert journal.output_after(twelve) == OutputMade(1, thirteen.epoch)
+    assert journal.output_after(thirteen) == NO_OUTPUT
+    assert twelve.output == OutputMade(5, twelve.epoch, 4)
 
 
 CLAIM = ENTRIES["claimed"]
@@ -146,10 +191,10 @@ def test_a_sealed_entry_with_strange_content_is_refused(changes: dict[str, objec
 
 
 def test_a_newer_version_is_told_from_damage() -> None:
-    with pytest.raises(NewerJournal, match=r"journal/0000000001\.json was written by a newer program.*version 2"):
-        decode_entry(1, seal("epochcut.journal.entry", 2, {"anything": 1}))
+    with pytest.raises(NewerJournal, match=r"journal/0000000001\.json was written by a newer program.*version 3"):
+        decode_entry(1, seal("epochcut.journal.entry", 3, {"anything": 1}))
     with pytest.raises(NewerJournal, match=r"journal/summary-0000000007\.json"):
-        decode_summary(7, seal("epochcut.journal.summary", 2, {}))
+        decode_summary(7, seal("epochcut.journal.summary", 3, {}))
 
 
 def test_a_summary_in_the_place_of_another_is_refused() -> None:
@@ -181,3 +226,5 @@ def test_fields_are_taken_as_what_they_are_or_not_at_all() -> None:
         Fields({"flag": 1}).flag("flag")
     with pytest.raises(DamagedDocument, match="not an object"):
         Fields({"list": [{}, 1]}).objects("list")
+    with pytest.raises(DamagedDocument, match="not an object"):
+        Fields({"one": [{}]}).fields("one")

@@ -89,6 +89,16 @@ def test_a_key_that_is_no_text_is_json_and_bytes_stay_bytes() -> None:
     assert [key for key, _ in texts(rows, RecordShape(key="raw", value="raw"))] == [b"\xff", None]
 
 
+def test_a_number_that_json_does_not_have_is_refused_unless_its_row_is_a_tombstone() -> None:
+    rows = pa.record_batch({"id": [7, 8], "x": [0.5, float("nan")], "gone": [False, True]})
+    shape = RecordShape(key="id", tombstone="gone")
+    assert texts(rows, shape) == [(b"7", b'{"id":7,"x":0.5}'), (b"8", None)]
+    with pytest.raises(ValueError, match=r"the column 'x' has one; the row is \{'id': 8"):
+        texts(rows, RecordShape(key="id"))
+    with pytest.raises(ValueError, match="the column 'x' has one"):
+        texts(rows, RecordShape(key="x", tombstone="gone"))
+
+
 def test_a_column_of_bytes_is_the_value_and_a_null_a_tombstone() -> None:
     assert texts(ROWS, RecordShape(key="id", value="raw")) == [(b"7", b"\x00\xff"), (b"8", None)]
 

@@ -100,6 +100,24 @@ def test_keys_longer_than_those_that_are_sorted_have_the_same_hashes(monkeypatch
     assert key_column(pa.array(keys), key_type).hashes.tolist() == [key_type.hash(key) for key in keys]
 
 
+def test_a_few_long_keys_of_one_length_are_not_passed_over_word_by_word_in_numpy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passes = 0
+    fold = key_hash._fold
+
+    def counted(*arrays: object) -> None:
+        nonlocal passes
+        passes += 1
+        fold(*arrays)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(key_hash, "_fold", counted)
+    keys = [bytes([number]) * 50_001 for number in range(12)]
+    column = key_column(pa.array(keys), KeyType.of(bytes))
+    assert column.hashes.tolist() == [KeyType.of(bytes).hash_of(key) for key in keys]
+    assert passes == 0
+
+
 def test_a_batch_of_several_blocks_has_the_hashes_that_each_key_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_hash, "_BLOCK_BYTES", 1000)
     key_type = KeyType.of(int)

@@ -22,6 +22,7 @@ from recovery.driver.events import WorkerJoined, WorkerLost
 from snapshot.host.fork_server import Advice, Ended, Lines, Message, Ready, Started, Wanted
 from snapshot.host.messages import Address
 from snapshot.host.preload import MODULES
+from snapshot.host.worker import DRIVER_LOST
 from tests.test_running_locally import check_exact, program, start, when_complete
 
 PATIENCE = 60.0
@@ -97,7 +98,7 @@ def test_a_process_keeps_no_descriptor_and_no_session_of_its_forerunner() -> Non
             sockets = [link for link in links.values() if link.startswith("socket:")]
             assert len(sockets) == 3, "its own two of the event loop, and the one to the driver"
             assert links["0"] == os.devnull
-        assert server.next(Ended) == Ended(1, 1)
+        assert server.next(Ended) == Ended(1, DRIVER_LOST)
 
 
 def test_each_process_draws_random_numbers_of_its_own() -> None:

@@ -22,6 +22,7 @@ from snapshot.manifest import (
     ForeignJob,
     Inline,
     InvalidManifest,
+    JournalEnd,
     Manifest,
     ManifestError,
     ManifestKind,
@@ -32,6 +33,7 @@ from snapshot.manifest import (
     StoredFile,
     SubtaskSnapshot,
     check_job,
+    only_carries,
 )
 from snapshot.manifest_json import decode, decode_subtask, digest, encode, encode_subtask
 from snapshot.transaction_events import Committable
@@ -126,6 +128,16 @@ def test_a_manifest_is_written_as_the_golden_one_of_the_newest_version() -> None
     assert encode(RICH) == (GOLDEN / "manifest-v1.json").read_bytes()
 
 
+def test_how_far_the_journal_had_come_is_read_as_it_was_written() -> None:
+    ends = (JournalEnd(57, epoch(16)), JournalEnd(1, NO_EPOCH))
+    for number, end in enumerate(ends):
+        golden = GOLDEN / f"manifest-v1-journal-{number}.json"
+        assert decode(golden.read_bytes(), golden.name) == replace(RICH, journal=end)
+        assert encode(replace(RICH, journal=end)) == golden.read_bytes()
+    with pytest.raises(DamagedManifest):
+        decode(encode(replace(RICH, journal=ends[0])).replace(b'"number":57', b'"number":58'), WHERE)
+
+
 def test_a_manifest_refers_to_the_files_of_state_of_channels_and_of_staged_rows() -> None:
     names = ["1-0-0-0.sst", "2-0-1-4.sst", "2-0-1-5.sst", "2-0-1-6.channel", "2-0-1-8.staged"]
     assert RICH.references() == {f"shared/{name}" for name in names}
@@ -144,6 +156,25 @@ def test_broadcast_state_is_kept_once_for_all_partitions(broadcast: StoredFile |
 
 def test_a_manifest_refers_to_the_files_of_broadcast_state() -> None:
     assert with_operator(1, RULES)().references() == RICH.references() | {BROADCAST_FILE.path}
+
+
+@pytest.mark.parametrize(
+    ("sealed_in", "held", "carries"),
+    [(17, False, False), (17, True, True), (16, False, True), (16, True, True)],
+    ids=["its own", "its own, held", "an earlier one's", "an earlier one's, held"],
+)
+def test_an_epoch_has_output_if_it_has_some_of_its_own_that_is_to_be_seen(
+    sealed_in: int, held: bool, carries: bool
+) -> None:
+    committable = Committable(TransactionId("t"), epoch(sealed_in), CommitPayload(NULL, held=held))
+    bare = [
+        replace(operator, subtasks=tuple(replace(part, committables=()) for part in operator.subtasks))
+        for operator in RICH.operators
+    ]
+    first = bare[0]
+    with_it = replace(first, subtasks=(replace(first.subtasks[0], committables=(committable,)), *first.subtasks[1:]))
+    assert only_carries(replace(RICH, operators=(with_it, *bare[1:])), epoch(16)) is carries
+    assert not only_carries(replace(RICH, operators=tuple(bare)), epoch(16))
 
 
 def test_a_manifest_says_who_made_it() -> None:
@@ -219,7 +250,7 @@ def subtask_snapshots(
             for sender in senders
         ),
         committables=tuple(
-            Committable(TransactionId(name()), draw(past), CommitPayload(draw(jsons), files(2)))
+            Committable(TransactionId(name()), draw(past), CommitPayload(draw(jsons), files(2), draw(st.booleans())))
             for _ in range(draw(st.integers(0, 2)))
         ),
     )

@@ -1,4 +1,7 @@
-"""What was prepared by one kind of sink is committed by no other, and is told apart from what is its own."""
+"""What was prepared by one kind of sink is committed by no other, and is told apart from what is its own.
+
+The same of PostgreSQL's, which needs psycopg, is in `tests/servers/test_postgres_client.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,16 @@ from typing import Final
 
 import pytest
 
-from snapshot import ToDelta, ToDriver, ToFiles, ToHTTP, ToKafka, ToPostgres, ToRocksDB, ToSQLite
+from snapshot import ToDelta, ToDriver, ToFiles, ToHTTP, ToKafka, ToRocksDB, ToSQLite
 from snapshot.program.sink import Sink
 from snapshot.sinks.heap_sink import ToHeap
-from snapshot.testing.sinks import SCHEMA, SinkBench, SinkTrial
+from snapshot.testing.sinks import SCHEMA
 from snapshot.transaction_events import CommitOutcome
+from tests.foreign_commits import answer_to_a_foreign_commit, bench_of
 
 SINKS: Final[dict[str, Callable[[Path], Sink]]] = {
     "ToFiles": lambda folder: ToFiles(str(folder / "files")),
     "ToSQLite": lambda folder: ToSQLite(str(folder / "rows.db"), "t", create=True),
-    "ToPostgres": lambda _: ToPostgres("host=127.0.0.1 port=1 dbname=d user=u", "t", mode="staged"),
     "ToKafka": lambda _: ToKafka("127.0.0.1:1", "t", key="row"),
     "ToDriver": lambda _: ToDriver(),
     "ToDelta": lambda folder: ToDelta(str(folder / "delta"), create=True),
@@ -31,15 +34,9 @@ FOLLOWING: Final = dict(zip(SINKS, [*list(SINKS)[1:], "ToFiles"], strict=True))
 @pytest.mark.parametrize("former", SINKS)
 def test_a_sink_refuses_what_another_kind_of_sink_has_prepared_and_says_which(former: str, tmp_path: Path) -> None:
     now = FOLLOWING[former]
-    bench = SinkBench(SinkTrial(SINKS[former](tmp_path), lambda around: around.delivered))
+    bench = bench_of(SINKS[former](tmp_path))
     if former == "ToDelta":
         assert bench.sink().examine(bench.job, bench.uid, SCHEMA) == []
-    transaction, payload, _ = bench.prepared()
-    other = SinkBench(SinkTrial(SINKS[now](tmp_path), lambda around: around.delivered))
-    other.around = bench.around
-    writer = other.writer()
-    answer = writer.commit(transaction, payload)
-    writer.close()
+    answer = answer_to_a_foreign_commit(bench, SINKS[now](tmp_path))
     assert answer.outcome is CommitOutcome.FAILED
     assert f"was prepared by {former}, and its sink is {now} by now" in answer.reason
-    assert other.visible() == []

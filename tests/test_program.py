@@ -221,6 +221,22 @@ def test_event_time_takes_durations_and_keeps_milliseconds() -> None:
     assert (EventTime("at").out_of_order, EventTime("at").idle_after) == (0, None)
 
 
+def test_a_schema_of_many_columns_is_gone_through_once() -> None:
+    columns, calls = 2_000, 0
+
+    def counted(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "c_call" and getattr(argument, "__name__", "") in ("count", "names")
+
+    wide = pa.schema([(f"c{number}", pa.int64()) for number in range(columns)])
+    sys.setprofile(counted)
+    try:
+        schema_of(wide)
+    finally:
+        sys.setprofile(None)
+    assert calls < columns
+
+
 def test_schemas_are_declared_with_types_of_python_or_of_arrow() -> None:
     declared = {
         "a": int, "b": float, "c": str, "d": bool, "e": bytes, "f": dt.datetime, "g": dt.date, "h": dt.time,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -9,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recovery.decision import (
+    ACCEPT_DUPLICATES,
     Condition,
     Decision,
     Fault,
     FoundManifest,
+    GivenUp,
     Observed,
     Refuse,
     Restore,
@@ -20,9 +23,10 @@ from recovery.decision import (
     Unusable,
     Why,
     decide,
+    in_words,
 )
 from snapshot.journal_entries import PinId, Pinner
-from snapshot.journal_state import EpochRecord, EpochState, JournalState, Pin
+from snapshot.journal_state import NO_OUTPUT, EpochRecord, EpochState, JournalState, OutputMade, Pin
 from statebackend.ids import Epoch, Generation
 
 OURS = Generation(3)
@@ -36,7 +40,8 @@ def epoch(number: int) -> Epoch:
 
 
 def record(number: int, state: EpochState, output: bool = True) -> EpochRecord:
-    return EpochRecord(epoch(number), f"epochs/{epoch(number)}-x/manifest.json", f"sha256:{number:02x}", output, state)
+    manifest, digest = f"epochs/{epoch(number)}-x/manifest.json", f"sha256:{number:02x}"
+    return EpochRecord(epoch(number), manifest, digest, output, NO_OUTPUT, state)
 
 
 def found(number: int, condition: Condition = SOUND) -> FoundManifest:
@@ -44,11 +49,20 @@ def found(number: int, condition: Condition = SOUND) -> FoundManifest:
 
 
 def observed(*epochs: tuple[EpochRecord, Condition], accept_duplicates: bool = False) -> Observed:
-    records = tuple(item for item, _ in epochs)
+    records = counted(item for item, _ in epochs)
     journal = JournalState(number=9, generation=OURS, driver="us", epochs=records)
     manifests = tuple(found(item.epoch.number, condition) for item, condition in epochs)
     present = frozenset(f"shared/{item.epoch.number}" for item in records)
     return Observed(journal, OURS, manifests, present, accept_duplicates)
+
+
+def counted(records: Iterable[EpochRecord]) -> tuple[EpochRecord, ...]:
+    """The same as a journal has them: each knows what output was made up to it, of epochs that were removed, too."""
+    known, output = [], NO_OUTPUT
+    for item in records:
+        output = output.and_of(item.epoch) if item.has_committables and item.state is not GIVEN_UP else output
+        known.append(replace(item, output=output))
+    return tuple(known)
 
 
 def restored(decision: Decision) -> tuple[int, list[int], list[int], list[Fault]]:
@@ -56,7 +70,7 @@ def restored(decision: Decision) -> tuple[int, list[int], list[int], list[Fault]
     return (
         decision.epoch.number,
         [item.number for item in decision.replay],
-        [item.number for item in decision.gives_up],
+        [item.number for item in decision.gives_up.epochs],
         [item.fault for item in decision.skipped],
     )
 
@@ -183,6 +197,42 @@ def test_an_epoch_whose_files_are_missing_is_not_used_and_the_files_are_named() 
     assert decision.skipped == (Unusable(epoch(2), Fault.FILES_MISSING, "shared/2"),)
 
 
+IDLE = [(record(1, COMMITTED), SOUND), (record(2, REMOVED), MISSING), (record(3, REMOVED), MISSING)]
+"""Epochs 1 to 3 had output, and 2 and 3 are removed."""
+
+
+def test_output_of_removed_epochs_is_not_made_again_behind_an_idle_epoch_that_is_lost() -> None:
+    decision = decide(observed(*IDLE, (record(4, COMMITTED, output=False), MISSING)))
+    assert refused(decision) == [(Why.OUTPUT_MAY_REPEAT, [4])]
+    assert isinstance(decision, Refuse)
+    (hindrance,) = decision.hindrances
+    assert f"the output of 2 epochs after {epoch(1)}, up to epoch {epoch(3)}," in hindrance.text
+    assert ACCEPT_DUPLICATES in hindrance.text
+
+
+def test_who_accepts_that_removed_epochs_make_their_output_again_is_told_of_how_many() -> None:
+    decision = decide(observed(*IDLE, (record(4, COMMITTED, output=False), MISSING), accept_duplicates=True))
+    assert isinstance(decision, Restore)
+    assert decision.gives_up == GivenUp((epoch(4),), OutputMade(2, epoch(3)))
+
+
+def test_a_copy_of_an_epoch_after_which_the_job_made_output_is_not_started_unasked() -> None:
+    seen = observed((record(1, COMMITTED), SOUND))
+    copied = replace(seen, journal=replace(seen.journal, made_elsewhere=OutputMade(5, epoch(9))))
+    decision = decide(copied)
+    assert refused(decision) == [(Why.OUTPUT_MAY_REPEAT, [])]
+    assert isinstance(decision, Refuse)
+    assert f"a copy of epoch {epoch(1)}" in decision.hindrances[0].text
+    accepted = decide(replace(copied, accept_duplicates=True))
+    assert isinstance(accepted, Restore)
+    assert accepted.gives_up.is_anything
+
+
+def test_it_is_said_of_which_epochs_nobody_knows_whether_they_had_output() -> None:
+    assert in_words(OutputMade(1, epoch(3)), epoch(1)) == f"the output of 1 epoch after {epoch(1)}, up to epoch 3-1,"
+    assert "(4 of them removed before the journal counted" in in_words(OutputMade(6, epoch(9), 4), epoch(1))
+
+
 def test_pins_do_not_bear_on_the_decision() -> None:
     seen = observed((record(1, COMMITTED), SOUND), (record(2, COMMITTED), SOUND))
     pinned = replace(seen.journal, pins=(Pin(PinId("p"), epoch(1), Pinner.READER),))
@@ -191,7 +241,9 @@ def test_pins_do_not_bear_on_the_decision() -> None:
 
 @st.composite
 def observations(draw: st.DrawFn) -> Observed:
-    """Any mixture of epochs; as in any journal, whatever is before a committed epoch is committed."""
+    """Any mixture of epochs; as in any journal, whatever is before a committed epoch is committed, and what was removed
+    after the newest that is usable was given up before.
+    """
     numbers = range(1, draw(st.integers(0, 6)) + 1)
     committed = draw(st.integers(0, 6))
     epochs = []
@@ -199,6 +251,11 @@ def observations(draw: st.DrawFn) -> Observed:
         gone = draw(st.sampled_from([None, None, None, GIVEN_UP, REMOVED]))
         state = gone or (COMMITTED if number <= committed else COMPLETE)
         epochs.append((record(number, state, draw(st.booleans())), draw(st.sampled_from([SOUND, *Condition]))))
+    newest = max((item.epoch for item, _ in epochs if item.usable), default=epoch(0))
+    epochs = [
+        (replace(item, state=GIVEN_UP) if item.state is REMOVED and item.epoch > newest else item, condition)
+        for item, condition in epochs
+    ]
     seen = observed(*epochs, accept_duplicates=draw(st.booleans()))
     if not seen.present or not draw(st.booleans()):
         return seen
@@ -226,15 +283,17 @@ def test_whatever_was_left_nothing_is_lost_repeated_or_made_up_without_consent(s
             assert all(item.text for item in decision.hindrances)
         case Restore(epoch=epoch, replay=replay, gives_up=gives_up):
             assert epoch == max(sound)
-            assert set(gives_up) == {other for other in usable if other > epoch}
-            assert seen.accept_duplicates or not any(usable[other].has_committables for other in gives_up)
+            assert set(gives_up.epochs) == {other for other in usable if other > epoch}
+            again = [item for item in seen.journal.epochs if item.epoch > epoch and item.state is not GIVEN_UP]
+            assert gives_up.repeats.epochs == sum(item.has_committables for item in again), "removed ones are counted"
+            assert seen.accept_duplicates or not gives_up.repeats.epochs
             waiting = [other for other in sorted(usable) if usable[other].awaits_commit]
             before = [other for other in waiting if other <= epoch]
             sound_ones = [other for other in before if other in sound]
             assert list(replay) in ([sound_ones] if sound_ones == before else [sound_ones, [*sound_ones, epoch]])
             assert sound_ones == before or replay[-1] == epoch, "what is unusable is settled with the restored epoch"
             named = {item.epoch for item in decision.skipped}
-            assert set(waiting) <= set(replay) | named | set(gives_up), "no output is passed over in silence"
+            assert set(waiting) <= set(replay) | named | set(gives_up.epochs), "no output is passed over in silence"
 
 
 @settings(max_examples=4 * settings().max_examples, deadline=None)
@@ -243,8 +302,8 @@ def test_a_start_that_dies_after_giving_up_epochs_is_followed_by_the_same_decisi
     decision = decide(seen)
     if not isinstance(decision, Restore):
         return
-    gone = set(decision.gives_up)
+    gone = set(decision.gives_up.epochs)
     records = (replace(item, state=GIVEN_UP) if item.epoch in gone else item for item in seen.journal.epochs)
     again = decide(replace(seen, journal=replace(seen.journal, epochs=tuple(records)), accept_duplicates=False))
     assert isinstance(again, Restore)
-    assert (again.epoch, again.replay, again.gives_up) == (decision.epoch, decision.replay, ())
+    assert (again.epoch, again.replay, again.gives_up.is_anything) == (decision.epoch, decision.replay, False)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from recovery.passive import Passive
 from recovery.restart_strategies import ExponentialDelay, FailureRate, FixedDelay, NoRestart, Restarts
-from recovery.restarts import Cause, Failure, GiveUp, Known, Restart, RestartLimit, Verdict
+from recovery.restarts import Cause, Death, Failure, GiveUp, Known, Restart, RestartLimit, Verdict
+from snapshot.host.messages import AtWork
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 
 
@@ -135,6 +136,78 @@ def test_limits_that_cannot_be_meant_are_refused(make: object) -> None:
     assert callable(make)
     with pytest.raises(ValueError, match=r"restart|poisoned_after|standbys|duration"):
         make()
+
+
+# --- how processes died
+
+
+def death(*, by_itself: bool = False, nth: int | None = None, partition: int = 2, what: str = "the row 7") -> Death:
+    at_work = None if nth is None else AtWork(Uid("count"), what, nth)
+    return Death(Partition(partition), "w", "its process 4 on h died", by_itself, at_work)
+
+
+def die(limit: RestartLimit, death: Death) -> str:
+    limit.lost(death.partition)
+    return limit.died(death)
+
+
+def test_processes_of_a_partition_that_end_themselves_again_and_again_end_the_job() -> None:
+    limit = RestartLimit(FixedDelay(99), poisoned_after=3)
+    assert not die(limit, death(by_itself=True))
+    assert not die(limit, death(by_itself=True, partition=1))
+    assert not die(limit, death(by_itself=True))
+    why = die(limit, death(by_itself=True, nth=1))
+    assert why.startswith(
+        "processes of partition 2 have ended themselves 3 times without an epoch completed in between"
+    )
+
+
+def test_two_deaths_at_the_very_same_call_in_a_row_end_the_job_whatever_killed_the_processes() -> None:
+    limit = RestartLimit(FixedDelay(99), poisoned_after=3)
+    for _ in range(2):
+        assert not die(limit, death())
+    assert not die(limit, death(nth=5))
+    assert not die(limit, death(nth=6)), "a row of the same content that comes later is another one"
+    assert not die(limit, death(nth=6, what="the row 8"))
+    assert not die(limit, death()), "it was at nothing"
+    assert not die(limit, death(nth=6, what="the row 8"))
+    why = die(limit, death(nth=6, what="the row 8"))
+    assert why.startswith("8 processes of partition 2 have died")
+    assert "the last two of them at the very same call" in why
+
+
+def test_calls_that_cannot_be_told_apart_are_not_taken_for_the_same() -> None:
+    limit = RestartLimit(FixedDelay(99), poisoned_after=1)
+    assert not any(die(limit, death(nth=0)) for _ in range(9))
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.one_of(st.none(), st.integers(1, 10**6))), max_size=40))
+def test_processes_that_are_killed_at_different_calls_never_end_the_job(killed: list[tuple[int, int | None]]) -> None:
+    limit, before = RestartLimit(FixedDelay(99)), dict[int, int | None]()
+    for partition, nth in killed:
+        why = die(limit, death(nth=nth, partition=partition))
+        assert bool(why) == (nth is not None and before.get(partition) == nth)
+        before[partition] = nth
+
+
+def test_an_epoch_in_between_forgets_how_processes_died() -> None:
+    limit = RestartLimit(FixedDelay(99), poisoned_after=2)
+    for _ in range(9):
+        assert not die(limit, death(by_itself=True, nth=1))
+        assert limit.suspects == {2}
+        limit.completed()
+        assert limit.suspects == set()
+
+
+@pytest.mark.parametrize(("poisoned_after", "losses"), [(1, 1), (2, 1), (3, 2), (9, 8)])
+def test_a_process_is_asked_what_it_calls_in_time_for_the_last_death_to_be_explained(
+    poisoned_after: int, losses: int
+) -> None:
+    limit = RestartLimit(FixedDelay(99), poisoned_after=poisoned_after)
+    for _ in range(losses):
+        assert limit.suspects == set(), "it is slower, so not before it is needed"
+        limit.lost(Partition(2))
+    assert limit.suspects == {2}
 
 
 # --- delays that grow

@@ -173,11 +173,13 @@ def test_columns_come_back_with_their_types_and_values(tmp_path: Path) -> None:
     assert read_rocksdb(str(tmp_path)).sort_by([("id", "descending")]).to_pylist() == table.to_pylist()
 
 
-def test_a_number_that_is_none_is_null_though_its_column_has_no_nulls(tmp_path: Path) -> None:
-    schema = pa.schema([("id", pa.int64()), pa.field("x", pa.float64(), nullable=False)])
-    sink = Upserts(ToRocksDB(str(tmp_path), key="id"), schema)
-    sink.commit([{"id": 1, "x": 0.5}, {"id": 2, "x": float("nan")}])
-    assert {row["id"]: row["x"] for row in read_rocksdb(str(tmp_path)).to_pylist()} == {1: 0.5, 2: None}
+def test_a_number_that_json_does_not_have_is_refused_unless_its_row_is_deleted(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("gone", pa.bool_())])
+    sink = Upserts(ToRocksDB(str(tmp_path), key="id", deleted="gone"), schema)
+    sink.commit([{"id": 1, "x": 0.5, "gone": False}, {"id": 2, "x": float("nan"), "gone": True}])
+    assert {row["id"]: row["x"] for row in read_rocksdb(str(tmp_path)).to_pylist()} == {1: 0.5}
+    with pytest.raises(SinkError, match=r"the column 'x' has one; the row is \{'id': 3"):
+        sink.commit([{"id": 3, "x": float("inf"), "gone": None}])
 
 
 def test_a_folder_without_commits_reads_as_an_empty_table(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapshot.frames import Data, Frame, Marker, MarkerMode, Watermark
+from snapshot.host.allowances import UNLIMITED, Allowance
 from snapshot.host.router import Router
 from snapshot.host.rows_wire import RowsWire
 from snapshot.ids import ChannelId
@@ -31,6 +32,7 @@ class Recorded:
     def __init__(self, channel: ChannelId, ordered: bool) -> None:
         self.id = channel
         self.outbox = Outbox(ordered=ordered)
+        self.allowed = UNLIMITED
 
     @property
     def bytes(self) -> int:
@@ -142,6 +144,24 @@ def test_it_is_full_when_one_channel_has_as_much_as_the_limit(limit: int) -> Non
     routed, _ = router(Exchange.KEYED, 2, batch_rows=1)
     routed.rows(rows_of([str(n) for n in range(20)]))
     assert routed.is_full(limit) == (limit == 0)
+
+
+def test_it_is_full_when_one_channel_has_been_given_all_rows_that_it_is_allowed() -> None:
+    routed, (first, second) = router(Exchange.KEYED, 2, batch_rows=1000)
+    first.allowed, second.allowed = Allowance(100, 40), UNLIMITED
+    room = []
+    while not routed.is_full(1 << 30):
+        room.append(routed.room)
+        routed.rows(rows_of([str(n) for n in range(20)]))
+    routed.flush()  # rows that wait for others count as well
+    given = len(contents(first))
+    assert 90 < given <= 110, "a quarter of the window is not worth reading for"
+    assert room[0] == 200
+    assert all(after < before for before, after in pairwise(room))
+    assert routed.room == 0
+    first.allowed = Allowance(given + 40, 40)
+    assert not routed.is_full(1 << 30)
+    assert routed.room == 80
 
 
 def test_rows_that_are_large_leave_in_smaller_batches() -> None:

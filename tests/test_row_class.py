@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot.program.row_class import WrongRow, batch_of, column_problems, row_class, rows_of, shown, values_of
+from snapshot.program.row_class import (
+    NoPlainValue,
+    WrongRow,
+    batch_of,
+    column_problems,
+    mappings_of,
+    row_class,
+    rows_of,
+    shown,
+    values_of,
+)
 
 SCHEMA = pa.schema([("user", pa.string()), ("clicks", pa.int64())])
 
@@ -61,6 +71,30 @@ def test_timestamps_that_no_datetime_holds_are_refused_as_arrow_refuses_them() -
     for seconds in (-(2**40), 2**40):
         with pytest.raises((ValueError, OverflowError)):
             values_of(pa.array([seconds], pa.timestamp("s")))
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        (pa.array([0, 2**63 - 1], pa.int64()).cast(pa.timestamp("ms")), "has 9223372036854775807 in row 1"),
+        (pa.array([0, -(2**63)], pa.int64()).cast(pa.timestamp("us", "UTC")), "has -9223372036854775808 in row 1"),
+        (pa.array([0, 2**31 - 1], pa.int32()).cast(pa.date32()), "in row 1"),
+        (pa.array([[], [2**60]], pa.list_(pa.int64())).cast(pa.list_(pa.timestamp("s"))), "in row 1"),
+    ],
+    ids=["milliseconds", "microseconds", "days", "nested"],
+)
+def test_a_time_that_python_does_not_have_is_refused_with_its_column_its_row_and_the_limit(
+    column: pa.Array, said: str
+) -> None:
+    batch = pa.record_batch({"user": ["ann", "bob"], "at": column})
+    for plain in (rows_of, mappings_of):
+        with pytest.raises(NoPlainValue) as refused:
+            list(plain(batch))
+        assert said in str(refused.value)
+        assert "the column 'at'" in str(refused.value)
+        assert "'user': 'bob'" in str(refused.value)
+    if pa.types.is_temporal(column.type):
+        assert "datetime holds the years 1 to 9999" in str(refused.value)
 
 
 def test_rows_of_the_same_names_are_of_one_class_that_can_be_pickled() -> None:

@@ -138,6 +138,42 @@ def test_a_deletion_outlives_the_layer_that_it_hides(rows: RowStore, backend: Ba
     assert everything(rows) == {}
 
 
+def test_what_is_set_and_deleted_between_two_cuts_leaves_nothing(rows: RowStore) -> None:
+    rows.put_absent(A, b"1")
+    rows.put_new(B, b"1")
+    rows.put(A, b"2")
+    size = rows.pending_bytes
+    for deleted in (A, B):
+        rows.delete(deleted)
+    assert size > 0 == rows.pending_bytes
+    assert dict(rows.freeze().in_order()) == {}
+
+
+def test_a_row_that_an_earlier_layer_has_is_deleted_by_an_entry_though_it_was_absent_for_a_while(
+    rows: RowStore,
+) -> None:
+    rows.put_new(A, b"1")
+    rows.freeze()
+    rows.delete(A)
+    rows.put_absent(A, b"2")
+    rows.delete(A)
+    assert rows.get(A) is None
+    assert dict(rows.freeze().in_order()) == {A: None}
+
+
+def test_deletions_that_hide_nothing_are_gone_through_once(rows: RowStore, backend: Backend, tmp_path: Path) -> None:
+    rows.put(A, b"1")
+    settle(rows, backend, rows.freeze(), 1, tmp_path)
+    rows.put(B, b"2")
+    rows.freeze()
+    for deleted in (A, B, C):
+        rows.put(deleted, b"3")
+        rows.delete(deleted)
+    rows.put(D, b"3")
+    assert everything(rows) == {D: b"3"}
+    assert dict(rows.freeze().in_order()) == {A: None, B: None, D: b"3"}
+
+
 def test_only_the_oldest_layer_can_be_released(rows: RowStore) -> None:
     rows.put(A, b"1")
     first, second = rows.freeze(), rows.freeze()
@@ -377,7 +413,25 @@ class Rows(RuleBasedStateMachine):
         self.rows = RowStore(self.backend, Room(type(self).memory, self.overlay))
         self.model: dict[bytes, bytes] = {}
         self.frozen: list[FrozenRows] = []
-        self.epoch = 0
+        self.epoch = self.new = 0
+
+    @rule(name=NAMES, payload=st.binary(max_size=3))
+    def put_absent(self, name: bytes, payload: bytes) -> None:
+        if name not in self.model:
+            self.rows.put_absent(name, payload)
+            self.model[name] = payload
+
+    @rule(payload=st.binary(max_size=3))
+    def put_new(self, payload: bytes) -> None:
+        self.new += 1
+        name = row(0, StateId(1), b"k", b"", self.new.to_bytes(4, "big"))
+        self.rows.put_new(name, payload)
+        self.model[name] = payload
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def delete_one_that_is_there(self, data: st.DataObject) -> None:
+        self.delete(data.draw(st.sampled_from(sorted(self.model))))
 
     @rule(name=NAMES, payload=st.binary(max_size=3))
     def put(self, name: bytes, payload: bytes) -> None:

@@ -165,3 +165,57 @@ def test_a_job_that_was_stopped_with_a_savepoint_goes_on_from_it_at_another_para
     assert sorted(before + after) == sorted((f"k{key}", n + 1) for key in range(KEYS) for n in range(ROWS // KEYS))
     assert before
     assert after
+
+
+ENDS_EARLY = """
+import sys
+from pathlib import Path
+import recovery
+from tests.test_running_locally import program, start
+run = start(Path(sys.argv[1]), recovery.LocalProcesses(), program())
+"""
+
+
+def test_a_program_that_ends_without_waiting_is_told_that_its_job_ended_with_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ENDS_EARLY, str(tmp_path)]
+    ran = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, timeout=PATIENCE)
+    assert "the program ended while job job was running" in ran.stderr
+
+
+def failed_at_seven(tmp_path: Path) -> recovery.Run:
+    numbers = Stream.read(Collection([("a", 7)], NUMBERS), uid="numbers").filter(refuse_seven)
+    run = start(tmp_path, recovery.LocalProcesses(), counted(numbers), scheme=recovery.Passive(poisoned_after=1))
+    assert run._driver.over.wait(PATIENCE)
+    return run
+
+
+def test_a_job_that_failed_raises_at_the_end_of_its_block(tmp_path: Path) -> None:
+    with pytest.raises(recovery.JobFailed, match="seven is refused") as error, failed_at_seven(tmp_path):
+        pass
+    assert "in refuse_seven" in error.value.traceback
+
+
+def test_a_failure_that_was_raised_in_the_block_is_not_raised_again(tmp_path: Path) -> None:
+    with failed_at_seven(tmp_path) as run, pytest.raises(recovery.JobFailed):
+        run.wait(PATIENCE)
+
+
+def test_an_exception_of_the_block_comes_out_of_it_though_the_job_failed_as_well(tmp_path: Path) -> None:
+    with pytest.raises(KeyError) as error, failed_at_seven(tmp_path):
+        raise KeyError
+    assert "job job had failed before" in error.value.__notes__[0]
+    assert "seven is refused" in error.value.__notes__[0]
+
+
+def test_rows_of_a_sink_that_does_not_exist_are_refused_with_the_name_that_was_meant(tmp_path: Path) -> None:
+    with start(tmp_path, recovery.LocalProcesses(), program()) as run, pytest.raises(KeyError, match="mean 'out'"):
+        run.rows("outt")
+
+
+def test_a_second_start_that_has_nothing_to_read_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    few = counted(Stream.read(Collection([("a", 1)], NUMBERS), uid="numbers"))
+    for _ in range(2):
+        assert not caplog.records
+        run = start(tmp_path, recovery.LocalProcesses(), few)
+        run.wait(PATIENCE)
+    assert "there was nothing to read: all input had been read by epoch" in caplog.text

@@ -5,6 +5,8 @@ How much was explored is printed and asserted; what these searches would find, `
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from recovery.testing import job, journal_job
@@ -15,6 +17,8 @@ from tests.seeded import worlds
 
 HISTORIES, DISTINCT, STEPS = 500, 450, 250_000
 """In CI, where all searches together see many thousand histories; the thorough profile goes 200 times further."""
+WAYS_BACK = 120
+"""Histories of jobs that go back."""
 
 
 @pytest.mark.timeout(0)
@@ -25,6 +29,24 @@ def test_a_job_keeps_its_promises_whatever_is_delayed_lost_cut_paused_or_killed(
     print(f"{steps} steps in {distinct} distinct histories of the whole job")
     assert steps >= STEPS * sample_factor
     assert distinct >= DISTINCT * sample_factor
+
+
+@pytest.mark.timeout(0)
+def test_a_job_that_goes_back_repeats_no_output_that_nobody_has_accepted(sample_factor: int) -> None:
+    seen = Counter[str]()
+
+    def run(schedule: Schedule) -> None:
+        observer = job.run_going_back(schedule)
+        seen["lost a manifest"] += bool(observer.ever_lost)
+        seen["asked"] += observer.asked > 0
+        seen["asked of removed epochs alone"] += observer.asked_of_removed > 0
+        seen["accepted"] += observer.repeated > 0
+
+    check(run, histories=WAYS_BACK * sample_factor, size=400, seed=4)
+    print(f"of {WAYS_BACK * sample_factor} histories: {dict(seen)}")
+    assert seen["lost a manifest"] >= WAYS_BACK * sample_factor // 8
+    assert seen["asked of removed epochs alone"] >= WAYS_BACK * sample_factor // 16
+    assert seen["accepted"] >= WAYS_BACK * sample_factor // 32
 
 
 @pytest.mark.timeout(0)

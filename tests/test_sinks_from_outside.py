@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from recovery.driver.program_fit import ProgramDoesNotFit
+from recovery.command.sinks import listed_in_words
+from recovery.driver.program_fit import ProgramDoesNotFit, compare
 from recovery.savepoints import fail_points
+from recovery.savepoints.coming_back import choose
 from recovery.savepoints.sinks import NotCommitted, abort_output, commit_output, list_output
+from recovery.savepoints.stopped_job import take_over
 from snapshot import Program, Stream, ToDriver
 from snapshot.ids import JobId, TransactionId
+from snapshot.journal_entries import Committed
 from snapshot.manifest import CommitPayload
 from snapshot.program.problems import ProgramError
 from snapshot.program.sink import CommitAnswer, SinkContext, SinkWriter
@@ -184,6 +188,26 @@ def test_an_abort_that_was_interrupted_has_given_the_output_up_for_good_when_it_
     assert (done.given_up, done.kept) == ((), ())
     assert not [record for record in stopped.tree.state.usable if record.awaits_commit]
     assert [named for _, named in sink.recovered] == [frozenset()]
+
+
+def test_what_a_sink_holds_back_is_not_committed_and_stays_with_the_job(stopped: Stopped) -> None:
+    epoch = add_output(stopped, held=True)
+    sink = Answering(answers=[RuntimeError("nobody is to ask")])
+    [one] = list_output(stopped.tree).output
+    assert (one.held, one.committed) == (True, False)
+    assert "but for what its sink holds back" in listed_in_words(list_output(stopped.tree))
+    assert not commit_output(with_sink(stopped, sink), stopped.tree).done
+    job = take_over(stopped.tree, "test")
+    job.propose(Committed(job.generation, epoch))
+    chosen = choose(stopped.tree)
+    assert not chosen.found.record.awaits_commit
+    kept = [one for operator in chosen.manifest.operators for part in operator.subtasks for one in part.committables]
+    assert [one.payload.held for one in kept] == [True]
+    other = with_sink(stopped, sink, "other").plan(stopped.tree.birth.max_parallelism)
+    assert compare(other, chosen.manifest, unsettled=False).lost == (f"{OUT}, with output that is not committed yet",)
+    done = abort_output(with_sink(stopped, sink), stopped.tree, accept_loss=True)
+    assert [one.held for one in done.given_up] == [True]
+    assert not list_output(stopped.tree).output
 
 
 def test_a_program_without_the_sink_and_a_target_that_is_away_are_refused(stopped: Stopped) -> None:

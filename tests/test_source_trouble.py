@@ -81,17 +81,17 @@ def test_a_source_says_what_its_splits_wait_for() -> None:
     scripted, woken = Scripted(), threading.Semaphore(0)
     run = SourceRun(Uid("in"), OneSplit(scripted), Partition(0), Attempt(1), {}, 10, woken.release)
     run.assign(["one"], last=True)
-    assert run.read() is None
+    assert run.read(10) is None
     assert run.waits_for == ""
     scripted.readings.put(Later(0.0, "the brokers"))
     assert woken.acquire(timeout=LIMIT)
     run.woken()
-    assert run.read() is None
+    assert run.read(10) is None
     assert run.waits_for == "the brokers (split 'one')"
     scripted.readings.put(Batch(rows(), {"offset": 7}))
     assert woken.acquire(timeout=LIMIT)
     run.woken()
-    assert run.read() == ("one", rows())
+    assert run.read(10) == ("one", rows())
     assert run.waits_for == ""
     [position] = run.positions()
     assert position.position.value() == {"at": {"offset": 7}}, "a batch without rows moves the position"

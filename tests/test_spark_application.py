@@ -126,6 +126,44 @@ def test_a_session_that_is_gone_is_not_asked_to_end_its_jobs() -> None:
     Application(spark).interrupt("a")
 
 
+class Java:
+    """The Java side of a context: it says whether it was stopped, or there is none any more."""
+
+    def __init__(self, answer: bool | Exception) -> None:
+        self.answer = answer
+
+    def sc(self) -> Java:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self
+
+    def isStopped(self) -> bool:
+        return self.answer is True
+
+
+@pytest.mark.parametrize(
+    ("java", "over"),
+    [
+        (Java(False), ""),
+        (Java(True), "the Spark session was stopped"),
+        (None, "the Spark session was stopped"),
+        (Java(ConnectionRefusedError()), "the Java process of the Spark session has died"),
+    ],
+)
+def test_an_application_says_why_nothing_runs_there_any_more(java: Java | None, over: str) -> None:
+    spark: Any = Context()
+    spark._jsc = java
+    assert Application(spark).over == over
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_session_of_spark_connect_says_itself_that_it_was_stopped(stopped: bool) -> None:
+    spark: Any = Remote()
+    assert Application(spark).over == "", "one that is too old to say"
+    spark.is_stopped = stopped
+    assert Application(spark).over == ("the Spark session was stopped" if stopped else "")
+
+
 RAISED = """\
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
   File "worker.py", line 1, in main

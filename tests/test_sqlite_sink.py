@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
-from snapshot import ToSQLite
+from snapshot import ToPostgres, ToSQLite
 from snapshot.frozen_json import Json
 from snapshot.program.sink import Abilities, SinkError
 from snapshot.sinks import sqlite_target
@@ -433,6 +433,16 @@ def test_what_cannot_be_right_is_said_without_the_file() -> None:
     assert "be of the key" in ToSQLite("t", "t", key=("gone",), deleted="gone").check(CHANGES)[0]
     schema = pa.schema({"tags": pa.list_(pa.string()), "big": pa.uint64()})
     assert len(ToSQLite("t", "t").check(schema)) == 2
+
+
+def test_a_key_that_is_a_text_is_one_column_of_this_name() -> None:
+    for alone, several in (
+        (ToSQLite("t", "t", key="gone"), ToSQLite("t", "t", key=("gone",))),
+        (ToPostgres("", "t", key="gone"), ToPostgres("", "t", key=("gone",))),
+    ):
+        assert alone == several
+        assert alone.keys == ("gone",)
+        assert not any("key" in problem for problem in alone.check(CHANGES))
 
 
 def test_values_come_back_as_they_were(tmp_path: Path) -> None:

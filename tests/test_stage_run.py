@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 
 from snapshot.frames import Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.host.allowances import FIRST as FIRST_ALLOWED
+from snapshot.host.allowances import UNLIMITED, Allowance
 from snapshot.host.channel_state import Frames, recalled, stored
 from snapshot.host.heads import Seat
 from snapshot.host.messages import Role
@@ -42,6 +44,7 @@ class Wire:
     def __init__(self, channel: ChannelId) -> None:
         self.id = channel
         self.outbox = Outbox()
+        self.allowed = UNLIMITED
 
     @property
     def bytes(self) -> int:
@@ -60,6 +63,10 @@ class Valve:
 
     def __init__(self) -> None:
         self.open = True
+        self.allowed = FIRST_ALLOWED
+
+    def allow(self, allowance: Allowance) -> None:
+        self.allowed = allowance
 
     def pause(self) -> None:
         self.open = False
@@ -218,6 +225,7 @@ def test_of_in_flight_data_a_rescaled_stage_processes_only_what_has_its_own_keys
         stage = Stage(Uid("stage"), PassHead(), (IN,), {None: (ToEdge(OUT),)})
         run = StageRun(stage, seat, FIRST, {w.id: w for w in wires}, {}, Reports(), lambda: None, Attempt(2))
         run.begin()
+        run.work(FAR)
         run.flush()
         mine = [item for wire in wires for item in wire.taken()]
         assert mine
@@ -227,9 +235,9 @@ def test_of_in_flight_data_a_rescaled_stage_processes_only_what_has_its_own_keys
 
 
 class Telling:
-    """An operator at work that has broadcast state and drops what comes late."""
+    """An operator at work that has broadcast state and counts what comes late."""
 
-    dropped = 3
+    late = 3
 
     def rows(self, input: int, rows: Rows) -> None: ...
 
@@ -257,7 +265,7 @@ def test_only_the_first_partition_writes_broadcast_state_into_a_cut(tmp_path: Pa
     assert said == [[b"the same everywhere"], [None]]
 
 
-def test_the_figures_of_a_stage_say_how_many_late_rows_it_dropped(stood: Stood) -> None:
+def test_the_figures_of_a_stage_say_how_many_rows_came_too_late(stood: Stood) -> None:
     assert stood.run.figures().late_rows == 0
     stood.run._head = Telling()
     assert stood.run.figures().late_rows == 3

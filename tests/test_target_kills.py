@@ -22,6 +22,13 @@ def test_readers_of_files_see_every_row_once_and_none_of_an_epoch_that_was_not_c
     assert report.exact, (report.compared.examples, report.seen)
 
 
+@pytest.mark.timeout(600)
+def test_rows_that_wait_for_a_larger_file_survive_every_kill(tmp_path: Path) -> None:
+    report = carry_out("files-rolled", TARGETS["files-rolled"], tmp_path / "trial", kills=3, restarts=0, seed=4)
+    assert report.workers + report.drivers >= 2
+    assert report.exact, (report.compared.examples, report.seen)
+
+
 def test_a_reader_complains_of_rows_that_come_too_early_come_twice_or_go(tmp_path: Path) -> None:
     reader = Reader(Target(ToFiles(str(tmp_path)), None, SCHEMA.empty_table), tmp_path)
     reader._judge(np.array([0, 1, 4]), {0: 2, 1: 1})

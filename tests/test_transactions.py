@@ -96,6 +96,61 @@ def test_a_transaction_is_named_for_its_job_sink_attempt_and_partition() -> None
     assert transaction_id(JOB, SINK, incarnation, Partition(6), 7) == "job/sink/4-5-6-7"
 
 
+# --- what is held back
+
+
+def held(n: int) -> Prepared[str]:
+    return Prepared(name(n), f"rows up to {n}", held=True)
+
+
+def held_committable(n: int) -> Committable[str]:
+    return Committable(name(n), epoch(n + 1), f"rows up to {n}")
+
+
+def test_what_is_held_back_is_carried_once_and_never_committed() -> None:
+    machine = begun()
+    for n in range(3):
+        machine.handle(SinkCut(epoch(n + 1)))
+        assert machine.handle(held(n)) == [SinkReady(epoch(n + 1), (held_committable(n),))]
+        assert machine.handle(EpochCompleted(epoch(n + 1))) == [Settled(epoch(n + 1))]
+    machine.handle(SinkCut(epoch(4)))
+    assert machine.handle(prepared(3)) == [SinkReady(epoch(4), (committable(3, 4),))]
+    assert machine.handle(EpochCompleted(epoch(4))) == [Commit(committable(3, 4))]
+    assert machine.handle(CommitAnswered(name(3), COMMITTED)) == [Settled(epoch(4))]
+
+
+def test_an_epoch_that_is_ready_late_carries_what_was_held_back_up_to_it() -> None:
+    machine = begun()
+    machine.handle(SinkCut(epoch(1)))
+    machine.handle(SinkCut(epoch(2)))
+    assert machine.handle(held(1)) == []
+    assert machine.handle(held(0)) == [
+        SinkReady(epoch(1), (held_committable(0),)),
+        SinkReady(epoch(2), (held_committable(1),)),
+    ]
+
+
+def test_what_an_abandoned_epoch_held_back_is_carried_by_the_next() -> None:
+    machine = begun()
+    machine.handle(SinkCut(epoch(1)))
+    machine.handle(PrepareFailed(name(0), "no room"))
+    machine.handle(SinkCut(epoch(2)))
+    machine.handle(held(0))
+    assert machine.handle(Prepared(name(1), None)) == [SinkReady(epoch(2), (held_committable(0),))]
+
+
+def test_what_waits_for_its_commit_is_carried_beside_what_is_held_back_after_it() -> None:
+    machine = begun()
+    machine.handle(SinkCut(epoch(1)))
+    machine.handle(prepared(0))
+    machine.handle(EpochCompleted(epoch(1)))
+    machine.handle(SinkCut(epoch(2)))
+    assert machine.handle(held(1)) == [SinkReady(epoch(2), (committable(0, 1), held_committable(1)))]
+    assert machine.handle(EpochCompleted(epoch(2))) == []
+    assert machine.due == (committable(0, 1),)
+    assert machine.handle(CommitAnswered(name(0), COMMITTED)) == [Settled(epoch(2))]
+
+
 # --- the first phase
 
 

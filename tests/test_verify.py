@@ -127,7 +127,7 @@ def test_the_command_says_what_is_sound_and_ends_with_a_code_of_its_own(
     assert ended.code == 7
     assert f"damaged: {file.relative_to(tree)}: " in ended.out
     assert ended.out.splitlines()[-1] == "sound: none"
-    assert ended.err == "recovery: 1 damages were found\n"
+    assert ended.err == "recovery: 1 damage was found\n"
     as_json = run_command(capsys, "verify", "--checkpoints", tree, "--json")
     assert as_json.json["damages"][0]["what"] == str(file.relative_to(tree))
     assert run_command(capsys, "verify", "--checkpoints", tree, "--epoch", "999").code == 6

@@ -57,15 +57,17 @@ def test_windows_fire_by_their_ends_when_the_watermark_jumps(tmp_path: Path) -> 
         assert harness.emitted_times() == [4, 9, 14, 19]
 
 
-def test_rows_that_are_too_late_are_counted_if_nobody_wants_them(tmp_path: Path) -> None:
-    with OperatorHarness(operator(Tumbling(10), lateness=5), tmp_path) as harness:
+@pytest.mark.parametrize("side", [False, True])
+def test_rows_that_are_too_late_are_counted_whatever_becomes_of_them(tmp_path: Path, side: bool) -> None:
+    with OperatorHarness(operator(Tumbling(10), lateness=5, late=side), tmp_path) as harness:
         harness.watermark(15)
         harness.rows([("a", 1), ("a", 2), ("b", 3)], [9, 10, 8])
         partition = harness._members[0].operator
         assert isinstance(partition, WindowOperator)
-        assert partition.dropped == 2
+        assert partition.late == 2
         harness.watermark(20)
         assert [tuple(row) for row in harness.emitted()] == [("a", moment(10), moment(20), 1, 2)]
+        assert [tuple(row) for row in harness.emitted("late")] == ([("a", 1), ("b", 3)] if side else [])
 
 
 edges = st.sampled_from([EARLIEST, 0, LATEST])

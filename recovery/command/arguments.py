@@ -9,8 +9,9 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from os import environ
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from recovery.attached import Attached, attach
 from recovery.command.exits import WrongUsage
@@ -18,6 +19,9 @@ from recovery.driver.event_log import plain
 from recovery.savepoints.job_tree import NEWEST
 
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+CHECKPOINTS: Final = "EPOCHCUT_CHECKPOINTS"
+"""The variable whose value is meant where --checkpoints is left out."""
 
 Verb = Callable[[argparse.Namespace], None]
 
@@ -40,7 +44,12 @@ def add_verb(verbs: Verbs, name: str, summary: str, example: str, run: Verb) -> 
 def add_running_job(parser: argparse.ArgumentParser) -> None:
     """Which running job is meant."""
     which = parser.add_argument_group("the running job, on the host of its driver")
-    which.add_argument("--checkpoints", metavar="URI", help="the folder or URI of its checkpoints")
+    which.add_argument(
+        "--checkpoints",
+        metavar="URI",
+        default=environ.get(CHECKPOINTS),
+        help=f"the folder or URI of its checkpoints (${CHECKPOINTS})",
+    )
     which.add_argument(
         "--job-folder", metavar="FOLDER", help="the folder for its files, if it was started with another (`local`)"
     )
@@ -48,8 +57,13 @@ def add_running_job(parser: argparse.ArgumentParser) -> None:
 
 def add_tree(parser: argparse.ArgumentParser) -> None:
     """Which job's tree is meant, running or not."""
+    given = environ.get(CHECKPOINTS)
     parser.add_argument(
-        "--checkpoints", required=True, metavar="URI", help="the folder or URI of the job's checkpoints"
+        "--checkpoints",
+        required=given is None,
+        default=given,
+        metavar="URI",
+        help=f"the folder or URI of the job's checkpoints (${CHECKPOINTS})",
     )
 
 
@@ -80,7 +94,7 @@ def add_accept_duplicates(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-duplicates",
         action="store_true",
-        help="give up epochs whose output may be committed, so that it is made once more",
+        help="go back behind epochs whose output may be committed, so that it is made once more",
     )
 
 

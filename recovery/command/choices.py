@@ -1,19 +1,33 @@
 """What people are told about an epoch that was chosen: what was passed over for it, and what is given up.
 
-What always holds: an epoch that nobody asked to leave out is never left out without a word.
+What always holds: an epoch that nobody asked to leave out is never left out without a word, and no output is made once
+more without one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from recovery.decision import ACCEPT_DUPLICATES, in_words
+from snapshot.journal_state import OutputMade
 from statebackend.ids import Epoch
 
+_RESTORE = "recovery restore --accept-duplicates"
 
-def about_choice(passed_over: Sequence[str], gives_up: Sequence[Epoch], chosen: Epoch) -> list[str]:
+
+def about_choice(
+    passed_over: Sequence[str], gives_up: Sequence[Epoch], repeats: OutputMade, chosen: Epoch
+) -> list[str]:
     """Lines; none if the newest epoch was meant, and is sound."""
     lines = [f"passed over: {reason}" for reason in passed_over]
     if gives_up:
         listed = ", ".join(map(str, gives_up))
         lines.append(f"back to epoch {chosen}; given up: {listed}")
+    if repeats.epochs:
+        lines.append(f"{in_words(repeats, chosen)} may be committed and is made once more from there")
     return lines
+
+
+def in_command(text: str, *, has_option: bool) -> str:
+    """Name the option of the verb, where an error names the argument of a function; or a verb that has the option."""
+    return text.replace(ACCEPT_DUPLICATES, "--accept-duplicates" if has_option else _RESTORE)

@@ -47,6 +47,7 @@ def add_to(verbs: Verbs) -> None:
     _add_common(parser)
     add_epoch(parser)
     parser.add_argument("--name", metavar="NAME", help="the name of the new job (that of the old one)")
+    add_accept_duplicates(parser)
     parser = add_verb(verbs, "copy", "copy an epoch elsewhere: an archive that owns its files", _COPY, _copy)
     _add_common(parser)
     add_epoch(parser)
@@ -68,7 +69,15 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 def _fork(arguments: argparse.Namespace) -> None:
     tree = open_tree(arguments.checkpoints)
     with shown_progress() as begun:
-        done = fork(tree, arguments.into, arguments.epoch, name=arguments.name, dry_run=arguments.dry_run, begun=begun)
+        done = fork(
+            tree,
+            arguments.into,
+            arguments.epoch,
+            name=arguments.name,
+            accept_duplicates=arguments.accept_duplicates,
+            dry_run=arguments.dry_run,
+            begun=begun,
+        )
     show(done, in_words(done), as_json=arguments.json)
 
 
@@ -121,7 +130,9 @@ def shown_progress() -> Iterator[Begun]:
 def in_words(done: Copied) -> str:
     """For people."""
     plan = done.plan
-    lines = about_choice(done.passed_over, done.gives_up, plan.epoch)
+    lines = about_choice(done.passed_over, done.gives_up, done.repeats, plan.epoch)
+    if done.asks:
+        lines.append("a start from the new tree asks whether that is accepted")
     files = f"{plan.files} file{'' if plan.files == 1 else 's'}, {amount(plan.bytes)}"
     if done.made is None:
         what = f"epoch {plan.epoch} of {plan.job}" if plan.how != "move" else f"{plan.job}, {_epochs(plan.epochs)}"

@@ -15,6 +15,7 @@ from recovery.command.arguments import (
     add_job_folder,
     add_tree,
     add_verb,
+    complain,
     show,
 )
 from recovery.command.choices import about_choice
@@ -85,6 +86,8 @@ def _run(arguments: argparse.Namespace) -> None:
         dry_run=arguments.dry_run,
         job_folder=arguments.job_folder,
     )
+    if arguments.delete and not any(one.rows.removed for one in done.states):
+        complain(f"epoch {done.epoch} has no {arguments.state} of the key {arguments.key!r}; nothing is deleted")
     show(done, in_words(done, arguments.into, dry_run=arguments.dry_run), as_json=arguments.json)
 
 
@@ -100,7 +103,7 @@ def _json(what: str, text: str | None) -> object:
 
 def in_words(done: Edited, into: str | None, *, dry_run: bool) -> str:
     """For people."""
-    lines = about_choice(done.passed_over, done.gives_up, done.epoch)
+    lines = about_choice(done.passed_over, done.gives_up, done.repeats, done.epoch)
     for one in done.states:
         rows = one.rows
         lines.append(

@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Final
 
 from recovery.attached import CommandDeclined, ConnectionLost
-from recovery.driver.birth import WrongJob
+from recovery.driver.birth import BirthLost, WrongJob
 from recovery.driver.claim import StartRefused
 from recovery.driver.failures import JobFailed
 from recovery.driver.launch import CannotLaunch
@@ -25,6 +25,7 @@ from recovery.savepoints.json_values import WrongText
 from recovery.savepoints.new_tree import TargetExists
 from recovery.savepoints.programs import NoSuchProgram
 from recovery.savepoints.reading import NoSuchState
+from recovery.savepoints.repair import CannotRepair
 from recovery.savepoints.rescaling import CannotRescale
 from recovery.savepoints.restoring import BeyondMaximum
 from recovery.savepoints.sinks import NotCommitted
@@ -95,6 +96,7 @@ ERRORS: Final[tuple[tuple[type[Exception], Exit], ...]] = (
     (CanonicalError, Exit.USAGE),
     (CannotCompare, Exit.USAGE),
     (JobNotRunning, Exit.NOT_RUNNING),
+    (BirthLost, Exit.DAMAGED),
     (WrongJob, Exit.NOT_RUNNING),
     (NotAllowed, Exit.NOT_ALLOWED),
     (NoSuchEpoch, Exit.NOTHING_THERE),
@@ -107,6 +109,7 @@ ERRORS: Final[tuple[tuple[type[Exception], Exit], ...]] = (
     (MissingFile, Exit.DAMAGED),
     (UnknownChecksum, Exit.DAMAGED),
     (StartRefused, Exit.DAMAGED),
+    (CannotRepair, Exit.DAMAGED),
     (DamagedBroadcast, Exit.DAMAGED),
     (UnreadableState, Exit.DAMAGED),
     (BlockError, Exit.DAMAGED),

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 
 from recovery.command.arguments import Verbs, add_epoch, add_tree, add_verb, complain, show
+from recovery.command.exits import FoundDamage
 from recovery.command.progress import amount
 from recovery.command.tables import in_columns
 from recovery.driver.birth import WrongJob
@@ -50,7 +51,11 @@ _HISTORY = """example:
 def add_to(verbs: Verbs) -> None:
     """Add the verbs."""
     listed = add_verb(verbs, "list", "the jobs at a place, with their epochs and savepoints", _LIST, _list)
-    listed.add_argument("uri", metavar="URI", help="a folder or URI: of one job's checkpoints, or above several")
+    where = listed.add_mutually_exclusive_group(required=True)
+    where.add_argument(
+        "uri", nargs="?", metavar="URI", help="a folder or URI: of one job's checkpoints, or above several"
+    )
+    where.add_argument("--checkpoints", dest="uri", metavar="URI", help="the same, as other verbs say it")
     shown = add_verb(verbs, "show", "an epoch or savepoint in full", _SHOW, _show)
     add_tree(shown)
     add_epoch(shown)
@@ -68,9 +73,11 @@ def _list(arguments: argparse.Namespace) -> None:
         try:
             jobs.append(list_job(open_tree(place)))
         except (JournalError, WrongJob) as error:
-            complain(f"{place}: {error}")
             jobs.append(ListedJob(place, "", "", 0, NO_EPOCH.generation, "", None, (), str(error)))
     show(jobs, "\n\n".join(map(_job_in_words, jobs)), as_json=arguments.json)
+    unread = sum(bool(job.problem) for job in jobs)
+    if unread:
+        raise FoundDamage(f"{unread} of {len(jobs)} jobs cannot be read")
 
 
 def _show(arguments: argparse.Namespace) -> None:
@@ -87,8 +94,8 @@ def _history(arguments: argparse.Namespace) -> None:
 
 def _job_in_words(job: ListedJob) -> str:
     if job.problem:
-        return f"{job.uri}: cannot be read: {job.problem}"
-    running = f"runs here as process {job.pid}" if job.pid is not None else "does not run on this host"
+        return f"{job.uri}: cannot be read: {job.problem.removeprefix(f'{job.uri}: ')}"
+    running = f"runs here as process {job.pid}" if job.pid is not None else "not known to run on this host"
     first = f"{job.uri}: job {job.job}, {job.max_parallelism} key groups, generation {job.generation}, {running}"
     if not job.epochs:
         return f"{first}\n  no complete epoch"

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Final, NoReturn
 
 from recovery.command import (
     bootstrap,
@@ -21,6 +24,7 @@ from recovery.command import (
     inject,
     inspect,
     listing,
+    repair,
     rescale,
     restore,
     sinks,
@@ -29,7 +33,11 @@ from recovery.command import (
     upkeep,
 )
 from recovery.command.arguments import complain
+from recovery.command.choices import in_command
 from recovery.command.exits import MEANINGS, Exit, exit_of
+from snapshot.program.problems import near_names
+
+_UNKNOWN: Final = re.compile(r"argument VERB: invalid choice: '(.*?)' \(choose from (.*)\)")
 
 _VERBS = (
     listing,
@@ -46,6 +54,7 @@ _VERBS = (
     sinks,
     upgrade,
     upkeep,
+    repair,
     inject,
 )
 """In the order of the help."""
@@ -68,19 +77,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = exit_of(error)
         if code is None:
             raise
-        complain(str(error))
+        complain(in_command(str(error), has_option="accept_duplicates" in given))
         return code
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says which verb was meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with a sentence."""
+        unknown = _UNKNOWN.search(message)
+        if unknown is not None:
+            verb, verbs = unknown.group(1), [name.strip(" '") for name in unknown.group(2).split(",")]
+            message = f"there is no verb {verb!r}; {near_names(verb, verbs)}"
+        super().error(message)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="recovery",
         description="What is done with the jobs of epochcut from a terminal.",
         epilog="exit codes:\n" + "\n".join(f"  {code.value:3}  {meaning}" for code, meaning in MEANINGS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    parser.add_argument("--version", action="version", version=f"epochcut {version('epochcut')}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True, parser_class=argparse.ArgumentParser)
     for verb in _VERBS:
         verb.add_to(verbs)
     return parser

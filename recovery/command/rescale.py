@@ -37,6 +37,7 @@ def add_to(verbs: Verbs) -> None:
     add_epoch(parser)
     add_accept_duplicates(parser)
     add_dry_run(parser)
+    parser.add_argument("--files", action="store_true", help="also each file that a partition reads, and its splits")
     add_job_folder(parser)
 
 
@@ -49,13 +50,13 @@ def _run(arguments: argparse.Namespace) -> None:
         dry_run=arguments.dry_run,
         job_folder=arguments.job_folder,
     )
-    show(done, in_words(done), as_json=arguments.json)
+    show(done, in_words(done, files=arguments.files), as_json=arguments.json)
 
 
-def in_words(done: Rescaled) -> str:
-    """For people; with each file, for a dry run."""
+def in_words(done: Rescaled, *, files: bool) -> str:
+    """For people."""
     plan = done.plan
-    lines = about_choice(done.passed_over, done.gives_up, plan.epoch)
+    lines = about_choice(done.passed_over, done.gives_up, done.repeats, plan.epoch)
     if not done.new:
         return "\n".join([*lines, f"epoch {plan.epoch} has {_partitions(plan.after)} already; there is nothing to do"])
     lines.append(
@@ -65,9 +66,9 @@ def in_words(done: Rescaled) -> str:
     for part in plan.parts:
         if part.groups is not None:
             lines.append(_part(part))
-            if done.made is None:
+            if files:
                 lines += [f"  {file.path}, {amount(file.size)}, groups {_ranges(file.groups)}" for file in part.files]
-        elif done.made is None and part.splits:
+        elif files and part.splits:
             lines.append(f"{part.uid}, partition {part.partition}: reads {', '.join(part.splits)}")
     if done.made is None:
         lines.append("nothing was done, as this is a dry run")

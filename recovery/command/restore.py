@@ -148,7 +148,7 @@ def _run(arguments: argparse.Namespace) -> None:
 def in_words(plan: ToRestore) -> str:
     """For people."""
     partitions = f"{plan.parallelism} partition{'' if plan.parallelism == 1 else 's'}"
-    lines = about_choice(plan.passed_over, plan.gives_up, plan.epoch)
+    lines = about_choice(plan.passed_over, plan.gives_up, plan.repeats, plan.epoch)
     if plan.into is None:
         lines.append(f"{plan.job} goes on from epoch {plan.epoch} with {partitions}")
     else:

@@ -94,7 +94,10 @@ def listed_in_words(listed: ListedOutput) -> str:
     epoch = f"epoch {listed.epoch} of {listed.job}"
     if not listed.output:
         return "\n".join([*lines, f"{epoch} carries no output"])
-    known = "all known to be committed" if listed.output[0].committed else "which are not known to be committed"
+    settled = all(one.committed or one.held for one in listed.output)
+    known = "all known to be committed" if settled else "which are not known to be committed"
+    if any(one.held for one in listed.output):
+        known += ", but for what its sink holds back: the job goes on with that"
     lines.append(f"{epoch} carries {_transactions(listed.output)}, {known}")
     return "\n".join([*lines, *map(_line, listed.output)])
 

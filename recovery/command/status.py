@@ -3,44 +3,148 @@
 from __future__ import annotations
 
 import argparse
+import sys
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
 
+from recovery.attached import Attached, ConnectionLost
 from recovery.command.arguments import Verbs, add_running_job, add_verb, attached_to, show
+from recovery.command.tables import in_columns
+from recovery.driver.events import Finished, GaveUp, Stopped
 from recovery.driver.status import RunStatus
+from snapshot.frames import EARLIEST, LATEST
 
-_EXAMPLE = """example:
+_CLEAR = "\x1b[H\x1b[2J"
+
+_EXAMPLE = """examples:
   $ recovery status --checkpoints /data/clicks
-  clicks-5f0c21aa is running, with 2 partitions, since 3 rollbacks in generation 2
-  last complete epoch: 212-2, all up to 212-2 committed
-  partition 0: process 8f3a90d25b1e44c7
-  partition 1: process 01b77c3d9e2f6a58
-  standing by: 9c4de8a1f0b35726
+  clicks-5f0c21aa is running, with 2 partitions, after 2 rollbacks in generation 2
+  newest complete epoch: 212-2, 0.4 s old, took 22 ms; all up to 212-2 committed
+  operator  rows in/s  rows out/s  late rows  watermark            behind
+  clicks            0        3000          0  2026-11-19 12:00:01  2.1 s
+  count          3000        3000          0  2026-11-19 12:00:01  2.1 s
+  partition 0: 10.0.0.7, process 22704, 131 MB (8f3a90d25b1e44c7)
+  partition 1: 10.0.0.8, process 1290, 128 MB (01b77c3d9e2f6a58)
+  standing by: 10.0.0.8, process 1312 (9c4de8a1f0b35726)
+
+  $ recovery status --checkpoints /data/clicks --watch 2
+  the same, anew every two seconds, until the job ends or Ctrl-C
 """
+_HEADS = ("operator", "rows in/s", "rows out/s", "late rows", "watermark", "behind")
 
 
 def add_to(verbs: Verbs) -> None:
     """Add the verb."""
     parser = add_verb(verbs, "status", "how a running job stands", _EXAMPLE, _run)
     add_running_job(parser)
+    parser.add_argument(
+        "--watch",
+        metavar="SECONDS",
+        type=_seconds,
+        nargs="?",
+        const=1.0,
+        help="say it anew every so many seconds (1), until the job ends or Ctrl-C",
+    )
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0.1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError("give 0.1 to 3600 seconds")
+    return seconds
 
 
 def _run(arguments: argparse.Namespace) -> None:
     with attached_to(arguments) as job:
-        status = job.status()
-    show(status, in_words(status), as_json=arguments.json)
+        if arguments.watch is None:
+            _show(arguments, job.status())
+            return
+        with suppress(KeyboardInterrupt):
+            job.follow()
+            while not _is_over(job, arguments.watch):
+                if sys.stdout.isatty() and not arguments.json:
+                    print(_CLEAR, end="")
+                _show(arguments, job.status())
 
 
-def in_words(status: RunStatus) -> str:
-    """For people."""
+def _show(arguments: argparse.Namespace, status: RunStatus) -> None:
+    show(status, in_words(status, time.time()), as_json=arguments.json)
+
+
+def _is_over(job: Attached, seconds: float) -> bool:
+    """Let the time pass, unless the job ends before."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        match job.next_event(left):
+            case Finished() | Stopped():
+                return True
+            case GaveUp(reason=reason):
+                raise ConnectionLost(f"job {job.job} failed: {reason}")
+            case _:
+                pass
+    return False
+
+
+def in_words(status: RunStatus, now: float) -> str:
+    """For people; `now` is in seconds since 1970."""
     partitions = f"{status.parallelism} partition{'s' if status.parallelism > 1 else ''}"
     rollbacks = f"after {status.restarts} rollback{'' if status.restarts == 1 else 's'} in generation"
-    committed = "nothing is committed yet" if status.committed is None else f"all up to {status.committed} committed"
     lines = [
         f"{status.job} is {status.state.value}, with {partitions}, {rollbacks} {status.generation or 'none yet'}",
-        f"last complete epoch: {status.complete or 'none yet'}, {committed}",
+        _epochs(status, now),
     ]
+    if status.abandoned_in_a_row:
+        lines.append(f"epochs abandoned since then: {status.abandoned_in_a_row}")
+    if status.trouble:
+        lines.append(f"trouble: {status.trouble}")
+    lines += _operators(status, now)
     placed = sorted((has, worker) for worker, has in status.workers.items() if has is not None)
-    lines += [f"partition {has}: process {worker}" for has, worker in placed]
-    lines += [f"standing by: {worker}" for worker, has in status.workers.items() if has is None]
+    lines += [f"partition {has}: {_process(status, worker)}" for has, worker in placed]
+    lines += [f"standing by: {_process(status, worker)}" for worker, has in status.workers.items() if has is None]
     if status.failure:
         lines.append(f"last failure: {status.failure}")
     return "\n".join(lines)
+
+
+def _epochs(status: RunStatus, now: float) -> str:
+    committed = "nothing is committed yet" if status.committed is None else f"all up to {status.committed} committed"
+    if status.complete is None:
+        return f"no epoch is complete yet, {committed}"
+    age = "" if status.completed_at is None else f", {max(now - status.completed_at, 0.0):.1f} s old"
+    took = f", took {status.epochs[-1].since_trigger_ms:.0f} ms" if status.epochs else ""
+    return f"newest complete epoch: {status.complete}{age}{took}; {committed}"
+
+
+def _operators(status: RunStatus, now: float) -> list[str]:
+    watermarks, late = status.watermarks, status.late_rows
+    rows = [
+        (
+            str(uid),
+            f"{rate.rows_in:.0f}",
+            f"{rate.rows_out:.0f}",
+            str(late.get(uid, 0)),
+            *_time(watermarks.get(uid), now),
+        )
+        for uid, rate in status.rates.items()
+    ]
+    return in_columns(_HEADS, rows, _HEADS[1:4]) if rows else []
+
+
+def _time(watermark: int | None, now: float) -> tuple[str, str]:
+    if watermark is None or watermark <= EARLIEST:
+        return "", ""
+    if watermark >= LATEST:
+        return "the end", ""
+    try:
+        moment = datetime.fromtimestamp(watermark / 1000, UTC)
+    except (OverflowError, ValueError):  # beyond the years that people count
+        return str(watermark), ""
+    return f"{moment:%Y-%m-%d %H:%M:%S}", f"{now - watermark / 1000:.1f} s"
+
+
+def _process(status: RunStatus, worker: str) -> str:
+    memory = {partition: f", {figures.memory_bytes / 1e6:.0f} MB" for partition, figures in status.figures.items()}
+    partition = status.workers.get(worker)
+    used = "" if partition is None else memory.get(partition, "")
+    return f"{status.pids.get(worker, 'process')}{used} ({worker})"

@@ -17,6 +17,7 @@ from recovery.command.arguments import (
     add_verb,
     show,
 )
+from recovery.command.choices import about_choice
 from recovery.command.exits import WrongUsage
 from recovery.command.progress import Progress
 from recovery.savepoints.job_tree import NEWEST, open_tree
@@ -51,7 +52,8 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.migrate and arguments.epoch != NEWEST:
         raise WrongUsage("--migrate is of the newest epoch; fork an older one, and migrate the fork")
     tree, program = open_tree(arguments.checkpoints), program_from(arguments.program)
-    plan = plan_upgrade(program, tree, arguments.epoch)
+    accepted = arguments.accept_duplicates or not arguments.migrate
+    plan = plan_upgrade(program, tree, arguments.epoch, accept_duplicates=accepted)
     if not arguments.migrate or arguments.dry_run:
         show(plan, in_words(plan), as_json=arguments.json)
         return
@@ -69,7 +71,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def in_words(plan: UpgradePlan) -> str:
     """For people."""
-    lines = [f"passed over: {reason}" for reason in plan.passed_over]
+    lines = about_choice(plan.passed_over, plan.gives_up, plan.repeats, plan.epoch)
     where = f"epoch {plan.epoch} of {plan.job}"
     if not plan.fits:
         lines.append(f"the program cannot go on from {where} as it is")
@@ -91,6 +93,8 @@ def migrated_in_words(done: Upgraded) -> str:
     """For people."""
     if done.made is None:
         return f"all values of epoch {done.plan.epoch} are as declared; there is nothing to do"
-    lines = [f"epoch {done.made} is made, a savepoint in which all values are as declared"]
+    plan = done.plan
+    lines = about_choice(plan.passed_over, plan.gives_up, plan.repeats, plan.epoch)
+    lines.append(f"epoch {done.made} is made, a savepoint in which all values are as declared")
     lines += [f"{one.uid}.{one.state}: {one.rows} rows, {one.migrated} of them migrated" for one in done.states]
     return "\n".join(lines)

@@ -9,7 +9,7 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
-from recovery.command.arguments import Verbs, add_epoch, add_job_folder, add_tree, add_verb, show
+from recovery.command.arguments import Verbs, add_job_folder, add_tree, add_verb, show
 from recovery.command.exits import FoundDamage
 from recovery.command.progress import Progress, amount
 from recovery.savepoints.disposal import Disposed, dispose
@@ -32,7 +32,7 @@ _VERIFY = """example:
 
 _GC = """example:
   $ recovery gc --checkpoints /data/clicks --dry-run
-  would delete 3 files, 2.6 MB: left by a fenced generation, which can complete nothing any more
+  would delete 3 files, 2.6 MB: left by attempts that are over, which can complete nothing any more
   66 files, 841 MB, are needed; 4 files may be of an epoch in flight
 """
 
@@ -62,7 +62,7 @@ def add_to(verbs: Verbs) -> None:
     add_job_folder(cleaned)
     disposed = add_verb(verbs, "dispose", "let a savepoint go", _DISPOSE, _dispose)
     add_tree(disposed)
-    add_epoch(disposed)
+    disposed.add_argument("--epoch", required=True, metavar="EPOCH", help="newest-savepoint, 17 or 17-2")
     disposed.add_argument("--dry-run", action="store_true", help="only say which pins would be lifted")
     disposed.add_argument("--readers", action="store_true", help="lift the pins that readers have left, and no others")
 
@@ -74,7 +74,8 @@ def _verify(arguments: argparse.Namespace) -> None:
         found = verify(tree, todo, keys=not arguments.no_keys, scratch=arguments.scratch, seen=progress.more)
     show(found, _verified_in_words(found), as_json=arguments.json)
     if found.damages:
-        raise FoundDamage(f"{len(found.damages)} damages were found")
+        count = len(found.damages)
+        raise FoundDamage("1 damage was found" if count == 1 else f"{count} damages were found")
 
 
 def _gc(arguments: argparse.Namespace) -> None:
@@ -105,6 +106,12 @@ def _verified_in_words(found: Verified) -> str:
     for damage in found.damages:
         lines.append(f"damaged: {damage.what}: {damage.detail}; not to be restored: {_listed(damage.epochs)}")
     lines.append(f"sound: {_listed(found.sound) or 'none'}")
+    if found.doubtful:
+        lines.append(
+            f"epoch {_listed(found.doubtful)} has a manifest and no entry in the journal: its driver enters it just "
+            "now, or died before it did; if the journal may have lost its newest entries: recovery repair "
+            "--entries-lost --dry-run"
+        )
     return "\n".join(lines)
 
 

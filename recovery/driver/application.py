@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 PythonTask = Callable[[Iterator[object]], Iterator[object]]
 """What runs in a task; it takes nothing and gives nothing."""
 
+_STOPPED: Final = "the Spark session was stopped"
 _ENVIRONMENT: Final = Lock()
 """Held while a context has another environment, of which all sessions may share one."""
 
@@ -36,7 +38,26 @@ class Application:
         self.environment: Mapping[str, str] = {}
         """Variables of the processes in which tasks run that are asked for here, but not through Spark Connect. Spark
         has a daemon of its own for them, and leaves those of all other tasks as they are."""
-        self._settings: _Settings = spark.conf if self.context is None else self.context.getConf()
+
+    @property
+    def over(self) -> str:
+        """Why nothing runs here any more, in a sentence; empty if something can."""
+        if self.context is None:
+            return _STOPPED if getattr(self._spark, "is_stopped", False) else ""
+        from py4j.protocol import Py4JNetworkError
+
+        java = self.context._jsc
+        if java is None:
+            return _STOPPED
+        try:
+            return _STOPPED if java.sc().isStopped() else ""
+        except (Py4JNetworkError, OSError):
+            return "the Java process of the Spark session has died"
+
+    @cached_property
+    def _settings(self) -> _Settings:
+        settings: _Settings = self._spark.conf if self.context is None else self.context.getConf()
+        return settings
 
     def setting(self, name: str, default: str) -> str:
         """As the application was started with it."""

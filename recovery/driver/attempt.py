@@ -6,7 +6,7 @@ the splits of a cut are taken in the same step in which its triggers are sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from recovery.driver.job import JobSettings
@@ -61,8 +61,17 @@ class AttemptRun:
         self.incarnation = Incarnation(Generation(0), Attempt(0))
         self.deployed: dict[str, Partition] = {}
 
-    def deploy(self, roll_back: RollBack, chosen: tuple[Hello, ...], found: Mapping[Uid, tuple[str, ...]]) -> None:
-        """Give each partition to a process, in order; `found` are the splits of the sources that the epoch lacks."""
+    def deploy(
+        self,
+        roll_back: RollBack,
+        chosen: tuple[Hello, ...],
+        found: Mapping[Uid, tuple[str, ...]],
+        suspects: Collection[Partition] = (),
+    ) -> None:
+        """Give each partition to a process, in order; `found` are the splits of the sources that the epoch lacks.
+
+        The processes of `suspects` are to say what they call.
+        """
         settings, epoch = self._settings, roll_back.epoch
         self.incarnation = roll_back.incarnation
         self.deployed = {hello.worker: Partition(index) for index, hello in enumerate(chosen)}
@@ -90,6 +99,7 @@ class AttemptRun:
                     settings.host,
                     settings.store,
                     settings.local,
+                    careful=index in suspects,
                 ),
             )
             reached(fail_points.ROLE_SENT)

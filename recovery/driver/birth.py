@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import Final
 
+from recovery.driver.evidence import about_lost_birth, left_without_birth
 from snapshot.ids import JobId
 from snapshot.layout import JOB, MOVED, UNFINISHED
 from statebackend.keygroups import DEFAULT_MAX_PARALLELISM
@@ -37,6 +38,10 @@ class JobMoved(WrongJob):
         self.job, self.to = job, to
 
 
+class BirthLost(WrongJob):
+    """The tree of a job without its `job.json`; the message says what is there, and what to do."""
+
+
 class JobOnItsWay(WrongJob):
     """The job is being moved; the message says where to, and what to do."""
 
@@ -57,11 +62,13 @@ class Birth:
     max_parallelism: int
 
 
-def birth_of(store: BlobStore, name: str | None, max_parallelism: int | None) -> Birth:
-    """The job whose tree it is; it is born if there is none yet. What is given must be what it was born with.
+def birth_of(store: BlobStore, name: str | None, max_parallelism: int | None, uri: str = "") -> Birth:
+    """The job whose tree it is; it is born if there is none yet. What is given must be what it was born with. Errors
+    name the `uri`.
 
     A crash leaves the job born or not; the next start finds out. `WrongJob` also where a job was moved away, or where a
-    tree is made or was interrupted, which a new and empty job must not take the place of.
+    tree is made or was interrupted, which a new and empty job must not take the place of. `BirthLost` where there is a
+    job already, but for its `job.json`.
     """
     if name is not None:
         _check_name(name)
@@ -70,6 +77,7 @@ def birth_of(store: BlobStore, name: str | None, max_parallelism: int | None) ->
     except BlobNotFound:
         _refuse_if_moved(store, "")
         _refuse_if_unfinished(store)
+        _refuse_if_lost(store, uri)
         chosen = name or "job"
         birth = new_birth(chosen, max_parallelism or DEFAULT_MAX_PARALLELISM)
         store.create(JOB, bytes_of(birth))
@@ -97,6 +105,8 @@ def find_birth(store: BlobStore, uri: str) -> Birth:
         return _birth_from(store.read(JOB))
     except BlobNotFound:
         _refuse_if_moved(store, uri)
+        if not store.list(UNFINISHED):
+            _refuse_if_lost(store, uri)
         raise WrongJob(f"there is no job at {uri}: it has no {JOB}") from None
 
 
@@ -130,6 +140,17 @@ def _refuse_if_unfinished(store: BlobStore) -> None:
             "the checkpoints are not there as a whole: a fork, copy, move or bootstrap makes them just now, or was "
             f"interrupted, as {UNFINISHED}/ shows; wait for it or do it again, or empty the place to begin a new job"
         )
+
+
+def _refuse_if_lost(store: BlobStore, uri: str) -> None:
+    """A job is born before anything else of it is written, unless somebody was quicker and it is there by now."""
+    left = left_without_birth(store)
+    if not left:
+        return
+    try:
+        store.stat(JOB)
+    except BlobNotFound:
+        raise BirthLost(about_lost_birth(uri, left)) from None
 
 
 def _json_of(data: bytes) -> object:

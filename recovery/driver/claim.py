@@ -1,12 +1,13 @@
 """The start of a generation: claim the job, look at what is there, and decide from which epoch it goes on.
 
-What always holds: nothing is looked at before the claim is won, so that no older driver adds to it; what is decided
-is what `recovery.decision` says, and nothing else is written to the journal.
+What always holds: a journal that is damaged, or has lost entries, is refused before anything is written. What the
+decision depends on is looked at when the claim is won, so that no older driver adds to it; what is decided is what
+`recovery.decision` says, and nothing else is written to the journal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -21,13 +22,14 @@ from recovery.decision import (
     decide,
 )
 from recovery.driver.birth import JobOnItsWay
+from recovery.driver.evidence import examine
 from recovery.driver.job import JobSettings
 from recovery.driver.manifests import sources_of, without_operators
 from recovery.driver.program_fit import check_ignored, compare
 from recovery.driver.tree import JournalInDoubt, Tree, propose, read_broadcast
 from snapshot.journal import Reason
 from snapshot.journal_entries import Claimed, Rewound
-from snapshot.journal_state import JournalState
+from snapshot.journal_state import NO_OUTPUT, JournalState, OutputMade
 from snapshot.journal_store import StoredJournal
 from snapshot.journal_writer import Forgotten, JournalWriter, Refused, Won
 from snapshot.layout import SHARED
@@ -35,7 +37,7 @@ from snapshot.manifest import DamagedManifest, Manifest, NewerManifest, check_jo
 from snapshot.manifest_json import decode, digest
 from statebackend.ids import Epoch, Generation, Uid
 from statebackend.stores.patience import Patience
-from statebackend.stores.store import BlobNotFound, BlobStore
+from statebackend.stores.store import BlobInfo, BlobNotFound, BlobStore
 
 _CLAIMS: Final = 20
 
@@ -60,6 +62,8 @@ class Start:
     epoch: Epoch | None
     replay: tuple[Epoch, ...]
     skipped: tuple[str, ...]
+    repeats: OutputMade
+    """Output that is made once more, as was accepted."""
     found: Mapping[Uid, tuple[str, ...]]
     """The splits of the sources that the epoch does not know."""
 
@@ -81,27 +85,36 @@ class _Manifests:
 def claim(store: BlobStore, settings: JobSettings, driver: str, patience: Patience | None = None) -> Start:
     """Take the job, as its next generation. It blocks; a crash in it leaves a claim that the next start supersedes.
 
-    `StartRefused`, `ProgramDoesNotFit` or what a source raises if the job cannot start. A store that does not do what
-    it is asked is asked again as long as `patience` says.
+    `DamagedTree` before anything is written. `StartRefused`, `ProgramDoesNotFit` or what a source raises if the job
+    cannot start. A store that does not do what it is asked is asked again as long as `patience` says.
     """
     patience = patience or Patience()
     journal = StoredJournal(store, patience)
-    writer = JournalWriter(journal.read())
+    examined = examine(store, settings.store, journal, patience)
+    writer = JournalWriter(examined.state)
     generation = claim_next(journal, writer, driver)
     way = way_back(
-        store, settings.store, writer.state, generation, patience, accept_duplicates=settings.accept_duplicates
+        store,
+        settings.store,
+        writer.state,
+        generation,
+        patience,
+        accept_duplicates=settings.accept_duplicates,
+        listed=examined.shared,
     )
     epoch: Epoch | None = None
     replay: tuple[Epoch, ...] = ()
     skipped: tuple[str, ...] = ()
+    repeats = NO_OUTPUT
     match way.decision:
         case StartFresh():
             pass
         case Restore(to, epochs, gives_up, unusable):
-            if gives_up:
+            if gives_up.is_anything:
                 _rewind(journal, writer, Rewound(generation, to))
             epoch, replay = to, epochs
             skipped = tuple(f"{one.epoch}: {one.fault.value} ({one.detail})" for one in unusable)
+            repeats = gives_up.repeats
     manifest = None if epoch is None else without_operators(way.sound[epoch], settings.ignore_state)
     if manifest is not None:
         check_job(manifest, settings.job, settings.store)
@@ -114,7 +127,7 @@ def claim(store: BlobStore, settings: JobSettings, driver: str, patience: Patien
         broadcasts[found.epoch] = patience.ask(lambda: read_broadcast(store, found))
     restored = {} if manifest is None else {manifest.epoch: manifest}
     tree = Tree(store, writer, generation, way.sound, broadcasts, patience, restored)
-    return Start(generation, tree, epoch, replay, skipped, _discover(settings, manifest))
+    return Start(generation, tree, epoch, replay, skipped, repeats, _discover(settings, manifest))
 
 
 def way_back(
@@ -125,13 +138,17 @@ def way_back(
     patience: Patience,
     *,
     accept_duplicates: bool = False,
+    listed: Sequence[BlobInfo] | None = None,
 ) -> WayBack:
     """From which epoch a generation goes on, as the journal and the store are now; writes nothing.
 
+    `listed` are the shared files, if they were listed before; they are listed anew unless all is there that is needed.
     `StartRefused` with every reason if it cannot. It counts for good only if the generation was claimed before.
     """
     manifests = _look(store, state, patience)
-    present = frozenset(info.path for info in patience.ask(lambda: store.list(SHARED)))
+    present = None if listed is None else whole_files(listed, manifests.sound.values())
+    if present is None or not all(found.files <= present for found in manifests.found):
+        present = whole_files(patience.ask(lambda: store.list(SHARED)), manifests.sound.values())
     observed = Observed(state, generation, tuple(manifests.found), present, accept_duplicates=accept_duplicates)
     match decide(observed):
         case Refuse(hindrances, unusable):
@@ -141,6 +158,15 @@ def way_back(
             raise StartRefused(text, (one.epoch for one in unusable))
         case decision:
             return WayBack(decision, manifests.sound)
+
+
+def whole_files(listed: Iterable[BlobInfo], manifests: Iterable[Manifest]) -> frozenset[str]:
+    """The paths of the files that the store lists, but for those that are not as long as the manifests say.
+
+    A file that is cut short is as good as missing. One that was changed in place is found when it is read.
+    """
+    sizes = {file.path: file.size for manifest in manifests for file in manifest.files()}
+    return frozenset(info.path for info in listed if sizes.get(info.path, info.size) == info.size)
 
 
 def claim_next(journal: StoredJournal, writer: JournalWriter, driver: str) -> Generation:

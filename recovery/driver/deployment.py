@@ -7,7 +7,7 @@ meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 
 from recovery.driver.attempt import AttemptRun, Trouble
@@ -29,6 +29,10 @@ class Deploying(Protocol):
 
     def deployed(self, attempt: AttemptRun, roll_back: RollBack) -> None:
         """Every partition has been given to a process."""
+
+    @property
+    def suspects(self) -> Collection[Partition]:
+        """The partitions whose processes have died again and again."""
 
     def overtaken(self, by: Generation) -> None:
         """A newer generation has claimed the job."""
@@ -119,7 +123,7 @@ class Deployment:
         self._slots = {Partition(index): there[worker].slot for index, worker in enumerate(chosen)}
         attempt = AttemptRun(self._settings, self._workers, self._aside, self._loop, self._tree, self._trouble)
         self.attempt = attempt
-        attempt.deploy(roll_back, tuple(there[worker] for worker in chosen), self._found)
+        attempt.deploy(roll_back, tuple(there[worker] for worker in chosen), self._found, self._hears.suspects)
         self._standbys.look(attempt.deployed)
         self._hears.deployed(attempt, roll_back)
 

@@ -39,12 +39,15 @@ from recovery.driver.failures import JobFailed
 from recovery.driver.generation import GenerationRun, Means, Threads
 from recovery.driver.injection import Injection
 from recovery.driver.job import JobSettings
-from recovery.driver.launch import Launcher, Scouting
+from recovery.driver.launch import CannotLaunch, Launcher, Scouting, TellsExitCodes
 from recovery.driver.line_file import LineFile
 from recovery.driver.live_reads import LiveReads
+from recovery.driver.logs import JobLogger
+from recovery.driver.overdue import Overdue
 from recovery.driver.progress import ProgressLine
 from recovery.driver.status import StatusBoard
 from recovery.driver.workers import Workers
+from snapshot.coordinator_events import AbandonReason
 from snapshot.host.event_loop import Background, EventLoop
 from snapshot.host.messages import BeatEvery, Figures, Followed, FromWorker, Hello, Injected, StateRead, UseStorage
 from snapshot.host.tls import TlsSide
@@ -67,6 +70,8 @@ class DriverOptions:
     """So long the job waits for enough processes at its start; if they are too few later, it says so this often."""
     stop_timeout: float = 10.0
     """So long its processes have to end by themselves."""
+    give_up_after: float | None = 600.0
+    """A job that completes no epoch for so long, though it tries, is over; None: it goes on trying."""
     folder: Path | None = None
     """Where to leave how the driver is reached from other processes of its host; see `reach`."""
     tls: TlsSide | None = None
@@ -103,6 +108,10 @@ class Driver:
         self._injection: Injection | None = None
         self._live_reads: LiveReads | None = None
         self._reach: reach.Reach | None = None
+        self._overdue = Overdue(
+            settings.coordinator.interval / 1000, settings.host.report_stall_after / 1000, options.give_up_after
+        )
+        self._logger = JobLogger(settings.job)
         self._outcome: End | Exception | None = None
         self._ready = threading.Event()
         self._savepoints: set[Future[Epoch]] | None = set()  # not answered yet; None when nobody would answer any more
@@ -168,6 +177,10 @@ class Driver:
         """See `generation.Observer`."""
         self.status.event(event)
         self.events.add(event)
+        if self._logger.is_loud(event):
+            self._progress.make_room()
+        self._logger.say(event)
+        self._watch(event)
         if self._injection is not None:
             self._injection.event(event)
         self._commands.event(event)
@@ -186,8 +199,8 @@ class Driver:
         self._launcher.release()
         now = time.time()
         match end:
-            case End(kind=EndKind.FINISHED):
-                self.event(log.Finished(at=now))
+            case End(kind=EndKind.FINISHED, nothing_since=epoch):
+                self.event(log.Finished(at=now, nothing_since=epoch))
             case End(epoch=epoch, savepoint=savepoint):
                 self.event(log.Stopped(at=now, savepoint=epoch if savepoint else None))
             case Cancelled():
@@ -292,7 +305,8 @@ class Driver:
             workers = Workers(loop, self._launcher.host, secret, lost_after, self, self._options.ports, tls)
             self._workers = workers
             trace = self._open_trace()
-            means = Means(loop, self._store, threads, workers, self.deliveries, self, trace, self._scouting)
+            codes = self._launcher if isinstance(self._launcher, TellsExitCodes) else None
+            means = Means(loop, self._store, threads, workers, self.deliveries, self, trace, self._scouting, codes)
             self._injection = Injection(workers, self.status.show, self.event, self._when_answered)
             self._live_reads = LiveReads(self._settings, workers, self.status.show)
             self._generation = GenerationRun(self._settings, means)
@@ -304,6 +318,7 @@ class Driver:
             self._launcher.start(workers.address, secret, processes, self._trouble, files)
             loop.call_at(loop.now() + self._options.start_timeout, self._check_processes)
             self._show_progress()
+            self._check_epochs()
             loop.run(lambda: self._outcome is not None)
         except Exception as error:  # of the driver itself: the job must not go on without it
             self._fail(error)
@@ -394,13 +409,54 @@ class Driver:
             self._generation.check_processes(self._options.start_timeout)
             self._loop.call_at(self._loop.now() + self._options.start_timeout, self._check_processes)
 
+    def _watch(self, event: log.AnyEvent) -> None:
+        match event:
+            case log.EpochTriggered():
+                self._overdue.triggered(self._loop.now())
+            case log.EpochCompleted():
+                self._overdue.completed(self._loop.now())
+            case log.AttemptFailed():
+                self._overdue.attempt_over()
+            case log.EpochAbandoned(reason=reason, detail=detail) if reason != AbandonReason.ATTEMPT_BROKEN.value:
+                self._overdue.abandoned(f"{reason}: {detail}" if detail else reason)
+            case _:
+                pass
+
+    def _check_epochs(self) -> None:
+        """Say it if no epoch is completed any more, and give the job up if that lasts."""
+        if self._outcome is not None:
+            return
+        late = self._overdue.look(self._loop.now())
+        if late is not None:
+            self.event(
+                log.NoEpochs(
+                    at=time.time(),
+                    seconds=late.seconds,
+                    abandoned=late.abandoned,
+                    reason=late.reason,
+                    gives_up_in=late.gives_up_in,
+                )
+            )
+            if late.gives_up:
+                self._the_generation.cancel(
+                    JobFailed(
+                        f"no epoch has been completed for {late.seconds:.0f} s; {late.abandoned} were abandoned, the "
+                        f"last one because {late.reason}. When that is put right, start the job again: it goes on "
+                        "from its last complete epoch. Option give_up_after says how long it tries"
+                    )
+                )
+        self._loop.call_at(self._loop.now() + _PROGRESS, self._check_epochs)
+
     def _show_progress(self) -> None:
         if self._outcome is None:
             self._progress.show(self.status.show())
             self._loop.call_at(self._loop.now() + _PROGRESS, self._show_progress)
 
-    def _trouble(self, what: str) -> None:
-        """From any thread: a process has ended, or could not be started."""
+    def _trouble(self, what: str | CannotLaunch) -> None:
+        """From any thread: a process has ended, or could not be started, or none ever will be."""
+        if isinstance(what, CannotLaunch):
+            self.ask(lambda generation: generation.cannot_go_on(str(what)))
+            return
         event = log.Trouble(at=time.time(), what="the job's processes", reason=what)
         self._loop.wake(lambda: self.event(event) if self._outcome is None else None)
 

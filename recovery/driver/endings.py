@@ -27,11 +27,15 @@ class EndKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The job has ended well, with this epoch; `savepoint` if it was pinned for the user."""
+    """The job has ended well, with this epoch; `savepoint` if it was pinned for the user.
+
+    `nothing_since` is the epoch from which it went on, if its sources have read nothing since then.
+    """
 
     kind: EndKind
     epoch: Epoch
     savepoint: bool
+    nothing_since: Epoch | None = None
 
 
 class Endings:

@@ -31,11 +31,18 @@ class Claimed(Event):
     restores: Epoch | None
     skipped: tuple[str, ...] = ()
     """Complete epochs that could not be used, and why."""
+    repeats: int = 0
+    """Of how many epochs the output is made once more, as was accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished(Event):
-    """All input has been processed, and all output is committed."""
+    """All input has been processed, and all output is committed.
+
+    `nothing_since` is the epoch from which the job went on, if everything had been read by then.
+    """
+
+    nothing_since: Epoch | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +82,22 @@ class WorkerLost(Event):
     worker: str
     partition: Partition | None
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDied(Event):
+    """How the process of a partition died, which is found out after it was lost; not told of one that hangs.
+
+    `uid` and `at_work` are known if several have died, so that the last one was asked to say what it calls.
+    """
+
+    worker: str
+    partition: Partition
+    how: str
+    uid: Uid | None
+    at_work: str
+    stack: str
+    """Where Python was, if it crashed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +275,32 @@ class EpochsRemoved(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoEpochs(Event):
+    """No epoch has been completed for so long (`report_stall_after`), so nothing is committed either.
+
+    `abandoned` epochs were tried meanwhile, the last of which was given up because of `reason`. The job ends in
+    `gives_up_in` seconds (`give_up_after`), unless an epoch is completed before; None: it does not end for this.
+    """
+
+    seconds: float
+    abandoned: int
+    reason: str
+    gives_up_in: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrphansDeleted(Event):
+    """Files were deleted that processes had uploaded before they were killed, or rolled back; no epoch needs them.
+
+    `unfinished` are files, beside these, whose writers died before they had a name.
+    """
+
+    files: int
+    bytes: int
+    unfinished: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stalled(Event):
     """Something in a partition has made no progress for so long (`report_stall_after`); nothing is done about it.
 
@@ -294,6 +343,7 @@ AnyEvent = (
     | GaveUp
     | WorkerJoined
     | WorkerLost
+    | WorkerDied
     | PeerRefused
     | Deployed
     | PartitionRestored
@@ -307,6 +357,8 @@ AnyEvent = (
     | EpochAbandoned
     | EpochCommitted
     | EpochsRemoved
+    | NoEpochs
+    | OrphansDeleted
     | Stalled
     | Trouble
     | FaultInjected

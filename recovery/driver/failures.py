@@ -7,19 +7,31 @@ also one that the coordinator broke itself, but not one that was ended to move a
 from __future__ import annotations
 
 import random
+import re
 import time
+from collections.abc import Collection
 from typing import Final, Protocol
 
-from recovery.driver.events import AttemptFailed
-from recovery.restarts import Cause, Failure, GiveUp, Known, Restart, RestartLimit
+from recovery.driver.events import AttemptFailed, WorkerDied
+from recovery.restarts import Cause, Death, Failure, GiveUp, Known, Restart, RestartLimit
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.messages import Failed, FailureKind
-from statebackend.ids import Attempt, Incarnation
+from statebackend.backends.backend import DamagedFile
+from statebackend.ids import Attempt, Incarnation, Partition
+from statebackend.snapshots.transfer import MissingFile
 
 _BETTER_CAUSE: Final = 0.3
 """Seconds for which a failure without a cause of its own waits for one that explains it, before the job is given up."""
 _SETTLE: Final = 0.01
 """Seconds between a broken channel and the next deployment: mostly a process is dead, whose connection says so soon."""
+_OF_FILES: Final = {DamagedFile.__name__, MissingFile.__name__}
+"""What partitions call it, of whose errors there is the text alone."""
+_WORD: Final = re.compile(r"\w+")
+_DAMAGED: Final = (
+    ": put the file back, from a copy of it; or move it out of the tree, and a start passes its epochs over as it does "
+    "where a file is missing: it goes on from the newest sound epoch, and refuses that if output would be made once "
+    "more. `recovery verify` says which epochs are sound"
+)
 
 
 class JobFailed(Exception):
@@ -34,7 +46,7 @@ class JobFailed(Exception):
 class Consequences(Protocol):
     """What follows from a failure."""
 
-    def note(self, event: AttemptFailed) -> None:
+    def note(self, event: AttemptFailed | WorkerDied) -> None:
         """It is to be seen from outside."""
 
     def break_attempt(self, failure: Failure, not_before: float) -> None:
@@ -53,7 +65,12 @@ class Failures:
         self._consequences = consequences
         self._over: Incarnation | None = None
         self._planned: Incarnation | None = None
-        self._giving_up = False
+        self._giving_up = ""
+
+    @property
+    def suspects(self) -> Collection[Partition]:
+        """See `RestartLimit.suspects`."""
+        return self._limit.suspects
 
     def completed(self) -> None:
         """An epoch was completed."""
@@ -66,6 +83,17 @@ class Failures:
     def is_planned(self, incarnation: Incarnation) -> bool:
         """Whether this attempt was ended without a failure."""
         return incarnation == self._planned
+
+    def lost(self, partition: Partition) -> None:
+        """A partition's process is gone."""
+        self._limit.lost(partition)
+
+    def died(self, death: Death) -> None:
+        """How a lost process died, which may say that the next one would die as well."""
+        self._consequences.note(_told(death))
+        why = self._limit.died(death) or self._giving_up
+        if why:
+            self._consequences.give_up(JobFailed(f"{death} ({why})", death.stack))
 
     def failed(self, failure: Failure) -> None:
         """A partition or its process says that an attempt is over."""
@@ -102,12 +130,19 @@ class Failures:
         return verdict
 
     def _give_up(self, failure: Failure, reason: str) -> None:
-        error = JobFailed(f"{failure} ({reason})", failure.traceback)
+        error = JobFailed(f"{failure} ({reason}{_advice(failure)})", failure.traceback)
         if failure.cause in (Cause.PROGRAM, Cause.UNUSABLE):
             self._consequences.give_up(error)
             return
-        self._giving_up = True
+        self._giving_up = reason
         self._loop.call_at(self._loop.now() + _BETTER_CAUSE, lambda: self._consequences.give_up(error))
+
+
+def _advice(failure: Failure) -> str:
+    """What to do about a file of the epoch that is not as it was written, which is found when it is read."""
+    if failure.cause is Cause.UNUSABLE and _OF_FILES & set(_WORD.findall(failure.reason)):
+        return _DAMAGED
+    return ""
 
 
 def before(incarnation: Incarnation) -> Incarnation:
@@ -127,6 +162,19 @@ def failure_of(message: Failed) -> Failure:
         case FailureKind.RESOURCE:
             cause = Cause.RESOURCE
     return Failure(message.incarnation, cause, message.reason, message.partition, message.uid, message.traceback)
+
+
+def _told(death: Death) -> WorkerDied:
+    at_work = death.at_work
+    return WorkerDied(
+        at=time.time(),
+        worker=death.worker,
+        partition=death.partition,
+        how=death.how,
+        uid=None if at_work is None else at_work.uid,
+        at_work="" if at_work is None else at_work.what,
+        stack=death.stack,
+    )
 
 
 def _event_of(failure: Failure, verdict: Restart | GiveUp) -> AttemptFailed:

@@ -8,14 +8,15 @@ from it said, before the next one is looked at.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from recovery.driver import events as log
 from recovery.driver import reports
 from recovery.driver.attempt import AttemptRun
 from recovery.driver.claim import Start, claim
+from recovery.driver.deaths import Deaths
 from recovery.driver.deliveries import Deliveries
 from recovery.driver.deployment import Deployment
 from recovery.driver.endings import End, Endings
@@ -25,14 +26,15 @@ from recovery.driver.feeding import Event, Feeder, Instruction
 from recovery.driver.following import Standbys
 from recovery.driver.housekeeping import Housekeeping
 from recovery.driver.job import JobSettings
-from recovery.driver.launch import Scouting
-from recovery.driver.manifests import DriversPart, all_transactions_in, key_types_of
+from recovery.driver.launch import Scouting, TellsExitCodes
+from recovery.driver.manifests import DriversPart, all_transactions_in, key_types_of, positions_in
+from recovery.driver.orphans import Orphans
 from recovery.driver.publications import Publications
 from recovery.driver.recovery_clock import RecoveryClock
 from recovery.driver.savepoints import Answer, SavepointWishes
 from recovery.driver.spreader import Spreader
 from recovery.driver.store_watch import watched_patience
-from recovery.driver.tree import FencedOff, Removal, Tree
+from recovery.driver.tree import FencedOff, JournalInDoubt, Removal, Tree
 from recovery.driver.workers import Workers
 from recovery.restarts import Cause, Failure, RestartLimit
 from recovery.savepoints import notes
@@ -66,6 +68,7 @@ from snapshot.host.messages import (
     TriggerEpoch,
     WantsSplit,
 )
+from snapshot.manifest import Manifest
 from snapshot.trace import TraceWriter
 from statebackend.ids import Epoch, Generation, Incarnation, Partition
 from statebackend.stores.store import BlobStore
@@ -119,6 +122,7 @@ class Means:
     observer: Observer
     trace: TraceWriter | None = None
     scouting: Scouting | None = None
+    exit_codes: TellsExitCodes | None = None
 
 
 class GenerationRun:
@@ -132,6 +136,7 @@ class GenerationRun:
         self._tree: Tree | None = None
         self._publications: Publications | None = None
         self._housekeeping: Housekeeping | None = None
+        self._orphans: Orphans | None = None
         self._deployment: Deployment | None = None
         self._standbys: Standbys | None = None
         self._spreader: Spreader | None = None
@@ -139,12 +144,17 @@ class GenerationRun:
         self._failures = Failures(limit, means.loop, self)
         self._patience = watched_patience(settings.store_patience / 1000, means.loop, self._note)
         self._feeder: Feeder | None = None
+        self._deaths = Deaths(means.loop, means.exit_codes, self._failures.died)
         self._endings = Endings()
         self._savepoints = SavepointWishes()
         self._times = EpochTimes()
         self._clock = RecoveryClock()
+        self._began: Manifest | None = None
         self._restored_epoch: Epoch | None = None
         self._restored_age: float | None = None
+        self._hellos: dict[str, Hello] = {}
+        """Of the processes that are there."""
+        self._memory: dict[Partition, int] = {}
         self._ended = False
 
     # --- claim and decide ---------------------------------------------------------------------------------------------
@@ -162,6 +172,7 @@ class GenerationRun:
             self._end(outcome if isinstance(outcome, Exception) else RuntimeError(str(outcome)))
             return
         self._tree = outcome.tree
+        self._began = outcome.tree.manifest(outcome.epoch)
         means = self._means
         self._standbys = Standbys(self._settings, means.workers, outcome.tree, self._trouble)
         if outcome.epoch is not None:
@@ -185,6 +196,10 @@ class GenerationRun:
             self._settings, means.loop, means.threads.deleting, outcome.tree, self._note, self._publications.compacted
         )
         state = outcome.tree.state
+        publications = self._publications
+        self._orphans = Orphans(
+            means.loop, means.threads.deleting, outcome.tree, lambda: publications.journal, self._note
+        )
         options = self._settings.coordinator
         last_number, now = state.newest_complete.number, self._now()
         if outcome.epoch not in outcome.replay:  # the journal says that all it names is committed
@@ -207,6 +222,7 @@ class GenerationRun:
                 generation=outcome.generation,
                 restores=outcome.epoch,
                 skipped=outcome.skipped,
+                repeats=outcome.repeats.epochs,
             )
         )
         reached(fail_points.CLAIMED)
@@ -252,6 +268,12 @@ class GenerationRun:
             why = f"only {there} of {needed} are there since {waited:.0f} s, and the job waits for the others"
             self._note(log.Trouble(at=time.time(), what="the job's processes", reason=why))
 
+    def cannot_go_on(self, why: str) -> None:
+        """No process will ever be started again."""
+        epochs = () if self._publications is None else self._publications.journal.usable
+        goes_on = f"goes on from epoch {epochs[-1].epoch}" if epochs else "begins anew"
+        self._end(JobFailed(f"{why}; started again, the job {goes_on}"))
+
     def cancel(self, error: Exception) -> None:
         """Be over at once."""
         self._end(error)
@@ -261,6 +283,8 @@ class GenerationRun:
     def _roll_back(self, roll_back: events.RollBack) -> None:
         self._endings.attempt_over()
         self._restored_epoch = roll_back.epoch
+        if self._orphans is not None:
+            self._orphans.attempt_over()
         if self._deployment is not None:
             self._deployment.roll_back(roll_back)
 
@@ -287,6 +311,7 @@ class GenerationRun:
         if self._ended:
             self._means.workers.send(hello.worker, Leave("the job has ended"))
             return
+        self._hellos[hello.worker] = hello
         self._note(reports.joined(hello))
         if self._deployment is not None:
             self._deployment.deploy_if_possible()
@@ -303,6 +328,11 @@ class GenerationRun:
             self._standbys.lost(worker)
         partition = None if self._deployment is None else self._deployment.partition_of(worker)
         self._note(log.WorkerLost(at=time.time(), worker=worker, partition=partition, reason=reason))
+        hello = self._hellos.pop(worker, None)
+        if partition is not None and hello is not None and not silent:
+            self._failures.lost(partition)
+            words = self._means.workers.take_words(worker)
+            self._deaths.lost(hello, partition, reason, self._memory.get(partition, 0), words)
         if partition is not None and self._attempt is not None:
             why = f"{worker} is lost: {reason}"
             cause = Cause.SILENT if silent else Cause.PROCESS
@@ -372,7 +402,8 @@ class GenerationRun:
             case AllEnded(_, partition):
                 if attempt.ended(partition):
                     self._tell(self._endings.all_ended())
-            case Figures(partition=partition, lag_ms=lag):
+            case Figures(partition=partition, memory_bytes=memory, lag_ms=lag):
+                self._memory[partition] = memory
                 self._clock.lag(self._now_ms(), partition, lag)
                 self._note_recovery()
                 self._means.observer.figures(message)
@@ -381,6 +412,8 @@ class GenerationRun:
         attempt.started()
         self._clock.opened(self._now_ms())
         self._note(log.Running(at=time.time(), incarnation=attempt.incarnation))
+        if self._orphans is not None:
+            self._orphans.attempt_runs(attempt.incarnation)
         if attempt.waits_for_commits:
             reason = "output of other partitions is committed first; if that lasts, see whether the targets are there"
             self._note(log.Trouble(at=time.time(), what="taking epochs", reason=reason))
@@ -429,6 +462,11 @@ class GenerationRun:
             if self._is_current(failure.incarnation) and not self._failures.is_planned(failure.incarnation):
                 self._clock.detected(self._now_ms())
             self._failures.failed(failure)
+
+    @property
+    def suspects(self) -> Collection[Partition]:
+        """See `deployment.Deploying`."""
+        return self._failures.suspects
 
     def note(self, event: log.AnyEvent) -> None:
         """See `failures.Consequences` and `spreader.Moving`."""
@@ -565,19 +603,31 @@ class GenerationRun:
     def _end_if_reached(self) -> None:
         end = self._endings.reached(self._the_publications.journal)
         if end is not None:
-            self._end(end)
+            began = self._began
+            same = began is not None and positions_in(began) == positions_in(self._the_tree.manifest(end.epoch))
+            self._end(replace(end, nothing_since=began.epoch) if began is not None and same else end)
 
     def _end(self, end: End | Exception) -> None:
         if self._ended:
             return
         self._ended = True
         self._patience.give_up()
-        for part in (self._feeder, self._publications, self._deployment, self._housekeeping, self._spreader):
+        self._deaths.close()
+        for part in (
+            self._feeder,
+            self._publications,
+            self._deployment,
+            self._housekeeping,
+            self._orphans,
+            self._spreader,
+        ):
             if part is not None:
                 part.close()
         marks = self._clock.over(self._now_ms(), finally_=True)
         if marks is not None:
             self._note_marks(marks)
+        if self._tree is not None and not isinstance(end, FencedOff | JournalInDoubt):
+            self._means.threads.in_order.submit(self._tree.note_end, lambda _: None)
         reason = "the job has ended" if isinstance(end, End) else f"the job is over: {end}"
         reached(fail_points.BEFORE_LEAVE)
         self._savepoints.end(end if isinstance(end, Exception) else JobFailed("the job has ended"))

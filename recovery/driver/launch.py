@@ -36,10 +36,11 @@ class Launcher(Protocol):
         driver: Address,
         secret: bytes,
         processes: int,
-        trouble: Callable[[str], object],
+        trouble: Callable[[str | CannotLaunch], object],
         tls: Tls | None = None,
     ) -> None:
-        """Start them. `trouble` is told, in any thread, why a process could not be started or ended.
+        """Start them. `trouble` is told, in any thread, why a process could not be started or ended; `CannotLaunch` if
+        none will ever be started again, which ends the job.
 
         With `tls` all connections are encrypted, from the first one to the driver on.
         """
@@ -57,6 +58,16 @@ class Launcher(Protocol):
 
     def stop(self, seconds: float) -> None:
         """After `release`: wait so long for them to end by themselves, and then end those that have not."""
+
+
+@runtime_checkable
+class TellsExitCodes(Protocol):
+    """A launcher that sees how its processes end."""
+
+    def exit_code(self, launch: int) -> int | None:
+        """That of this launch's process, or its signal's number as a negative one; None if it has not ended, or that is
+        not known (yet). Any thread may ask, and gets an answer at once.
+        """
 
 
 @runtime_checkable

@@ -31,6 +31,7 @@ _LISTEN: Final = 30.0
 _ANSWERS: Final = 20.0
 """A server that has said nothing for the one, and has not started a process for the other time, hangs. In seconds."""
 _FAREWELL: Final = 5.0
+_CODES: Final = 1_000
 _LOOK: Final = 0.1
 
 
@@ -51,6 +52,7 @@ class LocalProcesses:
         self._trouble: Callable[[str], object] = print
         self._changed = threading.Condition()
         self._running: dict[int, _Running] = {}
+        self._codes: dict[int, int] = {}
         self._server: _ForkServer | None = None
         self._stopped = False
 
@@ -101,6 +103,11 @@ class LocalProcesses:
     def lost(self, worker: str, *, silent: bool) -> None:
         """See `Launcher.lost`."""
         self._the_keeper.lost(worker, silent=silent)
+
+    def exit_code(self, launch: int) -> int | None:
+        """See `launch.TellsExitCodes`. The newest are kept."""
+        with self._changed:
+            return self._codes.get(launch)
 
     def release(self) -> None:
         """See `Launcher.release`."""
@@ -160,6 +167,9 @@ class LocalProcesses:
                     each.pid = pid
                     self._kill_if_cancelled(each)
             case Ended(launch, code):
+                with self._changed:
+                    self._codes[launch] = code
+                    self._codes.pop(launch - _CODES, None)
                 self._ended(launch, f"ended with {_ending(code)}, and is started again")
             case Ready(threads):
                 if threads != 1:

@@ -19,6 +19,7 @@ from snapshot.ids import ChannelId, JobId, TransactionId
 from snapshot.manifest import (
     ChannelState,
     Inline,
+    JournalEnd,
     Manifest,
     ManifestKind,
     OperatorSnapshot,
@@ -51,8 +52,8 @@ class DriversPart:
     key_types: Mapping[Uid, str] = field(default_factory=dict)
 
 
-def manifest_of(publish: Publish[Acknowledgement], part: DriversPart) -> Manifest:
-    """The manifest of an epoch that all partitions have acknowledged."""
+def manifest_of(publish: Publish[Acknowledgement], part: DriversPart, journal: JournalEnd | None = None) -> Manifest:
+    """The manifest of an epoch that all partitions have acknowledged, for a journal that has come so far."""
     acknowledged = [publish.contents[partition] for partition in sorted(publish.contents)]
     overtaken = {state.channel: state for one in acknowledged for state in one.overtaken}
     operators = (
@@ -76,6 +77,7 @@ def manifest_of(publish: Publish[Acknowledgement], part: DriversPart) -> Manifes
         operators=tuple(operators),
         parent=NO_EPOCH if publish.base is None else publish.base,
         notes=part.notes,
+        journal=journal,
     )
 
 
@@ -220,3 +222,13 @@ def moves_output(manifest: Manifest | None, parallelism: int) -> bool:
 def all_transactions_in(manifest: Manifest | None) -> frozenset[TransactionId]:
     """The transactions that the epoch names, of all sinks."""
     return frozenset().union(*transactions_in(manifest).values())
+
+
+def positions_in(manifest: Manifest | None) -> Mapping[tuple[Uid, str], Json]:
+    """How far the sources have read each of their splits."""
+    return {
+        (operator.uid, at.split): at.position
+        for operator in (() if manifest is None else manifest.operators)
+        for subtask in operator.subtasks
+        for at in subtask.positions
+    }

@@ -5,9 +5,13 @@ What always holds: an unknown option, or one with a value that cannot be meant, 
 
 from __future__ import annotations
 
+import ast
 import difflib
+import inspect
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 from pickle import dumps
 from typing import Final, TypedDict, cast
@@ -25,7 +29,9 @@ class UnknownOption(TypeError):
 
 
 class RunOptions(TypedDict, total=False):
-    """Options of `recovery.run`. Times are durations such as "5s" or a number of milliseconds; sizes are in bytes."""
+    """Options of `recovery.run`. Times are durations such as "5s" or a number of milliseconds; sizes are in bytes. The
+    values of those that are left out stand at the end of each.
+    """
 
     # --- epochs
 
@@ -37,6 +43,9 @@ class RunOptions(TypedDict, total=False):
     """At this many epochs in flight a trigger is skipped (2)."""
     tolerated_failures: int | None
     """More failed epochs in a row than this are a failure of the attempt; None: never (None)."""
+    give_up_after: Duration | None
+    """A job that completes no epoch for so long after one was due, though it tries, ends with the reason; None: it goes
+    on trying for ever (10m)."""
     retain: int
     """So many complete epochs are kept (1)."""
     alignment_timeout: Duration | None
@@ -54,7 +63,8 @@ class RunOptions(TypedDict, total=False):
     """The uids of operators that begin anew at this start, whatever the epoch has of them, rows in flight included. Say
     it for one start only: the next one would drop what they have by then (())."""
     accept_duplicates: bool
-    """Go back behind an epoch that is damaged, though its output may be committed and be made again (False)."""
+    """Go back behind epochs that are damaged, or start a copy that is older than its job, though output of later epochs
+    may be committed and is made once more then. Say it for one start only (False)."""
 
     # --- processes and network
 
@@ -114,7 +124,7 @@ class RunOptions(TypedDict, total=False):
     """In-flight data up to this size is put into the manifest itself (16 KiB)."""
     report_stall_after: Duration
     """An operator or an epoch that makes no progress for so long, though it could, is an event that says what it waits
-    for; nothing is done about it (1m)."""
+    for; so is a job in which no epoch is completed for so long (1m)."""
     status_interval: Duration
     """How often a partition tells the driver its figures (500ms)."""
     state_memory: int
@@ -140,6 +150,33 @@ class RunOptions(TypedDict, total=False):
     progress: bool
     """Whether to show a line of progress on the standard error (where that is a terminal)."""
 
+
+def described() -> Mapping[str, str]:
+    """What each option does, by its name: the texts that stand below the fields, for those who cannot see these."""
+    try:
+        body = ast.parse(textwrap.dedent(inspect.getsource(RunOptions))).body[0]
+    except OSError:  # there are no sources, as in an archive of compiled modules
+        return {}
+    assert isinstance(body, ast.ClassDef)
+    found: dict[str, str] = {}
+    for field, text in pairwise(body.body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
+                found[name] = " ".join(said.split())
+            case _:
+                pass
+    return found
+
+
+def in_a_list() -> str:
+    """All options with what they do, as `help` shows them."""
+    return "\n".join(
+        f"{name}\n" + textwrap.fill(said, 100, initial_indent="    ", subsequent_indent="    ")
+        for name, said in described().items()
+    )
+
+
+RunOptions.__doc__ = f"{inspect.cleandoc(RunOptions.__doc__ or '')}\n\n{in_a_list()}"
 
 _BEATS: Final = 3
 """So many in a row have to fail to come before a process may be taken for lost."""

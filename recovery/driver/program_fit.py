@@ -68,11 +68,7 @@ def compare(plan: Plan, manifest: Manifest, *, unsettled: bool) -> ProgramFit:
     added = tuple(f"{uid} ({now[uid].value})" for uid in sorted(now.keys() - then.keys()))
     gone = [then[uid] for uid in sorted(then.keys() - now.keys())]
     removed = tuple(f"{one.uid}, with {held}" for one in gone if (held := ", ".join(held_by(one))))
-    lost = tuple(
-        f"{one.uid}, with output that is not committed yet"
-        for one in gone
-        if unsettled and any(subtask.committables for subtask in one.subtasks)
-    )
+    lost = tuple(f"{one.uid}, with output that is not committed yet" for one in gone if _has_output(one, unsettled))
     return ProgramFit(manifest.epoch, added, removed, tuple(_changes(plan, manifest, now)), lost)
 
 
@@ -86,10 +82,15 @@ def check_ignored(manifest: Manifest, ignored: Collection[Uid], *, unsettled: bo
                 f"the state of {uid} cannot be ignored: epoch {manifest.epoch} has no such operator, but "
                 f"{', '.join(sorted(known))}"
             )
-        if unsettled and any(subtask.committables for subtask in operator.subtasks):
+        if _has_output(operator, unsettled):
             raise ProgramDoesNotFit(
                 f"the state of {uid} cannot be ignored: epoch {manifest.epoch} has its output that is not committed yet"
             )
+
+
+def _has_output(operator: OperatorSnapshot, unsettled: bool) -> bool:
+    """Whether rows would be lost with it: those that are not committed, and those that its sink holds back."""
+    return any(unsettled or one.payload.held for subtask in operator.subtasks for one in subtask.committables)
 
 
 def kinds_of(plan: Plan) -> dict[Uid, Kind]:

@@ -50,6 +50,12 @@ class ProgressLine:
         self._write("\r" + text.ljust(self._width))
         self._width = len(text)
 
+    def make_room(self) -> None:
+        """Something else is about to be written: let it have a line of its own."""
+        if self._width:
+            self._write("\r" + " " * self._width + "\r")
+            self._width, self._shown_at = 0, 0.0
+
     def end(self, status: RunStatus) -> None:
         """The last one, and a line of its own."""
         self._shown_at = 0.0
@@ -82,6 +88,9 @@ def line_of(status: RunStatus, rate: float) -> str:
         parts.append(f"epoch {newest.epoch} in {newest.since_trigger_ms:.0f} ms")
     if rate:
         parts.append(f"{_short(rate)} rows/s")
+    if status.abandoned_in_a_row:
+        count = status.abandoned_in_a_row
+        parts.append(f"{count} epoch{'s' if count > 1 else ''} abandoned since")
     if status.restarts:
         parts.append("1 restart" if status.restarts == 1 else f"{status.restarts} restarts")
     return " | ".join(parts)

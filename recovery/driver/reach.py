@@ -77,8 +77,8 @@ def read(folder: Path) -> Reach:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
         raise JobNotRunning(
-            f"no driver runs with the folder {folder}: there is no {FILE} in it; run this on the driver's host, and "
-            "say --job-folder if the job was started with another folder (its option `local`)"
+            f"the job does not run on this host: no driver has left {folder / FILE}; if it runs elsewhere, run this "
+            "there; if it was started with another folder (its option `local`), say --job-folder"
         ) from None
     except OSError as error:
         raise NotAllowed(f"{path} cannot be read: {error.strerror}") from error

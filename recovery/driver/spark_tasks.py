@@ -53,6 +53,7 @@ class SparkTasks:
         self._tag = f"epochcut-{token_hex(4)}"
         self._where: tuple[Address, bytes, Tls | None] | None = None
         self._keeper: Keeper | None = None
+        self._trouble: Callable[[str | CannotLaunch], object] = print
         self._threads: dict[int, threading.Thread] = {}
         self._processes = 0
         self._scouts: Launch | None = None
@@ -73,6 +74,8 @@ class SparkTasks:
 
     def check(self, processes: int) -> Sequence[str]:
         """Slots, and settings that do not go together with tasks that run for ever."""
+        if why := self._spark.over:
+            raise CannotLaunch(f"{why}, and nothing runs there any more; run the job with a new session")
         if self._spark.is_on("spark.python.worker.killOnIdleTimeout"):
             raise CannotLaunch(
                 "spark.python.worker.killOnIdleTimeout is on, and would kill the tasks of a stream, which run for ever "
@@ -107,11 +110,11 @@ class SparkTasks:
         driver: Address,
         secret: bytes,
         processes: int,
-        trouble: Callable[[str], object],
+        trouble: Callable[[str | CannotLaunch], object],
         tls: Tls | None = None,
     ) -> None:
         """See `Launcher.start`."""
-        self._where, self._processes = (driver, secret, tls), processes
+        self._where, self._processes, self._trouble = (driver, secret, tls), processes, trouble
         self._spark.environment = {MODULES: ",".join(loaded_modules())}
         again = _AGAIN if self._forks_quickly else _AGAIN_SLOWLY
         self._keeper = Keeper(self, processes, again, trouble, "Spark task")
@@ -212,6 +215,9 @@ class SparkTasks:
             self._spark.run(tasks, _task(*self._where, launch), (self._tag, self._tag_of(launch.number)))
         except Exception as error:
             reason = reason_of(error)
+            if over := self._spark.over:
+                self._keeper.release()
+                self._trouble(CannotLaunch(over))
         self._threads.pop(launch.number, None)
         self._keeper.ended(launch, f"ended and is launched again: {reason}")
 

@@ -6,11 +6,13 @@ What always holds: a status is consistent in itself, and as of the last event th
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from recovery.driver import events as log
+from recovery.driver.rates import Rate, Rates
 from snapshot.host.messages import Figures, Followed, StageFigures
 from statebackend.ids import Epoch, Generation, Incarnation, Partition, Uid
 
@@ -49,6 +51,8 @@ class RunStatus:
     incarnation: Incarnation | None = None
     workers: Mapping[str, Partition | None] = field(default_factory=dict)
     """The processes that are there, and which partition each has; the others stand by."""
+    pids: Mapping[str, str] = field(default_factory=dict)
+    """Where each process that is there runs: as host and process id."""
     executors: Mapping[str, str] = field(default_factory=dict)
     """The Spark executor of each process that is there and has one: as host and process id."""
     complete: Epoch | None = None
@@ -56,14 +60,25 @@ class RunStatus:
     committed: Epoch | None = None
     in_flight: tuple[Epoch, ...] = ()
     epochs: tuple[log.EpochCompleted, ...] = ()
+    completed_at: float | None = None
+    """When an epoch was completed last, in seconds since 1970."""
     abandoned: int = 0
+    abandoned_in_a_row: int = 0
+    """Since the last complete epoch."""
+    trouble: str = ""
+    """Why the newest epoch was abandoned, if none was completed since; or what else does not work just now."""
     skipped: int = 0
     restarts: int = 0
     recoveries: tuple[log.Recovered, ...] = ()
+    orphans: int = 0
+    """Files that attempts had uploaded before they failed, and that were deleted."""
+    orphan_bytes: int = 0
     failure: str = ""
     """What failed last."""
     figures: Mapping[Partition, Figures] = field(default_factory=dict)
     """The newest of each partition of the current attempt."""
+    rates: Mapping[Uid, Rate] = field(default_factory=dict)
+    """How many rows per second each stage takes in and gives out, all partitions together."""
     standbys: Mapping[str, Followed] = field(default_factory=dict)
     """What each process that follows epochs said last: which one it has, and what that has cost."""
 
@@ -79,8 +94,25 @@ class RunStatus:
 
     @property
     def late_rows(self) -> Mapping[Uid, int]:
-        """How many rows each stage has dropped in this attempt because they came too late, all partitions together."""
+        """How many rows came too late to each stage in this attempt, all partitions together.
+
+        They were dropped, or given to the side output for them.
+        """
         return self._totals(lambda stage: stage.late_rows)
+
+    @property
+    def watermarks(self) -> Mapping[Uid, int | None]:
+        """How far each stage is in event time, in milliseconds since 1970: its partition that is furthest behind.
+
+        None while a partition of it has none, as in a stream without event time.
+        """
+        found: dict[Uid, int | None] = {}
+        for figures in self.figures.values():
+            for uid, stage in figures.stages.items():
+                at = None if stage.watermark is None else stage.watermark.timestamp
+                known = found.get(uid, at)
+                found[uid] = None if known is None or at is None else min(known, at)
+        return found
 
     def _totals(self, of: Callable[[StageFigures], int]) -> Mapping[Uid, int]:
         totals: dict[Uid, int] = {}
@@ -95,6 +127,7 @@ class StatusBoard:
 
     def __init__(self, job: str, parallelism: int) -> None:
         self._lock = threading.Lock()
+        self._rates = Rates()
         self._status = RunStatus(job, RunState.STARTING, parallelism)
 
     def show(self) -> RunStatus:
@@ -106,7 +139,8 @@ class StatusBoard:
         """A partition's figures have come."""
         with self._lock:
             known = self._status.figures
-            self._status = replace(self._status, figures={**known, figures.partition: figures})
+            self._rates.told(time.monotonic(), figures.partition, figures.stages)
+            self._status = replace(self._status, figures={**known, figures.partition: figures}, rates=self._rates.now())
 
     def followed(self, worker: str, followed: Followed) -> None:
         """A process that stands by has got an epoch ready, or could not."""
@@ -117,6 +151,8 @@ class StatusBoard:
     def event(self, event: log.AnyEvent) -> None:
         """Something has happened."""
         with self._lock:
+            if isinstance(event, log.Deployed):
+                self._rates.begin_anew()
             self._status = _after(self._status, event)
 
 
@@ -136,18 +172,30 @@ def _after(status: RunStatus, event: log.AnyEvent) -> RunStatus:
             return replace(status, recoveries=(*status.recoveries, event)[-_KEPT:])
         case log.EpochTriggered(epoch=epoch):
             return replace(status, in_flight=(*status.in_flight, epoch))
-        case log.EpochCompleted(epoch=epoch):
-            done = replace(status, complete=epoch, epochs=(*status.epochs, event)[-_KEPT:])
-            return replace(done, in_flight=_without(status.in_flight, epoch))
-        case log.EpochAbandoned(epoch=epoch):
-            return replace(status, in_flight=_without(status.in_flight, epoch), abandoned=status.abandoned + 1)
+        case log.EpochCompleted(epoch=epoch, at=at):
+            done = replace(status, complete=epoch, completed_at=at, epochs=(*status.epochs, event)[-_KEPT:])
+            return replace(done, in_flight=_without(status.in_flight, epoch), abandoned_in_a_row=0, trouble="")
+        case log.EpochAbandoned(epoch=epoch, reason=reason, detail=detail):
+            return replace(
+                status,
+                in_flight=_without(status.in_flight, epoch),
+                abandoned=status.abandoned + 1,
+                abandoned_in_a_row=status.abandoned_in_a_row + 1,
+                trouble=f"epoch {epoch} is abandoned: {reason}" + (f": {detail}" if detail else ""),
+            )
         case log.EpochCommitted(epoch=epoch):
             return replace(status, committed=epoch)
+        case log.OrphansDeleted(files=files, bytes=size):
+            return replace(status, orphans=status.orphans + files, orphan_bytes=status.orphan_bytes + size)
         case log.EpochSkipped():
             return replace(status, skipped=status.skipped + 1)
+        case log.WorkerDied(partition=partition, how=how):
+            return replace(status, failure=f"partition {partition}: {how}")
         case log.PartitionRestored() | log.PeerRefused() | log.EpochsRemoved() | log.FaultInjected():
             return status
-        case log.Stalled() | log.Trouble() | log.Moved():
+        case log.Trouble(what=what, reason=reason):
+            return replace(status, trouble=f"{what}: {reason}")
+        case log.Stalled() | log.NoEpochs() | log.Moved():
             return status
 
 
@@ -156,13 +204,16 @@ def _after_attempt(
     event: log.WorkerJoined | log.WorkerLost | log.Deployed | log.Running | log.AttemptFailed,
 ) -> RunStatus:
     match event:
-        case log.WorkerJoined(worker=worker, executor=executor):
+        case log.WorkerJoined(worker=worker, executor=executor, address=address, pid=pid):
             executors = {**status.executors, worker: executor} if executor else status.executors
-            return replace(status, workers={**status.workers, worker: None}, executors=executors)
+            pids = {**status.pids, worker: f"{address.rpartition(':')[0]}, process {pid}"}
+            return replace(status, workers={**status.workers, worker: None}, executors=executors, pids=pids)
         case log.WorkerLost(worker=lost):
             workers = {worker: at for worker, at in status.workers.items() if worker != lost}
             executors = {worker: at for worker, at in status.executors.items() if worker != lost}
-            return replace(status, workers=workers, executors=executors, standbys=_known(status.standbys, workers))
+            pids = {worker: at for worker, at in status.pids.items() if worker != lost}
+            standbys = _known(status.standbys, workers)
+            return replace(status, workers=workers, executors=executors, pids=pids, standbys=standbys)
         case log.Deployed(incarnation=incarnation, workers=workers):
             roles = {worker: Partition(index) for index, worker in enumerate(workers)}
             placed = {worker: roles.get(worker) for worker in status.workers}

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Final
 
-from recovery.cleanup import EpochFiles, InFlight, ObservedTree, plan_removal
+from recovery.cleanup import EpochFiles, Fate, InFlight, ObservedTree, classify, plan_removal
 from recovery.driver.manifests import DriversPart, broadcast_states, manifest_of
+from recovery.losses import end_of
 from snapshot import fail_points
 from snapshot.coordinator_events import Publish
 from snapshot.fail_points import reached
@@ -22,10 +23,10 @@ from snapshot.journal_entries import Body, Committed, Completed, PinId, Pinned, 
 from snapshot.journal_state import JournalState
 from snapshot.journal_store import StoredJournal, fresh_nonce
 from snapshot.journal_writer import Fenced, Forgotten, JournalWriter, Outcome, Refused, Won
-from snapshot.layout import Content, ManifestFile, SharedFile, path_of
-from snapshot.manifest import Inline, Manifest, StoredFile
+from snapshot.layout import EPOCHS, SHARED, Content, EndNoted, ManifestFile, SharedFile, parse, path_of
+from snapshot.manifest import Inline, Manifest, StoredFile, only_carries
 from snapshot.manifest_json import digest, encode
-from statebackend.ids import Epoch, Generation, Partition, Uid
+from statebackend.ids import Epoch, Generation, Incarnation, Partition, Uid
 from statebackend.stores.patience import Patience
 from statebackend.stores.store import BlobNotFound, BlobStore, StoreError
 
@@ -78,6 +79,19 @@ class RemovalDone:
 
     state: JournalState
     removal: Removal | None
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """Orphans that were deleted, how many bytes they had, and how many unfinished files of writers that died.
+
+    `unexplained` are those that stay, as the manifest of a retained epoch cannot be read.
+    """
+
+    files: int
+    bytes: int
+    unfinished: int
+    unexplained: int
 
 
 class Tree:
@@ -148,13 +162,14 @@ class Tree:
         path = path_of(ManifestFile(epoch, token_hex(8)))
         try:
             kept = {uid: self._keep(uid, data, publish, most) for uid, data in broadcast.items()}
-            manifest = manifest_of(publish, part(kept))
+            manifest = manifest_of(publish, part(kept), end_of(self.state))
             data = encode(manifest)
             self._store.write(path, data)
         except (StoreError, ValueError) as error:
             return PublicationFailed(f"its manifest could not be written: {error}")
         reached(fail_points.MANIFEST_WRITTEN)
-        outcome = self.propose(Completed(epoch, path, digest(data), publish.has_committables))
+        carried = only_carries(manifest, self.state.newest_usable)
+        outcome = self.propose(Completed(epoch, path, digest(data), publish.has_committables, carried))
         if isinstance(outcome, Refused):
             return PublicationFailed(outcome.refusal.text)
         reached(fail_points.EPOCH_ENTERED)
@@ -204,15 +219,23 @@ class Tree:
         self._store.write(path, data)
         return StoredFile(path, len(data), checksum)
 
+    def note_end(self) -> None:
+        """Note how far the journal has come, beside it: so its end can be told from a loss."""
+        note_end(self._store, self.state)
+
     # --- in the driver's own thread -----------------------------------------------------------------------------------
 
     def plan_removal(self, known: JournalState, retain: int, oldest_base: Epoch | None) -> Removed | None:
         """What nobody needs. `known` is what the coordinator knew when it said so: of what the journal says since, an
         epoch in flight of which the coordinator has not heard could be the base.
         """
-        references = tuple(EpochFiles(record.epoch, self._references(record.epoch)) for record in known.retained)
         in_flight = () if oldest_base is None else (InFlight(oldest_base, oldest_base),)
-        return plan_removal(ObservedTree(known, references, in_flight=in_flight), self.generation, retain)
+        observed = ObservedTree(known, self._all_references(known), in_flight=in_flight)
+        return plan_removal(observed, self.generation, retain)
+
+    def observed(self, known: JournalState, attempt: Incarnation) -> ObservedTree:
+        """What a sweep begun now goes by: the journal as the coordinator knows it, and the present attempt."""
+        return ObservedTree(known, self._all_references(known), attempt=attempt)
 
     def forget(self, epochs: tuple[Epoch, ...]) -> None:
         """These epochs are removed."""
@@ -220,9 +243,9 @@ class Tree:
             self._manifests.pop(epoch, None)
             self._restored.pop(epoch, None)
 
-    def _references(self, epoch: Epoch) -> frozenset[str] | None:
-        manifest = self._manifests.get(epoch)
-        return None if manifest is None else manifest.references()
+    def _all_references(self, known: JournalState) -> tuple[EpochFiles, ...]:
+        manifests = ((record.epoch, self._manifests.get(record.epoch)) for record in known.retained)
+        return tuple(EpochFiles(epoch, None if one is None else one.references()) for epoch, one in manifests)
 
     # --- free: from any thread ----------------------------------------------------------------------------------------
 
@@ -235,6 +258,23 @@ class Tree:
         for path in paths:
             self._store.delete(path)
             reached(fail_points.BLOB_REMOVED)
+
+    def sweep(self, observed: ObservedTree, go_on: Callable[[], bool]) -> Swept:
+        """Delete what attempts that are over have left, as long as `go_on` says so. Doing it again does no harm.
+
+        The tree is listed once; `observed` must be older than that.
+        """
+        sizes = {info.path: info.size for folder in (EPOCHS, SHARED) for info in self._store.list(folder)}
+        found = classify(replace(observed, found=tuple(sizes)))
+        files = size = 0
+        for path in found.of(Fate.ORPHANED):
+            if not go_on():
+                break
+            self._store.delete(path)
+            reached(fail_points.ORPHAN_DELETED)
+            files, size = files + 1, size + sizes[path]
+        unfinished = self._store.remove_leftovers() if go_on() else 0
+        return Swept(files, size, unfinished, len(found.of(Fate.UNEXPLAINED)))
 
     def compact(self, state: JournalState, carried_out: int) -> None:
         """Let the journal begin at this state; removals up to `carried_out` are done."""
@@ -250,6 +290,16 @@ def propose(journal: StoredJournal, writer: JournalWriter, body: Body) -> Outcom
             f"the store did not say whether {body} is in the journal now, as often as it was asked (option "
             f"store_patience); start the job again when the store works: {error}"
         ) from error
+
+
+def note_end(store: BlobStore, state: JournalState) -> None:
+    """Note how far the journal has come, and take what was noted before away."""
+    end = EndNoted(state.number)
+    store.write(path_of(end), b"{}\n")  # its name says it all
+    for info in store.list(EPOCHS):
+        before = parse(info.path)
+        if isinstance(before, EndNoted) and before < end:
+            store.delete(info.path)
 
 
 def read_broadcast(store: BlobStore, manifest: Manifest) -> dict[Uid, bytes]:

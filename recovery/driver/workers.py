@@ -15,10 +15,11 @@ from typing import Protocol
 from snapshot.host.control import SILENCE, ControlConnection, OverLongMessage
 from snapshot.host.event_loop import EventLoop, Timer
 from snapshot.host.heartbeat import Beats
+from snapshot.host.last_words import WordsHeard
 from snapshot.host.listener import Listener
 from snapshot.host.liveness import break_if_silent
 from snapshot.host.messages import Address, FromWorker, Hello, Leave, Stalled, ToWorker
-from snapshot.host.purposes import ChannelOf, CommandOf, ControlOf, HeartbeatOf, Purpose
+from snapshot.host.purposes import ChannelOf, CommandOf, ControlOf, HeartbeatOf, LastWordsOf, Purpose
 from snapshot.host.refusals import Refusals
 from snapshot.host.tls import TlsSide
 
@@ -72,6 +73,7 @@ class Workers:
         self._events = events
         self._workers: dict[str, _Worker] = {}
         self._early_beats: dict[str, Beats] = {}
+        self._words: dict[str, WordsHeard] = {}
         self._late: dict[str, _Worker] = {}
         """Those that are lost, and whose connection still stands: they may wake up."""
         self._refusals = Refusals(loop, events.refused)
@@ -120,6 +122,10 @@ class Workers:
             known.hello, known.turned_away = None, True
             self.send(worker, Leave(reason))
 
+    def take_words(self, worker: str) -> WordsHeard | None:
+        """While a process is reported lost: what it says, or said, of its death; the caller's from now on."""
+        return self._words.pop(worker, None)
+
     @property
     def queued_bytes(self) -> int:
         """What has been said and not been taken by the network yet."""
@@ -133,6 +139,9 @@ class Workers:
             self._close(worker)
         self._workers.clear()
         self._late.clear()
+        for words in self._words.values():
+            words.close()
+        self._words.clear()
         for beats in self._early_beats.values():
             beats.close()
         self._early_beats.clear()
@@ -143,7 +152,9 @@ class Workers:
                 return "there is a process of that name"
             case ControlOf(worker) | HeartbeatOf(worker) if worker in self._late:
                 return f"process {worker} was taken for lost, and is not heard any more"
-            case ControlOf() | HeartbeatOf() | CommandOf():
+            case LastWordsOf(worker) if worker not in self._workers or worker in self._words:
+                return "there is no such process, or it has said where it writes"
+            case ControlOf() | HeartbeatOf() | LastWordsOf() | CommandOf():
                 return ""
             case ChannelOf():
                 return "the driver has no channels"
@@ -173,6 +184,8 @@ class Workers:
                     lambda stalled: self._stalled(name, stalled),
                 )
                 self._take_beats(name, beats)
+            case LastWordsOf(name):
+                self._words[name] = WordsHeard(self._loop, sock)
             case CommandOf(name):
                 self._events.commanded(sock, name)
             case ChannelOf():
@@ -238,6 +251,9 @@ class Workers:
             self._close(worker)
         if not worker.turned_away:
             self._events.lost(worker.name, reason, silent=silent)
+        unheard = self.take_words(worker.name)
+        if unheard is not None:
+            unheard.close()
 
     def _refuse(self, worker: _Worker, message: FromWorker) -> None:
         about = getattr(message, "incarnation", None)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,9 +21,10 @@ import pyarrow.parquet as parquet
 from recovery.driver.birth import new_birth
 from recovery.savepoints import fail_points
 from recovery.savepoints.fail_points import reached
-from recovery.savepoints.new_tree import begin, check_free
+from recovery.savepoints.new_tree import KeptEpoch, begin, check_free
 from recovery.savepoints.notes import Notes, Origin, to_json
 from recovery.savepoints.reading import NoSuchState
+from recovery.savepoints.scratch import scratch_folder
 from snapshot.ids import JobId
 from snapshot.manifest import Manifest, ManifestKind, OperatorSnapshot, SubtaskSnapshot
 from snapshot.program.plan import KeyedHead
@@ -106,8 +106,8 @@ def bootstrap(
         _check_declared(one, declared)
         of_uid.setdefault(one.uid, []).append(_Source.open(one))
     birth = new_birth(name, max_parallelism)
-    with TemporaryDirectory(prefix="epochcut-bootstrap-") as scratch:
-        making = _Making(parallelism, Path(scratch))
+    with scratch_folder("bootstrap") as scratch:
+        making = _Making(parallelism, scratch)
         if dry_run:
             check_free(into)
             store = MemoryStore(birth.job)
@@ -120,18 +120,17 @@ def bootstrap(
         operators = [making.operator(declared[uid], some, tree.store, names) for uid, some in sorted(of_uid.items())]
         now = int(time.time() * 1000)
         origin = Origin(HOW, ", ".join(sorted({one.place for some in of_uid.values() for one in some})), now)
-        tree.finish(
-            Manifest(
-                job=birth.job,
-                epoch=_FIRST,
-                attempt=Attempt(0),
-                kind=ManifestKind.SAVEPOINT,
-                max_parallelism=max_parallelism,
-                created_at=now,
-                operators=tuple(operators),
-                notes=to_json(Notes(origin=origin)),
-            )
+        manifest = Manifest(
+            job=birth.job,
+            epoch=_FIRST,
+            attempt=Attempt(0),
+            kind=ManifestKind.SAVEPOINT,
+            max_parallelism=max_parallelism,
+            created_at=now,
+            operators=tuple(operators),
+            notes=to_json(Notes(origin=origin)),
         )
+        tree.finish(KeptEpoch(manifest))
         return making.done(into, birth.job, max_parallelism, _FIRST)
 
 

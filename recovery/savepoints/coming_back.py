@@ -1,8 +1,8 @@
 """Which epoch something is made of, or started from, and what is given up for it.
 
-What always holds: what comes after the epoch is given up only if its output was never committed, or if repeated output
-is accepted; a newest epoch that is damaged is passed over by the rules by which a job starts (`recovery.decision`), and
-one that a running job has removed while it was looked at is not taken for damaged.
+What always holds: the job goes back behind output, also of epochs that were removed since, only if repeated output is
+accepted. A newest epoch that is damaged is passed over by the rules by which a job starts (`recovery.decision`). One
+that a running job has removed while it was looked at is not taken for damaged.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from recovery.decision import StartFresh
-from recovery.driver.claim import StartRefused, way_back
+from recovery.decision import ACCEPT_DUPLICATES, Fault, GivenUp, StartFresh, given_up_for, in_words
+from recovery.driver.claim import StartRefused, way_back, whole_files
 from recovery.savepoints.job_tree import NEWEST, FoundEpoch, JobTree, NoSuchEpoch, UnusableEpoch
 from recovery.savepoints.stopped_job import StoppedJob
 from snapshot.journal_entries import Rewound
+from snapshot.journal_state import OutputMade
 from snapshot.layout import SHARED
-from snapshot.manifest import ForeignJob, Manifest, check_job
+from snapshot.manifest import ForeignJob, Manifest, SubtaskSnapshot, check_job
 from statebackend.ids import Epoch
 from statebackend.stores.patience import Patience
 from statebackend.stores.store import StoreUnavailable
@@ -26,27 +27,37 @@ _LOOKS: Final = 20
 
 
 class OutputWouldRepeat(Exception):
-    """Epochs would be given up whose output may be committed, so that it would be made once more; say if that is
-    accepted.
-    """
+    """The job has made output after the epoch, which would be made once more; say if that is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """An epoch, and the complete ones after it, which a job that goes on from it gives up.
-
-    `tree` is what it was found in.
-    """
+    """An epoch, and what a job that goes on from it gives up. `tree` is what it was found in."""
 
     tree: JobTree
     found: FoundEpoch
-    gives_up: tuple[Epoch, ...] = ()
+    given_up: GivenUp
+
+    @property
+    def epoch(self) -> Epoch:
+        """Its name."""
+        return self.found.record.epoch
+
+    @property
+    def gives_up(self) -> tuple[Epoch, ...]:
+        """The complete epochs after it."""
+        return self.given_up.epochs
+
+    @property
+    def repeats(self) -> OutputMade:
+        """The output after it."""
+        return self.given_up.repeats
 
     @property
     def manifest(self) -> Manifest:
         """What of the epoch is still to be restored and committed: without output that is known to be committed."""
         record, manifest = self.found.record, self.found.manifest
-        return manifest if record.awaits_commit else without_output(manifest)
+        return manifest if record.awaits_commit else without_output(manifest, held=True)
 
 
 def choose(tree: JobTree, which: str = NEWEST, *, accept_duplicates: bool = False) -> Chosen:
@@ -81,31 +92,34 @@ def _choose(tree: JobTree, which: str, *, accept_duplicates: bool) -> Chosen:
         return _newest(tree, accept_duplicates=accept_duplicates)
     found = tree.find(which)
     epoch = found.record.epoch
-    missing = sorted(found.manifest.references() - {info.path for info in tree.store.list(SHARED)})
+    missing = sorted(found.manifest.references() - whole_files(tree.store.list(SHARED), (found.manifest,)))
     if missing:
-        raise UnusableEpoch(epoch, f"files that it refers to are missing: {', '.join(missing[:3])}")
-    behind = [record for record in tree.state.usable if record.epoch > epoch]
-    repeated = [str(record.epoch) for record in behind if record.has_committables]
-    if repeated and not accept_duplicates:
+        raise UnusableEpoch(epoch, f"{Fault.FILES_MISSING.value}: {', '.join(missing[:3])}")
+    given_up = given_up_for(tree.state, found.record)
+    if given_up.repeats.epochs and not accept_duplicates:
         raise OutputWouldRepeat(
-            f"{tree.uri}: behind epoch {epoch}, the output of {', '.join(repeated)} may be committed and would be made "
-            "once more; accept that (--accept-duplicates), or fork the job, which gives nothing up"
+            f"{tree.uri}: {in_words(given_up.repeats, epoch)} may be committed and would be made once more; go on from "
+            f"the newest epoch, or accept the repeated output ({ACCEPT_DUPLICATES})"
         )
-    return Chosen(tree, found, tuple(record.epoch for record in behind))
+    return Chosen(tree, found, given_up)
 
 
 def go_back(job: StoppedJob, which: str = NEWEST, *, accept_duplicates: bool = False) -> Chosen:
     """Choose, and give up what comes after the epoch; then it is the job's newest. Raises what `choose` does."""
     chosen = choose(job.tree, which, accept_duplicates=accept_duplicates)
-    if chosen.gives_up:
+    if chosen.given_up.is_anything:
         job.propose(Rewound(job.generation, chosen.found.record.epoch))
     return chosen
 
 
-def without_output(manifest: Manifest) -> Manifest:
-    """The same epoch with nothing to commit."""
+def without_output(manifest: Manifest, *, held: bool = False) -> Manifest:
+    """The same epoch with nothing to commit; with `held`, the rows that its sinks hold back stay."""
+
+    def kept(subtask: SubtaskSnapshot) -> SubtaskSnapshot:
+        return replace(subtask, committables=tuple(one for one in subtask.committables if held and one.payload.held))
+
     operators = (
-        replace(one, subtasks=tuple(replace(subtask, committables=()) for subtask in one.subtasks))
+        replace(one, subtasks=tuple(map(kept, one.subtasks)))
         if any(subtask.committables for subtask in one.subtasks)
         else one
         for one in manifest.operators
@@ -115,9 +129,14 @@ def without_output(manifest: Manifest) -> Manifest:
 
 def _newest(tree: JobTree, *, accept_duplicates: bool) -> Chosen:
     state = tree.state
-    way = way_back(
-        tree.store, tree.uri, state, state.generation, Patience(_PATIENCE), accept_duplicates=accept_duplicates
-    )
+    try:
+        way = way_back(
+            tree.store, tree.uri, state, state.generation, Patience(_PATIENCE), accept_duplicates=accept_duplicates
+        )
+    except StartRefused as error:
+        if tree.is_older_copy and not error.unusable:  # nothing is damaged
+            raise OutputWouldRepeat(str(error)) from error
+        raise
     if isinstance(way.decision, StartFresh):
         raise NoSuchEpoch(f"{tree.uri}: job {tree.birth.job} has no complete epoch yet")
     restore = way.decision

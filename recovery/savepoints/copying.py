@@ -13,7 +13,6 @@ moved back here, takes away that one file of it.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -28,13 +27,15 @@ from recovery.savepoints.coming_back import Chosen, choose, go_back, without_out
 from recovery.savepoints.fail_points import reached
 from recovery.savepoints.job_tree import NEWEST, JobTree, NoSuchEpoch, UnusableEpoch, journal_of, open_tree
 from recovery.savepoints.new_tree import KeptEpoch, NewTree, begin, check_free, make_whole
-from recovery.savepoints.notes import from_json, provenance
+from recovery.savepoints.notes import COPY, MOVE, from_json, provenance
 from recovery.savepoints.pins import pinned
+from recovery.savepoints.scratch import scratch_folder
 from recovery.savepoints.stopped_job import closed_job, refuse_if_it_runs, take_over
 from recovery.savepoints.tree_marks import is_mark
 from snapshot.ids import JobId
 from snapshot.journal_entries import Closed, JournalError
-from snapshot.layout import MOVED, ManifestFile, SharedFile, parse
+from snapshot.journal_state import NO_OUTPUT, OutputMade
+from snapshot.layout import MOVED, EndNoted, ManifestFile, SharedFile, parse
 from snapshot.manifest import Manifest, ManifestKind, StoredFile
 from statebackend.files import FileRef
 from statebackend.ids import Attempt, Epoch, Generation
@@ -44,8 +45,6 @@ from statebackend.stores.limited_store import find_limited
 from statebackend.stores.store import BlobNotFound, BlobStore, StoreUnavailable
 
 FORK: Final = "fork"
-COPY: Final = "copy"
-MOVE: Final = "move"
 
 _SECONDS: Final = 60.0
 _LOOKS: Final = 20
@@ -78,13 +77,16 @@ class Copied:
     """What was done, or would be: `made` is the newest epoch of the new tree, None for a dry run.
 
     `passed_over` are newer epochs that cannot be used, and older ones that a move leaves behind, with the reasons;
-    `gives_up` are complete ones that the job does not come back to.
+    `gives_up` are complete ones that the job does not come back to. `repeats` is output that a job which goes on from
+    the new tree makes once more; if it `asks`, it is not started before that is accepted.
     """
 
     plan: CopyPlan
     made: Epoch | None
     passed_over: tuple[str, ...]
     gives_up: tuple[Epoch, ...] = ()
+    repeats: OutputMade = NO_OUTPUT
+    asks: bool = False
 
 
 def fork(
@@ -93,11 +95,15 @@ def fork(
     which: str = NEWEST,
     *,
     name: str | None = None,
+    accept_duplicates: bool = False,
     dry_run: bool = False,
     begun: Begun = lambda _: lambda _: None,
     change: Change | None = None,
 ) -> Copied:
     """Make a new job of an epoch, which may be of a job that runs. Its output that is not yet committed stays with it.
+
+    The output that the job has made after an older epoch is made once more by the fork, if that writes to the same
+    places, so it is to be accepted.
 
     `change` may write files into the new tree, where all that the epoch refers to is by then, and gives the manifest
     that it is to have.
@@ -105,7 +111,7 @@ def fork(
     Raises `TargetExists`, what `coming_back.choose` raises, `DamagedFile` and `MissingFile` for a file that is not as
     it was written, and what the stores raise: then, and after a crash, there is no job at the new place.
     """
-    with _held(tree, which, accept_duplicates=True, dry_run=dry_run) as chosen:
+    with _held(tree, which, accept_duplicates=accept_duplicates, dry_run=dry_run) as chosen:
         birth = new_birth(name or tree.birth.name, tree.birth.max_parallelism)
         source = chosen.found.record.epoch
         epoch = Epoch(_next_generation(chosen.tree), source.number + 1)
@@ -120,7 +126,8 @@ def fork(
             parent=source,
             notes=provenance(chosen.found.manifest, FORK, tree.uri, now),
         )
-        return _in_its_own_tree(tree, into, chosen, manifest, birth, epoch.generation, FORK, dry_run, begun, change)
+        newest = KeptEpoch(manifest)
+        return _in_its_own_tree(tree, into, chosen, newest, birth, epoch.generation, FORK, dry_run, begun, change)
 
 
 def copy(
@@ -134,14 +141,16 @@ def copy(
 ) -> Copied:
     """Make the same job once more, with this epoch as its only one: an archive, as only one of the two may be started.
 
-    The job may run. Raises as `fork` does, and `OutputWouldRepeat` where a newest epoch that is damaged would be
-    passed over; one that is named is copied whatever came after it.
+    The job may run. Raises as `fork` does, and `StartRefused` where a newest epoch that is damaged would be passed
+    over. One that is named is copied whatever came after it: the copy knows of all output that the job has made so far,
+    and asks when it is started, unless repeated output is accepted here.
     """
-    accepted = accept_duplicates or which != NEWEST
+    accepted = accept_duplicates or which != NEWEST or tree.is_older_copy
     with _held(tree, which, accept_duplicates=accepted, dry_run=dry_run) as chosen:
         manifest = replace(chosen.manifest, notes=provenance(chosen.found.manifest, COPY, tree.uri, _now()))
+        newest, generation = KeptEpoch(manifest, output=chosen.found.record.output), _next_generation(chosen.tree)
         return _in_its_own_tree(
-            tree, into, chosen, manifest, tree.birth, _next_generation(chosen.tree), COPY, dry_run, begun
+            tree, into, chosen, newest, tree.birth, generation, COPY, dry_run, begun, asks=not accept_duplicates
         )
 
 
@@ -166,13 +175,18 @@ def move(
         raise JobOnItsWay(closed)
     if not closed:
         check_free(into, tree.birth.job)
-    chosen = choose(tree, accept_duplicates=accept_duplicates)
+    as_it_is = tree.is_older_copy and not accept_duplicates  # nobody goes back: it will ask as it would here
+    chosen = choose(tree, accept_duplicates=accept_duplicates or as_it_is)
     if dry_run:
         older, left = _older(tree, chosen)
         plan = _plan(tree, into, chosen, tree.birth, MOVE, [*(one.manifest for one in older), chosen.manifest])
-        return Copied(plan, None, (*map(str, chosen.found.passed_over), *left), chosen.gives_up)
+        passed_over = (*map(str, chosen.found.passed_over), *left)
+        return Copied(plan, None, passed_over, chosen.gives_up, chosen.repeats, as_it_is)
     job = closed_job(tree) if closed else take_over(tree, MOVE, job_folder=job_folder)
-    chosen = go_back(job, accept_duplicates=accept_duplicates)
+    if as_it_is:
+        chosen = choose(job.tree, accept_duplicates=True)
+    else:
+        chosen = go_back(job, accept_duplicates=accept_duplicates)
     older, left = _older(job.tree, chosen)
     manifest = replace(chosen.manifest, notes=provenance(chosen.found.manifest, MOVE, tree.uri, _now()))
     manifests = [*(one.manifest for one in older), manifest]
@@ -183,14 +197,16 @@ def move(
         if not closed:
             job.propose(Closed(job.generation, to))
             reached(fail_points.JOURNAL_CLOSED)
-        new.finish(manifest, older)
+        newest = KeptEpoch(manifest, output=chosen.found.record.output)
+        new.finish(newest, older, job.tree.state.made_elsewhere)
     now = journal_of(tree.store).read()
     if (now.moved_to, now.generation) != (to, job.generation):  # another one has ended the move, and the job came back
         raise FencedOff(now.generation)
     mark_moved(tree.store, tree.birth, to)
     reached(fail_points.MOVED_AWAY)
     _empty(tree.store)
-    return Copied(plan, manifest.epoch, (*map(str, chosen.found.passed_over), *left), chosen.gives_up)
+    passed_over = (*map(str, chosen.found.passed_over), *left)
+    return Copied(plan, manifest.epoch, passed_over, chosen.gives_up, chosen.repeats, as_it_is)
 
 
 def finish_move(uri: str, into: str, moved: JobMoved) -> None:
@@ -204,16 +220,8 @@ def files_of(manifests: Iterable[Manifest]) -> tuple[FileRef | StoredFile, ...]:
     """All files that these epochs refer to, each once."""
     found: dict[str, FileRef | StoredFile] = {}
     for manifest in manifests:
-        for operator in manifest.operators:
-            if isinstance(operator.broadcast, StoredFile):
-                found.setdefault(operator.broadcast.path, operator.broadcast)
-            for part in operator.subtasks:
-                for ref in part.state.files if part.state is not None else ():
-                    found.setdefault(ref.path, ref)
-                in_flight = (one for state in part.channels for one in state.parts if isinstance(one, StoredFile))
-                staged = (file for one in part.committables for file in one.payload.staged)
-                for file in (*in_flight, *staged):
-                    found.setdefault(file.path, file)
+        for file in manifest.files():
+            found.setdefault(file.path, file)
     return tuple(found.values())
 
 
@@ -248,23 +256,35 @@ def _in_its_own_tree(
     tree: JobTree,
     into: str,
     chosen: Chosen,
-    manifest: Manifest,
+    newest: KeptEpoch,
     birth: Birth,
     generation: Generation,
     how: str,
     dry_run: bool,
     begun: Begun,
     change: Change | None = None,
+    *,
+    asks: bool = False,
 ) -> Copied:
+    manifest = newest.manifest
     plan = _plan(tree, into, chosen, birth, how, [manifest])
     passed_over = tuple(map(str, chosen.found.passed_over))
     if dry_run:
         check_free(into, tree.birth.job)
-        return Copied(plan, None, passed_over)
+        return Copied(plan, None, passed_over, repeats=chosen.repeats, asks=asks and chosen.repeats.epochs > 0)
     new = begin(into, birth, generation, how, tree.birth.job)
     _copy_files(tree, new, [manifest], begun(plan.bytes))
-    new.finish(manifest if change is None else change(new, manifest))
-    return Copied(plan, manifest.epoch, passed_over)
+    changed = newest if change is None else replace(newest, manifest=change(new, manifest))
+    repeats = _made_since(tree, chosen) if asks else chosen.repeats
+    new.finish(changed, made_elsewhere=repeats if asks else NO_OUTPUT)
+    return Copied(plan, manifest.epoch, passed_over, repeats=repeats, asks=asks and repeats.epochs > 0)
+
+
+def _made_since(tree: JobTree, chosen: Chosen) -> OutputMade:
+    """What a job that runs has made after an epoch by now, while that was copied."""
+    now = tree.look_again().state
+    still = any(record.epoch == chosen.epoch for record in now.usable)
+    return now.output_after(chosen.found.record) if still else chosen.repeats
 
 
 def _plan(tree: JobTree, into: str, chosen: Chosen, birth: Birth, how: str, manifests: Sequence[Manifest]) -> CopyPlan:
@@ -304,7 +324,8 @@ def _older(tree: JobTree, chosen: Chosen) -> tuple[list[KeptEpoch], list[str]]:
     for record in tree.state.usable:
         if record.epoch < chosen.found.record.epoch:
             try:
-                kept.append(KeptEpoch(tree.manifest(record), record.state, record.epoch in tree.savepoints))
+                pinned_there = record.epoch in tree.savepoints
+                kept.append(KeptEpoch(tree.manifest(record), record.state, pinned_there, record.output))
             except UnusableEpoch as error:
                 left.append(str(error))
     return kept, left
@@ -315,14 +336,14 @@ def _copy_files(tree: JobTree, new: NewTree, manifests: Sequence[Manifest], copi
         copied(file.size)
         reached(fail_points.FILE_COPIED)
 
-    with tempfile.TemporaryDirectory(prefix="copy-") as folder:
-        copy_all(tree.store, new.store, files_of(manifests), Path(folder), on_done=done)
+    with scratch_folder("copy") as folder:
+        copy_all(tree.store, new.store, files_of(manifests), folder, on_done=done)
 
 
 def _empty(store: BlobStore) -> None:
     """Take away all that the job had, but for what its journal says at last. The job is marked as moved."""
     for path in (info.path for info in store.list()):
-        if isinstance(parse(path), ManifestFile | SharedFile) or is_mark(path):
+        if isinstance(parse(path), ManifestFile | EndNoted | SharedFile) or is_mark(path):
             if not _is_there_still(store, MOVED):
                 return  # the place is in use again
             store.delete(path)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 import numpy as np
@@ -27,7 +26,9 @@ from recovery.savepoints.job_tree import NEWEST, JobTree
 from recovery.savepoints.new_tree import NewTree, check_free
 from recovery.savepoints.notes import from_json, to_json
 from recovery.savepoints.reading import EpochReading
+from recovery.savepoints.scratch import scratch_folder
 from recovery.savepoints.stopped_job import refuse_if_it_runs, take_over
+from snapshot.journal_state import NO_OUTPUT, OutputMade
 from snapshot.manifest import Manifest, OperatorSnapshot
 from statebackend.canonical.changing import RowsChanged, change_rows
 from statebackend.canonical.schema import KEY, DamagedTable, TableMismatch
@@ -92,7 +93,7 @@ class Edited:
 
     `files` are those that were written, of so many `bytes`. Of what functions did, only the files are known.
     `passed_over` are newer epochs that cannot be used, with the reasons; `gives_up` are complete ones that the job will
-    not come back to.
+    not come back to, and `repeats` is output that it will make once more.
     """
 
     epoch: Epoch
@@ -102,6 +103,7 @@ class Edited:
     bytes: int = 0
     passed_over: tuple[str, ...] = ()
     gives_up: tuple[Epoch, ...] = ()
+    repeats: OutputMade = NO_OUTPUT
 
 
 def edit(
@@ -125,18 +127,19 @@ def edit(
         refuse_if_it_runs(tree, job_folder)
     elif dry_run:
         check_free(into, tree.birth.job)
-    chosen = choose(tree, which, accept_duplicates=accept_duplicates or into is not None)
-    with TemporaryDirectory(prefix="epochcut-editing-") as scratch:
-        work = _Work(tree, chosen, changes, Path(scratch))
+    chosen = choose(tree, which, accept_duplicates=accept_duplicates)
+    with scratch_folder("editing") as scratch:
+        work = _Work(tree, chosen, changes, scratch)
         work.check()
         if dry_run:
             work.try_out()
             return work.done(None)
         if into is not None:
-            copied = fork(tree, into, str(chosen.found.record.epoch), change=work.in_new_tree)
+            epoch = str(chosen.epoch)
+            copied = fork(tree, into, epoch, accept_duplicates=accept_duplicates, change=work.in_new_tree)
             return work.done(copied.made)
         job = take_over(tree, HOW, job_folder=job_folder)
-        work = _Work(tree, go_back(job, which, accept_duplicates=accept_duplicates), changes, Path(scratch))
+        work = _Work(tree, go_back(job, which, accept_duplicates=accept_duplicates), changes, scratch)
         manifest = work.made(job.remade(work.chosen.manifest, HOW), tree.store, job.names)
         if work.files:
             return work.done(job.publish(manifest))
@@ -200,9 +203,9 @@ class _Work:
     def done(self, made: Epoch | None) -> Edited:
         """What has come of it."""
         states = tuple(StateChanged(uid, state, rows) for (uid, state), rows in self._rows.items())
-        found = self.chosen.found
-        passed_over = tuple(map(str, found.passed_over))
-        return Edited(found.record.epoch, made, states, self.files, self._bytes, passed_over, self.chosen.gives_up)
+        chosen = self.chosen
+        passed_over = tuple(map(str, chosen.found.passed_over))
+        return Edited(chosen.epoch, made, states, self.files, self._bytes, passed_over, chosen.gives_up, chosen.repeats)
 
     def _operator(
         self, operator: OperatorSnapshot, epoch: Epoch, store: BlobStore, name: Callable[[Partition], str]

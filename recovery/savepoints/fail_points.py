@@ -21,6 +21,11 @@ JOB_BORN: Final = "job born"
 JOURNAL_CLOSED: Final = "journal closed"
 MOVED_AWAY: Final = "job moved away"
 GARBAGE_COLLECTED: Final = "garbage collected"
+REPAIR_BEGUN: Final = "repair begun"
+PUT_ASIDE: Final = "file put aside"
+JOURNAL_MADE: Final = "journal made anew"
+REPLACED_GONE: Final = "what was replaced is gone"
+NAME_MADE: Final = "job named anew"
 
 POINTS: Final = (
     TAKEN_OVER,
@@ -35,5 +40,10 @@ POINTS: Final = (
     JOURNAL_CLOSED,
     MOVED_AWAY,
     GARBAGE_COLLECTED,
+    REPAIR_BEGUN,
+    PUT_ASIDE,
+    JOURNAL_MADE,
+    REPLACED_GONE,
+    NAME_MADE,
 )
 """All of them."""

@@ -132,7 +132,7 @@ def _check_newest(tree: JobTree) -> None:
     """Whether the job would come back to its newest epoch; the ones before it are all that is left if it would not."""
     if not tree.state.usable:
         return
-    chosen = choose(tree).found
+    chosen = choose(tree, accept_duplicates=tree.is_older_copy).found
     if chosen.passed_over:
         newest = chosen.passed_over[0]
         raise UnusableEpoch(

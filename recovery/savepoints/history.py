@@ -23,7 +23,7 @@ from snapshot.journal_entries import (
     Unpinned,
 )
 from snapshot.journal_json import decode_entry, decode_summary
-from snapshot.journal_state import EpochRecord, JournalState
+from snapshot.journal_state import NO_OUTPUT, EpochRecord, JournalState
 from snapshot.layout import JOURNAL, JournalEntry, JournalSummary, parse, path_of
 from statebackend.ids import Epoch
 from statebackend.stores.store import BlobNotFound
@@ -74,7 +74,7 @@ def _told(tree: JobTree, number: int, body: Body) -> Happened:
             return Happened(number, "started", f"generation {generation}, claimed by {driver}")
         case Completed(epoch, manifest, digest, has_committables):
             pending = ", with output to be committed" if has_committables else ""
-            at, took = _of_manifest(tree, EpochRecord(epoch, manifest, digest, has_committables))
+            at, took = _of_manifest(tree, EpochRecord(epoch, manifest, digest, has_committables, NO_OUTPUT))
             return Happened(number, "completed", f"epoch {epoch}{pending}", epoch, at, took)
         case Committed(_, epoch):
             return Happened(number, "committed", f"all output up to epoch {epoch}", epoch)

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from recovery.driver.birth import Birth, find_birth
+from recovery.driver.evidence import examine
 from snapshot.host.storage import use_storage
 from snapshot.journal_entries import Pinner
 from snapshot.journal_state import EpochRecord, EpochState, JournalState
 from snapshot.journal_store import StoredJournal
-from snapshot.layout import JOB
+from snapshot.layout import ASIDE, EPOCHS, JOB, JOURNAL, MOVED, UNFINISHED
 from snapshot.manifest import DamagedManifest, ForeignJob, Manifest, NewerManifest, check_job
 from snapshot.manifest_json import decode, digest
 from statebackend.ids import Epoch
@@ -31,6 +32,9 @@ _PATIENCE: Final = 10.0
 NEWEST: Final = "newest"
 NEWEST_SAVEPOINT: Final = "newest-savepoint"
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]*")
+_LEFT: Final = re.compile(
+    rf"((?:(?!{ASIDE}/)[^/]+/)*)(?:{JOURNAL}/(?:summary-)?[0-9]{{10}}|{EPOCHS}/[0-9]+-[0-9]+-[0-9a-z]+/manifest)\.json"
+)
 
 
 class NoSuchEpoch(ValueError):
@@ -57,7 +61,11 @@ class FoundEpoch:
 class JobTree:
     """The tree of a job at one moment; `look_again` brings it to the present. Threads may share it."""
 
-    def __init__(self, uri: str, store: BlobStore, birth: Birth, state: JournalState) -> None:
+    def __init__(
+        self, uri: str, store: BlobStore, birth: Birth, state: JournalState, doubtful: tuple[Epoch, ...] = ()
+    ) -> None:
+        """`doubtful` are epochs that have a manifest and no entry; see `recovery.losses`."""
+        self.doubtful = doubtful
         self.uri = uri
         self.store = store
         self.birth = birth
@@ -66,6 +74,11 @@ class JobTree:
     def look_again(self) -> JobTree:
         """The same tree as it is now."""
         return JobTree(self.uri, self.store, self.birth, journal_of(self.store).read())
+
+    @property
+    def is_older_copy(self) -> bool:
+        """True if the job has made output after this copy of it, and nobody has accepted yet that it is made again."""
+        return self.state.made_elsewhere.epochs > 0
 
     @property
     def savepoints(self) -> frozenset[Epoch]:
@@ -152,20 +165,34 @@ class JobTree:
 def open_tree(uri: str, storage_options: Mapping[str, Mapping[str, object]] | None = None) -> JobTree:
     """The tree of the job at this folder or URI, as it is now.
 
-    Raises `WrongJob` where there is none, `DamagedJournal` and `NewerJournal` for a journal that cannot be read, and
-    what the store raises. `storage_options` are those of `recovery.run`.
+    Raises `WrongJob` where there is none, `DamagedTree` for a journal that is damaged or has lost entries,
+    `NewerJournal` for one that cannot be read, and what the store raises. `storage_options`: those of `recovery.run`.
     """
     use_storage(storage_options or {})
     store = find_limited(uri, _SECONDS)
-    return JobTree(absolute(uri), store, find_birth(store, uri), journal_of(store).read())
+    birth = find_birth(store, uri)
+    found = examine(store, absolute(uri), journal_of(store), Patience(_PATIENCE))
+    return JobTree(absolute(uri), store, birth, found.state, found.doubtful)
 
 
 def find_jobs(uri: str, storage_options: Mapping[str, Mapping[str, object]] | None = None) -> tuple[str, ...]:
-    """The places of all jobs at a folder or URI, itself and at any depth below it, in order."""
+    """The places of all jobs at a folder or URI, itself and at any depth below it, in order.
+
+    A place with a journal or manifests is one, also if the job's name is lost there; unless a job was moved away from
+    it, or is made there.
+    """
     use_storage(storage_options or {})
     paths = [info.path for info in find_limited(uri, _SECONDS).list()]
-    folders = [path.removesuffix(JOB).rstrip("/") for path in paths if path == JOB or path.endswith(f"/{JOB}")]
+    named = {folder for path in paths if (folder := _folder_of(path, JOB)) is not None}
+    moved = {folder for path in paths if (folder := _folder_of(path, MOVED)) is not None}
+    making = {path.split(f"{UNFINISHED}/")[0].rstrip("/") for path in paths if f"{UNFINISHED}/" in path}
+    left = {match[1].rstrip("/") for path in paths if (match := _LEFT.fullmatch(path))}
+    folders = sorted(named | (left - moved - making))
     return tuple(f"{uri.rstrip('/')}/{folder}" if folder else uri for folder in folders)
+
+
+def _folder_of(path: str, name: str) -> str | None:
+    return path.removesuffix(name).rstrip("/") if path == name or path.endswith(f"/{name}") else None
 
 
 def journal_of(store: BlobStore) -> StoredJournal:

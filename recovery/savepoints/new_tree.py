@@ -36,9 +36,10 @@ from recovery.savepoints.fail_points import reached
 from recovery.savepoints.tree_marks import Made, Mark, first_number, is_mark, is_old_mark, mark_from, newest_mark
 from snapshot.journal_entries import PinId, Pinner
 from snapshot.journal_json import encode_summary
-from snapshot.journal_state import EpochRecord, EpochState, JournalState, Pin
+from snapshot.journal_state import NO_OUTPUT, EpochRecord, EpochState, JournalState, OutputMade, Pin
 from snapshot.journal_store import fresh_nonce
 from snapshot.layout import (
+    ASIDE,
     JOB,
     JOURNAL,
     MOVED,
@@ -66,11 +67,12 @@ class TargetExists(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class KeptEpoch:
-    """An epoch that a new tree shall have besides its newest."""
+    """An epoch that a new tree shall have. `output` is what its job had made up to it; a new job has made none."""
 
     manifest: Manifest
-    state: EpochState
-    pinned: bool
+    state: EpochState = EpochState.COMPLETE
+    pinned: bool = True
+    output: OutputMade = NO_OUTPUT
 
 
 class NewTree:
@@ -89,13 +91,15 @@ class NewTree:
         incarnation, numbers = Incarnation(self.generation, Attempt(0)), count(randbits(48))
         return lambda: path_of(SharedFile(incarnation, partition, next(numbers), content))
 
-    def finish(self, manifest: Manifest, before: Sequence[KeptEpoch] = ()) -> None:
-        """Make it a job with this epoch, pinned as a savepoint. All files that the epoch refers to are there already.
+    def finish(
+        self, newest: KeptEpoch, before: Sequence[KeptEpoch] = (), made_elsewhere: OutputMade = NO_OUTPUT
+    ) -> None:
+        """Make it a job with this epoch. All files that the epoch refers to are there already.
 
-        `before` are older epochs of the same job, oldest first. `TargetExists` if another command has begun a tree
-        there since, or has made one.
+        `before` are older epochs of the same job, oldest first; `made_elsewhere` is output that the job has made after
+        this one. `TargetExists` if another command has begun a tree there since, or has made one.
         """
-        kept = [*before, KeptEpoch(manifest, EpochState.COMPLETE, pinned=True)]
+        kept, manifest = [*before, newest], newest.manifest
         records = tuple(map(self._write, kept))
         reached(fail_points.NEW_MANIFEST_WRITTEN)
         epochs = [one.manifest.epoch for one in kept if one.pinned]
@@ -107,6 +111,7 @@ class NewTree:
             epochs=records,
             pins=tuple(Pin(PinId(f"savepoint-{epoch}"), epoch, Pinner.SAVEPOINT) for epoch in epochs),
             nonces=(fresh_nonce(),),
+            made_elsewhere=made_elsewhere,
         )
         if _is_there(self.store, JOB):
             raise _taken(self.uri)
@@ -123,11 +128,12 @@ class NewTree:
         self._clear(needed)
 
     def _write(self, kept: KeptEpoch) -> EpochRecord:
-        data, epoch = encode(kept.manifest), kept.manifest.epoch
+        manifest = kept.manifest if kept.manifest.journal is None else replace(kept.manifest, journal=None)
+        data, epoch = encode(manifest), manifest.epoch  # how far another journal had come says nothing of this one
         path = path_of(ManifestFile(epoch, token_hex(8)))
         self.store.write(path, data)
         pending = any(one.committables for operator in kept.manifest.operators for one in operator.subtasks)
-        return EpochRecord(epoch, path, digest(data), pending, kept.state)
+        return EpochRecord(epoch, path, digest(data), pending, kept.output, kept.state)
 
     def _clear(self, needed: set[str]) -> None:
         """Take away what those have left who began before."""
@@ -216,8 +222,11 @@ def _look(store: BlobStore, uri: str, of: str, generation: Generation | None = N
 
 
 def _is_no_matter(path: str, *, moved: bool) -> bool:
-    """A trial of the store, or what a job leaves that was moved away: where it is, and how far its journal came."""
-    left = path == MOVED or is_mark(path) or isinstance(parse(path), JournalSummary)
+    """A trial of the store, or what a job leaves that was moved away: where it is, how far its journal came, and what
+    repairs have put aside.
+    """
+    aside = path.startswith(f"{ASIDE}/")
+    left = path == MOVED or aside or is_mark(path) or isinstance(parse(path), JournalSummary)
     return is_trial(path) or (moved and left)
 
 

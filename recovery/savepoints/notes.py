@@ -15,6 +15,10 @@ from snapshot.ids import JobId
 from snapshot.manifest import Manifest
 from statebackend.ids import Epoch, Partition
 
+COPY: Final = "copy"
+MOVE: Final = "move"
+"""What makes the same job once more, and what lets it be elsewhere: so its epochs tell where they come from."""
+
 _TIMES: Final = ("since_trigger_ms", "alignment_ms", "sync_ms", "async_ms")
 _SIZES: Final = ("state_bytes", "channel_bytes")
 

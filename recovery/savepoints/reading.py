@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from recovery.savepoints.job_tree import FoundEpoch, JobTree, NoSuchEpoch
 from recovery.savepoints.pins import pinned
+from recovery.savepoints.scratch import scratch_folder
 from snapshot.manifest import OperatorSnapshot
 from statebackend.canonical.schema import TableForm
 from statebackend.canonical.source import StateSource
@@ -177,8 +177,8 @@ class EpochReading:
 def read_epoch(tree: JobTree, which: str, *, pin: bool) -> Iterator[EpochReading]:
     """Read an epoch, pinned meanwhile if that may take long; what `JobTree.find` raises."""
     found = tree.find(which)
-    with TemporaryDirectory(prefix="epochcut-reading-") as scratch:
-        reading = EpochReading(tree, found, Path(scratch))
+    with scratch_folder("reading") as scratch:
+        reading = EpochReading(tree, found, scratch)
         if not pin:
             yield reading
             return

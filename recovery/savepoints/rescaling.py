@@ -15,6 +15,7 @@ from recovery.savepoints.job_tree import NEWEST, JobTree
 from recovery.savepoints.notes import from_json
 from recovery.savepoints.stopped_job import refuse_if_it_runs, take_over
 from snapshot.ids import JobId
+from snapshot.journal_state import OutputMade
 from snapshot.manifest import Manifest, OperatorSnapshot, SubtaskSnapshot
 from statebackend.ids import Epoch, Partition, Uid
 from statebackend.keygroups import KeyGroupRange, owner_of
@@ -72,7 +73,8 @@ class Rescaled:
     """What was done, or would be: `made` is None for a dry run.
 
     `passed_over` are newer epochs that cannot be used, with the reasons; `gives_up` are complete ones that the job
-    will not come back to. The epoch is not new if the job had it already.
+    will not come back to, and `repeats` is output that it will make once more. The epoch is not new if the job had it
+    already.
     """
 
     plan: RescalePlan
@@ -80,6 +82,7 @@ class Rescaled:
     new: bool
     passed_over: tuple[str, ...]
     gives_up: tuple[Epoch, ...]
+    repeats: OutputMade
 
 
 def rescale(
@@ -102,16 +105,16 @@ def rescale(
     plan = plan_rescale(chosen.manifest, to)
     passed_over = tuple(map(str, chosen.found.passed_over))
     if dry_run:
-        return Rescaled(plan, None, plan.before != to, passed_over, chosen.gives_up)
-    if plan.before == to and not chosen.gives_up:
+        return Rescaled(plan, None, plan.before != to, passed_over, chosen.gives_up, chosen.repeats)
+    if plan.before == to and not chosen.given_up.is_anything:
         if _is_unpinned(tree, chosen):
             take_over(tree, HOW, job_folder=job_folder).pin(plan.epoch)
-        return Rescaled(plan, plan.epoch, False, passed_over, ())
+        return Rescaled(plan, plan.epoch, False, passed_over, (), chosen.repeats)
     job = take_over(tree, HOW, job_folder=job_folder)
     chosen = go_back(job, which, accept_duplicates=accept_duplicates)
     plan = plan_rescale(chosen.manifest, to)
     made = job.publish(rescaled_to(job.remade(chosen.manifest, HOW), to))
-    return Rescaled(plan, made, True, passed_over, chosen.gives_up)
+    return Rescaled(plan, made, True, passed_over, chosen.gives_up, chosen.repeats)
 
 
 def plan_rescale(manifest: Manifest, to: int) -> RescalePlan:

@@ -21,6 +21,7 @@ from recovery.savepoints.copying import Begun, fork
 from recovery.savepoints.job_tree import NEWEST, JobTree
 from recovery.savepoints.rescaling import parallelism_of
 from recovery.savepoints.stopped_job import refuse_if_it_runs, take_over
+from snapshot.journal_state import OutputMade
 from snapshot.program.durations import Duration
 from snapshot.program.program import Program
 from statebackend.ids import Epoch, Uid
@@ -36,7 +37,7 @@ class ToRestore:
     """What a program will be started from. `into` is the tree of the job of its own that it will be, if any.
 
     `passed_over` are newer epochs that cannot be used, with the reasons; `gives_up` are those that the job will not
-    come back to.
+    come back to, and `repeats` is output that it makes once more.
     """
 
     uri: str
@@ -46,6 +47,7 @@ class ToRestore:
     into: str | None
     passed_over: tuple[str, ...]
     gives_up: tuple[Epoch, ...]
+    repeats: OutputMade
 
 
 class BeyondMaximum(ValueError):
@@ -70,7 +72,7 @@ def plan_restore_of(
     """
     if into is None:
         refuse_if_it_runs(tree, job_folder)
-    chosen = choose(tree, which, accept_duplicates=accept_duplicates or into is not None)
+    chosen = choose(tree, which, accept_duplicates=accept_duplicates)
     many = parallelism or parallelism_of(chosen.manifest)
     try:
         check_parallelism(many, tree.birth.max_parallelism)
@@ -80,7 +82,7 @@ def plan_restore_of(
     _check_fit(program, tree, chosen, allow_non_restored_state, ignore_state, unsettled=unsettled)
     gives_up = () if into is not None else chosen.gives_up
     passed_over = tuple(map(str, chosen.found.passed_over))
-    return ToRestore(tree.uri, tree.birth.job, chosen.found.record.epoch, many, into, passed_over, gives_up)
+    return ToRestore(tree.uri, tree.birth.job, chosen.epoch, many, into, passed_over, gives_up, chosen.repeats)
 
 
 def restore(
@@ -118,8 +120,8 @@ def restore(
     )
     planned(plan)
     if into is not None:
-        fork(tree, into, which, begun=begun)
-    elif plan.gives_up:
+        fork(tree, into, which, accept_duplicates=accept, begun=begun)
+    elif plan.gives_up or plan.repeats.epochs:
         go_back(take_over(tree, "restore", job_folder=job_folder), which, accept_duplicates=accept)
     return run(
         program,

@@ -15,6 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from recovery.decision import given_up_for
 from recovery.driver.manifests import sinks_of, transactions_in
 from recovery.driver.program_fit import ProgramDoesNotFit
 from recovery.savepoints.coming_back import Chosen, choose, go_back, without_output
@@ -51,6 +52,8 @@ class PreparedOutput:
     sealed_in: Epoch
     staged_bytes: int
     committed: bool
+    held: bool = False
+    """Rows that the sink holds back: the job goes on with them, and they are not committed before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,9 @@ class AbortedOutput:
 def list_output(tree: JobTree) -> ListedOutput:
     """The committables of the newest epoch that can be read. The job may run."""
     found = tree.find(fall_back=True)
-    output = _output_of(Chosen(tree, found), known=not found.record.awaits_commit)
+    output = _output_of(
+        Chosen(tree, found, given_up_for(tree.state, found.record)), known=not found.record.awaits_commit
+    )
     return ListedOutput(tree.birth.job, found.record.epoch, output, tuple(map(str, found.passed_over)))
 
 
@@ -123,7 +128,8 @@ def commit_output(
     """
     refuse_if_it_runs(tree, job_folder)
     chosen = choose(tree)
-    job, epoch, pending = tree.birth.job, chosen.found.record.epoch, _output_of(chosen)
+    job, epoch = tree.birth.job, chosen.found.record.epoch
+    pending = tuple(one for one in _output_of(chosen) if not one.held)
     sinks = _sinks_for(program, tree, pending)
     if dry_run or not pending:
         return CommittedOutput(job, epoch, pending, (), False)
@@ -188,7 +194,7 @@ def _without_output(taken: StoppedJob, chosen: Chosen) -> Epoch:
 
 def _settle(taken: StoppedJob, chosen: Chosen) -> None:
     """Have the journal say that nothing before the newest epoch is to be committed, if that epoch carries nothing."""
-    if _output_of(chosen):
+    if any(not one.held for one in _output_of(chosen)):
         return
     if any(record.awaits_commit for record in taken.tree.state.usable):
         taken.propose(Committed(taken.generation, chosen.found.record.epoch))
@@ -204,7 +210,8 @@ def _output_of(chosen: Chosen, *, known: bool = False) -> tuple[PreparedOutput, 
             one.transaction,
             one.sealed_in,
             sum(file.size for file in one.payload.staged),
-            known,
+            known and not one.payload.held,
+            one.payload.held,
         )
         for operator in manifest.operators
         for part in operator.subtasks
@@ -214,10 +221,10 @@ def _output_of(chosen: Chosen, *, known: bool = False) -> tuple[PreparedOutput, 
 
 def _committables(chosen: Chosen) -> list[tuple[Uid, Partition, tuple[Committable[CommitPayload], ...]]]:
     return [
-        (operator.uid, part.partition, part.committables)
+        (operator.uid, part.partition, pending)
         for operator in chosen.manifest.operators
         for part in operator.subtasks
-        if part.committables
+        if (pending := tuple(one for one in part.committables if not one.payload.held))
     ]
 
 

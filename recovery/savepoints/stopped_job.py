@@ -21,7 +21,8 @@ from typing import Final
 from recovery.attached import ConnectionLost, attach
 from recovery.driver.claim import claim_next
 from recovery.driver.reach import DriverSilent, JobNotRunning, home_of
-from recovery.driver.tree import FencedOff, JournalInDoubt, propose
+from recovery.driver.tree import FencedOff, JournalInDoubt, note_end, propose
+from recovery.losses import end_of
 from recovery.savepoints import fail_points
 from recovery.savepoints.fail_points import reached
 from recovery.savepoints.job_tree import JobTree, journal_of
@@ -29,7 +30,7 @@ from recovery.savepoints.notes import provenance
 from snapshot.journal_entries import Body, Completed, PinId, Pinned, Pinner
 from snapshot.journal_writer import Fenced, Forgotten, JournalWriter, Refused, Won
 from snapshot.layout import Content, ManifestFile, SharedFile, path_of
-from snapshot.manifest import Manifest, ManifestKind
+from snapshot.manifest import Manifest, ManifestKind, only_carries
 from snapshot.manifest_json import digest, encode
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition
 
@@ -79,9 +80,11 @@ class StoppedJob:
         self._tree.store.write(path, data)
         reached(fail_points.NEW_MANIFEST_WRITTEN)
         pending = any(one.committables for operator in manifest.operators for one in operator.subtasks)
-        self.propose(Completed(manifest.epoch, path, digest(data), pending))
+        carried = only_carries(manifest, self._writer.state.newest_usable)
+        self.propose(Completed(manifest.epoch, path, digest(data), pending, carried))
         reached(fail_points.NEW_EPOCH_ENTERED)
         self.pin(manifest.epoch)
+        note_end(self._tree.store, self._writer.state)
         return manifest.epoch
 
     def pin(self, epoch: Epoch) -> None:
@@ -103,6 +106,7 @@ class StoppedJob:
             created_at=now,
             parent=manifest.epoch,
             notes=provenance(manifest, how, self._tree.uri, now),
+            journal=end_of(self._writer.state),
         )
 
     def propose(self, body: Body) -> None:

@@ -10,15 +10,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from recovery.driver.program_fit import ProgramDoesNotFit, ProgramFit, compare
 from recovery.savepoints.coming_back import Chosen, choose, go_back
 from recovery.savepoints.job_tree import NEWEST, JobTree
 from recovery.savepoints.reading import EpochReading
+from recovery.savepoints.scratch import scratch_folder
 from recovery.savepoints.stopped_job import StoppedJob, refuse_if_it_runs, take_over
 from snapshot.ids import JobId
+from snapshot.journal_state import OutputMade
 from snapshot.manifest import Manifest, OperatorSnapshot, SubtaskSnapshot
 from snapshot.program.plan import KeyedHead
 from snapshot.program.program import Program
@@ -57,7 +58,8 @@ class StateFit:
 class UpgradePlan:
     """How a program differs from what made an epoch. `lost` is output that must not be dropped.
 
-    `fits` if it can go on from the epoch as it is: with `removed`, only if that is allowed when it is started.
+    `fits` if it can go on from the epoch as it is: with `removed`, only if that is allowed when it is started. The job
+    would give up the epochs `gives_up`, and `repeats` is output that it would make once more.
     """
 
     job: JobId
@@ -69,6 +71,8 @@ class UpgradePlan:
     states: tuple[StateFit, ...]
     fits: bool
     passed_over: tuple[str, ...]
+    gives_up: tuple[Epoch, ...]
+    repeats: OutputMade
 
     @property
     def to_migrate(self) -> tuple[Uid, ...]:
@@ -95,9 +99,14 @@ class Upgraded:
     states: tuple[MigratedState, ...]
 
 
-def plan_upgrade(program: Program, tree: JobTree, which: str = NEWEST) -> UpgradePlan:
-    """Compare the program with an epoch, and with the states in its files. The job may run."""
-    return _plan(program, tree, choose(tree, which, accept_duplicates=True))
+def plan_upgrade(
+    program: Program, tree: JobTree, which: str = NEWEST, *, accept_duplicates: bool = True
+) -> UpgradePlan:
+    """Compare the program with an epoch, and with the states in its files. The job may run.
+
+    Without `accept_duplicates` it raises what `migrate` would, if output would be made once more.
+    """
+    return _plan(program, tree, choose(tree, which, accept_duplicates=accept_duplicates))
 
 
 def migrate(
@@ -164,8 +173,8 @@ class _Work:
         if subtask.partition not in self._names:
             self._names[subtask.partition] = self._job.names(subtask.partition)
         names, declared, store = self._names[subtask.partition], self._declared[uid], self._job.tree.store
-        with TemporaryDirectory(prefix="upgrade-") as scratch:
-            before_in, after_in = Path(scratch, "before"), Path(scratch, "after")
+        with scratch_folder("upgrade") as scratch:
+            before_in, after_in = scratch / "before", scratch / "after"
             options = Options(allow_dropped=self._gone[uid])
             with (
                 KeyedState(declared, before_in, store, names, subtask.state, options) as before,
@@ -185,8 +194,8 @@ def _plan(program: Program, tree: JobTree, chosen: Chosen) -> UpgradePlan:
     unsettled = chosen.found.record.awaits_commit
     fit = compare(program.plan(tree.birth.max_parallelism), chosen.manifest, unsettled=unsettled)
     declared = _declared(program, tree.birth.max_parallelism)
-    with TemporaryDirectory(prefix="upgrade-") as scratch:
-        reading = EpochReading(tree, chosen.found, Path(scratch))
+    with scratch_folder("upgrade") as scratch:
+        reading = EpochReading(tree, chosen.found, scratch)
         states = tuple(
             one
             for operator in reading.operators
@@ -204,6 +213,8 @@ def _plan(program: Program, tree: JobTree, chosen: Chosen) -> UpgradePlan:
         states,
         fits,
         tuple(map(str, chosen.found.passed_over)),
+        chosen.gives_up,
+        chosen.repeats,
     )
 
 

@@ -6,8 +6,7 @@ as well: which epochs a job could still be started from.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from recovery.driver.tree import checksum_of
 from recovery.savepoints.job_tree import JobTree, NoSuchEpoch, UnusableEpoch
+from recovery.savepoints.scratch import scratch_folder
 from snapshot.manifest import Manifest, StoredFile
 from statebackend.backends.backend import BackendError
 from statebackend.canonical.schema import KEY, KEY_GROUP
@@ -45,7 +45,11 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was found. A job can be started from each of the `sound` epochs."""
+    """What was found. A job can be started from each of the `sound` epochs.
+
+    `doubtful` are epochs that have a manifest, and no entry in the journal: their driver died just then, as far as can
+    be told, or the journal has lost its newest entries (see `recovery.losses`).
+    """
 
     job: str
     epochs: int
@@ -54,6 +58,7 @@ class Verified:
     keys: int
     sound: tuple[Epoch, ...]
     damages: tuple[Damage, ...]
+    doubtful: tuple[Epoch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +89,10 @@ def what_to_verify(tree: JobTree, which: str | None = None) -> ToVerify:
     files: dict[str, FileRef | StoredFile] = {}
     users: dict[str, list[Epoch]] = {}
     for manifest in manifests:
-        for path, file in _files_of(manifest):
-            files.setdefault(path, file)
-            if manifest.epoch not in users.setdefault(path, []):
-                users[path].append(manifest.epoch)
+        for file in manifest.files():
+            files.setdefault(file.path, file)
+            if manifest.epoch not in users.setdefault(file.path, []):
+                users[file.path].append(manifest.epoch)
     return ToVerify(
         tuple(manifests), tuple((files[path], tuple(users[path])) for path in sorted(files)), tuple(damages)
     )
@@ -101,8 +106,8 @@ def verify(
     An epoch that a running job removes meanwhile is left out: it is neither damaged nor sound. What the store raises
     because it cannot be reached is raised. `scratch` is a local folder with room for the largest partition's state.
     """
-    with tempfile.TemporaryDirectory(prefix="verify-", dir=scratch) as folder:
-        damages = [*todo.damages, *_damaged_files(tree.store, todo, Path(folder), seen)]
+    with scratch_folder("verify", scratch) as folder:
+        damages = [*todo.damages, *_damaged_files(tree.store, todo, folder, seen)]
         there = _usable(tree)
         broken = {epoch for damage in damages for epoch in damage.epochs}
         counted = 0
@@ -110,7 +115,7 @@ def verify(
         for uid, state, epochs in _states(whole) if keys else []:
             place = f"state of {uid}, key groups {state.range}"
             try:
-                found, misplaced = _check_keys(tree.store, state, Path(folder))
+                found, misplaced = _check_keys(tree.store, state, folder)
             except (BackendError, BlockError, UnreadableState, ValueError) as error:
                 damages.append(Damage(epochs, place, str(error)))
                 continue
@@ -121,20 +126,9 @@ def verify(
     broken = {epoch for damage in damages for epoch in damage.epochs}
     sound = tuple(manifest.epoch for manifest in todo.manifests if manifest.epoch in there - broken)
     looked_at = there & {*(one.epoch for one in todo.manifests), *broken}
-    return Verified(tree.birth.job, len(looked_at), len(todo.files), todo.bytes, counted, sound, tuple(damages))
-
-
-def _files_of(manifest: Manifest) -> Iterator[tuple[str, FileRef | StoredFile]]:
-    for operator in manifest.operators:
-        if isinstance(operator.broadcast, StoredFile):
-            yield operator.broadcast.path, operator.broadcast
-        for subtask in operator.subtasks:
-            for ref in subtask.state.files if subtask.state is not None else ():
-                yield ref.path, ref
-            for channel in subtask.channels:
-                yield from ((part.path, part) for part in channel.parts if isinstance(part, StoredFile))
-            for committable in subtask.committables:
-                yield from ((file.path, file) for file in committable.payload.staged)
+    return Verified(
+        tree.birth.job, len(looked_at), len(todo.files), todo.bytes, counted, sound, tuple(damages), tree.doubtful
+    )
 
 
 def _damaged_files(store: BlobStore, todo: ToVerify, folder: Path, seen: Seen) -> list[Damage]:

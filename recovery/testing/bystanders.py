@@ -1,7 +1,8 @@
-"""Two who work beside a running job without asking its driver: a reader who pins an epoch, and a clean-up.
+"""Who works beside a running job without asking its driver: a reader who pins an epoch, a clean-up, and a disaster.
 
 What always holds: a reader reads only what it has pinned before, and the clean-up deletes only what the
-classification allows, having read the journal first and listed the tree last.
+classification allows, having read the journal first and listed the tree last. A disaster takes manifests alone, which
+a person can put back.
 """
 
 from __future__ import annotations
@@ -129,6 +130,9 @@ class Reader(Bystander):
 
     def _read_manifest(self, path: str, epoch: Epoch, then: Callable[[], None]) -> None:
         def answered(answer: object) -> None:
+            if answer == Content(None) and path in self._truth.ever_lost:
+                then()
+                return
             data = self._found(answer, path, epoch)
             assert isinstance(data, bytes)
             self._read_files(sorted(decode(data, path).references()), epoch, then)
@@ -151,6 +155,24 @@ class Reader(Bystander):
         if answer.data is None:
             raise Violation(f"{self._name} has pinned epoch {epoch}, and {path} is not there")
         return answer.data
+
+
+class Disaster:
+    """Takes the newest manifests away, one for each of `turns` at most."""
+
+    def __init__(self, truth: JournalTruth, turns: int) -> None:
+        self._truth = truth
+        self._turns = turns
+
+    def handle(self, event: Event) -> Iterable[Effect]:
+        """Strike, if there is anything to take."""
+        if isinstance(event, Acted) and self._truth.lose():
+            self._turns -= 1
+        return []
+
+    def actions(self) -> Sequence[Action]:
+        """Strike."""
+        return [Action("lose a manifest", drain=False)] if self._turns else []
 
 
 class Janitor(Bystander):

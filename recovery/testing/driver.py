@@ -25,6 +25,7 @@ class Driver:
         self._effects: list[Effect] = []
         self._means = Means(name, 0, observer, Requests(STORE, 0), Requests(TARGET, 0), self._effects, set())
         self._run: GenerationRun | None = None
+        self._looks = 0
 
     def handle(self, event: Event) -> Iterable[Effect]:
         """Take an event to whom it concerns."""
@@ -42,7 +43,7 @@ class Driver:
 
     def actions(self) -> Sequence[Action]:
         """Taking over, or what the running generation may do; and time-outs."""
-        own = [Action("take over", weight=2, drain=False)] if self._run is None else self._run.actions()
+        own = self._ways_in() if self._run is None else self._run.actions()
         return [*own, *self._means.store.actions(), *self._means.target.actions()]
 
     def _start(self, boots: int) -> None:
@@ -54,9 +55,14 @@ class Driver:
         if self._starts or boots:
             self._take_over()
 
-    def _take_over(self) -> None:
+    def _ways_in(self) -> list[Action]:
+        if self._plan.person is None:
+            return [Action("take over", weight=2, drain=False)]
+        return [Action("look for a savepoint")] if self._looks < self._plan.person.looks else []
+
+    def _take_over(self, *, from_savepoint: bool = False) -> None:
         self._effects += [Send(worker, WhoIsThere()) for worker in self._plan.workers]
-        self._run = GenerationRun(self._plan, self._means)
+        self._run = GenerationRun(self._plan, self._means, from_savepoint=from_savepoint)
         self._run.begin()
 
     def _act(self, action: Action) -> None:
@@ -64,6 +70,10 @@ class Driver:
             self._means.store.time_out(action.argument)
         elif action.name == f"time out of {TARGET}" and isinstance(action.argument, int):
             self._means.target.time_out(action.argument)
+        elif self._run is None and self._plan.person is not None:
+            self._looks += 1
+            if self._means.observer.has_savepoint(self._plan.person.behind):
+                self._take_over(from_savepoint=True)
         elif self._run is None:
             self._take_over()
         else:

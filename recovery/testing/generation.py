@@ -8,10 +8,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from recovery.cleanup import EpochFiles, InFlight, ObservedTree, plan_removal
-from recovery.decision import Condition, FoundManifest, Observed, Refuse, Restore, StartFresh, decide
+from recovery.cleanup import EpochFiles, Fate, InFlight, ObservedTree, classify, plan_removal
+from recovery.decision import (
+    Condition,
+    FoundManifest,
+    GivenUp,
+    Hindrance,
+    Observed,
+    Refuse,
+    Restore,
+    StartFresh,
+    decide,
+    given_up_for,
+)
 from recovery.testing.journalling import AnyStep, JournalRun
 from recovery.testing.manifests import manifest_of, roles_from, splits_of, transactions_of
 from recovery.testing.messages import (
@@ -38,12 +49,12 @@ from snapshot import coordinator_events as events
 from snapshot.coordinator import Coordinator, CoordinatorState
 from snapshot.coordinator_options import CoordinatorOptions
 from snapshot.journal_compaction import JournalCompactor
-from snapshot.journal_entries import Body, Claimed, Committed, Completed, Nonce, PinId, Pinned, Pinner, Removed
+from snapshot.journal_entries import Body, Claimed, Committed, Completed, Nonce, PinId, Pinned, Pinner, Removed, Rewound
 from snapshot.journal_reader import JournalRead, JournalReader
-from snapshot.journal_state import JournalState
+from snapshot.journal_state import EpochRecord, JournalState
 from snapshot.journal_writer import Fenced, Forgotten, JournalWriter, Refused, Won
-from snapshot.layout import ManifestFile, path_of
-from snapshot.manifest import Manifest
+from snapshot.layout import EPOCHS, SHARED, ManifestFile, path_of
+from snapshot.manifest import Manifest, only_carries
 from snapshot.manifest_json import decode, digest, encode
 from snapshot.splits import SplitEnumerator
 from snapshot.testing.process import Action, Effect, Send
@@ -56,6 +67,18 @@ Outcome = Won | Fenced | Refused | Forgotten
 
 
 @dataclass(frozen=True, slots=True)
+class Person:
+    """Somebody who takes a savepoint, and starts the job from it when so many epochs have come `behind` it.
+
+    Looks for that a number of times; `accepts` repeated output, or puts back what was lost and leaves savepoints alone.
+    """
+
+    behind: int
+    looks: int
+    accepts: bool
+
+
+@dataclass(frozen=True, slots=True)
 class DriverPlan:
     """What the job is: its stream, the workers there are, and at which parallelism each start of it runs."""
 
@@ -65,6 +88,9 @@ class DriverPlan:
     options: CoordinatorOptions
     suspicions: int
     """How often a generation may take a living worker for dead."""
+    idle: int = 0
+    """How many epochs are triggered besides the one that has to be, when all input has ended."""
+    person: Person | None = None
 
     def parallelism_of(self, generation: Generation) -> int:
         """The parallelism of one start of the job."""
@@ -93,8 +119,9 @@ class Means:
 class GenerationRun:
     """The job in the hands of one driver, until a newer claim ends it."""
 
-    def __init__(self, plan: DriverPlan, means: Means) -> None:
+    def __init__(self, plan: DriverPlan, means: Means, *, from_savepoint: bool = False) -> None:
         self._plan = plan
+        self._from_savepoint = from_savepoint
         self._means = means
         self._reader = JournalReader()
         self._writer: JournalWriter | None = None
@@ -115,7 +142,10 @@ class GenerationRun:
         self._outstanding: set[int] = set()  # removals whose deletions are under way
         self._removed_up_to = 0
         self._compacting = False
+        self._sweeping = False
+        self._swept_at_the_end = False
         self._savepoints = 1
+        self._to_compact = 2 if plan.person is not None else 0
         self._suspicions = plan.suspicions
 
     # --- claim and decide -----------------------------------------------------------------------------------------
@@ -144,7 +174,7 @@ class GenerationRun:
                 self._try_to_claim()
 
     def _look_at_manifests(self) -> None:
-        unread = [record for record in self._journal.retained if record.epoch not in self._manifests]
+        unread = [record for record in self._journal.retained if record.epoch not in self._found]
         if not unread:
             self._ask_again(Listing("shared/"), self._decide)
             return
@@ -152,13 +182,16 @@ class GenerationRun:
 
         def answered(answer: object) -> None:
             assert isinstance(answer, Content)
-            if not isinstance(answer.data, bytes):
+            if isinstance(answer.data, bytes):
+                manifest = decode(answer.data, record.manifest)
+                self._manifests[record.epoch] = manifest
+                self._found[record.epoch] = FoundManifest(
+                    record.epoch, Condition.SOUND, digest=digest(answer.data), files=manifest.references()
+                )
+            elif record.manifest in self._means.observer.ever_lost:
+                self._found[record.epoch] = FoundManifest(record.epoch, Condition.MISSING)
+            else:
                 raise Violation(f"epoch {record.epoch} is complete, and its manifest {record.manifest} is not there")
-            manifest = decode(answer.data, record.manifest)
-            self._manifests[record.epoch] = manifest
-            self._found[record.epoch] = FoundManifest(
-                record.epoch, Condition.SOUND, digest=digest(answer.data), files=manifest.references()
-            )
             self._look_at_manifests()
 
         self._ask_again(Read(record.manifest), answered)
@@ -167,16 +200,65 @@ class GenerationRun:
         assert isinstance(listed, Listing)
         state = self._journal
         found = tuple(self._found[record.epoch] for record in state.usable)
-        decision = decide(Observed(state, self._generation, found, frozenset(listed.paths)))
-        match decision:
+        observed = Observed(state, self._generation, found, frozenset(listed.paths))
+        savepoint = self._savepoint()
+        if self._from_savepoint and savepoint is not None:
+            self._from_savepoint = False
+            self._restore(savepoint, lambda: self._decide(listed))
+            return
+        match decide(observed):
             case StartFresh():
                 self._start(None, ())
             case Restore(epoch, replay, gives_up, _):
-                if gives_up:
+                if gives_up.is_anything and not self._means.observer.ever_lost:
                     raise Violation(f"generation {self._generation} gives up {gives_up}, and nothing was damaged")
-                self._start(epoch, replay)
+                self._go_back(epoch, gives_up, lambda: self._start(epoch, replay))
             case Refuse(hindrances):
-                raise Violation(f"generation {self._generation} refuses to start: {hindrances}")
+                self._refused(observed, hindrances)
+
+    # --- go back ----------------------------------------------------------------------------------------------------
+
+    def _savepoint(self) -> EpochRecord | None:
+        """The newest one that can be read."""
+        pinned = {pin.epoch for pin in self._journal.pins if pin.pinner is Pinner.SAVEPOINT}
+        usable = [record for record in self._journal.usable if record.epoch in pinned & self._manifests.keys()]
+        return usable[-1] if usable else None
+
+    def _restore(self, savepoint: EpochRecord, then: Callable[[], None]) -> None:
+        """Let the savepoint be the newest epoch, if nothing is made again by that, or the person accepts it."""
+        gives_up = given_up_for(self._journal, savepoint)
+        if not gives_up.repeats.epochs or self._ask(savepoint.epoch, gives_up):
+            self._go_back(savepoint.epoch, gives_up, then)
+        else:
+            then()
+
+    def _refused(self, observed: Observed, hindrances: tuple[Hindrance, ...]) -> None:
+        """A person sees why the job does not start, and accepts it or puts back what was lost."""
+        if not self._means.observer.ever_lost:
+            raise Violation(f"generation {self._generation} refuses to start: {hindrances}")
+        match decide(replace(observed, accept_duplicates=True)):
+            case Restore(epoch, replay, gives_up, _) if self._ask(epoch, gives_up):
+                self._go_back(epoch, gives_up, lambda: self._start(epoch, replay))
+            case _:
+                self._means.observer.repair()
+                self._found.clear()
+                self._look_at_manifests()
+
+    def _ask(self, epoch: Epoch, gives_up: GivenUp) -> bool:
+        back = Rewound(self._generation, epoch)
+        accepts = self._plan.person is not None and self._plan.person.accepts
+        self._means.observer.asks(back, gives_up.repeats, accepts=accepts)
+        return accepts
+
+    def _go_back(self, epoch: Epoch, gives_up: GivenUp, then: Callable[[], None]) -> None:
+        def outcome(outcome: Outcome) -> None:
+            if isinstance(outcome, Won):
+                then()
+
+        if gives_up.is_anything:
+            self._propose(Rewound(self._generation, epoch), outcome)
+        else:
+            then()
 
     def _start(self, epoch: Epoch | None, replay: tuple[Epoch, ...]) -> None:
         state = self._journal
@@ -285,26 +367,32 @@ class GenerationRun:
     # --- what it may do by itself -------------------------------------------------------------------------------------
 
     def actions(self) -> list[Action]:
-        """Let time pass, suspect a worker, take a savepoint, compact the journal."""
+        """Let time pass, suspect a worker, take a savepoint, compact the journal, look for orphans; once at the end."""
         coordinator = self._coordinator
-        if coordinator is None or coordinator.state is CoordinatorState.STOPPED or self._is_finished:
+        if coordinator is None or coordinator.state is CoordinatorState.STOPPED:
             return []
+        if self._is_finished:
+            return [] if self._sweeping or self._swept_at_the_end else [Action("sweep")]
         running = coordinator.state is CoordinatorState.RUNNING
         actions = [Action("tick", weight=6, drain=running and not coordinator.in_flight)]
         if running:
             if self._suspicions:
                 actions += [Action("suspect", worker, weight=1, drain=False) for worker in self._deployed]
             if self._savepoints:
-                actions.append(Action("savepoint", drain=False))
+                actions.append(Action("savepoint", drain=self._plan.person is not None))
+            if not self._sweeping:
+                actions.append(Action("sweep", weight=1, drain=False))
         if not self._compacting:
-            actions.append(Action("compact", weight=2, drain=False))
+            actions.append(Action("compact", weight=2, drain=self._to_compact > 0))
         return actions
 
     @property
     def _is_finished(self) -> bool:
-        """Whether an epoch that was triggered after the end of all input is complete and committed."""
+        """Whether enough epochs that were triggered after the end of all input are complete and committed."""
         usable = self._journal.usable
-        return bool(usable) and usable[-1].epoch in self._last and not usable[-1].awaits_commit
+        if not usable or usable[-1].epoch not in self._last or usable[-1].awaits_commit:
+            return False
+        return sum(epoch <= usable[-1].epoch for epoch in self._last) > self._plan.idle
 
     def act(self, action: Action) -> None:
         """Take one of these steps."""
@@ -321,7 +409,10 @@ class GenerationRun:
                 self._savepoints -= 1
                 self._tell(events.SavepointRequested())
             case "compact":
+                self._to_compact -= 1
                 self._compact()
+            case "sweep":
+                self._sweep()
             case _:
                 raise TypeError(f"{action} was not offered")
 
@@ -366,7 +457,8 @@ class GenerationRun:
             if answer is not Written.WRITTEN:
                 self._tell(events.PublishFailed(publish.epoch, "the store did not take the manifest"))
                 return
-            body = Completed(publish.epoch, path, digest(data), publish.has_committables)
+            carried = only_carries(manifest, self._journal.newest_usable)
+            body = Completed(publish.epoch, path, digest(data), publish.has_committables, carried)
             self._propose(body, lambda outcome: self._published(publish, manifest, outcome))
 
         self._means.effects.append(self._means.store.ask(Write(path, data), answered))
@@ -418,9 +510,9 @@ class GenerationRun:
 
     def _remove(self, retain: int, oldest_base: Epoch | None) -> None:
         state = self._journal
-        references = tuple(EpochFiles(r.epoch, self._manifests[r.epoch].references()) for r in state.retained)
         in_flight = () if oldest_base is None else (InFlight(oldest_base, oldest_base),)
-        removed = plan_removal(ObservedTree(state, references, in_flight=in_flight), self._generation, retain)
+        observed = ObservedTree(state, self._references(state), in_flight=in_flight)
+        removed = plan_removal(observed, self._generation, retain)
         if removed is not None:
             self._propose(removed, lambda outcome: self._removed(removed, outcome))
 
@@ -438,6 +530,37 @@ class GenerationRun:
             self._ask_again(Delete(paths[0]), lambda _: self._delete(paths[1:], number))
         else:
             self._outstanding.remove(number)
+
+    def _references(self, state: JournalState) -> tuple[EpochFiles, ...]:
+        known = ((record.epoch, self._manifests.get(record.epoch)) for record in state.retained)
+        return tuple(EpochFiles(epoch, None if one is None else one.references()) for epoch, one in known)
+
+    def _sweep(self) -> None:
+        """Delete what attempts that are over have left: the tree is listed, and then one file deleted after another."""
+        assert self._coordinator is not None
+        state, attempt, at_the_end = self._journal, self._coordinator.incarnation, self._is_finished
+        observed = ObservedTree(state, self._references(state), attempt=attempt)
+        self._sweeping = True
+        blind = any(one.files is None for one in observed.references)
+        self._means.observer.sweeping(attempt, state.newest_complete, blind=blind)
+
+        def listed_epochs(epochs: object) -> None:
+            self._ask_again(Listing(f"{SHARED}/"), lambda shared: listed(epochs, shared))
+
+        def listed(epochs: object, shared: object) -> None:
+            assert isinstance(epochs, Listing)
+            assert isinstance(shared, Listing)
+            found = classify(replace(observed, found=(*epochs.paths, *shared.paths)))
+            delete(list(found.of(Fate.ORPHANED)))
+
+        def delete(paths: list[str]) -> None:
+            if paths:
+                self._ask_again(Delete(paths[0]), lambda _: delete(paths[1:]))
+                return
+            self._sweeping = False
+            self._swept_at_the_end = self._swept_at_the_end or at_the_end
+
+        self._ask_again(Listing(f"{EPOCHS}/"), listed_epochs)
 
     def _compact(self) -> None:
         carried_out = min(self._outstanding, default=self._removed_up_to + 1) - 1

@@ -47,7 +47,7 @@ class JournalRun:
             case asked.ReadSummary(floor):
                 self._ask_again(Read(path_of(JournalSummary(floor))), lambda answer: asked.SummaryRead(_data(answer)))
             case asked.ReadFloor():
-                self._ask_again(Listing("journal/"), lambda a: asked.FloorRead(max(_listed(a).floors, default=0)))
+                self._ask_again(Listing("journal/"), lambda a: _floor(_listed(a)))
             case asked.ListJournal():
                 self._ask_again(Listing("journal/"), _listed)
             case asked.DeleteEntry(number):
@@ -71,6 +71,10 @@ class JournalRun:
                 self.carry_out(self._handle(event(answer)))
 
         self._effects.append(self._store.ask(request, answered))
+
+
+def _floor(listed: asked.JournalListed) -> asked.FloorRead:
+    return asked.FloorRead(max(listed.floors, default=0), listed.entries)
 
 
 def _data(answer: object) -> bytes | None:

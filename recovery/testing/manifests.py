@@ -177,5 +177,9 @@ def window_parts_of(manifest: Manifest) -> Iterator[tuple[int, FileSet]]:
 
 def transactions_of(manifest: Manifest | None) -> frozenset[TransactionId]:
     """The transactions that the epoch carries."""
-    subtasks = () if manifest is None else manifest.operators[1].subtasks
-    return frozenset(committable.transaction for subtask in subtasks for committable in subtask.committables)
+    return frozenset() if manifest is None else frozenset(one.transaction for one in committables_of(manifest))
+
+
+def committables_of(manifest: Manifest) -> list[Committable[CommitPayload]]:
+    """What the epoch carries."""
+    return [committable for subtask in manifest.operators[1].subtasks for committable in subtask.committables]

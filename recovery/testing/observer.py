@@ -2,24 +2,62 @@
 
 What always holds: it knows the journal as it truly is, entry by entry in the order of their creation, and looks at
 every epoch in the moment in which it becomes complete: whether all that it names is there, and whether it is a state
-that a sequential run could have been in.
+that a sequential run could have been in. When the job goes back it knows which output is made once more, whatever the
+journal has forgotten, and whether somebody has accepted that.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
 
-from recovery.testing.manifests import in_flight_of, positions_of, splits_of, transactions_of, window_parts_of
+from recovery.testing.manifests import (
+    committables_of,
+    in_flight_of,
+    positions_of,
+    splits_of,
+    transactions_of,
+    window_parts_of,
+)
 from recovery.testing.stream import RecordId, Row, Stream
 from recovery.testing.truth import JournalTruth
 from recovery.testing.windows import FIRED, IDS, TIMER, WINDOW, State, StateFile, StateKey, load
 from snapshot.ids import TransactionId
-from snapshot.journal_entries import Committed, Completed, Entry
+from snapshot.journal_entries import Committed, Completed, Entry, Rewound
+from snapshot.journal_state import OutputMade
+from snapshot.layout import ManifestFile, SharedFile, parse
 from snapshot.manifest import Manifest
 from snapshot.manifest_json import decode, digest
 from snapshot.testing.checkers import check_exactly_once
 from snapshot.testing.violation import Violation
-from statebackend.ids import Epoch, Generation, Incarnation
+from statebackend.ids import NO_EPOCH, Epoch, Generation, Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A driver has begun to delete what attempts before this one have left, after so many writes to the store.
+
+    It is `blind` while it cannot read the manifest of an epoch that is kept, whose files nobody knows then.
+    """
+
+    attempt: Incarnation
+    newest_complete: Epoch
+    writes: int
+    blind: bool
+
+    def finds(self, path: str) -> bool:
+        """True if an object is of an attempt that was over then, unless it was written later."""
+        match parse(path):
+            case _ if self.blind:
+                return False
+            case SharedFile(incarnation):
+                return incarnation < self.attempt
+            case ManifestFile(epoch):
+                is_passed = epoch.number <= self.newest_complete.number
+                return epoch.generation < self.attempt.generation or is_passed
+            case _:
+                return False
 
 
 class Observer(JournalTruth):
@@ -32,10 +70,22 @@ class Observer(JournalTruth):
         self.rows: list[Row] = []
         """What readers of the target see."""
         self.completed: list[Epoch] = []
+        """The complete epochs that were not given up."""
+        self.asked = 0
+        """How often somebody was asked whether output may be made once more."""
+        self.asked_of_removed = 0
+        """How often of output which the journal alone knew of: no epoch that had it was there any more."""
         self._manifests: dict[Epoch, Manifest] = {}
         self._triggered: set[Epoch] = set()
+        self._writes: dict[str, int] = {}
+        """How many writes there were before each of these objects was last written."""
+        self._sweep: Sweep | None = None
         self._committable: set[TransactionId] = set()
-        self._committed: set[TransactionId] = set()
+        self._committed: dict[TransactionId, tuple[Row, ...]] = {}
+        self.repeated = 0
+        """How many transactions were given up after somebody had accepted that: their rows are there once more."""
+        self._accepted: set[Rewound] = set()
+        self._given_up: set[TransactionId] = set()
 
     # --- what the store is told to do -----------------------------------------------------------------------------
 
@@ -46,15 +96,36 @@ class Observer(JournalTruth):
                 self._completed(entry.body)
             case Committed(epoch=epoch):
                 self._check_committed(epoch)
+            case Rewound():
+                self._went_back(entry.body)
             case _:
                 pass
+
+    def _went_back(self, body: Rewound) -> None:
+        """Epochs are given up; if any of them had output of its own, somebody has accepted that it is made again."""
+        again = {
+            one.transaction
+            for epoch in self.completed
+            for one in committables_of(self._manifests[epoch])
+            if one.sealed_in > body.to
+        }
+        if again and body not in self._accepted:
+            raise Violation(f"the job goes back to {body.to} and repeats {sorted(again)}, which nobody has accepted")
+        self._given_up |= again
+        self.repeated += len(again)
+        self.completed = [epoch for epoch in self.completed if epoch <= body.to]
 
     def _check_committed(self, epoch: Epoch) -> None:
         """What is journalled as committed is: nobody would commit the rest once the epoch is removed."""
         carried = (transactions_of(self._manifests[one]) for one in self.completed if one <= epoch)
-        missing = frozenset().union(*carried) - self._committed
+        missing = frozenset().union(*carried) - self._committed.keys()
         if missing:
             raise Violation(f"epoch {epoch} is journalled as committed, and {sorted(missing)} is not")
+
+    def writing(self, path: str, data: object, existing: object | None) -> None:
+        """An object is written."""
+        super().writing(path, data, existing)
+        self._writes[path] = len(self._writes)
 
     def deleting(self, path: str) -> None:
         """An object is deleted; nothing may need it."""
@@ -71,6 +142,11 @@ class Observer(JournalTruth):
             raise Violation(f"epoch id {epoch} is used twice")
         self._triggered.add(epoch)
 
+    def sweeping(self, attempt: Incarnation, newest_complete: Epoch, *, blind: bool) -> None:
+        """A driver asks the store what there is, to delete what attempts before this one have left."""
+        if attempt.generation == self.journal.generation:
+            self._sweep = Sweep(attempt, newest_complete, len(self._writes), blind)
+
     def failed(self, incarnation: Incarnation, reason: str) -> None:
         """A partition could not be restored or go on; of the current generation nothing is missing."""
         if incarnation.generation == self.journal.generation and "is not there" in reason:
@@ -81,6 +157,22 @@ class Observer(JournalTruth):
         if generation == self.journal.generation:
             raise Violation(f"generation {generation} stops: {reason}")
 
+    def asks(self, back: Rewound, told: OutputMade, *, accepts: bool) -> None:
+        """A driver asks whether output may be made once more; it is told of all of it, and of no more."""
+        if back.by != self.journal.generation:
+            return  # the job has gone on without it
+        self.asked += 1
+        course, after = [NO_EPOCH, *self.completed], []
+        for before, epoch in pairwise(course):
+            newest = max((one.sealed_in for one in committables_of(self._manifests[epoch])), default=NO_EPOCH)
+            if epoch > back.to and newest > before:
+                after.append(epoch)
+        if (told.epochs, told.newest) != (len(after), after[-1] if after else NO_EPOCH):
+            raise Violation(f"to go back to {back.to} repeats the output of {after}, and a person is told of {told}")
+        self.asked_of_removed += not {record.epoch for record in self.journal.usable} & set(after)
+        if accepts:
+            self._accepted.add(back)
+
     # --- what the target is told to do ------------------------------------------------------------------------------
 
     def committing(self, transaction: TransactionId, rows: tuple[Row, ...]) -> None:
@@ -89,7 +181,7 @@ class Observer(JournalTruth):
             raise Violation(f"transaction {transaction} is committed twice, with {len(rows)} rows")
         if transaction not in self._committable:
             raise Violation(f"transaction {transaction} is committed, and no complete epoch carries it")
-        self._committed.add(transaction)
+        self._committed[transaction] = rows
 
     # --- an epoch is complete ---------------------------------------------------------------------------------------
 
@@ -111,7 +203,7 @@ class Observer(JournalTruth):
 
     def _check_output_is_carried(self, manifest: Manifest) -> None:
         """What an earlier epoch carries is committed, or carried by this one: nothing else would commit it."""
-        dropped = self._committable - self._committed - transactions_of(manifest)
+        dropped = self._committable - self._committed.keys() - self._given_up - transactions_of(manifest)
         if dropped:
             raise Violation(f"epoch {manifest.epoch} does not carry {sorted(dropped)}, which is not committed")
 
@@ -176,10 +268,25 @@ class Observer(JournalTruth):
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
+    def check_leaks(self) -> None:
+        """All has come to rest: what no epoch needs is gone, but for what came after the newest driver looked last."""
+        sweep = self._sweep
+        if sweep is None:
+            raise Violation("the newest driver has never looked for what attempts before its own have left")
+        needed = {record.manifest for record in self.journal.retained}
+        needed.update(*(self._manifests[record.epoch].references() for record in self.journal.retained))
+        left = [path for path, before in self._writes.items() if before < sweep.writes and path in self.objects]
+        leaked = [path for path in left if path not in needed and sweep.finds(path)]
+        if leaked:
+            raise Violation(f"no epoch refers to {leaked}, which were there when attempt {sweep.attempt} looked")
+
     def check_output(self) -> None:
-        """All has come to rest: every window was emitted once, with all its records."""
+        """All has come to rest: every window was emitted once, with all its records; and once more for each time that
+        its row was given up.
+        """
         if self._exactly_once:
-            check_exactly_once(self._stream.expected(), self.rows)
+            given_up = [row for one in self._given_up for row in self._committed.get(one, ())]
+            check_exactly_once(self._stream.expected(), list((Counter(self.rows) - Counter(given_up)).elements()))
             return
         wanted = {id for row in self._stream.expected() for id in row.records}
         lost = wanted - {id for row in self.rows for id in row.records}

@@ -7,7 +7,7 @@ other entry must be admissible where it stands, and summaries must say what the 
 from __future__ import annotations
 
 from snapshot.journal import apply
-from snapshot.journal_entries import Completed, Entry, JournalError, Nonce, Removed
+from snapshot.journal_entries import Completed, Entry, JournalError, Nonce, Pinner, Removed
 from snapshot.journal_json import decode_entry, decode_summary
 from snapshot.journal_state import EMPTY, JournalState
 from snapshot.layout import JournalEntry, JournalSummary, parse
@@ -21,6 +21,9 @@ class JournalTruth:
         self.journal: JournalState = EMPTY
         self.objects: dict[str, object] = {}
         """What is in the store."""
+        self._missing: dict[str, object] = {}
+        """Manifests of complete epochs that the store had and has no more; `repair` puts them back."""
+        self.ever_lost: set[str] = set()
         self._entries: dict[int, Entry] = {}
         self._states: list[JournalState] = [EMPTY]
 
@@ -59,6 +62,25 @@ class JournalTruth:
             raise Violation(f"epochs {epochs} are removed, and {self.journal.pinned} are pinned")
         if self.journal.usable and self.journal.usable[-1].epoch in epochs:
             raise Violation("the newest complete epoch is removed")
+
+    def lose(self) -> bool:
+        """The newest manifest of the job is gone, through nobody's fault; False if there is none."""
+        there = [record.manifest for record in self.journal.usable if record.manifest in self.objects]
+        for path in there[-1:]:
+            self._missing[path] = self.objects.pop(path)
+            self.ever_lost.add(path)
+        return bool(there)
+
+    def has_savepoint(self, behind: int) -> bool:
+        """True if there is a savepoint with so many newer epochs after it."""
+        savepoints = [pin.epoch.number for pin in self.journal.pins if pin.pinner is Pinner.SAVEPOINT]
+        return bool(savepoints) and max(savepoints) + behind <= self.journal.newest_usable.number
+
+    def repair(self) -> None:
+        """A person puts back whatever was lost, as far as it belongs to the job still."""
+        kept = {record.manifest for record in self.journal.retained}
+        self.objects.update({path: data for path, data in self._missing.items() if path in kept})
+        self._missing.clear()
 
     def writing(self, path: str, data: object, existing: object | None) -> None:
         """An object is written; a name is never used for two contents."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from traceback import print_exception
 from typing import Final
@@ -25,6 +25,7 @@ from snapshot.host.epochs_here import ChannelParts, EpochsHere
 from snapshot.host.event_loop import Background, EventLoop, Timer
 from snapshot.host.failures import is_of_state, kind_of, text_of, traceback_of
 from snapshot.host.heads import NOTHING, KeyedRun, OpenedState, Seat
+from snapshot.host.last_words import LastWords
 from snapshot.host.live_reads import StillOpening, rows_of_key
 from snapshot.host.memory import memory_of_process
 from snapshot.host.messages import (
@@ -77,6 +78,7 @@ class Surroundings:
     background: Background
     at_hand: StatesAtHand
     tell: Callable[[FromWorker], None]
+    words: LastWords = field(default_factory=LastWords)
 
 
 class PartitionAttempt:
@@ -128,6 +130,8 @@ class PartitionAttempt:
             raise
         for run in self._stages:
             self._stage_of.update(dict.fromkeys(run.channels, run))
+            if deploy.careful:
+                run.note_calls(around.words)
 
     # --- making it ----------------------------------------------------------------------------------------------------
 
@@ -258,6 +262,7 @@ class PartitionAttempt:
         reached(fail_points.COMPLETE_HEARD)
         self._epochs.completed(epoch)
         for run in self._stages:
+            run.note_nothing()
             if run.keyed is not None:
                 run.keyed.completed(epoch)
             for sink in run.sinks.values():
@@ -468,7 +473,7 @@ class PartitionAttempt:
             return
         try:
             step()
-        except Exception as error:
+        except BaseException as error:  # a function that calls `sys.exit` has failed like any other
             self._sound = self._sound and not is_of_state(error)
             self.fail(kind_of(error), text_of(error), traceback_of(error))
 
@@ -525,7 +530,7 @@ class PartitionAttempt:
                 closing.callback(self._part_from_states)
                 for run in self._stages:
                     closing.callback(run.close)
-        except Exception as error:
+        except BaseException as error:
             print_exception(error)
 
     def _part_from_states(self) -> None:

@@ -62,7 +62,7 @@ def _transformed(apply: Apply, label: str, after: Take) -> Take:
     def take(rows: Rows) -> None:
         try:
             results = apply(rows)
-        except Exception as error:
+        except BaseException as error:
             error.add_note(f"in {label}")
             raise
         for result in results:

@@ -11,11 +11,13 @@ its writes block a thread, and it takes a fifth to a half more CPU time (`make b
 from __future__ import annotations
 
 import socket
+import struct
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from snapshot.frames import Data, End, Frame
+from snapshot.host.allowances import FIRST, Allowance
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.liveness import break_if_silent
 from snapshot.host.options import HostOptions
@@ -32,6 +34,7 @@ _EAGER: Final = 64 << 10
 _AT_ONCE: Final = 512 << 10
 """How much is offered to the kernel in one call, about."""
 _MOST_BUFFERS: Final = 128
+_ALLOWANCE: Final = struct.Struct(">QQ")
 _PER_TURN: Final = 1 << 20
 """How much a channel hands on in one turn of the loop, about, before others have their turn."""
 
@@ -70,8 +73,9 @@ class _Waiting:
 class SendingChannel:
     """The sending end; `sock` has passed the handshake, and is this object's from now on.
 
-    `on_drained` is called when `bytes` has sunk to half of `options.channel_buffer` or less, after it was more;
-    `on_broken(reason)` once, if the receiver is gone or says anything. It may go when all up to `End` was sent.
+    `on_drained` is called when `bytes` has sunk to half of `options.channel_buffer` or less, after it was more, and
+    when the receiver has allowed more rows; `on_broken(reason)` once, if the receiver is gone. It may go when all up to
+    `End` was sent.
     `tap` sees each frame when the kernel takes the first byte of it, in the order in which they travel.
     """
 
@@ -96,6 +100,10 @@ class SendingChannel:
         self._on_broken = on_broken
         self._tap = tap
         self._waiting = _Waiting(loop, ordered, options, on_drained)
+        self.allowed = FIRST
+        """What the receiver takes. Who puts rows owes to count."""
+        self._said = b""  # what the receiver has begun to say
+        self._on_drained = on_drained
         self._rest: list[Buffer] = []  # of the frame that the kernel has begun to take
         self._full = False
         self._flush_is_due = False
@@ -186,15 +194,25 @@ class SendingChannel:
         self._rest = _between(buffers, sent, end) if sent < end else []
 
     def _hear(self) -> None:
-        """A receiver says nothing, so this is the end of the connection, or a mistake."""
+        """A receiver says nothing but how many rows are allowed; the last word counts."""
         try:
-            said = self._sock.recv(16)
+            said = self._sock.recv(4096)
         except BlockingIOError:
             return
         except OSError as error:
             self._fail(f"the connection broke: {error}")
             return
-        self._fail(f"the receiver sent {said!r}, but has nothing to say" if said else "the receiver closed it")
+        if not said:
+            self._fail("the receiver closed it")
+            return
+        said = self._said + said
+        whole = len(said) // _ALLOWANCE.size * _ALLOWANCE.size
+        self._said = said[whole:]
+        if whole:
+            before = self.allowed
+            self.allowed = Allowance(*_ALLOWANCE.unpack_from(said, whole - _ALLOWANCE.size))
+            if self.allowed.rows > before.rows:
+                self._on_drained()
 
     def _fail(self, reason: str) -> None:
         if self._open:
@@ -234,6 +252,7 @@ class ReceivingChannel:
         self._on_broken = on_broken
         self._decoder = Decoder(str(channel), incarnation, options.max_frame)
         self._frames: deque[Frame] = deque()  # that came with the one at which we were paused
+        self._unsaid = b""
         self._paused = False
         self._resumed = False
         self._ended = False
@@ -241,7 +260,7 @@ class ReceivingChannel:
         self._closed = False
         _prepare(sock, socket.SO_RCVBUF, options)
         break_if_silent(sock, options.channel_timeout)
-        self._watch = loop.watch(sock, self._read)
+        self._watch = loop.watch(sock, self._read, self._say)
         self._watch.reading(True)
 
     def pause(self) -> None:
@@ -258,6 +277,23 @@ class ReceivingChannel:
                 self._loop.call_soon(self._go_on)
         elif self._open:
             self._watch.reading(True)
+
+    def allow(self, allowance: Allowance) -> None:
+        """Let the sender do this from now on; nothing when it has ended."""
+        if self._open and not self._ended:
+            begun = len(self._unsaid) % _ALLOWANCE.size
+            self._unsaid = self._unsaid[:begun] + _ALLOWANCE.pack(allowance.rows, allowance.window)
+            self._say()
+
+    def _say(self) -> None:
+        try:
+            self._unsaid = self._unsaid[self._sock.send(self._unsaid) :]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._fail(f"the connection broke: {error}")
+            return
+        self._watch.writing(bool(self._unsaid))
 
     def reroute(self, through: Callable[[socket.socket], socket.socket]) -> None:
         """From now on talk through the socket that this gives for ours; nothing if the connection is closed."""
@@ -302,7 +338,10 @@ class ReceivingChannel:
         except BlockingIOError:
             return 0
         except OSError as error:
-            self._fail(f"the connection broke: {error}")
+            if self._ended:  # the sender has gone without having read what it was allowed
+                self._drop()
+            else:
+                self._fail(f"the connection broke: {error}")
             return 0
         except WireError as error:
             self._fail(f"{type(error).__name__}: {error}")
@@ -349,6 +388,9 @@ class LocalChannel:
         self._loop = loop
         self._on_frame = on_frame
         self._tap = tap
+        self.allowed = FIRST
+        """As for a `SendingChannel`."""
+        self._on_drained = on_drained
         self._waiting = _Waiting(loop, ordered, options, on_drained)
         self._paused = False
         self._is_due = False
@@ -372,6 +414,13 @@ class LocalChannel:
         """Go on."""
         self._paused = False
         self._soon()
+
+    def allow(self, allowance: Allowance) -> None:
+        """As for a `ReceivingChannel`."""
+        more = allowance.rows > self.allowed.rows
+        self.allowed = allowance
+        if more:
+            self._loop.call_soon(lambda: None if self._waiting.closed else self._on_drained())
 
     def close(self) -> None:
         """Drop what waits. May be said twice."""

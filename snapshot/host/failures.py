@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import traceback
+from pathlib import Path
 from typing import Final
 
 from snapshot.aligner import FrameAfterEnd
@@ -23,6 +25,10 @@ _CHANNEL: Final = (WireError, FrameAfterEnd, MalformedBatch)
 _RESOURCE: Final = (BackendError, StoreError, SourceError, SinkError, OSError)
 
 _STATE: Final = "statebackend."
+_OURS: Final = ("snapshot", "statebackend", "recovery")
+_OUR_FOLDERS: Final = tuple(f"{Path(__file__).parents[2] / package}{os.sep}" for package in _OURS)
+_OUR_NAMES: Final = tuple(f"{package}." for package in _OURS)
+_LIBRARY: Final = os.path.dirname(os.__file__)  # noqa: PTH120  # as frames name it
 
 
 def kind_of(error: BaseException) -> FailureKind:
@@ -58,5 +64,36 @@ def text_of(error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """The traceback as Python prints it, with its notes and causes."""
-    return "".join(traceback.format_exception(error))
+    """The traceback as Python prints it, with its notes and causes, beginning with the first line of the user's.
+
+    An error that has a name of ours and comes from no code of the user's needs no traceback, and any other has all.
+    """
+    told = traceback.TracebackException.from_exception(error)
+    links: list[traceback.TracebackException | None] = [told]
+    seen: set[int] = set()
+    while links:
+        link = links.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            _begin_with_the_user(link)
+            links += [link.__cause__, link.__context__]
+    return "".join(told.format())
+
+
+def _begin_with_the_user(told: traceback.TracebackException) -> None:
+    frames = list(told.stack)
+    first = next((at for at, frame in enumerate(frames) if _is_users(frame.filename)), None)
+    if first is not None:
+        told.stack = traceback.StackSummary.from_list(frames[first:])
+    elif next(told.format_exception_only()).startswith(_OUR_NAMES) and all(
+        _is_ours(frame.filename) for frame in frames
+    ):
+        told.stack = traceback.StackSummary.from_list([])
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(_OUR_FOLDERS)
+
+
+def _is_users(file: str) -> bool:
+    return not _is_ours(file) and not file.startswith((_LIBRARY, "<frozen")) and "site-packages" not in file

@@ -149,7 +149,7 @@ class Follower:
             self._get_ready(follow)
         except MissingFile:
             pass  # a later epoch is complete, and what only this one needed is being removed
-        except Exception as error:  # whatever the store, the disk or the program's modules raise
+        except BaseException as error:  # whatever the store, the disk or the program's modules raise
             problem = text_of(error)
         brought = [files.brought for files in self._files.values()]
         return Followed(

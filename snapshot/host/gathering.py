@@ -1,15 +1,19 @@
-"""Small batches that wait one behind the other become larger ones, as an operator's work is mostly per batch.
+"""Rows that an operator is about to be given: small batches become larger ones, as its work is mostly per batch.
 
-What always holds: of each input rows are handed on in the order in which they were added, and `flush` keeps none back.
+What always holds: of each input rows are handed on in the order in which they were added; and what was not taken stays
+in front, with the channel that it came on, as long as it takes.
 A source that is on time makes a batch each millisecond: what has waited for a second, for a state that was being opened
 or in an outage, would else be a thousand batches of a few rows each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from snapshot.ids import ChannelId
 from snapshot.program.rows import Rows, joined
 
 Input = TypeVar("Input")
@@ -18,34 +22,95 @@ _ENOUGH: Final = 4096
 """So many rows are not worth a copy to have more of them together."""
 
 
-class Gathering(Generic[Input]):
-    """Rows of several inputs on their way to `take`, which gets no more than `most` at once unless a batch has more.
+@dataclass(slots=True)
+class _Line:
+    """The rows of one input, in order."""
 
-    The caller owes `flush` before anything that has its place behind the rows.
+    pieces: deque[tuple[ChannelId, Rows]] = field(default_factory=deque)
+    count: int = 0
+
+
+class Gathering(Generic[Input]):
+    """Rows of several inputs on their way to `take`, which says how many of the first ones it took: one at least.
+
+    It gets no more than `most` at once unless a batch has more. The caller owes that all is handed on before anything
+    that has its place behind the rows.
     """
 
-    def __init__(self, take: Callable[[Input, Rows], None], most: int) -> None:
+    def __init__(
+        self, take: Callable[[Input, Rows], int], most: int, on_taken: Callable[[ChannelId, int], object]
+    ) -> None:
+        """`on_taken` hears how many rows were taken that have come on which channel."""
         self._take = take
+        self._on_taken = on_taken
         self._most = min(most, _ENOUGH)
-        self._pieces: dict[Input, list[Rows]] = {}
-        self._counts: dict[Input, int] = {}
+        self._lines: dict[Input, _Line] = {}
 
-    def add(self, input: Input, rows: Rows) -> None:
-        """Take a batch of an input."""
-        count = self._counts.get(input, 0)
-        if count and count + len(rows) > self._most:
-            self._hand_on(input)
-            count = 0
-        self._pieces.setdefault(input, []).append(rows)
-        self._counts[input] = count + len(rows)
-        if self._counts[input] >= self._most:
-            self._hand_on(input)
+    def __bool__(self) -> bool:
+        """True if there are rows."""
+        return bool(self._lines)
+
+    @property
+    def is_enough(self) -> bool:
+        """True if an input has so many rows that waiting for more is not worth it."""
+        return any(line.count >= self._most for line in self._lines.values())
+
+    @property
+    def bytes(self) -> int:
+        """The memory that the rows refer to, about."""
+        return sum(rows.size for line in self._lines.values() for _, rows in line.pieces)
+
+    def add(self, input: Input, channel: ChannelId, rows: Rows) -> None:
+        """Take a batch of an input that has come on this channel."""
+        if not len(rows):
+            return
+        line = self._lines.get(input)
+        if line is None:
+            line = self._lines[input] = _Line()
+        line.pieces.append((channel, rows))
+        line.count += len(rows)
+
+    def hand_on(self, limit: int) -> None:
+        """Hand on a batch, of so many rows at most, of an input that has enough, or else of that which began first."""
+        enough = (input for input, line in self._lines.items() if line.count >= self._most)
+        input = next(enough, next(iter(self._lines)))
+        line = self._lines[input]
+        batch = self._batch(line, limit)
+        taken = self._take(input, batch)
+        line.count -= taken
+        if not line.count:
+            del self._lines[input]
+        while taken:
+            channel, rows = line.pieces.popleft()
+            some = min(taken, len(rows))
+            if some < len(rows):
+                line.pieces.appendleft((channel, rows.slice(some, len(rows) - some)))
+            taken -= some
+            self._on_taken(channel, some)
 
     def flush(self) -> None:
-        """Hand on what is here."""
-        for input in list(self._pieces):
-            self._hand_on(input)
+        """Hand on all that is here, however long it takes."""
+        while self._lines:
+            self.hand_on(self._most)
 
-    def _hand_on(self, input: Input) -> None:
-        del self._counts[input]
-        self._take(input, joined(self._pieces.pop(input)))
+    def left(self) -> Mapping[ChannelId, list[Rows]]:
+        """What has not been taken, by the channel that it came on, in order."""
+        found: dict[ChannelId, list[Rows]] = {}
+        for line in self._lines.values():
+            for channel, rows in line.pieces:
+                found.setdefault(channel, []).append(rows)
+        return found
+
+    def _batch(self, line: _Line, limit: int) -> Rows:
+        """The first rows of an input: as many of its batches as come to no more than is wanted, or one."""
+        some: list[Rows] = []
+        count = 0
+        for _, rows in line.pieces:
+            if some and count + len(rows) > self._most:
+                break
+            some.append(rows)
+            count += len(rows)
+            if count >= limit:
+                break
+        batch = joined(some)
+        return batch if count <= limit else batch.slice(0, limit)

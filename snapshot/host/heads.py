@@ -17,7 +17,7 @@ from snapshot.host.messages import Deploy, Role
 from snapshot.host.options import HostOptions
 from snapshot.host.states_at_hand import StatesAtHand
 from snapshot.host.tree_files import TreeFiles
-from snapshot.program.operator import Closing, Cutting, Emit, KeyedOperator, Operator, OperatorContext
+from snapshot.program.operator import Closing, Cutting, Emit, KeyedOperator, Note, Operator, OperatorContext
 from snapshot.program.plan import Plan
 from snapshot.program.rows import Rows
 from snapshot.watermarks import going_on
@@ -39,16 +39,16 @@ _FOLDERS: Final = 16
 class Head(Protocol):
     """What a stage does with its inputs."""
 
-    def rows(self, input: int, rows: Rows) -> None:
-        """Take rows of an input."""
+    def rows(self, input: int, rows: Rows) -> int | None:
+        """Take rows of an input; how many of the first ones it took, or None for all."""
 
-    def watermark(self, timestamp: int) -> None:
-        """Event time has come to here."""
+    def watermark(self, timestamp: int) -> bool | None:
+        """Event time has come to here; False if it has to be said again, as there is more to do."""
 
     def wakes_at(self) -> int | None:
         """The processing time at which it wants to be woken."""
 
-    def wake(self, now: int) -> None:
+    def wake(self, now: int) -> object:
         """Processing time has come to here."""
 
     def broadcast(self) -> bytes | None:
@@ -214,7 +214,15 @@ def _opened(
 class KeyedRun:
     """A keyed operator at work on its state, in one attempt; the state stays whoever's it is."""
 
-    def __init__(self, operator: KeyedOperator, seat: Seat, state: KeyedState, emit: Emit) -> None:
+    def __init__(
+        self,
+        operator: KeyedOperator,
+        seat: Seat,
+        state: KeyedState,
+        emit: Emit,
+        overdue: Callable[[], bool],
+        note: Callable[[], Note | None] = lambda: None,
+    ) -> None:
         self.state = state
         restored = going_on(seat.role.watermark)
         context = OperatorContext(
@@ -226,6 +234,8 @@ class KeyedRun:
             emit,
             EARLIEST if restored is None else restored.timestamp,
             seat.role.broadcast,
+            overdue=overdue,
+            note=note,
         )
         self.operator: Operator = operator.open(context)
 

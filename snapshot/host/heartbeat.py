@@ -22,6 +22,10 @@ from snapshot.host.tls import TlsSide
 
 _BEAT = b"."
 _PATIENCE: Final = 5.0
+_CLOSED: Final = 1.5
+"""Seconds in which a driver has to be reached again that has closed the connection itself: it ends, or was killed."""
+_IN_ORDER: Final = 2.0
+"""Seconds that a process has to end in order after it has lost its driver."""
 
 
 class Heartbeat:
@@ -37,13 +41,19 @@ class Heartbeat:
         watch: Callable[[], Stalled | None] = lambda: None,
         on_lost: Callable[[str], object] = lambda _: None,
         patience: float = _PATIENCE,
+        on_overdue: Callable[[str], object] = lambda _: None,
+        in_order: float = _IN_ORDER,
     ) -> None:
         """`watch` is asked with each beat, and `on_lost` told when the driver has not been there for so many seconds
-        after a connection broke, or its machine did not react for as long; both in the thread of the heart.
+        after a connection broke, or its machine did not react for as long; sooner if the driver's end was closed, as it
+        is when it is killed. `on_overdue` is told if the heart still beats `in_order` seconds after that. All of them
+        are called in the thread of the heart.
         """
         self._watch = watch
         self._on_lost = on_lost
-        self._patience = patience
+        self._on_overdue = on_overdue
+        self._in_order = in_order
+        self._patience = self._most_patience = patience
         self._without_since: float | None = None
         self._address = address
         self._secret = secret
@@ -52,9 +62,11 @@ class Heartbeat:
         self._seconds = seconds
         self._loop = EventLoop()
         self._sock: socket.socket | None = None
+        self._line: Watch | None = None
         self._connecting: Connecting | None = None
         self._next: Timer | None = None
         self._stopped = False
+        self._leaving = False
         self._hushed_until = 0.0
         self._thread = threading.Thread(target=self._run, name=f"heartbeat-{worker}", daemon=True)
         self._thread.start()
@@ -68,6 +80,10 @@ class Heartbeat:
         """Beat no more for so long; for faults that a person asks for."""
         self._hushed_until = self._loop.now() + seconds
 
+    def leave(self) -> None:
+        """The driver has let the process go: when it closes the connection, that is as it should be."""
+        self._leaving = True
+
     def stop(self) -> None:
         """Beat no more; returns when the connection is closed."""
         self._stopped = True
@@ -79,8 +95,7 @@ class Heartbeat:
         self._loop.run(lambda: self._stopped)
         if self._connecting is not None:
             self._connecting.cancel()
-        if self._sock is not None:
-            self._sock.close()
+        self._drop()
         self._loop.close()
 
     def _beat(self) -> None:
@@ -99,10 +114,13 @@ class Heartbeat:
                     raise OSError("the driver has not heard for long")
             except BlockingIOError:
                 pass  # those that were sent have not been read yet, and say as much
-            except OSError:
-                self._sock.close()
-                self._sock, self._without_since = None, self._loop.now()
-        if self._sock is None and self._connecting is None:
+            except OSError as error:
+                self._broke(error)
+        if self._sock is None:
+            self._connect()
+
+    def _connect(self) -> None:
+        if self._connecting is None and not self._leaving:
             self._connecting = Connecting(
                 self._loop,
                 self._address,
@@ -116,13 +134,43 @@ class Heartbeat:
 
     def _connected(self, sock: socket.socket) -> None:
         self._connecting, self._sock, self._without_since = None, sock, None
+        self._patience = self._most_patience
         break_if_silent(sock, int(self._patience * 1000))
+        self._line = self._loop.watch(sock, self._hear)
+        self._line.reading(True)
+
+    def _hear(self) -> None:
+        """The driver says nothing here, so that there is something to read means that the connection has ended."""
+        assert self._sock is not None
+        try:
+            said = self._sock.recv(16)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._broke(error)
+        else:
+            self._broke(OSError("the driver spoke") if said else ConnectionResetError())
+        self._connect()
+
+    def _broke(self, error: OSError) -> None:
+        self._drop()
+        self._without_since = self._loop.now()
+        if isinstance(error, ConnectionError):
+            self._patience = min(_CLOSED, self._most_patience)
+
+    def _drop(self) -> None:
+        if self._line is not None:
+            self._line.close()
+        if self._sock is not None:
+            self._sock.close()
+        self._sock = self._line = None
 
     def _failed(self, reason: str) -> None:
         self._connecting = None
         if self._without_since is not None and self._loop.now() - self._without_since >= self._patience:
             self._without_since = None
             self._on_lost(reason)
+            self._loop.call_at(self._loop.now() + self._in_order, lambda: self._on_overdue(reason))
 
 
 class Beats:

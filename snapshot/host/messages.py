@@ -32,6 +32,21 @@ class Address:
         return f"{self.host}:{self.port}"
 
 
+@dataclass(frozen=True, slots=True)
+class AtWork:
+    """A call of a stage that was made, and from which the process has not come back."""
+
+    uid: Uid
+    what: str
+    """For which row, timers or split."""
+    nth: int
+    """How many calls of the attempt looked the same, with this one; 0 if that is not known. Rows of one content in the
+    order in which they come make the same state, so that of two attempts the same call is that with the same number."""
+
+    def __str__(self) -> str:
+        return f"{self.uid} was at {self.what}"
+
+
 # --- from a process to the driver ------------------------------------------------------------------------------------
 
 
@@ -224,7 +239,7 @@ class StageFigures:
     blocked_ms: float
     """For how long it could not work because an output was full."""
     late_rows: int = 0
-    """Rows that came when all their windows were gone, and that no side output takes."""
+    """Rows that came when all their windows were gone: dropped, or given to the side output for them."""
     waits_for: str = ""
     """What its source waits for, if something is wrong."""
 
@@ -354,6 +369,8 @@ class Deploy:
     options: HostOptions
     store: str
     local: str
+    careful: bool = False
+    """Processes of this partition died: say what is called before it is called (see `last_words`)."""
 
     @property
     def parallelism(self) -> int:

@@ -32,9 +32,6 @@ def preload(modules: Iterable[str]) -> None:
         import pyarrow as pa
     pa.array(np.zeros(1))  # the first one imports pandas if it is there
     import_module("snapshot.host.worker")
-    from snapshot.program.pickling import prepare
-
-    prepare()
     for module in modules:
         with suppress(ImportError):
             import_module(module)

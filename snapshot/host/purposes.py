@@ -42,6 +42,16 @@ class HeartbeatOf:
 
 
 @dataclass(frozen=True, slots=True)
+class LastWordsOf:
+    """What a process that runs partitions was at when it died."""
+
+    worker: str
+
+    def __str__(self) -> str:
+        return f"last words of {self.worker}"
+
+
+@dataclass(frozen=True, slots=True)
 class ChannelOf:
     """The frames of a channel, from its sender to its receiver, in one attempt."""
 
@@ -63,7 +73,7 @@ class CommandOf:
         return f"commands of {self.name}"
 
 
-Purpose = ControlOf | HeartbeatOf | ChannelOf | CommandOf
+Purpose = ControlOf | HeartbeatOf | LastWordsOf | ChannelOf | CommandOf
 
 
 def purpose_bytes(purpose: Purpose) -> bytes:
@@ -73,6 +83,8 @@ def purpose_bytes(purpose: Purpose) -> bytes:
             fields: list[object] = ["control", worker]
         case HeartbeatOf(worker):
             fields = ["heartbeat", worker]
+        case LastWordsOf(worker):
+            fields = ["last words", worker]
         case CommandOf(name):
             fields = ["command", name]
         case ChannelOf(ChannelId(source, target, sender, receiver, port), Incarnation(generation, attempt)):
@@ -94,6 +106,8 @@ def parse_purpose(sent: bytes) -> Purpose:
             return ControlOf(worker)
         case ["heartbeat", str(worker)]:
             return HeartbeatOf(worker)
+        case ["last words", str(worker)]:
+            return LastWordsOf(worker)
         case ["command", str(name)]:
             return CommandOf(name)
         case ["channel", str(source), str(target), *numbers] if len(numbers) == 5:

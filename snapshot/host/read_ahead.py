@@ -36,8 +36,9 @@ class ReadAhead:
         self._why = ""  # what the thread waits for, if something is wrong
         Thread(target=self._run, name=f"reading {name}", daemon=True).start()
 
-    def read(self, most: int) -> Reading:  # noqa: ARG002 - the thread was told how many
-        """What was read ahead; `Later` without a time if that is nothing yet."""
+    def read(self, most: int) -> Reading:
+        """What was read ahead; `Later` without a time if that is nothing yet. Not more than `most` from now on."""
+        self._most = most
         try:
             reading = self._ready.get_nowait()
         except Empty:

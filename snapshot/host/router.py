@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from snapshot.frames import Data, Frame
+from snapshot.host.allowances import Allowance
 from snapshot.host.rows_wire import RowsWire
 from snapshot.ids import ChannelId
 from snapshot.program.plan import Edge, Exchange
@@ -35,6 +36,10 @@ class Sending(Protocol):
     def bytes(self) -> int:
         """Data that waits to be taken."""
 
+    @property
+    def allowed(self) -> Allowance:
+        """How many rows may be put."""
+
     def put(self, frame: Frame) -> tuple[Data, ...]:
         """Queue a frame; returns what it overtook."""
 
@@ -54,6 +59,8 @@ class Router:
         self._local = [channel.id.sender == channel.id.receiver for channel in channels]
         self._waiting: list[list[Rows]] = [[] for _ in channels]
         self._counts = [0] * len(channels)
+        self._put = [0] * len(channels)
+        """How many rows each channel was given, with those that wait for others."""
         self._turn = 0
         self._key_type = KeyType.of(_declared(edge)) if edge.exchange is Exchange.KEYED else None
         self.rows_out = 0
@@ -69,8 +76,17 @@ class Router:
         return any(self._counts)
 
     def is_full(self, limit: int) -> bool:
-        """Whether one of the channels has as much waiting as it may."""
-        return any(channel.bytes >= limit for channel in self._channels)
+        """Whether one of the channels has as many bytes waiting as it may, or was given all rows that are allowed."""
+        for channel, put in zip(self._channels, self._put, strict=True):
+            if channel.bytes >= limit or channel.allowed.room(put) <= 0:
+                return True
+        return False
+
+    @property
+    def room(self) -> int:
+        """About how many rows it may be given now; 0 or less if none. Those with keys are expected to be spread."""
+        least = min(channel.allowed.room(put) for channel, put in zip(self._channels, self._put, strict=True))
+        return least * len(self._channels) if self._edge.exchange is Exchange.KEYED else least
 
     def rows(self, rows: Rows) -> None:
         """Take rows; what has become a full batch leaves at once."""
@@ -124,6 +140,7 @@ class Router:
     def _add(self, place: int, rows: Rows) -> None:
         self._waiting[place].append(rows)
         self._counts[place] += len(rows)
+        self._put[place] += len(rows)
         if self._counts[place] >= self._batch_rows:
             self._send(place)
 

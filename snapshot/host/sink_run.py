@@ -16,7 +16,7 @@ from snapshot.host.event_loop import Background, EventLoop
 from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
-from snapshot.program.sink import CommitAnswer, CommitsTogether, Sealed, SinkWriter
+from snapshot.program.sink import CommitAnswer, CommitsTogether, HoldsRows, Sealed, SinkError, SinkWriter
 from snapshot.transaction_events import (
     Begin,
     Commit,
@@ -103,12 +103,13 @@ class SinkRun:
         self._has_rows = False
         self._sealed: dict[TransactionId, Sealed] = {}
         self._closed = False
+        self._take_over([one.payload for one in restored if one.payload.held])
         self._transactions: Transactions[CommitPayload] = Transactions(
             identity.job,
             identity.uid,
             identity.incarnation,
             identity.partition,
-            restored=restored,
+            restored=[one for one in restored if not one.payload.held],
             restored_epoch=restored_epoch,
         )
 
@@ -130,6 +131,21 @@ class SinkRun:
     def completed(self, epoch: Epoch) -> None:
         """The epoch is complete."""
         self._tell(EpochCompleted(epoch))
+
+    def no_more_rows(self) -> None:
+        """The input has ended."""
+        if isinstance(self._writer, HoldsRows):
+            self._writer.no_more_rows()
+
+    def _take_over(self, held: Sequence[CommitPayload]) -> None:
+        if not held:
+            return
+        if not isinstance(self._writer, HoldsRows):
+            raise SinkError(
+                f"sink {self._uid}: the epoch has rows that its former sink held back, which the present one cannot "
+                f"take over. Start the job with the former one and drain it, and give the new sink a uid of its own"
+            )
+        self._writer.take_over(held)
 
     def close(self) -> None:
         """The attempt is over: the background begins nothing more for it, and what it still does is not listened to."""
@@ -180,7 +196,7 @@ class SinkRun:
                 self._tell(PrepareFailed(transaction, f"{type(outcome).__name__}: {outcome}"))
             else:
                 self._sealed.pop(transaction, None)
-                self._tell(Prepared(transaction, outcome))
+                self._tell(Prepared(transaction, outcome, held=outcome is not None and outcome.held))
 
         self._background.submit(prepare, prepared)
 

@@ -63,7 +63,7 @@ class SourceRun:
                 else:
                     self._open(split, read_to(position))
         except BaseException:
-            with suppress(Exception):  # why it could not be opened says more
+            with suppress(BaseException):  # why it could not be opened says more
                 self.close()
             raise
 
@@ -99,8 +99,10 @@ class SourceRun:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def read(self) -> tuple[str, pa.RecordBatch] | None:
-        """The next rows and the split that they are of; None if there are none now.
+    def read(self, most: int) -> tuple[str, pa.RecordBatch] | None:
+        """The next rows, not more than `most`, and the split that they are of; None if there are none now.
+
+        What was read ahead before may be more.
 
         Splits take turns. `SourceError` and whatever else a reader raises goes through, with a note on the split.
         """
@@ -109,7 +111,7 @@ class SourceRun:
             self._turns.rotate(-1)
             if split in self._waiting and self._waiting[split] > time():
                 continue
-            batch = self._read(split)
+            batch = self._read(split, most)
             if batch is not None:
                 return split, batch
         return None
@@ -161,10 +163,10 @@ class SourceRun:
         self._readers[split] = reader
         self._turns.append(split)
 
-    def _read(self, split: str) -> pa.RecordBatch | None:
+    def _read(self, split: str, most: int) -> pa.RecordBatch | None:
         try:
-            reading = self._readers[split].read(self._most)
-        except Exception as error:
+            reading = self._readers[split].read(min(most, self._most))
+        except BaseException as error:
             error.add_note(f"while reading split {split!r} of {self._uid} from position {self._positions[split]!r}")
             raise
         self._troubles.pop(split, None)

@@ -6,22 +6,25 @@ what it says is done, in order; rows are processed only as it says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from time import monotonic, time
-from typing import Protocol
+from typing import Final, Protocol
 
 from snapshot import aligner as align
 from snapshot import fail_points
 from snapshot.fail_points import reached
 from snapshot.frames import EARLIEST, LATEST, Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.host.allowances import Allowance, Allowances
 from snapshot.host.chain import Ends, chained
 from snapshot.host.channel_state import Frames, recalled
 from snapshot.host.gathering import Gathering
 from snapshot.host.heads import Awaited, Head, KeyedRun, Passage, Seat
+from snapshot.host.last_words import LastWords, Notes
 from snapshot.host.messages import Role, StageFigures
 from snapshot.host.options import HostOptions
+from snapshot.host.pace import Pace, Yield
 from snapshot.host.router import Router, Sending
 from snapshot.host.rows_wire import RowsWire
 from snapshot.host.sink_run import SinkRun
@@ -29,7 +32,7 @@ from snapshot.host.source_run import SourceRun
 from snapshot.host.source_times import SourceTimes
 from snapshot.ids import ChannelId
 from snapshot.manifest import SplitPosition
-from snapshot.program.operator import Dropping
+from snapshot.program.operator import CountingLate, Note, TakingBatches
 from snapshot.program.plan import Edge, Exchange, KeyedHead, ReadHead, Stage, Step
 from snapshot.program.rows import Rows, keys_in
 from snapshot.watermarks import Watermarks, going_on
@@ -42,9 +45,22 @@ from statebackend.keys.types import KeyType
 _NOBODY = float("inf")
 _NO_LIMIT = float("inf")
 _PROCEED = align.Proceed()
+_UNNOTED = nullcontext()
+_PIECE: Final = 0.02
+"""Seconds that rows should take that are worked on at once; not all that they go through can be interrupted."""
+_TOO_LONG: Final = 2 * _PIECE
+"""Seconds after which those are interrupted that can be: later than they should have been done, as it costs something
+to begin again.
+"""
+
+_MUCH: Final = 1 << 30
+"""Rows for which there is always room."""
 
 _FOR_MARKERS = 4
 """So many times the input's buffer may be queued while a marker that overtakes is awaited."""
+
+
+Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +75,15 @@ class StageCut:
     """In the first partition only."""
     overtaken: Frames
     """What its own markers overtook on their way out, encoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unfinished:
+    """An unaligned cut whose last marker is awaited."""
+
+    cut: StageCut
+    left: Mapping[ChannelId, Sequence[Data]]
+    """What had been taken off the channels' queues at the cut, and not been processed."""
 
 
 class StageReports(Protocol):
@@ -92,6 +117,9 @@ class Gate(Protocol):
     def resume(self) -> None:
         """Read from it again."""
 
+    def allow(self, allowance: Allowance) -> None:
+        """Let its sender do this."""
+
 
 class StageRun:
     """A stage from its restore to the end of the attempt.
@@ -111,7 +139,9 @@ class StageRun:
         reports: StageReports,
         wake: Callable[[], None],
         attempt: Attempt,
+        clock: Clock = monotonic,
     ) -> None:
+        """`clock` is what the time until which it is to work is of."""
         self.stage = stage
         self.uid = stage.uid
         self.sinks = sinks
@@ -137,8 +167,16 @@ class StageRun:
         self.source: SourceRun | None = None
         self.keyed: KeyedRun | None = None
         self._head = self._make_head(wake, attempt)
-        self._gathering = Gathering[_Input](self._take, seat.options.batch_rows)
-        self._unfinished: dict[Epoch, StageCut] = {}  # unaligned cuts whose last marker is awaited
+        self._gathering = Gathering[_Input](self._take, seat.options.batch_rows, self._taken)
+        self._pace = Pace(_PIECE, seat.options.batch_rows)
+        self._yield = Yield()
+        self._allowances = Allowances(tuple(self._inputs))
+        self._backlog_since: float | None = None
+        self._taken_back: dict[ChannelId, int] = {}  # what no sender of this attempt has sent
+        self._clock = clock
+        self._until = self._interrupt_at = 0.0
+        self._unfinished: dict[Epoch, _Unfinished] = {}
+        self._coming: Watermark | None = None  # it is announced when all that it makes due has been done
         self._watermark_due = 0.0
         self._announced: Watermark | None = None
         self._source_paused_by: Epoch | None = None
@@ -146,7 +184,9 @@ class StageRun:
         self._blocked_since: float | None = None
         self._blocked = 0.0
         self._rows_in = 0
+        self._ending = False  # all input has ended
         self._ended = False
+        self._notes: Notes | None = None
 
     # --- making it ----------------------------------------------------------------------------------------------------
 
@@ -207,20 +247,29 @@ class StageRun:
             self._send_watermark(restored)
         if not self.pending:
             self._take_back()
+        else:
+            self._allowances.opening()
+            self._allow()
 
     def open(self, state: KeyedState) -> None:
         """The state is there, as the epoch has it: go on. It stays the caller's, and is used here until `close`."""
         assert isinstance(self.stage.head, KeyedHead)
-        self.keyed = KeyedRun(self.stage.head.operator, self._seat, state, self._emit)
+        with self._noting("its opening"):
+            self.keyed = KeyedRun(
+                self.stage.head.operator, self._seat, state, self._emit, self._is_too_long, self._note
+            )
         self._head = self.keyed.operator
         self._take_back()
 
     def _take_back(self) -> None:
-        """Process what was in flight, before any new input."""
+        """Have what was in flight before any new input."""
         for state in self._seat.role.channels:
-            place = self._place_of(state.channel)
+            channel = self._channel_for(state.channel)
+            place = self._inputs[channel]
             for frame in recalled(state, self._seat.files):
-                self._take(place, self._own(place, self._wires[place.port_of].decode(frame)))
+                rows = self._own(place, self._wires[place.port_of].decode(frame))
+                self._gathering.add(place, channel, rows)
+                self._taken_back[channel] = self._taken_back.get(channel, 0) + len(rows)
         reached(fail_points.IN_FLIGHT_TAKEN_BACK)
 
     def _own(self, place: _Input, rows: Rows) -> Rows:
@@ -230,18 +279,39 @@ class StageRun:
         groups = key_column(keys_in(rows.batch, place.edge.keys), place.key_type).groups(self._seat.max_parallelism)
         return rows.where((groups >= place.groups.first) & (groups < place.groups.end))
 
-    def _place_of(self, channel: ChannelId) -> _Input:
-        """The input of a channel that may be one of another parallelism."""
-        return next(
-            place
-            for place in self._inputs.values()
-            if (place.edge.source, place.edge.port) == (channel.source, channel.port)
-        )
+    def _channel_for(self, channel: ChannelId) -> ChannelId:
+        """This channel, or another of the same input if it is of another parallelism."""
+        if channel in self._inputs:
+            return channel
+        return next(own for own, place in self._inputs.items() if place.port_of == (channel.source, channel.port))
+
+    # --- what is called, for the case that it ends the process --------------------------------------------------------
+
+    def note_calls(self, words: LastWords) -> None:
+        """From now on say what is called before it is called, with rows one by one: earlier processes died."""
+        steps = [target.transform for target in self.stage.targets() if isinstance(target, Step)]
+        head = self.stage.head.operator if isinstance(self.stage.head, KeyedHead) else None
+        self._notes = Notes(self.uid, words, batches=any(isinstance(one, TakingBatches) for one in (head, *steps)))
+
+    def note_nothing(self) -> None:
+        """The attempt has come further than those before it."""
+        self._notes = None
+
+    def _note(self) -> Note | None:
+        return None if self._notes is None else self._notes.at
+
+    def _noted(self, rows: Rows) -> Iterable[Rows]:
+        return (rows,) if self._notes is None else self._notes.each(rows)
+
+    def _noting(self, what: str) -> AbstractContextManager[None]:
+        return _UNNOTED if self._notes is None else self._notes.during(what)
 
     # --- what comes in ------------------------------------------------------------------------------------------------
 
     def arrived(self, channel: ChannelId, frame: Frame) -> None:
         """A frame has come in on a channel."""
+        if self._backlog_since is None:
+            self._backlog_since = self._clock()
         self._align(align.Arrived(channel, frame))
 
     def triggered(self, marker: Marker, *, then_pause: bool) -> None:
@@ -266,12 +336,16 @@ class StageRun:
     def work(self, until: float, *, sparing: bool = False) -> bool:
         """Read or process for a while, until there is nothing to do or an output is full; whether anything was done.
 
+        A call of the user's function that has begun by then is waited for, or a piece of rows that is known to take a
+        few milliseconds. What it leaves, it goes on with when it is called again.
+
         If it is `sparing`, no split of its source is read more than once: while rows are made others become due.
         While it is pending nothing is, but that its channels are not read when too much waits.
         """
         if self.pending:
             self._govern_inputs()
             return False
+        self._until = until
         done = self._wake_if_due()
         reads = max(1, len(self.source.splits)) if sparing and self.source is not None else _NO_LIMIT
         while not self._is_blocked():
@@ -279,16 +353,69 @@ class StageRun:
                 if reads < 1 or not self._read_once(self.source):
                     break
                 reads -= 1
-            elif self._aligner.idle:
+            elif not self._step():
                 break
-            else:
-                self._align(_PROCEED)
             done = True
-            if monotonic() >= until:
+            if self._is_overdue():
                 break
-        self._gathering.flush()
         self._govern_inputs()
+        if self.source is None:
+            self._account()
         return done
+
+    def _account(self) -> None:
+        """Say how long what has come took, and what may come."""
+        if self._backlog_since is not None:
+            now = self._clock()
+            self._allowances.worked(now - self._backlog_since)
+            is_done = self._aligner.idle and not self._gathering and self._coming is None
+            self._backlog_since = None if is_done else now
+            self._allow()
+
+    def _allow(self) -> None:
+        for channel, allowance in self._allowances.news().items():
+            gate = self._gates.get(channel)
+            if gate is not None:
+                gate.allow(allowance)
+
+    def _taken(self, channel: ChannelId, rows: int) -> None:
+        back = min(rows, self._taken_back.get(channel, 0))
+        if back:
+            self._taken_back[channel] -= back
+        self._allowances.processed(channel, rows - back)
+
+    def _most(self) -> int:
+        """How many rows to work on at once: what they become is to fit where it goes."""
+        room = min((router.room for router in self._routers), default=_MUCH)
+        return min(self._pace.rows, self._yield.rows_for(room)) if room < _MUCH else self._pace.rows
+
+    def _rows_out(self) -> int:
+        return max((router.rows_out for router in self._routers), default=0)
+
+    def _is_overdue(self) -> bool:
+        return self._clock() >= self._until
+
+    def _is_too_long(self) -> bool:
+        return self._clock() >= self._interrupt_at
+
+    def _step(self) -> bool:
+        """Do the next thing; False if there is none.
+
+        While event time moves on, rows wait until all timers have fired that it makes due, but not while markers are
+        being aligned: then rows come first, or the timers would hold up the markers behind them. That is as if event
+        time had moved on later, which it may.
+        """
+        if self._coming is not None and not self._aligner.aligning:
+            self._move_on()
+        elif self._gathering and (self._gathering.is_enough or not isinstance(self._aligner.next, Data)):
+            self._gathering.hand_on(self._most())
+        elif not self._aligner.idle:
+            self._align(_PROCEED)
+        elif self._coming is not None:
+            self._move_on()
+        else:
+            return False
+        return True
 
     def _is_blocked(self) -> bool:
         full = any(router.is_full(self._options.channel_buffer) for router in self._routers)
@@ -300,18 +427,23 @@ class StageRun:
         return full
 
     def _read_once(self, source: SourceRun) -> bool:
-        if self._ended or self._source_paused_by is not None:
+        if self._ending or self._source_paused_by is not None:
             return False
         if source.ended:
             self._end()
             return True
-        read = source.read()
+        began, out = self._clock(), self._rows_out()
+        with self._noting("reading a split"):
+            read = source.read(self._most())
         if read is not None:
             self._split, batch = read
             self._rows_in += len(batch)
             if len(batch):
                 self._begin_anew()
-            self._emit(Rows(batch))
+                for rows in self._noted(Rows(batch)):
+                    self._emit(rows)
+                self._pace.took(len(batch), self._clock() - began)
+                self._yield.gave(len(batch), self._rows_out() - out)
         if source.wants_split():
             self._reports.wants_split(self)
         self._announce_time()
@@ -328,10 +460,12 @@ class StageRun:
             self._send_watermark(watermark)
 
     def _wake_if_due(self) -> bool:
-        at = None if self._ended else self._head.wakes_at()
+        at = None if self._ending else self._head.wakes_at()
         if at is None or at > (now := _milliseconds()) or self._is_blocked():
             return False
-        self._head.wake(now)
+        self._interrupt_at = self._clock() + _PIECE
+        with self._noting("timers in processing time"):
+            self._head.wake(now)
         return True
 
     def _govern_inputs(self) -> None:
@@ -371,7 +505,7 @@ class StageRun:
     def next_due(self) -> float:
         """In how many seconds it has something to do by the clock; infinity if nothing."""
         due = _NOBODY
-        if self._ended or self._blocked_since is not None:
+        if self._ending or self._blocked_since is not None:
             return due
         at = self._head.wakes_at()
         if at is not None:
@@ -387,9 +521,8 @@ class StageRun:
     def _align(self, event: align.AlignerEvent) -> None:
         for instruction in self._aligner.handle(event):
             if isinstance(instruction, align.Process) and isinstance(instruction.frame, Data):
-                self._gather(self._inputs[instruction.channel], instruction.frame)
+                self._gather(instruction.channel, instruction.frame)
                 continue
-            self._gathering.flush()
             match instruction:
                 case align.Process(channel, Watermark() as watermark):
                     if watermark.timestamp < LATEST and not watermark.idle:
@@ -403,8 +536,7 @@ class StageRun:
                 case align.Cut(marker):
                     self._cut(marker)
                 case align.InFlight(epoch, channels):
-                    frames = {channel: self._encoded(channel, some) for channel, some in channels}
-                    self._reports.in_flight(self, self._unfinished.pop(epoch), frames)
+                    self._report_in_flight(self._unfinished.pop(epoch), dict(channels))
                 case align.Missed(epoch, why):
                     self._unfinished.pop(epoch, None)
                     self._reports.missed(self, epoch, why.value)
@@ -414,17 +546,34 @@ class StageRun:
                 case align.AllEnded():
                     self._end()
 
-    def _gather(self, place: _Input, frame: Data) -> None:
-        """Process it with what waits behind it: before any other instruction, and before `work` returns."""
-        payload = frame.payload
+    def _gather(self, channel: ChannelId, frame: Data) -> None:
+        """Process it with what waits behind it, before anything else that comes behind it."""
+        place, payload = self._inputs[channel], frame.payload
         rows = payload if isinstance(payload, Rows) else self._wires[place.port_of].decode(frame)
-        self._gathering.add(place, rows)
+        self._gathering.add(place, channel, rows)
 
-    def _take(self, place: _Input, rows: Rows) -> None:
-        self._rows_in += len(rows)
-        if len(rows):
-            self._heard_more(place)
-            self._head.rows(place.edge.input, rows)
+    def _take(self, place: _Input, rows: Rows) -> int:
+        self._heard_more(place)
+        began, out = self._clock(), self._rows_out()
+        self._interrupt_at = began + _TOO_LONG
+        if self._notes is None:
+            some = self._head.rows(place.edge.input, rows)
+            taken = len(rows) if some is None else some
+        else:
+            taken = self._take_noted(self._notes, place, rows)
+        self._pace.took(taken, self._clock() - began)
+        self._yield.gave(taken, self._rows_out() - out)
+        self._rows_in += taken
+        return taken
+
+    def _take_noted(self, notes: Notes, place: _Input, rows: Rows) -> int:
+        taken = 0
+        for some in notes.each(rows):
+            of_these = self._head.rows(place.edge.input, some)
+            taken += len(some) if of_these is None else of_these
+            if self._is_too_long():
+                break
+        return taken
 
     def _heard_more(self, place: _Input) -> None:
         """More comes on an input; without event time on any input they all say whether it goes on."""
@@ -437,14 +586,27 @@ class StageRun:
             self._send_watermark(Watermark(EARLIEST))
 
     def _advance(self, watermark: Watermark | None) -> None:
-        if watermark is None:
-            return
+        if watermark is not None:
+            self._coming = watermark
+            self._move_on()
+
+    def _move_on(self) -> None:
+        """Let event time come to where it is to be; it is not announced before all that is due by then was done."""
+        watermark = self._coming
+        assert watermark is not None
+        self._interrupt_at = self._clock() + _PIECE
         # What follows from the end was done. Only an operator with other inputs still has to know what time it is.
         others = 0 < len(self._timed) < len(self._inputs)
         knows = self._had_ended and watermark.timestamp == LATEST and not others
         if watermark.timestamp > EARLIEST and not knows:
-            self._head.watermark(watermark.timestamp)
+            with self._noting(f"what follows from the watermark {watermark.timestamp}"):
+                all_fired = self._head.watermark(watermark.timestamp)
+            if all_fired is False:
+                return
+        self._coming = None
         self._send_watermark(watermark)
+        if self._ending:
+            self._end_outputs()
 
     def _send_watermark(self, watermark: Watermark) -> None:
         self._announced = watermark
@@ -456,9 +618,15 @@ class StageRun:
         wire = self._wires[self._inputs[channel].port_of]
         return [wire.encode(f.payload) if isinstance(f.payload, Rows) else f for f in frames]
 
+    def _report_in_flight(self, unfinished: _Unfinished, received: Mapping[ChannelId, Sequence[Data]]) -> None:
+        left, channels = unfinished.left, [*unfinished.left, *(c for c in received if c not in unfinished.left)]
+        frames = {c: self._encoded(c, [*left.get(c, ()), *received.get(c, ())]) for c in channels}
+        self._reports.in_flight(self, unfinished.cut, frames)
+
     def _cut(self, marker: Marker) -> None:
         began = monotonic()
         unaligned = marker.mode is MarkerMode.UNALIGNED
+        assert unaligned or not self._gathering, "a marker was reached before the rows in front of it were processed"
         overtaken: dict[ChannelId, list[Data]] = {}
         for router in self._routers:
             for channel, frames in router.put(marker).items():
@@ -473,7 +641,10 @@ class StageRun:
         broadcast = self._head.broadcast() if self._seat.partition == 0 else None
         cut = StageCut(marker.epoch, unaligned, positions, watermark, broadcast, overtaken)
         if unaligned:
-            self._unfinished[marker.epoch] = cut
+            left = {
+                channel: [Data(rows, rows.size) for rows in some] for channel, some in self._gathering.left().items()
+            }
+            self._unfinished[marker.epoch] = _Unfinished(cut, left)
         self._reports.has_cut(self, cut, monotonic() - began)
         for sink in self.sinks.values():
             sink.cut(marker.epoch)
@@ -481,14 +652,21 @@ class StageRun:
 
     def _end(self) -> None:
         """Event time is over, then the stage's outputs are; timers of processing time that wait still never fire."""
-        if self._ended:
+        if self._ending:
             return
-        self._ended = True
+        self._ending = True
         if self._announced is None or self._announced.timestamp < LATEST:
             self._advance(Watermark(LATEST))
+        elif self._coming is None:
+            self._end_outputs()
+
+    def _end_outputs(self) -> None:
+        self._ended = True
         for router in self._routers:
             router.put(End())
             reached(fail_points.OUTPUT_ENDED)
+        for sink in self.sinks.values():
+            sink.no_more_rows()
         self._reports.stage_ended(self)
 
     # --- the end ------------------------------------------------------------------------------------------------------
@@ -509,10 +687,10 @@ class StageRun:
             self._rows_in,
             sum(router.rows_out for router in self._routers),
             self._announced,
-            self._aligner.queued_bytes,
+            self._aligner.queued_bytes + self._gathering.bytes,
             len(self._aligner.held_back),
             blocked * 1000,
-            self._head.dropped if isinstance(self._head, Dropping) else 0,
+            self._head.late if isinstance(self._head, CountingLate) else 0,
             "" if self.source is None else self.source.waits_for,
         )
 

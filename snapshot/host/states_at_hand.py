@@ -71,7 +71,7 @@ class StatesAtHand:
             if epoch is not None and files is not None and _is_now(state, epoch, files, names):
                 reached(fail_points.REWOUND)
                 return state
-        except Exception as error:  # it is opened from its files then, which tells whether those are at fault
+        except BaseException as error:  # it is opened from its files then, which tells whether those are at fault
             print_exception(error)
         _close(state)
         return None

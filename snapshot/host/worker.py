@@ -15,7 +15,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from os import environ, getpid
+from os import _exit, environ, getpid, write
 from secrets import token_hex
 from threading import get_ident
 from typing import Final
@@ -39,6 +39,7 @@ from snapshot.host.following import Follower
 from snapshot.host.heads import OpenedState, Seat, seat_of
 from snapshot.host.heartbeat import Heartbeat
 from snapshot.host.joining import Joined, Joining
+from snapshot.host.last_words import LastWords
 from snapshot.host.listener import Listener
 from snapshot.host.liveness import break_if_silent
 from snapshot.host.messages import (
@@ -65,7 +66,7 @@ from snapshot.host.messages import (
     UseStorage,
 )
 from snapshot.host.opening import Opening
-from snapshot.host.purposes import ChannelOf, ControlOf, Purpose
+from snapshot.host.purposes import ChannelOf, ControlOf, LastWordsOf, Purpose
 from snapshot.host.refusals import Refusals
 from snapshot.host.stalls import LoopWatch
 from snapshot.host.states_at_hand import StatesAtHand
@@ -73,12 +74,14 @@ from snapshot.host.storage import use_storage
 from snapshot.host.tls import Tls, TlsSide, UnusableTls
 from snapshot.host.tree_files import TreeFiles
 from snapshot.ids import ChannelId
-from snapshot.program.pickling import loads, prepare
+from snapshot.program.pickling import loads
 from snapshot.program.plan import Plan
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from statebackend.stores.limited_store import find_limited_later
 from statebackend.stores.store import BlobStore
 
+DRIVER_LOST: Final = 75
+"""The exit code of a process that ends because its driver is not there: it has done nothing wrong itself."""
 _NEVER: Final = Incarnation(Generation(0), Attempt(0))
 _REACH_DRIVER: Final = 10.0
 _BEAT: Final = 0.25
@@ -109,7 +112,12 @@ class Worker:
         self._loop = EventLoop()
         self._background = Background(self._loop, _THREADS, "partition")
         self._at_hand = StatesAtHand()
-        self._around = Surroundings(self._loop, self._background, self._at_hand, self._tell)
+        self._words = LastWords()
+        self._reaching_for_words: Connecting | None = None
+        self._is_heard = False  # or it is known that it will not be
+        self._postponed: list[ToWorker] = []
+        """From a deployment on that asks to say each call: until somebody hears that."""
+        self._around = Surroundings(self._loop, self._background, self._at_hand, self._tell, self._words)
         self._control: ControlConnection[FromWorker, ToWorker] | None = None
         self._listener: Listener | None = None
         self._heartbeat: Heartbeat | None = None
@@ -140,24 +148,36 @@ class Worker:
             loop.run(lambda: self._control is not None or bool(self._lost))
             if not self._lost:
                 self._heartbeat = Heartbeat(
-                    self._driver, self._secret, self._name, _BEAT, self._tls, self._loop_watch.look, self._lose_beats
+                    self._driver,
+                    self._secret,
+                    self._name,
+                    _BEAT,
+                    self._tls,
+                    self._loop_watch.look,
+                    self._lose_beats,
+                    on_overdue=self._end_process,
                 )
             loop.run(lambda: self._done or bool(self._lost))
             self._let_go()
         finally:
-            self._stand_down()
-            if self._opening is not None:
-                self._opening.leave()
-            if self._follower is not None:
-                self._follower.close()
-                self._follower.wait()
-            self._at_hand.close()
-            if self._heartbeat is not None:
-                self._heartbeat.stop()
-            self._background.close()
-            self._close_connections()
+            try:
+                self._wind_up()
+            finally:  # until then it ends a process that hangs, and no longer: whoever ran us may go on
+                if self._heartbeat is not None:
+                    self._heartbeat.stop()
         if self._lost and not self._done:
             raise DriverLost(self._lost)
+
+    def _wind_up(self) -> None:
+        self._stand_down()
+        if self._opening is not None:
+            self._opening.leave()
+        if self._follower is not None:
+            self._follower.close()
+            self._follower.wait()
+        self._at_hand.close()
+        self._background.close()
+        self._close_connections()
 
     def _close_connections(self) -> None:
         """The process may live on, as those do in which Spark runs its tasks."""
@@ -165,6 +185,9 @@ class Worker:
             self._listener.close()
         for _, sock in self._early:
             sock.close()
+        if self._reaching_for_words is not None:
+            self._reaching_for_words.cancel()
+        self._words.close()
         if self._control is not None:
             self._control.close()
         self._faults.close()
@@ -193,10 +216,38 @@ class Worker:
         break_if_silent(sock, SILENCE)
         self._control = ControlConnection(self._loop, sock, self._told, self._lose)
         self._tell(Hello(self._name, self._listener.address, getpid(), self._slot, self._launch, executor_name()))
+        purpose = LastWordsOf(self._name)
+        self._reaching_for_words = Connecting(
+            self._loop,
+            self._driver,
+            self._secret,
+            purpose,
+            self._heard,
+            lambda _: self._heard(None),  # without it a death has fewer words
+            seconds=_REACH_DRIVER,
+            tls=self._tls,
+        )
+
+    def _heard(self, sock: socket.socket | None) -> None:
+        """What is said last is heard from now on, or never."""
+        if sock is not None:
+            self._words.connected(sock)
+        self._is_heard = True
+        postponed, self._postponed = self._postponed, []
+        for message in postponed:
+            self._told(message)
 
     def _lose_beats(self, reason: str) -> None:
         """From the heart's thread: the driver has long taken us for lost, so whoever comes next is of more use."""
         self._loop.wake(lambda: self._lose(reason))
+
+    def _end_process(self, reason: str) -> None:
+        """From the heart's thread: what this thread's owner is at, such as a call of the user's function that lasts,
+        goes on for nobody. A task of Spark fails by it, as it does when its process is killed.
+        """
+        sentence = f"the job's process ends at once, in the middle of a call: the driver at {self._driver}: {reason}\n"
+        write(2, sentence.encode())  # not through Python's own stream, which the call may hold
+        _exit(1)
 
     def _lose(self, reason: str) -> None:
         self._lost = f"the driver at {self._driver}: {reason}"
@@ -256,6 +307,9 @@ class Worker:
     # --- what the driver says -----------------------------------------------------------------------------------------
 
     def _told(self, message: ToWorker) -> None:
+        if self._postponed or (isinstance(message, Deploy) and message.careful and not self._is_heard):
+            self._postponed.append(message)
+            return
         match message:
             case Deploy():
                 if message.incarnation > self._incarnation:
@@ -279,6 +333,8 @@ class Worker:
                 if self._follower is not None:
                     self._follower.follow(message)
             case Leave():
+                if self._heartbeat is not None:
+                    self._heartbeat.leave()
                 self._stand_down()
                 self._done = True
             case BeatEvery(milliseconds):
@@ -296,7 +352,7 @@ class Worker:
             return StateRead(wanted.number, problem="the partition goes back to an epoch just now; ask again")
         try:
             return StateRead(wanted.number, self._attempt.read(wanted.uid, wanted.key, wanted.state))
-        except Exception as error:  # whatever is wrong with a wish, the job goes on
+        except BaseException as error:  # whatever is wrong with a wish, the job goes on
             return StateRead(wanted.number, problem=str(error))
 
     def _deploy(self, deploy: Deploy) -> None:
@@ -309,7 +365,7 @@ class Worker:
         try:
             plan = loads(deploy.plan)
             assert isinstance(plan, Plan)
-        except Exception as error:  # whatever the program's modules raise when they are imported here
+        except BaseException as error:  # whatever the program's modules raise when they are imported here
             self._fail(deploy, error, FailureKind.UNUSABLE)
             return
         store = self._store_at(deploy.store, deploy.options.store_timeout / 1000)
@@ -380,7 +436,7 @@ class Worker:
         sending = self._sending(deploy, plan, joined)
         try:
             attempt = PartitionAttempt(deploy, plan, files, seats, sending, self._around)
-        except Exception as error:
+        except BaseException as error:
             self._close_channels()
             for sock in joined.incoming.values():
                 sock.close()
@@ -495,7 +551,6 @@ def run_worker(driver: Address, secret: bytes, slot: int, launch: int, tls: Tls 
     sys.setswitchinterval(_SWITCH)
     gc.set_threshold(*_COLLECT)
     pa.array(np.zeros(1))  # the first one imports pandas if it is there, which takes half a second
-    prepare()
     try:
         with crashing(environ):
             Worker(driver, secret, slot, launch, None if tls is None else tls.load()).run()
@@ -510,7 +565,10 @@ def main(arguments: list[str], read_secret: Callable[[], str]) -> int:
     secret = bytes.fromhex(read_secret().strip())
     try:
         run_worker(Address(host, int(port)), secret, int(slot), int(launch), Tls(*files) if files else None)
-    except (DriverLost, UnusableTls) as error:
+    except DriverLost as error:
+        print(f"the job's process ends: {error}", file=sys.stderr)
+        return DRIVER_LOST
+    except UnusableTls as error:
         print(f"the job's process ends: {error}", file=sys.stderr)
         return 1
     return 0

@@ -92,16 +92,16 @@ class BroadcastRun:
         self.watermark, self.wakes_at, self.wake = run.watermark, run.wakes_at, run.wake
         self.close = function.close
 
-    def rows(self, input: int, rows: Rows) -> None:
-        """Call `on_event` or `on_broadcast` for each row."""
+    def rows(self, input: int, rows: Rows) -> int:
+        """Call `on_event` or `on_broadcast` for each row until it is time."""
         if input == 0:
-            self._run.feed(self._on_event, self._keys, rows)
-            return
+            return self._run.feed(self._on_event, self._keys, rows)
         self._run.bind(self._out_of_reach)
         self._states.gate.writable = True
-        self._run.feed_unkeyed(self._on_broadcast, rows)
+        taken = self._run.feed_unkeyed(self._on_broadcast, rows)
         self._states.gate.writable = False
         self._run.bind(self._run.states)
+        return taken
 
     def broadcast(self) -> bytes | None:
         """The broadcast state for the cut."""

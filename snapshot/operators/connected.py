@@ -77,10 +77,10 @@ class ConnectedRun:
         self.watermark, self.wakes_at, self.wake = run.watermark, run.wakes_at, run.wake
         self.close = function.close
 
-    def rows(self, input: int, rows: Rows) -> None:
-        """Call `on_first` or `on_second` for each row."""
+    def rows(self, input: int, rows: Rows) -> int:
+        """Call `on_first` or `on_second` for each row until it is time."""
         handler, keys = self._inputs[input]
-        self._run.feed(handler, keys, rows)
+        return self._run.feed(handler, keys, rows)
 
     def broadcast(self) -> bytes | None:
         """It has none."""

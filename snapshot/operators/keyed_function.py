@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import islice, repeat
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, cast
 
@@ -37,6 +37,9 @@ PROCESSING_TIMERS: Final = "timers in processing time"
 
 _AT_ONCE: Final = 2048
 """The state of so many rows is read at once, and what so many timers emit goes on at once."""
+
+_UNASKED: Final = 32
+"""After so many rows at most it is asked whether it is time to stop; first after one, then after twice as many."""
 
 _SAMPLED: Final = 16
 """Of so many keys one is looked up to see whether the state of all is in memory."""
@@ -66,38 +69,45 @@ class OpenContext:
 class ProcessContext:
     """What a function is called for, and what it can do. The same object in every call: it is not to be kept."""
 
-    __slots__ = (
-        "_label", "_sides", "delete_processing_timer", "delete_timer", "emit", "firing", "key", "processing_time",
-        "processing_timer", "timer", "timestamp", "watermark",
-    )  # fmt: skip
+    __slots__ = {  # noqa: RUF023  # help() shows the texts of a dict
+
+        "_label": "",
+        "_sides": "",
+        "key": """The current key: the value of its column, or a tuple of several. None where there is no key.
+
+It is the same in every call, as state has it: a struct is a tuple, a time with a zone is in UTC, -0.0 is 0.0.""",
+        "timestamp": """The event time in milliseconds since 1970, which what is emitted has as well: that of the row;
+the time for which an event timer was set; when a processing timer fires, the watermark, or the processing time as long
+as there is none.
+
+None in a stream without event times. It is also None for a control row without, though other rows have some: what is
+emitted then has the time that it would have when a processing timer fires.""",
+        "watermark": """The event time up to which everything has been seen, in milliseconds since 1970; rows with an
+earlier one are late. It moves between batches of rows, never within one.""",
+        "processing_time": """Milliseconds since 1970, as they were when this batch of rows came, the timer fired or
+`on_window` was called.""",
+        "firing": """In `on_timer`, in which time the timer was set: "event" or "processing".""",
+        "emit": """emit(row): give a row to the main output: a tuple or list by position, or a mapping by column.""",
+        "timer": """timer(at): have `on_timer` called for this key when the watermark has come to `at`, in milliseconds
+since 1970; once, however often it is asked for. A timer for a time that has passed fires with the next watermark; after
+the end of all input there is none.""",
+        "delete_timer": """delete_timer(at): take back this key's event timer for this time; there need not be one.""",
+        "processing_timer": """processing_timer(at): have `on_timer` called for this key at this processing time, in
+milliseconds since 1970, or as soon as possible after it.""",
+        "delete_processing_timer": """delete_processing_timer(at): take back this key's processing timer for this time;
+there need not be one.""",
+    }  # fmt: skip
 
     key: Any
-    """The current key: the value of its column, or a tuple of several. None where there is no key.
-
-    It is the same in every call, as state has it: a struct is a tuple, a time with a zone is in UTC, -0.0 is 0.0."""
     timestamp: int | None
-    """The event time in milliseconds, which what is emitted has as well: that of the row; the time for which an event
-    timer was set; when a processing timer fires, the watermark, or the processing time as long as there is none.
-
-    None in a stream without event times. It is also None for a control row without, though other rows have some: what
-    is emitted then has the time that it would have when a processing timer fires."""
     watermark: int
-    """The event time up to which everything has been seen; rows with an earlier one are late."""
     processing_time: int
-    """Milliseconds since 1970, as they were when this batch of rows came, the timer fired or `on_window` was called."""
     firing: Literal["event", "processing"] | None
-    """In `on_timer`, in which time the timer was set."""
     emit: Callable[[RowLike], None]
-    """Give a row to the main output: a tuple or list by position, or a mapping by column."""
     timer: Callable[[int], None]
-    """Have `on_timer` called for this key when the watermark has come to this time; once, however often it is asked
-    for. One for a time that has passed fires with the next watermark; after the end of all input there is none."""
     delete_timer: Callable[[int], None]
-    """Take back this key's event timer for this time; there need not be one."""
     processing_timer: Callable[[int], None]
-    """Have `on_timer` called for this key at this processing time, or as soon as possible after it."""
     delete_processing_timer: Callable[[int], None]
-    """Take back this key's processing timer for this time; there need not be one."""
 
     def __init__(self, label: str, sides: Mapping[str, Collected], emit: Callable[[RowLike], None]) -> None:
         self._label, self._sides, self.emit = label, sides, emit
@@ -232,33 +242,40 @@ class FunctionRun:
         for name, value in attributes.items():
             object.__setattr__(self.function, name, value)
 
-    def feed(self, handler: Handler, columns: Sequence[str], rows: Rows) -> None:
-        """Call the handler for each row, with its key in these columns."""
+    def feed(self, handler: Handler, columns: Sequence[str], rows: Rows) -> int:
+        """Call the handler for each row, with its key in these columns, until it is time; says for how many."""
         self._look_at_the_clock()
         batch, ctx, main = rows.batch, self.ctx, self._main
         keys = keys_of(batch, columns, self._context.key_type)
         events = rows_of(batch)
         times: Iterator[int | None] = repeat(None) if rows.times is None else iter(rows.times.tolist())
         set_key, ends = self._context.state.set_key, cast("list[int]", [])
-        ended = ends.append
+        ended, overdue, unasked = ends.append, self._context.overdue, 1
         key: object = None
         event: Row = None
+        calls = zip(keys, events, times, strict=False)
         try:
-            for first in range(0, len(keys), _AT_ONCE):
-                some = keys[first : first + _AT_ONCE]
-                self._prefetch(some)
-                for key, event, ctx.timestamp in zip(some, events, times, strict=False):
+            while len(ends) < len(keys):
+                if len(ends) % _AT_ONCE == 0:
+                    self._prefetch(keys[len(ends) : len(ends) + _AT_ONCE])
+                for key, event, ctx.timestamp in islice(calls, min(unasked, _AT_ONCE - len(ends) % _AT_ONCE)):
                     set_key(key)
                     ctx.key = key
                     handler(event, ctx)
                     ended(len(main))
-        except Exception as error:
+                if overdue():
+                    break
+                unasked = min(2 * unasked, _UNASKED)
+        except BaseException as error:
             error.add_note(f"in {self._outputs.label}, for the key {shown(key)} and the row {shown(event)}")
             raise
-        self._flush(rows.times, ends)
+        self._flush(None if rows.times is None else rows.times[: len(ends)], ends)
+        return len(ends)
 
-    def feed_unkeyed(self, handler: Handler, rows: Rows) -> None:
-        """Call the handler for each row; there is no key. Without event times, what it emits has that of now."""
+    def feed_unkeyed(self, handler: Handler, rows: Rows) -> int:
+        """Call the handler for each row until it is time, and say for how many; there is no key. Without event times,
+        what it emits has that of now.
+        """
         self._look_at_the_clock()
         ctx, main, ends = self.ctx, self._main, cast("list[int]", [])
         timers = (ctx.timer, ctx.delete_timer, ctx.processing_timer, ctx.delete_processing_timer)
@@ -270,16 +287,19 @@ class FunctionRun:
             for event, ctx.timestamp in zip(rows_of(rows.batch), times, strict=False):
                 handler(event, ctx)
                 ends.append(len(main))
-        except Exception as error:
+                if self._context.overdue():
+                    break
+        except BaseException as error:
             error.add_note(f"in {self._outputs.label}, for the row {shown(event)}")
             raise
         ctx.timer, ctx.delete_timer, ctx.processing_timer, ctx.delete_processing_timer = timers
-        times_of_all = rows.times
+        times_of_all = None if rows.times is None else rows.times[: len(ends)]
         if times_of_all is None and self._outputs.timed:
-            times_of_all = np.full(len(rows), self._event_time, dtype=np.int64)
+            times_of_all = np.full(len(ends), self._event_time, dtype=np.int64)
             for side in self._sides.values():
                 side.times[:] = [self._event_time] * len(side.rows)
         self._flush(times_of_all, ends)
+        return len(ends)
 
     @property
     def _event_time(self) -> int:
@@ -291,19 +311,20 @@ class FunctionRun:
         self._context.state.advance(watermark=watermark)
         self.ctx.watermark = max(self.ctx.watermark, watermark)
 
-    def watermark(self, timestamp: int) -> None:
-        """Event time is `timestamp` now: timers up to it fire."""
+    def watermark(self, timestamp: int) -> bool:
+        """Event time is `timestamp` now: timers up to it fire, until it is time. True if none of them is left."""
         self.advance(timestamp)
-        if self._event_timers is not None:
-            self._look_at_the_clock()
-            self._fire(self._event_timers, "event")
+        if self._event_timers is None:
+            return True
+        self._look_at_the_clock()
+        return self._fire(self._event_timers, "event")
 
     def wakes_at(self) -> int | None:
         """The time of the next processing timer."""
         return None if self._processing_timers is None else self._processing_timers.next_time()
 
     def wake(self, now: int) -> None:
-        """Processing time is `now`: timers up to it fire."""
+        """Processing time is `now`: timers up to it fire, until it is time."""
         self._clock_says(now)
         if self._processing_timers is not None:
             self._fire(self._processing_timers, "processing")
@@ -330,18 +351,23 @@ class FunctionRun:
             for values in lacking:
                 values.prefetch(addresses)
 
-    def _fire(self, timers: TimerState, kind: Literal["event", "processing"]) -> None:
+    def _fire(self, timers: TimerState, kind: Literal["event", "processing"]) -> bool:
+        """True if all have fired that are due, False if it was time before. Whoever is left is due still."""
         ctx, main, on_timer = self.ctx, self._main, self.function.on_timer
         timed = self._outputs.timed
         times: list[int] = []
         ends: list[int] = []
         ctx.firing = kind
+        note = self._context.note()
+        overdue, all_fired = self._context.overdue, True
         for fired in timers.due():
             at = fired.time if kind == "event" else self._event_time
             ctx.key, ctx.timestamp = fired.key, at if timed else None
+            if note is not None:
+                note(f"the timer in {kind} time at {fired.time} of the key {shown(fired.key)}")
             try:
                 on_timer(fired.time, ctx)
-            except Exception as error:
+            except BaseException as error:
                 error.add_note(
                     f"in {self._outputs.label}, for the timer in {kind} time at {fired.time} of the key "
                     f"{shown(fired.key)}"
@@ -353,8 +379,12 @@ class FunctionRun:
                 self._flush(np.array(times, dtype=np.int64), ends)
                 times.clear()
                 ends.clear()
+            if overdue():
+                all_fired = False
+                break
         ctx.firing = None
         self._flush(np.array(times, dtype=np.int64), ends)
+        return all_fired
 
     def _flush(self, times: Times | None, ends: Sequence[int]) -> None:
         """Emit what was collected; `ends` says how many rows there were after each call that had one of the times."""

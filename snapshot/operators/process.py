@@ -53,9 +53,9 @@ class ProcessRun:
         self.watermark, self.wakes_at, self.wake = run.watermark, run.wakes_at, run.wake
         self.close = run.function.close
 
-    def rows(self, _input: int, rows: Rows) -> None:
-        """Call `on_event` for each row."""
-        self._run.feed(self._on_event, self._keys, rows)
+    def rows(self, _input: int, rows: Rows) -> int:
+        """Call `on_event` for each row until it is time."""
+        return self._run.feed(self._on_event, self._keys, rows)
 
     def broadcast(self) -> bytes | None:
         """It has none."""

@@ -124,6 +124,8 @@ class BatchProcess(KeyedFunction):
 class ProcessBatches(FunctionOperator[BatchProcess]):
     """The operator that calls a `BatchProcess`."""
 
+    takes_batches: ClassVar[bool] = True
+
     kind: ClassVar[str] = "process_batch"
     base: ClassVar[type[KeyedFunction]] = BatchProcess
     handlers: ClassVar[tuple[str, ...]] = ("on_batch",)
@@ -168,7 +170,7 @@ class _Batches:
         ctx.keys, ctx.timestamps = state.keys(keys_in(rows.batch, self._keys)), rows.times
         try:
             self.function.on_batch(rows.batch, ctx)
-        except Exception as error:
+        except BaseException as error:
             error.add_note(f"in {self._label}, for a batch of {len(rows)} rows")
             raise
 
@@ -180,7 +182,7 @@ class _Batches:
         ctx.keys, ctx.timestamps = ctx.no_keys, None
         try:
             self.function.on_watermark(timestamp, ctx)
-        except Exception as error:
+        except BaseException as error:
             error.add_note(f"in {self._label}, for the watermark {timestamp}")
             raise
 

@@ -31,6 +31,9 @@ _ROW: Final = "row"
 _AT_ONCE: Final = 4096
 """The state of so many rows is read at once."""
 
+_UNASKED: Final = 32
+"""After so many rows at most it is asked whether it is time to stop; first after one, then after twice as many."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reduce:
@@ -89,25 +92,30 @@ class _Reducing:
         self._state, self._emit = context.state, context.emit
         self._row: ValueState[Row | None] = context.state[_ROW]
         self._fold = Fold(plan.function, self._row.form.codec, plan.label)
+        self._overdue = context.overdue
 
-    def rows(self, input: int, rows: Rows) -> None:
-        """Say for each row what its key has come to."""
+    def rows(self, input: int, rows: Rows) -> int:
+        """Say for each row what its key has come to, until it is time."""
         del input
-        if not len(rows):
-            return
         keys = keys_of(rows.batch, self._plan.input.keys, self._state.key_type)
         results: list[RowLike] = []
         row, set_key, fold = self._row, self._state.set_key, self._fold
-        events = rows_of(rows.batch)
-        for first in range(0, len(keys), _AT_ONCE):
-            some = keys[first : first + _AT_ONCE]
-            row.prefetch(some)
-            for key, event in zip(some, islice(events, len(some)), strict=True):
+        calls, unasked = zip(keys, rows_of(rows.batch), strict=True), 1
+        while len(results) < len(keys):
+            if len(results) % _AT_ONCE == 0:
+                row.prefetch(keys[len(results) : len(results) + _AT_ONCE])
+            for key, event in islice(calls, min(unasked, _AT_ONCE - len(results) % _AT_ONCE)):
                 set_key(key)
                 reduced = fold(row.get(), event)
                 row.set(reduced)
                 results.append(reduced)
-        self._emit(Rows(batch_of(results, self._plan.output, self._plan.label), rows.times))
+            if self._overdue():
+                break
+            unasked = min(2 * unasked, _UNASKED)
+        if results:
+            times = None if rows.times is None else rows.times[: len(results)]
+            self._emit(Rows(batch_of(results, self._plan.output, self._plan.label), times))
+        return len(results)
 
     def watermark(self, timestamp: int) -> None:
         """Nothing waits for it."""
@@ -135,6 +143,6 @@ class Fold:
         """What a key has come to with this row."""
         try:
             return accepted(self._codec, row if before is None else self._function(before, row), self._label)
-        except Exception as error:
+        except BaseException as error:
             error.add_note(f"in {self._label}, for the row {shown(row)} after {shown(before)}")
             raise

@@ -103,7 +103,7 @@ class _Change(Generic[C]):
 
 
 class SessionOperator(Generic[C]):
-    """The sessions of a partition. `dropped` is how many late rows went nowhere."""
+    """The sessions of a partition. `late` is how many rows came too late, to whatever became of them."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class SessionOperator(Generic[C]):
         self._timers: TimerState = context.state[_TIMERS]
         self._now = context.watermark if kind.time == "event" else EARLIEST
         self._groups = GroupTimes(context.state[_GROUPS], context) if kind.time == "event" else None
-        self.dropped = 0
+        self.late = 0
         self._state.advance(watermark=context.watermark)
 
     # --- taking rows --------------------------------------------------------------------------------------------------
@@ -221,10 +221,9 @@ class SessionOperator(Generic[C]):
             self._groups.gave(self._column(given.key for given in results), self._now)
 
     def _late(self, rows: Rows) -> None:
+        self.late += len(rows)
         if self._lateness.side:
             self._emit(rows, LATE)
-        else:
-            self.dropped += len(rows)
 
     # --- time ---------------------------------------------------------------------------------------------------------
 

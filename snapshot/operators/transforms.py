@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from snapshot.program.nodes import name_of
 from snapshot.program.operator import Apply
-from snapshot.program.row_class import Row, RowLike, batch_of, column_problems, rows_of, shown
+from snapshot.program.row_class import Row, RowLike, WrongRow, batch_of, column_problems, rows_of, shown
 from snapshot.program.rows import Rows
 
 Batches: TypeAlias = "pa.RecordBatch | Iterable[pa.RecordBatch] | None"
@@ -49,7 +49,11 @@ class MapRows:
 
         def apply(rows: Rows) -> Sequence[Rows]:
             results = _called(label, function, rows.batch)
-            return _some(Rows(batch_of(results, output, label), rows.times))
+            try:
+                return _some(Rows(batch_of(results, output, label), rows.times))
+            except WrongRow as error:
+                _name_row(error, label, rows.batch, error.at)
+                raise
 
         return apply
 
@@ -89,7 +93,12 @@ class FlatMapRows:
             times = rows.times
             if times is not None:
                 times = np.repeat(times, [len(made) for made in lists])
-            return _some(Rows(batch_of([row for made in lists for row in made], output, label), times))
+            try:
+                return _some(Rows(batch_of([row for made in lists for row in made], output, label), times))
+            except WrongRow as error:
+                ends = np.cumsum([len(made) for made in lists])
+                _name_row(error, label, rows.batch, int(np.searchsorted(ends, error.at, side="right")))
+                raise
 
         return apply
 
@@ -134,6 +143,7 @@ class FilterRows:
 class MapBatches:
     """What a function makes of a batch: another, several, or None; just as many rows if they have event times."""
 
+    takes_batches: ClassVar[bool] = True
     function: Callable[[pa.RecordBatch], Batches]
     input: pa.Schema
     output: pa.Schema
@@ -176,6 +186,7 @@ class MapBatches:
 class FlatMapBatches:
     """What a function makes of a batch, with the place of the row that each row was made of, beginning at 0."""
 
+    takes_batches: ClassVar[bool] = True
     function: Callable[[pa.RecordBatch], tuple[pa.RecordBatch, Any]]
     input: pa.Schema
     output: pa.Schema
@@ -211,6 +222,7 @@ class FlatMapBatches:
 class FilterBatches:
     """The rows where the function's array is true; where it is null, they are dropped."""
 
+    takes_batches: ClassVar[bool] = True
     function: Callable[[pa.RecordBatch], Any]
     input: pa.Schema
 
@@ -290,14 +302,18 @@ def _called(label: str, function: Callable[[Row], Any], batch: pa.RecordBatch) -
     """What the function gives for each row."""
     results: list[Any] = []
     add = results.append
-    row: Row = None
+    rows, row = rows_of(batch), None
     try:
-        for row in rows_of(batch):
+        for row in rows:
             add(function(row))
-    except Exception as error:
+    except BaseException as error:
         error.add_note(f"in {label}, for the row {shown(row)}")
         raise
     return results
+
+
+def _name_row(error: Exception, label: str, batch: pa.RecordBatch, at: int) -> None:
+    error.add_note(f"in {label}, for the row {shown(next(rows_of(batch.slice(at, 1))))}")
 
 
 def _some(rows: Rows) -> Sequence[Rows]:

@@ -60,6 +60,7 @@ class WindowCalls:
         """Open a copy of the function."""
         self.function: Final = copy.copy(function)
         self._state, self._emit, self._clock = context.state, context.emit, context.clock
+        self._note = context.note
         self._timed, self._label = timed, label
         self._main = Collected(main)
         self._sides = {name: Collected(schema) for name, schema in sides.items()}
@@ -78,9 +79,11 @@ class WindowCalls:
         state.set_key(key)
         self._look_at_the_clock()
         ctx.key, ctx.timestamp = key, window.end - 1 if self._timed else None
+        if (note := self._note()) is not None:
+            note(f"the window [{window.start}, {window.end}) of the key {shown(key)} with {len(rows)} rows")
         try:
             self.function.on_window(key, window, rows, ctx)
-        except Exception as error:
+        except BaseException as error:
             error.add_note(
                 f"in {self._label}, for the key {shown(key)} in the window [{window.start}, {window.end}) with "
                 f"{len(rows)} rows"

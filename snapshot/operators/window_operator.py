@@ -66,7 +66,7 @@ class Lateness:
 
 
 class WindowOperator:
-    """Windows of a partition. `dropped` is how many late rows went nowhere."""
+    """Windows of a partition. `late` is how many rows came too late, to whatever became of them."""
 
     def __init__(
         self, kind: Aligned, lateness: Lateness, contents: Contents, input: Input, context: OperatorContext
@@ -80,7 +80,7 @@ class WindowOperator:
         self._fired: list[tuple[int, int]] = []
         self._known: set[Window] = set()
         self._groups: GroupTimes | None = None
-        self.dropped = 0
+        self.late = 0
         self._state.advance(watermark=context.watermark)
 
     def rows(self, input: int, rows: Rows) -> None:
@@ -119,10 +119,9 @@ class WindowOperator:
         late = late_rows(self._kind, rows.times, gone)
         if late is None:
             return rows
+        self.late += int(np.count_nonzero(late))
         if self._lateness.side:
             self._emit(rows.where(late), LATE)
-        else:
-            self.dropped += int(np.count_nonzero(late))
         return rows.where(~late)
 
     def _opened_groups(self) -> GroupTimes:

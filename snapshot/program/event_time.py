@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from snapshot.frames import EARLIEST, LATEST, Watermark
 from snapshot.program.plan import EventTime
+from snapshot.program.row_class import shown_row
 from snapshot.program.rows import Times
 from snapshot.program.source import SourceError
 
@@ -135,7 +136,7 @@ class EventTimes:
 
     def _refusal(self, split: str, batch: pa.RecordBatch, place: int, what: str) -> NoEventTime:
         names = [name for name in batch.schema.names if name != self._event_time.column]
-        row = batch.select(names).slice(place, 1).to_pylist()[0]
+        row = shown_row(batch.select(names), place)
         return NoEventTime(
             f"split {split!r}: the event time in the column {self._event_time.column!r} {what}; the row has {row}; "
             f"filter such rows out before event time is assigned, or give them a time"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -43,9 +43,18 @@ class Input:
         return types[0] if len(types) == 1 else types
 
 
+Note = Callable[[str], object]
+"""Is told what is about to be called, for the case that the process does not come back from it."""
+
+
 def wall_clock() -> int:
     """The processing time: milliseconds since 1970."""
     return time.time_ns() // 1_000_000
+
+
+def never() -> bool:
+    """False."""
+    return False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +74,11 @@ class OperatorContext:
     broadcast: bytes | None = None
     clock: Callable[[], int] = wall_clock
     """What time it is for an operator that takes rows; `wake` says it itself."""
+    note: Callable[[], Note | None] = lambda: None
+    """Whom to tell of a call that is not about a row before it is made, if anybody wants to know now."""
+    overdue: Callable[[], bool] = never
+    """True if it is time to return from `rows`, `watermark` or `wake` after the call of the user's function that was
+    made last: somebody else wants to work, or a marker waits."""
 
 
 class Operator(Protocol):
@@ -72,20 +86,24 @@ class Operator(Protocol):
     functions goes through as it is, and the attempt fails with it.
     """
 
-    def rows(self, input: int, rows: Rows) -> None:
-        """Take rows of an input, all of them at once."""
+    def rows(self, input: int, rows: Rows) -> int | None:
+        """Take rows of an input: all of them, or return how many of the first ones, one at least, when `overdue` says
+        that it is time. The caller gives those that are left again, before any later ones of this input.
+        """
 
-    def watermark(self, timestamp: int) -> None:
+    def watermark(self, timestamp: int) -> bool | None:
         """Event time is `timestamp` now; timers and windows up to it fire. `state.advance` is the operator's to call.
 
-        The caller sends the watermark on when this returns. At the end of bounded input it is `LATEST`.
+        The caller sends the watermark on when this returns. At the end of bounded input it is `LATEST`. Returns False
+        if `overdue` said that it is time before all had fired: then it is called again, with this time or a later one,
+        and perhaps the state is cut or rows are given before that; a restored operator is told the time again.
         """
 
     def wakes_at(self) -> int | None:
         """The processing time in milliseconds at which `wake` is wanted; None for never. Asked after every call."""
 
-    def wake(self, now: int) -> None:
-        """Processing time is `now`; timers up to it fire."""
+    def wake(self, now: int) -> object:
+        """Processing time is `now`; timers up to it fire. Those for which it was too late are what `wakes_at` says."""
 
     def broadcast(self) -> bytes | None:
         """The broadcast state as it is now, for the cut; None for an operator without. The same in all partitions."""
@@ -108,12 +126,19 @@ class Cutting(Protocol):
 
 
 @runtime_checkable
-class Dropping(Protocol):
-    """An operator that drops rows that come too late."""
+class TakingBatches(Protocol):
+    """A step or an operator whose function is called for whole batches, which are not to be taken apart."""
+
+    takes_batches: ClassVar[bool]
+
+
+@runtime_checkable
+class CountingLate(Protocol):
+    """An operator to which rows may come too late."""
 
     @property
-    def dropped(self) -> int:
-        """How many it has dropped in this attempt."""
+    def late(self) -> int:
+        """How many did in this attempt, whether they were dropped or given to a side output."""
 
 
 class KeyedOperator(Protocol):

@@ -5,6 +5,7 @@ What always holds: a program's mistakes are reported together, so that one run o
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,3 +32,11 @@ class ProgramError(ValueError):
 
     def __reduce__(self) -> tuple[type[ProgramError], tuple[Sequence[Problem]]]:
         return (ProgramError, (self.problems,))
+
+
+def near_names(name: str, names: Sequence[str]) -> str:
+    """`did you mean 'user'?`, or which names there are."""
+    near = [repr(one) for one in difflib.get_close_matches(name, names, n=3, cutoff=0.5)]
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return f"there are: {', '.join(names) or 'none'}"

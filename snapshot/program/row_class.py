@@ -30,8 +30,16 @@ _LAST_SECOND: Final = 253_402_300_800
 """The years 1 to 9999, in seconds since 1970."""
 
 
+class NoPlainValue(ValueError):
+    """A value of a batch that plain Python has no object for; the message names its column, its row and the limit."""
+
+
 class WrongRow(TypeError):
-    """What a function gave is no row of the schema that was declared for its output."""
+    """What a function gave is no row of the schema that was declared for its output; `at` is which of its results."""
+
+    def __init__(self, text: str, at: int) -> None:
+        super().__init__(text)
+        self.at = at
 
 
 def column_problems(schema: pa.Schema) -> list[str]:
@@ -70,9 +78,56 @@ def _class_of(names: tuple[str, ...]) -> type[tuple[Any, ...]]:
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
-    """The batch's rows one after the other, each made when it is asked for."""
+    """The batch's rows one after the other, each made when it is asked for; `NoPlainValue` if one cannot be."""
     make = partial(tuple.__new__, row_class(batch.schema))
-    return map(make, zip(*map(values_of, batch.columns), strict=True))
+    try:
+        columns = [values_of(column) for column in batch.columns]
+    except (OverflowError, ValueError) as error:
+        raise no_plain_value(batch, error) from error
+    return map(make, zip(*columns, strict=True))
+
+
+def mappings_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The batch's rows, each as a mapping from the names of its columns; `NoPlainValue` if one cannot be."""
+    try:
+        return cast("list[dict[str, Any]]", batch.to_pylist())
+    except (OverflowError, ValueError) as error:
+        raise no_plain_value(batch, error) from error
+
+
+def no_plain_value(batch: pa.RecordBatch, error: Exception) -> Exception:
+    """The error that names the first value which cannot be had in plain Python; the one given if there is none."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        for place, value in enumerate(column):
+            if _has_no_plain_value(value):
+                limit = "datetime holds the years 1 to 9999" if pa.types.is_temporal(column.type) else str(error)
+                return NoPlainValue(
+                    f"the column {name!r}, which is {column.type}, has {_number(value)} in row {place} of a batch, and "
+                    f"Python has no such value: {limit}; the row is {shown_row(batch, place)}. Drop such rows before, "
+                    f"or use functions of whole batches, which take them as they are"
+                )
+    return error
+
+
+def shown_row(batch: pa.RecordBatch, place: int) -> str:
+    """A row of a batch in an error message, whatever its values are."""
+    row = {name: column[place] for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+    values = {name: _number(value) if _has_no_plain_value(value) else value.as_py() for name, value in row.items()}
+    return shown(values)
+
+
+def _has_no_plain_value(value: pa.Scalar) -> bool:
+    try:
+        value.as_py()
+    except (OverflowError, ValueError):
+        return True
+    return False
+
+
+def _number(value: pa.Scalar) -> object:
+    """A time as the number that it is of its unit; of what is nested, the type."""
+    inner = getattr(value, "value", None)
+    return inner if isinstance(inner, int) else f"a {value.type}"
 
 
 def values_of(column: pa.Array) -> list[Any]:
@@ -124,7 +179,8 @@ def batch_of(results: Sequence[RowLike], schema: pa.Schema, label: str) -> pa.Re
         at = next(at for at, result in enumerate(results) if len(result) != width)
         raise WrongRow(
             f"{label}: result {at} has {len(results[at])} values, and the output has {width} columns "
-            f"({', '.join(schema.names)}): {shown(results[at])}"
+            f"({', '.join(schema.names)}): {shown(results[at])}",
+            at,
         )
     columns = zip(*results, strict=True)
     arrays = [_column(values, field, label, results) for values, field in zip(columns, schema, strict=True)]
@@ -138,14 +194,15 @@ def _in_order(result: object, schema: pa.Schema, label: str, at: int) -> Sequenc
         hint = "; does every path of the function return something?" if result is None else ""
         raise WrongRow(
             f"{label}: result {at} is a {type(result).__name__}, not a tuple, a list or a mapping with the columns "
-            f"{', '.join(schema.names)}: {shown(result)}{hint}"
+            f"{', '.join(schema.names)}: {shown(result)}{hint}",
+            at,
         )
     if result.keys() != set(schema.names):
         lacking = [name for name in schema.names if name not in result]
         unknown = [str(name) for name in result if name not in schema.names]
         said = [f"it lacks {', '.join(lacking)}"] if lacking else []
         said += [f"the output has no {', '.join(unknown)}"] if unknown else []
-        raise WrongRow(f"{label}: result {at} does not fit the output: {' and '.join(said)}: {shown(result)}")
+        raise WrongRow(f"{label}: result {at} does not fit the output: {' and '.join(said)}: {shown(result)}", at)
     return [result[name] for name in schema.names]
 
 
@@ -177,7 +234,8 @@ def _array(values: Sequence[object], kind: pa.DataType) -> pa.Array:
 def _misfit(label: str, at: int, field: pa.Field, value: object, result: object, why: str) -> WrongRow:
     return WrongRow(
         f"{label}: result {at} does not fit the column {field.name!r}, which is {field.type}: "
-        f"{type(value).__name__} {shown(value)} ({why}); the result is {shown(result)}"
+        f"{type(value).__name__} {shown(value)} ({why}); the result is {shown(result)}",
+        at,
     )
 
 

@@ -7,15 +7,19 @@ alike exactly if the schemas are equal.
 from __future__ import annotations
 
 import datetime as dt
-import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final, TypeAlias, cast, get_args, get_origin
 
 import pyarrow as pa
 
+from snapshot.program.problems import near_names
+
 SchemaLike: TypeAlias = "pa.Schema | Mapping[str, object]"
-"""An Arrow schema, or for each column's name an Arrow type or one of `int`, `float`, `str`, `bool`, `bytes`,
-`datetime`, `date`, `time`, `timedelta` (of Python's `datetime`), `list[...]` of one, or a mapping for a struct.
+"""An Arrow schema, or for each column's name an Arrow type, the name of one such as "float64", or one of `int`,
+`float`, `str`, `bool`, `bytes`, `datetime`, `date`, `time`, `timedelta` (of Python's `datetime`), `list[...]` of one,
+or a mapping for a struct.
 """
 
 _PYTHON: Final[Mapping[object, pa.DataType]] = {
@@ -43,7 +47,7 @@ def schema_of(declared: SchemaLike) -> pa.Schema:
         schema = pa.schema([pa.field(_name(name), _type_of(name, declared[name])) for name in declared])
     else:
         raise NotASchema(f"{declared!r} is no schema; give a pyarrow.Schema, or a dict of column names and types")
-    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(schema.names).items() if count > 1)
     if twice:
         raise NotASchema(f"the schema has more than one column {twice[0]!r}; give each a name of its own")
     return schema
@@ -59,9 +63,7 @@ def unknown_column(column: str, schema: pa.Schema) -> str:
     """The sentence that a column is not there, with the names that are meant perhaps."""
     if not isinstance(cast("object", column), str):
         return f"{column!r} is no name of a column; give names as texts, one after the other"
-    near = difflib.get_close_matches(column, schema.names, n=3, cutoff=0.5)
-    hint = f"did you mean {_either(near)}?" if near else f"there are: {', '.join(schema.names) or 'none'}"
-    return f"there is no column {column!r}; {hint}"
+    return f"there is no column {column!r}; {near_names(column, schema.names)}"
 
 
 def dictionaries(schema: pa.Schema) -> list[str]:
@@ -82,10 +84,6 @@ def _has(declared: pa.DataType, kind: Callable[[pa.DataType], bool]) -> bool:
     return kind(declared) or any(_has(declared.field(index).type, kind) for index in range(declared.num_fields))
 
 
-def _either(names: Sequence[str]) -> str:
-    return " or ".join(repr(name) for name in names)
-
-
 def _name(name: object) -> str:
     if not isinstance(name, str):
         raise NotASchema(f"a column is called {name!r}; a name is a text")
@@ -101,7 +99,10 @@ def _type_of(column: str, declared: object) -> pa.DataType:
         return pa.list_(_type_of(column, get_args(declared)[0]))
     if isinstance(declared, type) and declared in _PYTHON:
         return _PYTHON[declared]
+    if isinstance(declared, str):
+        with suppress(ValueError):
+            return pa.type_for_alias(declared)
     raise NotASchema(
-        f"column {column!r} is declared as {declared!r}; give an Arrow type such as pyarrow.string(), or one of "
-        "int, float, str, bool, bytes, datetime, date, time, timedelta"
+        f"column {column!r} is declared as {declared!r}; give an Arrow type such as pyarrow.string() or 'string', or "
+        "one of int, float, str, bool, bytes, datetime, date, time, timedelta"
     )

@@ -118,6 +118,22 @@ class CommitsTogether(Protocol):
         """
 
 
+@runtime_checkable
+class HoldsRows(Protocol):
+    """A writer that may hold rows back over several epochs, so that they are shown together.
+
+    A transaction prepares a payload that is `held`: with the rows that its predecessors held back and its own. It is
+    never committed; the next transaction has its rows, in a held payload or in one that is committed. So as long as
+    something is held, every transaction prepares something, also one without rows of its own.
+    """
+
+    def take_over(self, held: Sequence[CommitPayload]) -> None:
+        """Have the rows that former attempts held back; called once at most, before the first `begin`, and quick."""
+
+    def no_more_rows(self) -> None:
+        """The input has ended: hold nothing back from the transactions that are sealed from now on."""
+
+
 class Sink(Protocol):
     """A sink as it stands in a program: plain data that can be pickled, compared and printed."""
 

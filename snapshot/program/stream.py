@@ -114,6 +114,14 @@ class Stream:
         """A side output of the operator with state that this stream comes out of, such as "late" of windows."""
         return Stream(SideOf(self.node, name))
 
+    if not TYPE_CHECKING:  # a type checker says of its own what is not there
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what is missing before a step that only streams with keys have."""
+            if not name.startswith("_") and hasattr(KeyedStream, name):
+                raise AttributeError(f"{name} works for each key: say key_by(...) before it")
+            raise AttributeError(f"a Stream has no {name!r}; see help(Stream) for its steps")
+
     def write(self, sink: Sink, *, uid: str | None = None) -> Program:
         """A program that writes these rows. What waits to be committed is found again by the `uid`; it is mandatory."""
         return Program((Written(uid, self.node, sink),))

@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Final
 
 from snapshot.ids import TransactionId
-from snapshot.sinks.file_sink import file_name, transaction_of
+from snapshot.sinks.file_names import file_name, transaction_of
 from snapshot.transaction_events import parse_transaction_id
 
 _NAME: Final = re.compile(r"(?P<writer>[0-9a-f]{16})-(?P<slot>0|[1-9][0-9]*)-(?P<rest>part-[A-Za-z0-9._-]*\.parquet)")

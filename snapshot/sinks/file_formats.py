@@ -1,28 +1,63 @@
 """Rows as the bytes of one file: Parquet, JSON lines or CSV, so that `Files` with the same schema reads them back.
 Texts with line breaks it does not read from CSV.
 
-What always holds: what cannot be written in a format is refused when the program is checked, not when rows come.
+What always holds: columns that cannot be written in a format are refused when the program is checked; and a value that
+JSON has no way to say, as no reader would get it back, is refused when it comes, and never written as another one.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
+from snapshot.program.row_class import shown_row
+
 WrittenFormat: TypeAlias = Literal["parquet", "jsonl", "csv"]
+
+_FIRST_DAY: Final = -719_162
+_LAST_DAY: Final = 2_932_896
+"""The years 1 to 9999, in days since 1970."""
+_PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 EXTENSIONS: Final = {"parquet": "parquet", "jsonl": "jsonl", "csv": "csv"}
 
 
+class Unsayable(ValueError):
+    """A value that the format has no way to say; the message names its column and its row, and says what to do."""
+
+
+def refuse_unsayable(format: WrittenFormat, batch: pa.RecordBatch) -> None:
+    """`Unsayable` for a row with a number that JSON does not have, or a time that text cannot say."""
+    if format == "parquet":
+        return
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        place = _first_time_out_of_bounds(column)
+        if place is not None:
+            raise Unsayable(
+                f"the time {column[place].value} in the column {name!r}, which is {column.type}, is not within the "
+                f"years 1 to 9999, and {format} cannot say it; the row is {shown_row(batch, place)}. Drop such rows "
+                f"before the sink, give them another time, or write parquet"
+            )
+        place = _first_that_is_no_number(column) if format == "jsonl" else None
+        if place is not None:
+            raise Unsayable(
+                f"JSON has no number for NaN or infinity, and the column {name!r} has one; the row is "
+                f"{shown_row(batch, place)}. Drop such rows before the sink, make the value null or text, or write "
+                f"a format that has it, such as parquet, Avro or Arrow"
+            )
+
+
 def encoded(format: WrittenFormat, table: pa.Table) -> pa.Buffer:
-    """The bytes of a file with these rows."""
+    """The bytes of a file with these rows; `Unsayable` if the format has no way to say one of them."""
+    for batch in table.to_batches():
+        refuse_unsayable(format, batch)
     out = pa.BufferOutputStream()
     _WRITERS[format](table, out)
     return out.getvalue()
@@ -49,30 +84,45 @@ def _write_csv(table: pa.Table, out: pa.NativeFile) -> None:
 
 
 def _write_json_lines(table: pa.Table, out: pa.NativeFile) -> None:
-    """Times are texts; what JSON has no number for (NaN, infinities) is null."""
+    """Times are texts."""
     for batch in table.to_batches(max_chunksize=4096):
         columns = [pc.cast(column, pa.string()) if _is_time(column.type) else column for column in batch.columns]
         rows = pa.RecordBatch.from_arrays(columns, names=batch.schema.names).to_pylist()
-        out.write("".join(_json_line(row) for row in rows).encode())
+        out.write("".join(map(_json_line, rows)).encode())
 
 
 def _json_line(row: object) -> str:
-    try:
-        return json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
-    except ValueError:
-        return _json_line(_finite(row))
+    return json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
 
 
-def _finite(value: object) -> object:
-    match value:
-        case float():
-            return value if math.isfinite(value) else None
-        case dict():
-            return {name: _finite(item) for name, item in value.items()}
-        case list():
-            return [_finite(item) for item in value]
-        case _:
-            return value
+def _first_that_is_no_number(column: pa.Array) -> int | None:
+    """The first row of a column with a float in it that is none, however deep."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        finite = np.isfinite(pc.fill_null(column, 0.0).to_numpy(zero_copy_only=False))
+        return None if finite.all() else int(np.argmin(finite))
+    if pa.types.is_struct(kind):
+        places = [_first_that_is_no_number(field) for field in column.flatten()]
+        return min((place for place in places if place is not None), default=None)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        place = _first_that_is_no_number(column.flatten())
+        return None if place is None else pc.list_parent_indices(column)[place].as_py()
+    return None
+
+
+def _first_time_out_of_bounds(column: pa.Array) -> int | None:
+    if not _is_time(column.type) or column.type == pa.timestamp("ns") or len(column) == column.null_count:
+        return None
+    # Of days, and of times of any zone, the text is bounded as that of times without one.
+    days = pa.types.is_date32(column.type)
+    per_day = 1 if days else 86_400_000 if pa.types.is_date64(column.type) else 86_400 * _PER_SECOND[column.type.unit]
+    numbers = column.cast(pa.int32() if days else pa.int64())
+    first, last = _FIRST_DAY * per_day, (_LAST_DAY + 1) * per_day - 1
+    bounds = pc.min_max(numbers)
+    if first <= bounds["min"].as_py() and bounds["max"].as_py() <= last:
+        return None
+    fits = pc.and_(pc.greater_equal(numbers, first), pc.less_equal(numbers, last))
+    return int(pc.index(pc.fill_null(fits, True), False).as_py())
 
 
 def _fits_json(type: pa.DataType) -> bool:

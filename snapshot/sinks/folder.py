@@ -36,7 +36,9 @@ class Published:
 
 
 class Folder(Protocol):
-    """Names are those of files: without a slash. Every method raises what the storage raises; threads may share it."""
+    """Names are paths below the folder. No two files that are staged have the same last part, by which a staged file
+    may be known alone. Every method raises what the storage raises; threads may share it.
+    """
 
     def problems(self) -> Sequence[str]:
         """Why nothing can be written here now, as sentences. Makes nothing."""

@@ -23,7 +23,7 @@ from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
 from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
-from snapshot.sinks.file_formats import encoded, unsuitable
+from snapshot.sinks.file_formats import Unsayable, encoded, refuse_unsayable, unsuitable
 from snapshot.sinks.http_sending import KEY_HEADER, HttpPlace, HttpSender, NotSent, NotTaken, reach
 from snapshot.sinks.origins import MADE_BY, of_another_kind
 from snapshot.sinks.staged_rows import UNREADABLE, StagedRows, staged_batches, unreadable
@@ -48,8 +48,8 @@ _QUOTED: Final = 300
 @dataclass(frozen=True, slots=True)
 class ToHTTP:
     """A sink that sends rows to a server by HTTP, at least once: a request for each row, a JSON object; or for
-    `rows_per_request` of them, JSON lines. It has to be asked for by `exactly_once=False`, as no server can be asked
-    afterwards what it has.
+    `rows_per_request` of them, JSON lines, in which NaN and infinities are refused. It has to be asked for by
+    `exactly_once=False`, as no server can be asked afterwards what it has.
 
     Rows are sent when their epoch is complete, in order, one request after the other in each partition. So rows that a
     rollback takes back were never sent, and what is sent again, because an answer was lost or a process died, is what
@@ -179,7 +179,11 @@ class _Writer:
         self._staged.begin()
 
     def write(self, rows: Rows) -> None:
-        """Keep the rows, or store them; `SinkError` if one has no key."""
+        """Keep the rows, or store them; `SinkError` if one has no key, or a number that JSON does not have."""
+        try:
+            refuse_unsayable("jsonl", rows.batch)
+        except Unsayable as error:
+            raise SinkError(f"sink {self._context.uid}: {error}") from None
         if self._sink.key and len(rows):
             keys = rows.batch.column(self._sink.key)
             for place, key in enumerate(keys.to_pylist() if keys.null_count or _is_text(keys.type) else ()):

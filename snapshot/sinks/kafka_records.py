@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from snapshot.sinks.file_formats import encoded, unsuitable
+from snapshot.sinks.file_formats import encoded, refuse_unsayable, unsuitable
 from snapshot.sinks.kafka_client import LARGEST_RECORD
 from snapshot.sources.kafka_avro import avro_schema_of
 
@@ -108,6 +108,7 @@ class RecordShape:
     def _keys(self, rows: pa.RecordBatch) -> pa.Array:
         if self.key is None:
             return pa.nulls(len(rows), pa.binary())
+        refuse_unsayable("jsonl", rows.select([self.key]))
         return _plain_bytes(rows.column(self.key))
 
     def _values(self, rows: pa.RecordBatch) -> pa.Array:
@@ -115,11 +116,19 @@ class RecordShape:
             values = _plain_bytes(rows.column(self.value))
         else:
             data = rows.select(self._in_value(rows.schema).names)
+            if self.tombstone is not None:
+                return self._with_tombstones(data, rows.column(self.tombstone))
             values = pa.array(_ENCODERS[self.format](data), pa.binary())
         if self.tombstone is None:
             return values
         gone = pc.fill_null(rows.column(self.tombstone), False)
         return pc.if_else(gone, pa.scalar(None, pa.binary()), values)
+
+    def _with_tombstones(self, data: pa.RecordBatch, tombstone: pa.Array) -> pa.Array:
+        """The values of the rows that have one; what else is in the others need not be fit to be written."""
+        gone = pc.fill_null(tombstone, False)
+        values = iter(_ENCODERS[self.format](data.filter(pc.invert(gone))))
+        return pa.array([None if is_gone else next(values) for is_gone in gone.to_pylist()], pa.binary())
 
 
 def _plain_bytes(column: pa.Array) -> pa.Array:

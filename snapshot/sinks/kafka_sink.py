@@ -39,10 +39,11 @@ class ToKafka:
     """A sink that writes a record for each row to a topic. `bootstrap` are the brokers to ask first, `host:port,...`.
 
     A record's key is the column `key`: texts and bytes as they are, anything else as JSON. Its value is the column
-    `value`, texts or bytes; or, without one, all columns but the following ones, in the `format`: a JSON object, an
-    Avro datum without a header (its schema is `snapshot.sources.kafka_avro.avro_schema_of`), or an Arrow stream, of
-    which each record holds many rows. `headers` is a column of maps, `partition` of numbers (null: the key decides),
-    `timestamp` of times; a row whose `tombstone` is true has no value, so that a compacted topic forgets its key.
+    `value`, texts or bytes; or, without one, all columns but the following ones, in the `format`: a JSON object, in
+    which NaN and infinities are refused, an Avro datum without a header (its schema is
+    `snapshot.sources.kafka_avro.avro_schema_of`), or an Arrow stream, of which each record holds many rows. `headers`
+    is a column of maps, `partition` of numbers (null: the key decides), `timestamp` of times; a row whose `tombstone`
+    is true has no value, so that a compacted topic forgets its key.
 
     `options` are settings of librdkafka for all clients, such as those of TLS and SASL; they are not printed, and not
     written to the job's tree. A row whose record is larger than their `message.max.bytes` (1 MB by default) is an error

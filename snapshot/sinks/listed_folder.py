@@ -82,7 +82,9 @@ class ListedFolder:
 
     def leftovers(self, may_go: Callable[[str], bool]) -> Sequence[StagedFile]:
         """See `Folder.leftovers`. A file whose transaction has an entry stays, whatever the entry says."""
-        names = [path.rpartition("/")[2] for path in _below(self._files, f"{self._root}/{_DATA}")]
+        self._files.invalidate_cache()
+        paths = self._files.find(f"{self._root}/{_DATA}")
+        names = [str(path).rpartition(f"/{_DATA}/")[2] for path in paths]
         entries = {path.rpartition("/")[2] for path in _below(self._files, f"{self._root}/{_ENTRIES}")}
         return [StagedFile(name) for name in names if may_go(name) and _entry_of(name) not in entries]
 
@@ -93,8 +95,10 @@ class ListedFolder:
 
 
 def _entry_of(name: str) -> str:
-    """The entry of the transaction that a file is of: their numbers alone, which come last, tell its files apart."""
-    return name.rpartition("-")[0] + _ENTRY
+    """The entry of the transaction that a file is of: their numbers alone, which come last, tell its files apart, and
+    the folders that they are in.
+    """
+    return name.rpartition("/")[2].rpartition("-")[0] + _ENTRY
 
 
 def _below(files: fsspec.AbstractFileSystem, folder: str) -> list[str]:

@@ -40,7 +40,7 @@ class LocalFolder:
     def stage(self, name: str, data: pa.Buffer) -> StagedFile:
         """See `Folder.stage`. A file that cannot be written as a whole, as on a full disk, leaves no part of it."""
         make_folder(self._staged)
-        path = self._staged / name
+        path = self._staged / Path(name).name
         try:
             with path.open("wb") as file:
                 file.write(data)
@@ -55,15 +55,19 @@ class LocalFolder:
     def publish(self, files: Sequence[StagedFile]) -> Published:
         """See `Folder.publish`."""
         already = all((self._root / file.name).exists() for file in files)
+        folders = {(self._root / file.name).parent for file in files}
+        for folder in folders - {self._root}:
+            make_folder(folder)
         missing = [file.name for file in files if not self._rename(file.name)]
-        _sync(self._root)
+        for folder in folders:
+            _sync(folder)
         return Published(missing, already)
 
     def _rename(self, name: str) -> bool:
         final = self._root / name
         if not final.exists():
             try:
-                (self._staged / name).rename(final)
+                (self._staged / final.name).rename(final)
             except FileNotFoundError:
                 return final.exists()  # another committer may have been faster
         return True
@@ -77,7 +81,7 @@ class LocalFolder:
 
     def drop(self, file: StagedFile) -> None:
         """See `Folder.drop`."""
-        (self._staged / file.name).unlink(missing_ok=True)
+        (self._staged / Path(file.name).name).unlink(missing_ok=True)
 
 
 def make_folder(folder: Path) -> None:

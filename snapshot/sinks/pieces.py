@@ -54,10 +54,32 @@ class SealedPieces(Generic[Stored]):
         """How many rows they have."""
         return sum(piece.rows for piece in self.pieces)
 
+    @property
+    def has_full(self) -> bool:
+        """True if some were full, so that they are stored ahead."""
+        return any(piece.ahead is not None for piece in self.pieces)
+
+    @property
+    def tail(self) -> Sequence[pa.RecordBatch]:
+        """The rows behind the last full piece."""
+        return [batch for piece in self.pieces if piece.ahead is None for batch in piece.batches]
+
+    @property
+    def tail_size(self) -> int:
+        """What these take in memory."""
+        return sum(piece.size for piece in self.pieces if piece.ahead is None)
+
     def stored(self) -> Sequence[Stored]:
         """Store what is not stored yet, and return all in order; what is raised means that some is not stored now."""
+        return self._stored(self.pieces)
+
+    def full(self) -> Sequence[Stored]:
+        """The same of those that were full."""
+        return self._stored([piece for piece in self.pieces if piece.ahead is not None])
+
+    def _stored(self, pieces: Sequence[_Piece[Stored]]) -> Sequence[Stored]:
         found = []
-        for piece in self.pieces:
+        for piece in pieces:
             if piece.ahead is not None:
                 piece.ahead.exception()  # if it failed, it is tried again here
             piece.store(self.store)

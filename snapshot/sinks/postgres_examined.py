@@ -12,9 +12,10 @@ from typing import Final
 import pyarrow as pa
 
 from snapshot.ids import JobId
-from snapshot.sinks.postgres_columns import declared_for, found_table, takes
+from snapshot.sinks.postgres_columns import found_table
 from snapshot.sinks.postgres_prepared import token_in
 from snapshot.sinks.postgres_session import Connection, execute
+from snapshot.sinks.postgres_types import declared_for, takes
 from snapshot.sinks.sql_statements import TokenStatements, quoted
 from snapshot.sinks.table_fit import Wanted, create_table, misfits
 from statebackend.ids import Uid

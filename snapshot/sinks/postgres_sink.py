@@ -20,9 +20,10 @@ from snapshot.program.sink import Abilities, CommitAnswer, SinkContext, SinkWrit
 from snapshot.sinks.commit_tokens import TokenLives
 from snapshot.sinks.direct_rows import DirectRows
 from snapshot.sinks.origins import MADE_BY, for_another_place, of_another_kind, stored_in
+from snapshot.sinks.postgres_types import declared_for
 from snapshot.sinks.staged_rows import UNREADABLE, staged_batches, unreadable
 from snapshot.sinks.staged_sql import StagedChanges, StagedSql
-from snapshot.sinks.table_fit import Wanted, key_faults
+from snapshot.sinks.table_fit import Wanted, columns_of, key_faults
 from snapshot.sinks.token_target import commit_by_token
 from snapshot.transaction_events import CommitOutcome
 from statebackend.ids import Incarnation, Uid
@@ -52,8 +53,9 @@ class ToPostgres:
     that a server that restarts costs no attempt; they are staged when the server can keep no more transactions.
 
     With mode "staged", rows are staged in the job's tree, and written by one transaction at commit. It is always so
-    with `key`, for which the table has a primary key or a unique index: a row replaces the one with its key, as the
-    table compares keys, and the last one of a transaction counts; rows whose column `deleted` is true delete instead.
+    with `key`, one column or several, for which the table has a primary key or a unique index: a row replaces the one
+    with its key, as the table compares keys, and the last one of a transaction counts; rows whose column `deleted` is
+    true delete instead.
 
     What was prepared is committed where it was meant to go: a dsn with another database, or that names none of the
     servers of before, is refused until that is done. Name both where one server has got another name.
@@ -63,14 +65,19 @@ class ToPostgres:
 
     dsn: str = field(repr=False)
     table: str
-    key: tuple[str, ...] = ()
+    key: str | tuple[str, ...] = ()
     deleted: str = ""
     create: bool = False
     mode: Mode = "prepared"
     exactly_once: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", tuple(self.key))
+        object.__setattr__(self, "key", columns_of(self.key))
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that make up the key; none if rows are appended."""
+        return columns_of(self.key)
 
     @property
     def abilities(self) -> Abilities:
@@ -82,14 +89,13 @@ class ToPostgres:
         problems = key_faults(schema, self._wanted)
         if self.mode not in ("prepared", "staged"):
             problems.append(f"the mode is {self.mode!r}; known are prepared and staged")
-        if find_spec("psycopg") is None:
-            return [*problems, "PostgreSQL is written with psycopg, which is missing: pip install 'epochcut[postgres]'"]
-        from snapshot.sinks.postgres_columns import declared_for
-        from snapshot.sinks.postgres_session import dsn_faults
-
         for one in self._wanted.written(schema):
             if not declared_for(one.type):
                 problems.append(f"PostgreSQL has no column for {one.name!r} of {one.type}; cast it in the stream")
+        if find_spec("psycopg") is None:
+            return [*problems, "PostgreSQL is written with psycopg, which is missing: pip install 'epochcut[postgres]'"]
+        from snapshot.sinks.postgres_session import dsn_faults
+
         return [*problems, *dsn_faults(self.dsn)]
 
     def examine(self, job: JobId, uid: Uid, schema: pa.Schema) -> Sequence[str]:
@@ -123,11 +129,11 @@ class ToPostgres:
 
             def write(rows: pa.Table) -> None:
                 with sessions.session() as connection, transaction(connection):
-                    put(connection, self.table, rows, self.key, self.deleted)
+                    put(connection, self.table, rows, self.keys, self.deleted)
 
             return DirectRows(context.uid, write, commits.commit, sessions.close)
         if self._is_staged:
-            key, deleted = self.key, self.deleted
+            key, deleted = self.keys, self.deleted
             return StagedSql(context, origin, self.table, key, deleted, commits.lives, commits.commit, sessions.close)
         return PreparedAppends(context, sessions, origin, self.table, commits.lives, commits.commit)
 
@@ -150,7 +156,7 @@ class ToPostgres:
 
     @property
     def _wanted(self) -> Wanted:
-        return Wanted(self.table, self.key, self.deleted)
+        return Wanted(self.table, self.keys, self.deleted)
 
 
 class _Commits:

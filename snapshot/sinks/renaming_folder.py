@@ -32,7 +32,7 @@ class RenamingFolder:
 
     def stage(self, name: str, data: pa.Buffer) -> StagedFile:
         """See `Folder.stage`."""
-        path = f"{self._root}/{STAGED}/{name}"
+        path = self._staged(name)
         self._files.makedirs(f"{self._root}/{STAGED}", exist_ok=True)
         self._files.pipe_file(path, data.to_pybytes())
         if (size := self._files.info(path)["size"]) != len(data):
@@ -42,11 +42,13 @@ class RenamingFolder:
     def publish(self, files: Sequence[StagedFile]) -> Published:
         """See `Folder.publish`."""
         already = all(self._is_there(f"{self._root}/{file.name}") for file in files)
+        for folder in {file.name.rpartition("/")[0] for file in files} - {""}:
+            self._files.makedirs(f"{self._root}/{folder}", exist_ok=True)
         return Published([file.name for file in files if not self._rename(file.name)], already)
 
     def _rename(self, name: str) -> bool:
         """Whether the file is visible now; raises if it is still staged."""
-        staged, final = f"{self._root}/{STAGED}/{name}", f"{self._root}/{name}"
+        staged, final = self._staged(name), f"{self._root}/{name}"
         if self._is_there(final):
             return True
         with suppress(FileNotFoundError):
@@ -77,4 +79,7 @@ class RenamingFolder:
     def drop(self, file: StagedFile) -> None:
         """See `Folder.drop`."""
         with suppress(FileNotFoundError):
-            self._files.rm_file(f"{self._root}/{STAGED}/{file.name}")
+            self._files.rm_file(self._staged(file.name))
+
+    def _staged(self, name: str) -> str:
+        return f"{self._root}/{STAGED}/{name.rpartition('/')[2]}"

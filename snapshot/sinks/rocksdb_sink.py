@@ -11,6 +11,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from secrets import token_hex
 
@@ -23,8 +24,8 @@ from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows, keys_in
 from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
-from snapshot.sinks.file_formats import encoded, unsuitable
-from snapshot.sinks.file_sink import file_name, transaction_of
+from snapshot.sinks.file_formats import Unsayable, encoded, refuse_unsayable, unsuitable
+from snapshot.sinks.file_names import file_name, transaction_of
 from snapshot.sinks.local_folder import make_folder
 from snapshot.sinks.origins import MADE_BY, of_another_kind
 from snapshot.sinks.rocksdb_folder import FolderError, OpenDatabase, RocksDBFolder
@@ -57,11 +58,11 @@ class ToRocksDB:
     Where the boolean column `deleted` is true, the row with its key is removed; that column is not stored. Rows of one
     key must come from one partition, as they do after `key_by` that key; of several in an epoch the last one counts.
 
-    Rows are stored as JSON, so columns have types that JSON lines can hold, and a float that is no number is null. The
-    rows of an epoch wait in memory until
-    its cut. Every partition must see the folder, on this machine: they open the database one after the other, for a few
-    milliseconds at each commit. Read it with `read_rocksdb`, also while a job runs; other programs open it read-only
-    (`rocksdb_folder` says what is in it). A token of some bytes stays there for each transaction.
+    Rows are stored as JSON, so columns have types that JSON lines can hold, and NaN and infinities are refused. The
+    rows of an epoch wait in memory until its cut. Every partition must see the folder, on this machine: they open the
+    database one after the other, for a few milliseconds at each commit. Read it with `read_rocksdb`, also while a job
+    runs; other programs open it read-only (`rocksdb_folder` says what is in it). A token of some bytes stays there
+    for each transaction.
     """
 
     path: str
@@ -164,9 +165,13 @@ class _Writer:
         self._transaction, self._batches = transaction, []
 
     def write(self, rows: Rows) -> None:
-        """Keep the rows. `SinkError` for a null key."""
+        """Keep the rows. `SinkError` for a null key, and for a number that JSON does not have."""
         if not len(rows):
             return
+        try:
+            refuse_unsayable("jsonl", _stored_rows(rows.batch, self._sink.deleted))
+        except Unsayable as error:
+            raise SinkError(f"sink {self._uid}: {error}") from None
         for name in self._sink.keys:
             if rows.batch.column(name).null_count:
                 raise SinkError(f"sink {self._uid}: a row has no {name!r}, which is its key; drop such rows before")
@@ -218,14 +223,16 @@ class _SealedRows:
         last = {names.key(place): place for place in range(len(names))}
         order = sorted((key, place) for key, place in last.items() if key is not None)
         chosen = rows.take(pa.array([place for _, place in order], pa.int64()))
-        lines = bytes(encoded("jsonl", pa.Table.from_batches([chosen]).select(self.schema.names))).split(b"\n")
-        gone = (
-            [False] * len(order)
-            if not self.sink.deleted
-            else pc.fill_null(chosen.column(self.sink.deleted), False).to_pylist()
-        )
-        for (key, _), line, is_gone in zip(order, lines, gone, strict=False):  # behind the last line is an empty one
-            yield key, None if is_gone else line
+        kept = _stored_rows(chosen, self.sink.deleted)
+        lines = iter(bytes(encoded("jsonl", pa.Table.from_batches([kept]).select(self.schema.names))).split(b"\n"))
+        gone = pc.fill_null(chosen.column(self.sink.deleted), False).to_pylist() if self.sink.deleted else repeat(False)
+        for (key, _), is_gone in zip(order, gone, strict=False):
+            yield key, None if is_gone else next(lines)
+
+
+def _stored_rows(batch: pa.RecordBatch, deleted: str) -> pa.RecordBatch:
+    """The rows that are stored: all, if no column says which ones are not."""
+    return batch.filter(pc.invert(pc.fill_null(batch.column(deleted), False))) if deleted else batch
 
 
 class _Committable:

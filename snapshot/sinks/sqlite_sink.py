@@ -34,7 +34,7 @@ from snapshot.sinks.sqlite_target import (
 )
 from snapshot.sinks.staged_rows import UNREADABLE, staged_batches, unreadable
 from snapshot.sinks.staged_sql import StagedChanges, StagedSql
-from snapshot.sinks.table_fit import Wanted, create_table, key_faults, misfits
+from snapshot.sinks.table_fit import Wanted, columns_of, create_table, key_faults, misfits
 from snapshot.sinks.token_target import commit_by_token
 from snapshot.token_commit import TargetAnswer
 from snapshot.transaction_events import CommitOutcome
@@ -49,12 +49,12 @@ class ToSQLite:
     """A sink that writes a table of the SQLite file at `path`, which all partitions and the driver see on a disk of
     this machine: file locks of network file systems are not to be relied on.
 
-    Rows go to columns of the same names. With `key`, for which the table has a primary key or a unique index, a row
-    replaces the one with its key, as the table compares keys, and the last one of a transaction counts; rows whose
-    column `deleted` is true delete instead. `create` makes the file and the table if they are missing. Beside it is a
-    table `epochcut_commits`, a row for each transaction that may be asked for again; who deletes rows there may get
-    output twice. A commit finds its file at the path that its rows were written for, even if the program's has changed
-    since.
+    Rows go to columns of the same names. With `key`, one column or several, for which the table has a primary key or a
+    unique index, a row replaces the one with its key, as the table compares keys, and the last one of a transaction
+    counts; rows whose column `deleted` is true delete instead. `create` makes the file and the table if they are
+    missing. Beside it is a table `epochcut_commits`, a row for each transaction that may be asked for again; who
+    deletes rows there may get output twice. A commit finds its file at the path that its rows were written for, even if
+    the program's has changed since.
 
     One partition commits at a time; others, and strangers who write, are waited for. While the file cannot be written
     for lack of room or because of others, commits are tried again; what SQLite refuses for good stops the job, with the
@@ -68,7 +68,7 @@ class ToSQLite:
 
     path: str
     table: str
-    key: tuple[str, ...] = ()
+    key: str | tuple[str, ...] = ()
     deleted: str = ""
     create: bool = False
     exactly_once: bool = True
@@ -76,7 +76,12 @@ class ToSQLite:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", self.path if _nowhere(self.path) else str(Path(self.path).absolute()))
-        object.__setattr__(self, "key", tuple(self.key))
+        object.__setattr__(self, "key", columns_of(self.key))
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that make up the key; none if rows are appended."""
+        return columns_of(self.key)
 
     @property
     def abilities(self) -> Abilities:
@@ -119,11 +124,11 @@ class ToSQLite:
         commits = _Commits(self, context)
         if self.exactly_once:
             origin = {MADE_BY: ToSQLite.__name__, "path": self.path}
-            return StagedSql(context, origin, self.table, self.key, self.deleted, commits.lives, commits.commit)
+            return StagedSql(context, origin, self.table, self.keys, self.deleted, commits.lives, commits.commit)
 
         def write(rows: pa.Table) -> None:
             with opened(self.path, self.journal) as connection, transaction(connection):
-                put(connection, self.table, rows, self.key, self.deleted)
+                put(connection, self.table, rows, self.keys, self.deleted)
 
         return DirectRows(context.uid, write, commits.commit, lambda: None)
 
@@ -135,7 +140,7 @@ class ToSQLite:
 
     @property
     def _wanted(self) -> Wanted:
-        return Wanted(self.table, self.key, self.deleted)
+        return Wanted(self.table, self.keys, self.deleted)
 
     def _examine_table(self, connection: sqlite3.Connection, schema: pa.Schema) -> Sequence[str]:
         if self.create:

@@ -5,7 +5,7 @@ What always holds: what is said here is said before anything starts, in sentence
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -45,6 +45,13 @@ class Wanted:
     def written(self, schema: pa.Schema) -> list[pa.Field]:
         """The columns that go to the table."""
         return [field for field in schema if field.name != self.deleted]
+
+
+def columns_of(key: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the columns that a key names; a text is the name of one, and an empty one names none."""
+    if isinstance(key, str):
+        return (key,) if key else ()
+    return tuple(key)
 
 
 def key_faults(schema: pa.Schema, wanted: Wanted) -> list[str]:

@@ -15,9 +15,25 @@ def register(spark: SparkSession) -> None:
     """Make the formats known to a session: `epochcut.files`, `.kafka`, `.postgres`, `.sqlite`, `.rocksdb`, `.delta`
     and, at least once, `.http`, each after the sink of that name (`ToFiles`, ...), whose fields are its options.
 
-    A query needs a `checkpointLocation`, as always, and writes in append or update mode. What is staged until it is
-    committed lies in a folder `epochcut` there, or where the option `staging` says; it belongs to the checkpoint, and
-    whoever deletes one deletes both. Executors need this package installed.
+    Append mode works with every sink. Complete mode needs a sink with a `key` (Kafka, PostgreSQL, SQLite, RocksDB):
+    each row of the result replaces the one with its key, in every batch. Spark keeps all groups in this mode; a row
+    that leaves the result because of a filter or a limit behind the aggregation stays in the target. Update mode is
+    refused by Spark for every format that is written in Python ("does not support Update mode"); what it would write,
+    the rows that a batch has changed, a function of `foreachBatch` writes, each batch once:
+
+        def upsert(rows, id):
+            totals = rows.write.format("epochcut.sqlite").option("path", "totals.db").option("table", "totals")
+            totals = totals.option("key", "user").option("staging", "/data/totals").option("batch", id)
+            totals.mode("append").save()
+
+        df.groupBy("user").count().writeStream.outputMode("update").foreachBatch(upsert).start()
+
+    `batch` is the batch's id; a batch that was written before adds nothing. `staging` is a folder for this write alone.
+    Spark tells a format nothing of `partitionBy` of a stream: files are divided by the option `partitionBy`.
+
+    A query needs a `checkpointLocation`, as always. What is staged until it is committed lies in a folder `epochcut`
+    there, or where the option `staging` says; it belongs to the checkpoint, and whoever deletes one deletes both.
+    Executors need this package installed.
 
     What tells a target that something is committed is of a batch and partition here: Kafka keeps a consumer group for
     each until its offsets.retention.minutes are over, Delta's log an application id for ever. Many partitions and short

@@ -37,8 +37,8 @@ _PAUSES: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _TIDY_EVERY: Final = 32
 """Batches between two looks for leftovers in a query that runs without trouble."""
 
-_examined: set[str] = set()
-"""Starts of queries for which this process has looked at the target."""
+_examined: set[tuple[JobId, str]] = set()
+"""Queries and their starts for which this process has looked at the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +109,9 @@ class SinkQuery:
         first = next(batches, None)
         if first is None:
             return None
-        if run not in _examined:
+        if (self._job, run) not in _examined:
             self._examine(first.schema)
-            _examined.add(run)
+            _examined.add((self._job, run))
         writer = self._sink.open(self._context(first.schema, made_by, here))
         try:
             writer.begin(transaction)

@@ -16,7 +16,9 @@ from snapshot.program.sink import Sink, SinkError
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-QUERYS_OWN: Final = ("staging", "checkpointLocation", "commitPatience", "queryName")
+BATCH: Final = "batch"
+"""The option that says which batch a batch write is of."""
+QUERYS_OWN: Final = ("staging", "checkpointLocation", "commitPatience", "queryName", BATCH)
 """Options that are the query's, not the sink's."""
 _PLACES: Final = ("path", "uri", "url")
 """Fields that Spark's `path`, which `start(path)` gives, stands for."""

@@ -17,6 +17,7 @@ from snapshot.testing.diagram import as_text
 from snapshot.testing.diagram_svg import as_svg
 from snapshot.testing.faults import NO_FAULTS, Faults
 from snapshot.testing.history import Channel, Cut, History, Kind, Record
+from snapshot.testing.network import InFlight
 from snapshot.testing.process import (
     Acted,
     Action,
@@ -31,7 +32,7 @@ from snapshot.testing.process import (
     Started,
 )
 from snapshot.testing.schedule import Schedule
-from snapshot.testing.simulation import EXPLORED, Simulation, Statistics
+from snapshot.testing.simulation import EXPLORED, Always, Simulation, Statistics
 from snapshot.testing.violation import Violation
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "NO_FAULTS",
     "Acted",
     "Action",
+    "Always",
     "Broken",
     "Channel",
     "Cut",
@@ -46,6 +48,7 @@ __all__ = [
     "Event",
     "Faults",
     "History",
+    "InFlight",
     "Kind",
     "Note",
     "Process",

@@ -27,6 +27,15 @@ class Packet:
 
 
 @dataclass(frozen=True, slots=True)
+class InFlight:
+    """A message on its way on a channel; `sent` is the place in the history where it was sent."""
+
+    channel: Channel
+    message: object
+    sent: int
+
+
+@dataclass(frozen=True, slots=True)
 class Break:
     """The end of a connection, and the place of the crash that ended it, if it was one."""
 
@@ -69,6 +78,15 @@ class Network:
 
     def __iter__(self) -> Iterator[Link]:
         return iter(self._links.values())
+
+    def in_flight(self) -> list[InFlight]:
+        """The messages on their way now, channel by channel, in the order in which they were sent on each."""
+        return [
+            InFlight(link.channel, item.message, item.sent)
+            for link in self
+            for item in link.queue
+            if isinstance(item, Packet)
+        ]
 
     def send(self, sender: str, incarnation: int, to: str, message: object) -> None:
         """Put a message on its channel, or lose it, if the sender has yet to learn that the connection is gone."""

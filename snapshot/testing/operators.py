@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -29,7 +29,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from snapshot.frames import EARLIEST, LATEST
-from snapshot.program.operator import Closing, Cutting, Input, KeyedOperator, Operator, OperatorContext, Transform
+from snapshot.program.operator import (
+    Closing,
+    Cutting,
+    Input,
+    KeyedOperator,
+    Operator,
+    OperatorContext,
+    Transform,
+    never,
+)
 from snapshot.program.row_class import Row, RowLike, batch_of, rows_of
 from snapshot.program.rows import Rows, joined, keys_in
 from statebackend.files import FileSet, rescaled
@@ -73,8 +82,11 @@ class OperatorHarness:
         backend: Literal["heap", "rocksdb"] = "heap",
         memory: int = 128 << 20,
         snapshot: OperatorSnapshot | None = None,
+        overdue: Callable[[], bool] = never,
     ) -> None:
         """Open it, empty or from a snapshot of a harness in the same folder with the same maximum parallelism.
+
+        When `overdue` says so, an operator that can be interrupted is; it is given what it left at once.
 
         Event time goes on from the snapshot; it begins anew if it was at its end.
 
@@ -82,6 +94,7 @@ class OperatorHarness:
         """
         self.operator: Final = copy.deepcopy(operator)
         self.max_parallelism: Final = max_parallelism
+        self._overdue = overdue
         self.now = 0
         """The processing time that the operator sees when it takes rows."""
         ended = snapshot is not None and snapshot.watermark == LATEST
@@ -109,21 +122,22 @@ class OperatorHarness:
         if declared.timed != (given.times is not None):
             raise ValueError(f"input {input} has {'' if declared.timed else 'no '}event times; say so in `times`")
         for member, part in zip(self._members, self._divided(given, declared), strict=True):
-            if len(part):
-                member.operator.rows(input, part)
+            while len(part):
+                taken = member.operator.rows(input, part)
+                part = part.slice(0, 0) if taken is None else part.slice(taken, len(part) - taken)
 
     def watermark(self, timestamp: int) -> None:
         """Event time is `timestamp` now."""
         self._watermark = timestamp
         for member in self._members:
-            member.operator.watermark(timestamp)
+            while member.operator.watermark(timestamp) is False:
+                pass
 
     def wake(self, now: int) -> None:
         """Processing time is `now`: every partition that wants to be woken by then is."""
         self.now = now
         for member in self._members:
-            wanted = member.operator.wakes_at()
-            if wanted is not None and wanted <= now:
+            while (wanted := member.operator.wakes_at()) is not None and wanted <= now:
                 member.operator.wake(now)
 
     def wakes_at(self) -> int | None:
@@ -215,6 +229,7 @@ class OperatorHarness:
             watermark=self._watermark,
             broadcast=None if snapshot is None else snapshot.broadcast,
             clock=lambda: self.now,
+            overdue=self._overdue,
         )
         try:
             return _Member(state, copy.deepcopy(self.operator).open(context))

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from random import Random
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis import strategies as st
@@ -57,6 +58,10 @@ class Counterexample:
         return self.violation.at if isinstance(self.violation, Violation) else ()
 
 
+_SEEDS: Final = 4
+"""From so many seeds a history is shrunk, while the budget lasts."""
+
+
 def schedules(size: int = SIZE) -> st.SearchStrategy[Schedule]:
     """Schedules of up to `size` bytes, all lengths equally likely; they shrink to few bytes and to zeros."""
     return _bytes(size).map(Schedule)
@@ -68,8 +73,49 @@ def search(
     """Try up to so many schedules of up to `size` bytes; the answer is the (smallest) one that breaks a promise.
 
     The same `seed` tries the same schedules. Without `shrink` the first that is found is the answer, which is
-    much faster.
+    much faster. Shrinking ends where no small change makes a history smaller, so that it is done from several seeds,
+    and the shortest history is the answer; all others together may take as many runs as the first, or `histories`.
     """
+    counted = _Counted(run)
+    found = _found(counted, histories, size, Random(seed), shrink)
+    if found is None or not shrink:
+        return found
+    others = _Counted(run, most=max(histories, counted.runs))
+    for number in range(1, _SEEDS):
+        if others.runs >= others.most:
+            break
+        other = _found(others, histories, size, Random(f"{seed}/{number}"), shrink)
+        if other is not None and _length(other) < _length(found):
+            found = other
+    return found
+
+
+class _Counted:
+    """A run that is not made again for the same bytes, and that breaks no promise any more after so many runs."""
+
+    def __init__(self, run: Run, most: float = inf) -> None:
+        self._run, self.most = run, most
+        self._broken: dict[bytes, bool] = {}
+        self.runs = 0
+
+    def breaks(self, data: bytes) -> bool:
+        known = self._broken.get(data)
+        if known is None:
+            if self.runs >= self.most:
+                return False
+            self.runs += 1
+            known = self._broken[data] = self.attempt(data) is not None
+        return known
+
+    def attempt(self, data: bytes) -> Counterexample | None:
+        return _attempt(self._run, data)
+
+
+def _length(found: Counterexample) -> tuple[int, int]:
+    return len(found.history or ()), len(found.schedule)
+
+
+def _found(run: _Counted, histories: int, size: int, random: Random, shrink: bool) -> Counterexample | None:
     phases = (Phase.generate, Phase.shrink) if shrink else (Phase.generate,)
     options = settings(
         max_examples=histories,
@@ -79,10 +125,10 @@ def search(
         suppress_health_check=list(HealthCheck),
     )
     try:
-        data = find(_bytes(size), lambda data: _attempt(run, data) is not None, settings=options, random=Random(seed))
+        data = find(_bytes(size), run.breaks, settings=options, random=random)
     except NoSuchExample:
         return None
-    return _attempt(run, _shortened(run, data) if shrink else data)
+    return run.attempt(_shortened(run, data) if shrink else data)
 
 
 def check(run: Run, histories: int = 1000, size: int = SIZE, seed: int = 0) -> None:
@@ -106,7 +152,7 @@ def _attempt(run: Run, data: bytes) -> Counterexample | None:
     return None
 
 
-def _shortened(run: Run, data: bytes) -> bytes:
+def _shortened(run: _Counted, data: bytes) -> bytes:
     """Leave out whatever can be, several bytes at a time.
 
     Hypothesis leaves out longer pieces only where it can leave out one byte, but a message sent and delivered,
@@ -115,7 +161,7 @@ def _shortened(run: Run, data: bytes) -> bytes:
     for size in (8, 6, 4, 3, 2, 1):
         for at in range(len(data) - size, -1, -1):
             shorter = data[:at] + data[at + size :]
-            if len(shorter) + size == len(data) and _attempt(run, shorter) is not None:
+            if len(shorter) + size == len(data) and run.breaks(shorter):
                 data = shorter
     return data
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar, assert_never
+from typing import Generic, TypeAlias, TypeVar, assert_never
 
 from snapshot.testing.faults import NO_FAULTS, Fault, Faults, Swarm
 from snapshot.testing.history import STIMULI, History, Kind
-from snapshot.testing.network import Break, Link, Network
+from snapshot.testing.network import Break, InFlight, Link, Network
 from snapshot.testing.process import (
     ORDINARY,
     Acted,
@@ -33,6 +33,10 @@ from snapshot.testing.schedule import Schedule
 from snapshot.testing.violation import Violation
 
 P = TypeVar("P", bound=Process)
+
+Always: TypeAlias = Callable[[Mapping[str, P], Sequence[InFlight]], object]
+"""What must hold after each step, of the processes that are up and of the messages on their way: it raises an
+`AssertionError` such as `Violation`, or returns a `Violation` or False, if it does not."""
 
 
 @dataclass(slots=True)
@@ -109,6 +113,30 @@ class Simulation(Generic[P]):
     """One run of `processes` under a schedule; each is made by its factory at the start and after each crash.
 
     The same schedule gives the same history if the processes are deterministic.
+
+    `always` is asked after each step, when what one event makes a process do is done: with the processes that are up,
+    by name, and the messages on their way. Two processes that pass a token on, and one that lets go of it too late:
+
+    >>> class Holder:
+    ...     def __init__(self, holds):
+    ...         self.holds, self.passes = holds, holds
+    ...     def handle(self, event):
+    ...         match event:
+    ...             case Acted():
+    ...                 self.passes = False  # it should let go of the token as well
+    ...                 return [Send("second", "token")]
+    ...             case Received():
+    ...                 self.holds = True
+    ...         return []
+    ...     def actions(self):
+    ...         return [Action("pass on")] if self.passes else []
+    >>> def one_token(processes, in_flight):
+    ...     return sum(process.holds for process in processes.values()) + len(in_flight) <= 1
+    >>> holders = {"first": lambda: Holder(True), "second": lambda: Holder(False)}
+    >>> Simulation(holders, Schedule(b""), always=one_token).run()
+    Traceback (most recent call last):
+    ...
+    snapshot.testing.violation.Violation: what must always hold does not after #2 first acted: pass on
     """
 
     def __init__(
@@ -117,11 +145,15 @@ class Simulation(Generic[P]):
         schedule: Schedule,
         faults: Faults = NO_FAULTS,
         statistics: Statistics = EXPLORED,
+        always: Always[P] | None = None,
     ) -> None:
         self.history = schedule.history = History(processes)
         self._schedule = schedule
         self._faults = faults
         self._statistics = statistics
+        self._always = always
+        self._checked = 0
+        """How many records there were when it was asked last what must always hold."""
         self._swarm = Swarm(schedule, faults)
         self._network = Network(self.history, self._swarm, faults)
         self._seats = {
@@ -140,20 +172,42 @@ class Simulation(Generic[P]):
     def run(self, fair_steps: int = 10_000) -> History:
         """Run until the schedule has run out and nothing is left to happen; to be called once.
 
-        Raises `Violation` if a process raises anything, sends to nobody, or if the processes do not come to rest within
-        `fair_steps` after the last adverse choice.
+        Raises `Violation` if a process raises anything, sends to nobody, if what must always hold does not, or if the
+        processes do not come to rest within `fair_steps` after the last adverse choice.
         """
         try:
             for seat in self._seats.values():
                 self._start(seat)
+            self._check_always()
             while self._adverse_step():
                 self._steps += 1
+                self._check_always()
             self._settle(fair_steps)
         finally:
             self._statistics.steps += self._steps
             self._statistics.histories += 1
             self._statistics.seen.add(self._digest)
         return self.history
+
+    def _check_always(self) -> None:
+        """`Violation` if what must always hold does not; it shows the step, unless it says what else to show."""
+        if self._always is None:
+            return
+        history = self.history
+        step = history[min(self._checked, len(history) - 1)]
+        self._checked = len(history)
+        try:
+            answer = self._always(self.processes, self._network.in_flight())
+        except AssertionError as error:
+            answer = error
+        if isinstance(answer, Violation):
+            if not answer.at:
+                answer.at = (step.at,)
+            raise answer
+        if isinstance(answer, AssertionError):
+            raise Violation(f"{str(answer) or 'what must always hold does not'}, after {step}", [step.at]) from answer
+        if answer is False:
+            raise Violation(f"what must always hold does not after {step}", [step.at])
 
     def _adverse_step(self) -> bool:
         """Let the schedule choose one step; False when it has run out or chooses to end here.
@@ -199,6 +253,7 @@ class Simulation(Generic[P]):
                 return
             self._take(option)
             self._steps += 1
+            self._check_always()
         last = Counter(f"{r.process} {r.what}" for r in self.history[-limit // 2 :] if r.kind in STIMULI)
         often = "; ".join(f"{what} ({times} times)" for what, times in last.most_common(3))
         raise Violation(f"the processes did not come to rest within {limit} steps without faults; lately {often}")

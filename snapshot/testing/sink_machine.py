@@ -1,7 +1,7 @@
 """A state machine for hypothesis: the real two-phase commit drives a sink through any order of events and crashes.
 
 What always holds: what readers see are rows of transactions that a complete epoch carried, each row once; when nothing
-is left to commit, they see all of them.
+is left to commit, they see all of them. Rows that the sink holds back are those of the transaction that shows them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from snapshot.ids import TransactionId
 from snapshot.manifest import CommitPayload
-from snapshot.program.sink import CommitsTogether, Sealed
+from snapshot.program.sink import CommitsTogether, HoldsRows, Sealed
 from snapshot.testing.sinks import DONE, SinkBench, SinkTrial, attempt, write
 from snapshot.testing.violation import Violation
 from snapshot.transaction_events import (
@@ -55,6 +55,8 @@ class _SinkMachine(RuleBasedStateMachine):
         self._trial = trial
         self._bench = SinkBench(trial)
         self._written: dict[TransactionId, list[str]] = {}
+        self._before: dict[TransactionId, list[TransactionId]] = {}  # whose rows it has, if they held them back
+        self._held: set[TransactionId] = set()
         self._carried: set[TransactionId] = set()  # by a complete epoch
         self._committed: set[TransactionId] = set()
         self._carries: tuple[Committable[CommitPayload], ...] = ()  # by the newest complete epoch
@@ -72,12 +74,17 @@ class _SinkMachine(RuleBasedStateMachine):
         self._committing: Committable[CommitPayload] | None = None
         self._bench.recover(self._attempt, [committable.transaction for committable in self._carries])
         self._writer = self._bench.writer(self._attempt)
+        held = [committable for committable in self._carries if committable.payload.held]
+        if held:
+            assert isinstance(self._writer, HoldsRows)
+            self._writer.take_over([committable.payload for committable in held])
+        self._last = [committable.transaction for committable in held]
         self._core: Transactions[CommitPayload] = Transactions(
             self._bench.job,
             self._bench.uid,
             attempt(self._attempt),
             Partition(0),
-            restored=self._carries,
+            restored=[committable for committable in self._carries if not committable.payload.held],
             restored_epoch=self._complete,
         )
         self._follow(self._core.begin())
@@ -92,6 +99,7 @@ class _SinkMachine(RuleBasedStateMachine):
                     self._writer.begin(transaction)
                     self._open = transaction
                     self._written[transaction] = []
+                    self._before[transaction], self._last = self._last, [transaction]
                 case Seal(transaction):
                     self._sealed[transaction] = self._writer.seal()
                 case Prepare(transaction):
@@ -114,6 +122,9 @@ class _SinkMachine(RuleBasedStateMachine):
     @rule(steps=st.integers(0, 4))
     def cut(self, steps: int) -> None:
         """The state is cut for the next epoch, and so many of the steps that usually follow come at once."""
+        self._cut(steps)
+
+    def _cut(self, steps: int) -> None:
         self._epoch += 1
         self._handle(SinkCut(Epoch(Generation(1), self._epoch)))
         while steps >= 1 and self._preparing:
@@ -133,7 +144,15 @@ class _SinkMachine(RuleBasedStateMachine):
 
     def _prepare(self, transaction: TransactionId, answered: bool) -> None:
         payload = self._sealed[transaction].prepare()
-        self._handle(Prepared(transaction, payload) if answered else PrepareFailed(transaction, "no answer"))
+        held = payload is not None and payload.held
+        if held:
+            self._held.add(transaction)
+        self._handle(Prepared(transaction, payload, held) if answered else PrepareFailed(transaction, "no answer"))
+
+    def _rows_of(self, transaction: TransactionId) -> list[str]:
+        """What a commit of the transaction shows."""
+        before = [row for one in self._before[transaction] if one in self._held for row in self._rows_of(one)]
+        return before + self._written[transaction]
 
     @precondition(lambda self: self._ready)
     @rule(data=st.data())
@@ -184,7 +203,7 @@ class _SinkMachine(RuleBasedStateMachine):
         """Of those that could be committed with another, as many as were are committed; each whole, and in order."""
         seen = Counter(self._bench.visible())
         for transaction in transactions:
-            if not Counter(self._written[transaction]) <= seen:
+            if not Counter(self._rows_of(transaction)) <= seen:
                 return
             self._committed.add(transaction)
 
@@ -192,14 +211,17 @@ class _SinkMachine(RuleBasedStateMachine):
     def readers_see_what_is_committed(self) -> None:
         """All rows of committed transactions, each once, and nothing else."""
         assert self._committed <= self._carried
-        rows = [row for transaction in self._committed for row in self._written[transaction]]
+        rows = [row for transaction in self._committed for row in self._rows_of(transaction)]
         self._bench.expect(rows, "readers see what is committed")
 
     def teardown(self) -> None:
         """A last attempt commits what is left: then all that a complete epoch ever carried is visible."""
         self._start()
+        if isinstance(self._writer, HoldsRows):
+            self._writer.no_more_rows()
+        self._cut(4)
         while self._committing is not None:
             self._commit(answered=True)
-        rows = [row for transaction in self._carried for row in self._written[transaction]]
+        rows = [row for transaction in self._carried - self._held for row in self._rows_of(transaction)]
         self._bench.expect(rows, "in the end all that a complete epoch carried is visible")
         self._trial.clear()

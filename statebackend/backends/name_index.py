@@ -23,22 +23,32 @@ _SHIFT_RATHER_THAN_SORT: Final = 64
 class NameIndex:
     """Names that are only sorted when somebody asks for their order, and only those asked for.
 
-    Adding costs next to nothing, and a range within one head costs what has been added under that head since.
-    Measured with a million names of one state in 128 groups, adding one and asking for those around it in turns: as
-    fast as a sorted tree of lists.
+    Adding costs next to nothing, and a range within one head costs what has been added under that head since. A name
+    that is removed leaves nothing behind. Measured with a million names of one state in 128 groups, adding one and
+    asking for those around it in turns: as fast as a sorted tree of lists.
     """
 
     def __init__(self) -> None:
         self._added: list[bytes] = []
-        self._unsorted: dict[bytes, list[bytes]] = {}
+        self._unsorted: dict[bytes, dict[bytes, None]] = {}
         self._sorted: dict[bytes, list[bytes]] = {}
         self.add = self._added.append
         """Add a name that is not in the index yet."""
 
+    def remove(self, name: bytes) -> None:
+        """Remove a name that is in the index."""
+        self._spread()
+        head = name[:HEAD_SIZE]
+        unsorted = self._unsorted.get(head)
+        if unsorted is not None and name in unsorted:
+            del unsorted[name]
+        else:
+            names = self._sorted[head]
+            del names[bisect_left(names, name)]
+
     def between(self, start: bytes, end: bytes) -> list[bytes]:
         """The names from `start` up to, not including, `end`, in order."""
-        _spread(self._added, self._unsorted)
-        self._added.clear()
+        self._spread()
         first, last = start[:HEAD_SIZE], end[:HEAD_SIZE]
         if first == last:
             return self._within(first, start, end)
@@ -56,6 +66,12 @@ class NameIndex:
             names.sort()
         low = bisect_left(names, start)
         return names[low : bisect_left(names, end, low)]
+
+    def _spread(self) -> None:
+        heads = self._unsorted
+        for name in self._added:
+            heads.setdefault(name[:HEAD_SIZE], {})[name] = None
+        self._added.clear()
 
 
 def in_order(layers: Iterable[Mapping[bytes, bytes | None]]) -> Iterator[tuple[bytes, bytes | None]]:
@@ -82,8 +98,3 @@ def _sorted_in_steps(names: Mapping[bytes, object]) -> Iterable[bytes]:
         return sorted(names)
     listed = list(names)
     return merge(*(sorted(listed[at : at + _AT_ONCE]) for at in range(0, len(listed), _AT_ONCE)))
-
-
-def _spread(names: Iterable[bytes], heads: dict[bytes, list[bytes]]) -> None:
-    for name in names:
-        heads.setdefault(name[:HEAD_SIZE], []).append(name)

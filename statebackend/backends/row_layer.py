@@ -24,15 +24,17 @@ _NEVER: Final = 1 << 62
 class RowLayer:
     """Rows by name. Written by one thread until it is frozen; then it does not change, and any thread may read it.
 
-    Whoever writes does so in `entries`, `index` and `size`, and calls `make_room` when `size` passes `alarm`.
+    Whoever writes does so in `entries`, `index` and `size`, and calls `make_room` when `size` passes `alarm`. `fresh`
+    are names in `entries` of which nothing below this layer knows: a deletion of one need not be said, only done.
     """
 
     __slots__ = ("_leaving", "_leaving_index", "_leaving_size", "_limit", "_moved_size", "_overlay", "_step",
-                 "alarm", "entries", "index", "size")  # fmt: skip
+                 "alarm", "entries", "fresh", "index", "size")  # fmt: skip
 
     def __init__(self, limit: int | None = None) -> None:
         """In memory are at most about so many bytes, if there is a limit."""
         self.entries: dict[bytes, bytes | None] = {}
+        self.fresh: set[bytes] = set()
         self.index = NameIndex()
         self.size = 0
         self.alarm = self._limit = _NEVER if limit is None else limit
@@ -45,6 +47,11 @@ class RowLayer:
     def is_empty(self) -> bool:
         """Whether nothing was written."""
         return not self.entries and not self._leaving and self._overlay is None
+
+    @property
+    def is_in_memory(self) -> bool:
+        """True if none of it was ever moved to the disk."""
+        return self._overlay is None
 
     @property
     def written_bytes(self) -> int:
@@ -62,7 +69,7 @@ class RowLayer:
             if self._overlay is None:
                 self._overlay = begin()
             self._leaving, self._leaving_index, self._leaving_size = self.entries, self.index, self.size
-            self.entries, self.index, self.size = {}, NameIndex(), 0
+            self.entries, self.index, self.size, self.fresh = {}, NameIndex(), 0, set()
             self._step = -(-len(self._leaving) // _STEPS)
         self._move_some()
         # All have left when half as much has come.
@@ -81,6 +88,12 @@ class RowLayer:
         self._moved_size += size
         if not self._leaving:
             self._leaving, self._leaving_index, self._leaving_size = {}, NameIndex(), 0
+
+    def drop(self, name: bytes) -> None:
+        """Have never heard of a name that is in `entries`."""
+        self.size -= entry_size(name, self.entries.pop(name))
+        self.index.remove(name)
+        self.fresh.discard(name)
 
     def get(self, name: bytes) -> bytes | Answer | None:
         """What the layer says under this name: None if it was deleted."""

@@ -65,9 +65,23 @@ class RowStore:
         """Set a row."""
         self._write(name, payload, len(payload))
 
+    def put_new(self, name: bytes, payload: bytes) -> None:
+        """Set a row under a name that was never used. If it is deleted before the next cut, nothing of it is left."""
+        self._active.fresh.add(name)
+        self._write(name, payload, len(payload))
+
+    def put_absent(self, name: bytes, payload: bytes) -> None:
+        """Set a row that is not there now. If it is deleted before the next cut, no more is left than was before."""
+        if self._active.get(name) is UNKNOWN:
+            self._active.fresh.add(name)
+        self._write(name, payload, len(payload))
+
     def delete(self, name: bytes) -> None:
         """Remove a row, which need not be there."""
-        self._write(name, None, 0)
+        if name in self._active.fresh:
+            self._active.drop(name)
+        else:
+            self._write(name, None, 0)
 
     def _write(self, name: bytes, payload: bytes | None, size: int) -> None:
         active = self._active
@@ -115,12 +129,43 @@ class RowStore:
         """
         below = cast("Iterator[tuple[bytes, bytes | None]]", self._backend.scan(start, end))
         above: dict[bytes, bytes | None] = {}
-        for layer in (*self._frozen, self._active):
+        for layer in self._frozen:
             on_disk = layer.on_disk(start, end)
             if on_disk is not None:
                 below, above = layered(on_disk, layered(_sorted(above), below)), {}
             above.update(layer.in_memory(start, end))
-        return _there(layered(_sorted(above), below))
+        active = self._active
+        on_disk = active.on_disk(start, end)
+        if on_disk is not None:
+            below, above = layered(on_disk, layered(_sorted(above), below)), {}
+        written = active.in_memory(start, end)
+        deleted = {name for name, payload in written.items() if payload is None and above.get(name) is None}
+        above.update(written)
+        if not deleted or not active.is_in_memory:
+            return _there(layered(_sorted(above), below))
+        return self._dropping(active, deleted, above, below)
+
+    def _dropping(
+        self,
+        active: RowLayer,
+        deleted: set[bytes],
+        above: Mapping[bytes, bytes | None],
+        below: Iterator[tuple[bytes, bytes | None]],
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The rows; then drop what was deleted and hides nothing below, or each scan would go through it again."""
+
+        def noted() -> Iterator[tuple[bytes, bytes | None]]:
+            for entry in below:
+                deleted.discard(entry[0])
+                yield entry
+
+        yield from _there(layered(_sorted(above), noted()))
+        # A layer that is not the active one any more may be in the hands of another thread, or above another one.
+        if active is self._active and active.is_in_memory:
+            entries = active.entries
+            for name in deleted:
+                if entries.get(name, UNKNOWN) is None:
+                    active.drop(name)
 
     def freeze(self) -> FrozenRows:
         """Cut: what was written since the last cut becomes a layer of its own. Costs the same whatever its size."""

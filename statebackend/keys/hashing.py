@@ -125,13 +125,16 @@ def _finish(h: NDArray[np.uint64], scratch: NDArray[np.uint64]) -> None:
 
 def _hash_of_equal(tag: int, data: NDArray[np.uint8], count: int, width: int) -> NDArray[np.uint64]:
     """Keys of one width: their words are the columns of a matrix."""
+    rows = max(1, min(count, _BLOCK_BYTES // (width + 16)))
+    if rows <= _FEW and width >= _SHORT:
+        keys = (data[start : start + width].tobytes() for start in range(0, count * width, width))
+        return np.array([hash_bytes(tag, key) for key in keys], dtype=np.uint64)
     if width & 7:
         filled = np.zeros((count, width + 7 & ~7), dtype=np.uint8)
         filled[:, :width] = data.reshape(count, width)
         data = filled.reshape(-1)
     words = data.view("<u8").reshape(count, width + 7 >> 3)
     hashes = np.full(count, tag * _C1 + width * _C3 & _ALL, dtype=np.uint64)
-    rows = max(1, min(count, _BLOCK_BYTES // (width + 16)))
     scratch = np.empty(rows, dtype=np.uint64)
     for start in range(0, count, rows):
         h = hashes[start : start + rows]

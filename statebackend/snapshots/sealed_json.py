@@ -41,14 +41,18 @@ def unseal(data: bytes, form: str, version: int) -> Fields:
     if document.pop("checksum", None) != _checksum(document):
         raise DamagedDocument("its checksum does not match what it says")
     del document["format"], document["version"]
-    return Fields(document)
+    return Fields(document, found)
 
 
 class Fields:
-    """The fields of a JSON object, each taken once and as what it must be; `close` when all should be taken."""
+    """The fields of a JSON object, each taken once and as what it must be; `close` when all should be taken.
 
-    def __init__(self, values: dict[str, object]) -> None:
+    `version` is that of the document.
+    """
+
+    def __init__(self, values: dict[str, object], version: int = 1) -> None:
         self._values = values
+        self.version = version
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
@@ -86,10 +90,17 @@ class Fields:
             raise DamagedDocument(f"{name!r} holds something that is not a text")
         return texts
 
+    def fields(self, name: str) -> Fields:
+        """An object with fields of its own."""
+        value = self._take(name)
+        if not isinstance(value, dict):
+            raise DamagedDocument(f"{name!r} is {value!r}, not an object")
+        return Fields(value, self.version)
+
     def objects(self, name: str) -> tuple[Fields, ...]:
         """A list of objects, each with fields of its own."""
         values = self._list(name)
-        objects = tuple(Fields(value) for value in values if isinstance(value, dict))
+        objects = tuple(Fields(value, self.version) for value in values if isinstance(value, dict))
         if len(objects) < len(values):
             raise DamagedDocument(f"{name!r} holds something that is not an object")
         return objects

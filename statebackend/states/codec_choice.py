@@ -90,7 +90,11 @@ def _python(declared: object) -> Codec[object]:
     if origin in (types.UnionType, Union) and len(parts) == 2 and type(None) in parts:
         return OptionalCodec(_codec(next(part for part in parts if part is not type(None))))
     name = getattr(declared, "__qualname__", repr(declared))
-    raise NoCodec(f"there is no codec for {name}: declare a type that has one, a codec of your own, or Pickled()")
+    raise NoCodec(
+        f"there is no codec for {name}; types that have one are int, float, bool, str, bytes, date, datetime, None, "
+        "tuple[...] of these, T | None, and Arrow's, such as pa.struct(...) or 'int64'; else declare Pickled() or a "
+        "Codec of your own, both from statebackend"
+    )
 
 
 _INTEGERS: Final = {
@@ -118,7 +122,9 @@ def _arrow(declared: pa.DataType) -> Codec[object]:
     elif pa.types.is_binary(declared) or pa.types.is_large_binary(declared):
         found = BytesCodec()
     else:
-        raise NoCodec(f"there is no codec for Arrow's {declared}: use a codec of your own, or Pickled()")
+        raise NoCodec(
+            f"there is no codec for Arrow's {declared}; declare Pickled() or a Codec of your own, from statebackend"
+        )
     return cast("Codec[object]", found)
 
 

@@ -27,6 +27,18 @@ class NotEncodable(TypeError):
 class Codec(ABC, Generic[T]):
     """Values of one kind as bytes. Subclass it for a codec of your own.
 
+        class Decimals(Codec[Decimal]):
+            name = "decimal"
+            immutable = True
+
+            def encode(self, value):
+                return str(value).encode()
+
+            def decode(self, data):
+                return Decimal(data.decode())
+
+    Then `Value(Decimals(), default=Decimal(0))` is a state of decimal numbers.
+
     `name` and `version` stand in the files. Raise `version` when the bytes change their meaning, and read the older
     ones in `migrate`; `oldest` says how far back it can. A codec that migrates the values of codecs with other names
     as well (their versions must be lower than its own) lists them in `replaces`.

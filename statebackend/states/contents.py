@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import merge
+from itertools import chain
 from typing import Final
 
 from statebackend.backends.backend import Backend
@@ -21,6 +22,8 @@ from statebackend.snapshots.base_entries import base_entries
 from statebackend.snapshots.cuttable import Frozen
 from statebackend.states.declarations import Declaration, Place
 from statebackend.states.key_context import NO_WATERMARK, KeyContext
+from statebackend.states.list_state import ListState
+from statebackend.states.map_state import MapState
 from statebackend.states.schema import Schema, StateKind
 from statebackend.states.timer_state import TimerState
 from statebackend.states.value_state import CachedState
@@ -137,6 +140,7 @@ class Contents:
         }
         self._cached = [state for state in self.states.values() if isinstance(state, CachedState)]
         self._timers = [state for state in self.states.values() if isinstance(state, TimerState)]
+        self._parted = [state for state in self.states.values() if isinstance(state, ListState | MapState)]
         self._tables = [state for state in self.states.values() if isinstance(state, Table)]
         self._only_tables = len(self._tables) == len(schema.states) > 0 and not schema.dropped
         self._table_names = {spec.id: spec.name for spec in schema.states if spec.kind is StateKind.TABLE}
@@ -149,6 +153,8 @@ class Contents:
     def freeze(self, epoch_number: int) -> FrozenContents:
         """Cut. See `Cuttable.freeze`."""
         self._times[epoch_number] = (self._context.watermark, self._context.processing_time)
+        for parted in self._parted:
+            parted.cut()
         values = tuple(state.freeze() for state in self._cached)
         tables = tuple(table.freeze(epoch_number) for table in self._tables)
         frozen = FrozenContents(self.rows.freeze(), values, tables, self._only_tables, epoch_number)
@@ -201,8 +207,15 @@ class Contents:
             given_up.append(state.rewind([frozen.values[place] for frozen in since]))
         for timers in self._timers:
             timers.forget()
+        for parted in self._parted:
+            parted.rewind(len(since))
         self._context.begin()
         return GivenUp(given_up)
+
+    def forget(self) -> None:
+        """Ask the rows again for what is known of them: they are not what they were."""
+        for state in chain(self._timers, self._parted):
+            state.forget()
 
     def load(self, go_on: Callable[[], bool]) -> None:
         """Bring tables into memory, as far as there is room."""
@@ -261,9 +274,9 @@ class Contents:
 
     def memory_bytes(self) -> int:
         """How much memory the states occupy, about, without the backend's."""
-        values = sum(state.memory_bytes() for state in self._cached)
+        values = sum(state.memory_bytes() for state in chain(self._cached, self._parted))
         tables = sum(table.memory_bytes() for table in self._tables)
         return values + tables + self.rows.pending_bytes
 
 
-_IN_MEMORY: Final = frozenset({StateKind.VALUE, StateKind.REDUCING, StateKind.AGGREGATING, StateKind.TABLE})
+_IN_MEMORY: Final = frozenset(StateKind) - {StateKind.TIMERS}

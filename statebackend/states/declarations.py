@@ -35,7 +35,7 @@ R = TypeVar("R")
 H_co = TypeVar("H_co", covariant=True)
 
 DEFAULT_CACHE_BYTES: Final = 64 << 20
-"""What the cache of one state with one value per key may take, unless somebody says otherwise."""
+"""What the cache of one state may take, unless somebody says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,21 @@ class Declaration(ABC, Generic[H_co]):
 
 
 class Value(Declaration[ValueState[T]]):
-    """One value per key. Without a default, `get` gives None where nothing was set."""
+    """One value per key. Without a default, `get` gives None where nothing was set.
+
+        class CountClicks(KeyedProcess):
+            output = {"user": str, "clicks": int}
+            clicks = Value(int, default=0)
+
+            def on_event(self, event, ctx):
+                self.clicks.set(self.clicks.get() + 1)
+                ctx.emit((ctx.key, self.clicks.get()))
+
+    What is declared is the type of the values: `int`, `float`, `bool`, `str`, `bytes`, `date`, `datetime`, `None`;
+    `tuple[int, str]` of these; `int | None`; Arrow's types, such as `pa.struct(...)`, and their names, such as "int64";
+    `Pickled()` for whatever pickle takes; or a `Codec` of your own. With `ttl` a value is forgotten some time after it
+    was written. Opened it is a `ValueState`.
+    """
 
     @overload
     def __init__(self: Value[T | None], declared: Declared[T], *, ttl: Ttl | None = None) -> None: ...
@@ -119,7 +133,13 @@ class Value(Declaration[ValueState[T]]):
 
 
 class ListOf(Declaration[ListState[T]]):
-    """A list per key, to which elements are appended without reading it."""
+    """A list per key, to which elements are appended without reading it.
+
+        amounts = ListOf(float)  # in a call: self.amounts.add(event.amount)
+
+    What is declared is the type of an element, as for `Value`. Opened it is a `ListState`: `add`, `extend`, `get`,
+    `replace`, `clear`.
+    """
 
     def __init__(self, declared: Declared[T], *, ttl: Ttl | None = None) -> None:
         self._codec = codec_of(declared)
@@ -131,11 +151,17 @@ class ListOf(Declaration[ListState[T]]):
 
     def open(self, place: Place) -> ListState[T]:
         """The state in one partition."""
-        return ListState(PartRows(place.context, place.rows, place.form(self._codec, self._ttl)))
+        return ListState(PartRows(place.context, place.rows, place.form(self._codec, self._ttl), place.cache_bytes))
 
 
 class MapOf(Declaration[MapState[K, V]]):
-    """A map per key, of which entries are read and written one by one."""
+    """A map per key, of which entries are read and written one by one.
+
+        seen = MapOf(str, int)  # in a call: self.seen.put(event.page, event.at)
+
+    What is declared are the types of map keys and values, as for `Value`. Opened it is a `MapState`: `get`, `put`,
+    `remove`, `in`, `items`, `keys`, `clear`.
+    """
 
     def __init__(self, keys: Declared[K], values: Declared[V], *, ttl: Ttl | None = None) -> None:
         self._keys = map_keys_of(keys)
@@ -148,11 +174,18 @@ class MapOf(Declaration[MapState[K, V]]):
 
     def open(self, place: Place) -> MapState[K, V]:
         """The state in one partition."""
-        return MapState(PartRows(place.context, place.rows, place.form(self._codec, self._ttl)), self._keys)
+        return MapState(
+            PartRows(place.context, place.rows, place.form(self._codec, self._ttl), place.cache_bytes), self._keys
+        )
 
 
 class Reducing(Declaration[ReducingState[T]]):
-    """One value per key: all that was added, reduced two by two in the order in which it was added."""
+    """One value per key: all that was added, reduced two by two in the order in which it was added.
+
+        largest = Reducing(float, max)  # in a call: self.largest.add(event.amount)
+
+    Opened it is a `ReducingState`: `add`, `get`, `clear`.
+    """
 
     def __init__(self, declared: Declared[T], reduce: Callable[[T, T], T], *, ttl: Ttl | None = None) -> None:
         self._codec = codec_of(declared)
@@ -169,7 +202,17 @@ class Reducing(Declaration[ReducingState[T]]):
 
 
 class Aggregating(Declaration[AggregatingState[T, A, R]]):
-    """One accumulator per key: `create` begins it, `add` returns it with a value added, `result` says what it means."""
+    """One accumulator per key: `create` begins it, `add` returns it with a value added, `result` says what it means.
+
+        mean = Aggregating(
+            lambda: (0, 0.0),
+            lambda so_far, amount: (so_far[0] + 1, so_far[1] + amount),
+            lambda so_far: so_far[1] / so_far[0],
+            accumulator=tuple[int, float],
+        )  # in a call: self.mean.add(event.amount)
+
+    Opened it is an `AggregatingState`: `add`, `get`, `clear`.
+    """
 
     def __init__(
         self,

@@ -8,29 +8,29 @@ restored. So appending never looks at what is there. (Between two epochs nobody 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeVar
 
 from statebackend.entries import parse_row, sortable, unsortable
-from statebackend.states.part_rows import PartRows
-from statebackend.states.row_form import RowEntry, RowForm, WrongValueType
+from statebackend.states.part_rows import PartRows, PartState
+from statebackend.states.row_form import RowEntry, WrongValueType
 
 T = TypeVar("T")
 
 _PER_EPOCH: Final = 1 << 32
 
 
-class ListState(Generic[T]):
+class ListState(PartState[T]):
     """The list of the current key and namespace."""
 
-    __slots__ = ("_next", "_rows")
+    __slots__ = ("_next",)
 
     def __init__(self, rows: PartRows[T]) -> None:
-        self._rows = rows
+        super().__init__(rows)
         self._next = (rows.context.restored_epoch + 1) * _PER_EPOCH
 
     def add(self, value: T) -> None:
         """Append an element; `WrongValueType` if it is not of the declared type."""
-        self._rows.write(sortable(self._next), value)
+        self._rows.append(sortable(self._next), value)
         self._next += 1
 
     def extend(self, values: Iterable[T]) -> None:
@@ -46,25 +46,19 @@ class ListState(Generic[T]):
         """All elements, in a list of the caller's own."""
         return list(self)
 
-    def is_empty(self) -> bool:
-        """Whether there is no element."""
-        return next(self._rows.rests(), None) is None
-
-    def clear(self) -> None:
-        """Remove all elements."""
-        self._rows.clear()
-
     def replace(self, values: Iterable[T]) -> None:
         """Have these elements and no others; as before if one of them is not of the declared type."""
         accepted = [self._rows.form.accept(value) for value in values]
-        self.clear()
+        # In the places of those that were there: a row that is written again need not be deleted.
+        places = self._rows.all_rests()
         for value in accepted:
-            self.add(value)
-
-    @property
-    def form(self) -> RowForm[T]:
-        """How its rows look."""
-        return self._rows.form
+            place = next(places, None)
+            if place is None:
+                self.add(value)
+            else:
+                self._rows.write(place, value)
+        for place in places:
+            self._rows.remove(place)
 
     def decode_entry(self, name: bytes, payload: bytes) -> RowEntry:
         """A row as key, namespace, the number that says its place in the list, and value."""

@@ -12,21 +12,22 @@ from typing import Generic, TypeVar, cast
 from statebackend.entries import parse_row
 from statebackend.states.codecs import NotEncodable
 from statebackend.states.map_keys import MapKeys
-from statebackend.states.part_rows import PartRows
-from statebackend.states.row_form import RowEntry, RowForm, WrongValueType
+from statebackend.states.part_rows import PartRows, PartState
+from statebackend.states.row_form import RowEntry, WrongValueType
 from statebackend.states.write_back import ABSENT
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-class MapState(Generic[K, V]):
+class MapState(PartState[V], Generic[K, V]):
     """The map of the current key and namespace."""
 
-    __slots__ = ("_keys", "_rows")
+    __slots__ = ("_keys",)
 
     def __init__(self, rows: PartRows[V], keys: MapKeys[K]) -> None:
-        self._rows, self._keys = rows, keys
+        super().__init__(rows)
+        self._keys = keys
 
     def get(self, key: K) -> V | None:
         """The value under a map key, None if there is none."""
@@ -55,19 +56,6 @@ class MapState(Generic[K, V]):
 
     def __iter__(self) -> Iterator[K]:
         return self.keys()
-
-    def is_empty(self) -> bool:
-        """Whether there is no entry."""
-        return next(self._rows.rests(), None) is None
-
-    def clear(self) -> None:
-        """Remove all entries."""
-        self._rows.clear()
-
-    @property
-    def form(self) -> RowForm[V]:
-        """How its rows look."""
-        return self._rows.form
 
     def decode_entry(self, name: bytes, payload: bytes) -> RowEntry:
         """A row as key, namespace, map key and value."""

@@ -67,6 +67,12 @@ class Rows(Protocol):
     def put(self, name: bytes, payload: bytes, /) -> None:
         """Set a row."""
 
+    def put_new(self, name: bytes, payload: bytes, /) -> None:
+        """Set a row under a name that was never used."""
+
+    def put_absent(self, name: bytes, payload: bytes, /) -> None:
+        """Set a row that is not there now."""
+
     def delete(self, name: bytes, /) -> None:
         """Remove a row."""
 

@@ -16,7 +16,9 @@ from tests.bench import (
     savepoint,
     sinks,
     slots,
+    slow,
     standbys,
+    state_collections,
     state_memory,
     state_pauses,
     state_rescale,
@@ -79,6 +81,9 @@ def workloads(*, small: bool = False, write: bool = False) -> Workloads:
         "state/memory": lambda: state_memory.figures(state_memory.SMALL if small else state_memory.FULL),
         "state/rescale": lambda: state_rescale.figures(state_rescale.SMALL if small else state_rescale.FULL),
         "state/rewind": lambda: state_rewind.figures(state_rewind.SMALL if small else state_rewind.FULL),
+        "state/collections": lambda: state_collections.figures(
+            state_collections.SMALL if small else state_collections.FULL
+        ),
         savepoint.WORKLOAD: lambda: savepoint.figures(savepoint.SMALL if small else savepoint.FULL),
         w1.WORKLOAD: lambda: w1.figures(w1.SMALL if small else w1.FULL),
         w2.WORKLOAD: lambda: w2.figures(w2.SMALL if small else w2.FULL),
@@ -86,6 +91,10 @@ def workloads(*, small: bool = False, write: bool = False) -> Workloads:
         **{
             name: partial(sinks.figures, part)
             for name, part in sinks.parts(sinks.SMALL if small else sinks.FULL).items()
+        },
+        **{
+            f"{slow.WORKLOAD}/{part}": partial(slow.figures, part, slow.SMALL if small else slow.FULL)
+            for part in slow.parts()
         },
         standbys.WORKLOAD: lambda: standbys.figures(standbys.SMALL if small else standbys.FULL),
         w6.WORKLOAD: lambda: w6.figures(w6.SMALL if small else w6.FULL),

@@ -17,7 +17,7 @@ import pyarrow as pa
 from recovery.driver.birth import new_birth
 from recovery.savepoints.inspecting import Wanted, rows_of
 from recovery.savepoints.job_tree import open_tree
-from recovery.savepoints.new_tree import begin
+from recovery.savepoints.new_tree import KeptEpoch, begin
 from recovery.savepoints.reading import read_epoch
 from snapshot.manifest import Manifest, ManifestKind, OperatorSnapshot, SubtaskSnapshot
 from statebackend.files import FileSet
@@ -78,7 +78,8 @@ def _make(scratch: Path, uri: str, keys: pa.Array) -> int:
             parts.append(state.snapshot(_EPOCH))
     subtasks = tuple(SubtaskSnapshot(Partition(index), files) for index, files in enumerate(parts))
     operators = (OperatorSnapshot(Uid("totals"), _PARTITIONS, subtasks, key_type=OPERATOR.schema().key_type.name),)
-    tree.finish(Manifest(birth.job, _EPOCH, Attempt(0), ManifestKind.SAVEPOINT, most, 1, operators))
+    manifest = Manifest(birth.job, _EPOCH, Attempt(0), ManifestKind.SAVEPOINT, most, 1, operators)
+    tree.finish(KeptEpoch(manifest))
     return _size(parts)
 
 

@@ -135,7 +135,7 @@ def main(arguments: list[str]) -> int:
     settings = Settings(**json.loads(arguments[0]))
     with crashing({VARIABLE: settings.crash}):
         run = start(settings, session(settings.spark) if settings.spark else None)
-        batches = list(run.batches(OUT))
+        batches = list(run.batches(OUT)) if settings.sink == "driver" else []
         end = run.wait()
         if settings.sink == "driver" and batches:
             pq.write_table(pa.Table.from_batches(batches), settings.delivered)

@@ -62,7 +62,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Transactions, "_carried", carried)
 
 
-@in_the_job("a transaction that could not be prepared is dropped while the job runs on", seed=1)
+@in_the_job("a transaction that could not be prepared is dropped while the job runs on", seed=31)
 def _(patch: MonkeyPatch) -> None:
     right = Transactions._prepare_failed
 
@@ -74,7 +74,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Transactions, "_prepare_failed", prepare_failed)
 
 
-@in_the_job("an unknown outcome of a commit is taken for success", seed=3)
+@in_the_job("an unknown outcome of a commit is taken for success", seed=13)
 def _(patch: MonkeyPatch) -> None:
     right = Transactions._answered
 
@@ -85,7 +85,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Transactions, "_answered", answered)
 
 
-@in_the_job("what the restored epoch carries is not committed again", seed=4)
+@in_the_job("what the restored epoch carries is not committed again", seed=2)
 def _(patch: MonkeyPatch) -> None:
     right = Transactions.begin
 
@@ -96,7 +96,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Transactions, "begin", begin)
 
 
-@in_the_job("an epoch is journalled as committed before those who were restored have committed it", seed=4)
+@in_the_job("an epoch is journalled as committed before those who were restored have committed it", seed=12)
 def _(patch: MonkeyPatch) -> None:
     right = Coordinator._started
 
@@ -109,7 +109,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Coordinator, "_started", started)
 
 
-@in_the_job("recovery aborts transactions that the epoch carries", seed=7)
+@in_the_job("recovery aborts transactions that the epoch carries", seed=12)
 def _(patch: MonkeyPatch) -> None:
     patch.setattr(generation, "transactions_of", lambda manifest: frozenset())
 
@@ -136,7 +136,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(TokenCommit, "handle", handle)
 
 
-@in_the_job("a transaction id is used again after a roll-back", seed=3)
+@in_the_job("a transaction id is used again after a roll-back", seed=2)
 def _(patch: MonkeyPatch) -> None:
     right = transaction_id
 
@@ -157,7 +157,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Coordinator, "_roll_back", roll_back)
 
 
-@in_the_job("a worker of an older attempt of the same generation is heard")
+@in_the_job("a worker of an older attempt of the same generation is heard", seed=1)
 def _(patch: MonkeyPatch) -> None:
     def is_current(self: Coordinator[Any], incarnation: Incarnation) -> bool:
         return incarnation.generation == self._incarnation.generation
@@ -170,7 +170,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Coordinator, "_broken", broken)
 
 
-@in_the_job("a roll-back does not wait for the publication under way", seed=4)
+@in_the_job("a roll-back does not wait for the publication under way", seed=5)
 def _(patch: MonkeyPatch) -> None:
     right = Coordinator._broken
 
@@ -183,7 +183,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Coordinator, "_broken", broken)
 
 
-@in_the_job("a stale generation publishes", seed=17)
+@in_the_job("a stale generation publishes")
 def _(patch: MonkeyPatch) -> None:
     right = journal.refusal
 
@@ -194,7 +194,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(journal_writer, "refusal", refusal)
 
 
-@in_the_job("a stale generation commits what it could not publish", seed=17)
+@in_the_job("a stale generation commits what it could not publish")
 def _(patch: MonkeyPatch) -> None:
     right = GenerationRun._tell
 
@@ -207,7 +207,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(GenerationRun, "_tell", tell)
 
 
-@in_the_job("a stale generation overwrites a manifest", seed=12)
+@in_the_job("a stale generation overwrites a manifest")
 def _(patch: MonkeyPatch) -> None:
     right = layout.path_of
 
@@ -219,7 +219,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(generation, "path_of", path_of)
 
 
-@in_the_job("a new generation starts from the epoch before the newest complete one", seed=6)
+@in_the_job("a new generation starts from the epoch before the newest complete one", seed=1)
 def _(patch: MonkeyPatch) -> None:
     right = GenerationRun._start
 
@@ -230,7 +230,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(GenerationRun, "_start", start)
 
 
-@in_the_job("a roll-back goes to the epoch before the last complete one", seed=3)
+@in_the_job("a roll-back goes to the epoch before the last complete one", seed=1)
 def _(patch: MonkeyPatch) -> None:
     right = GenerationRun._roll_back
 

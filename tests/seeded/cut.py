@@ -36,7 +36,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Outbox, "put", put)
 
 
-@in_the_job("a channel that has delivered its marker is not held back", seed=1)
+@in_the_job("a channel that has delivered its marker is not held back")
 def _(patch: MonkeyPatch) -> None:
     right = Aligner._marker_reached
 
@@ -54,7 +54,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Aligner, "_before_marker", lambda self, channel, epoch: [])
 
 
-@in_the_job("what arrives after an unaligned cut is left out of the channel state", seed=5)
+@in_the_job("what arrives after an unaligned cut is left out of the channel state")
 def _(patch: MonkeyPatch) -> None:
     patch.setattr(Aligner, "_record", lambda self, channel, frame: None)
 
@@ -70,7 +70,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Outbox, "_overtake", overtake)
 
 
-@in_the_job("channel state goes on behind the marker", seed=7)
+@in_the_job("channel state goes on behind the marker", seed=4)
 def _(patch: MonkeyPatch) -> None:
     right = Aligner._before_marker
 
@@ -127,7 +127,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(SourceSubtask, "_cut", cut)
 
 
-@in_the_job("watermarks are left out of the cut", seed=3)
+@in_the_job("watermarks are left out of the cut")
 def _(patch: MonkeyPatch) -> None:
     right = plan_restore
 
@@ -187,7 +187,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Worker, "_frame", frame)
 
 
-@in_the_job("a worker follows a driver that was fenced", seed=3)
+@in_the_job("a worker follows a driver that was fenced", seed=1)
 def _(patch: MonkeyPatch) -> None:
     right = Worker._deploy
 

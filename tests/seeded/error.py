@@ -22,7 +22,7 @@ class SeededError:
     switch_on: Break
     world: Run
     seed: int = 0
-    """From which the search finds it soon; `python -m tests.seeded.seeds` finds another one, should it not any more."""
+    """From which the search finds it soon; `python -m tests.seeded.seeds` notes another one, should it not any more."""
 
 
 ERRORS: list[SeededError] = []
@@ -31,6 +31,11 @@ ERRORS: list[SeededError] = []
 def in_the_job(sentence: str, seed: int = 0) -> Callable[[Break], Break]:
     """Put an error into the table that a whole simulated job must show."""
     return _entry(sentence, job.run, seed)
+
+
+def going_back(sentence: str, seed: int = 0) -> Callable[[Break], Break]:
+    """Put an error into the table that a job must show which loses manifests or is started from a savepoint."""
+    return _entry(sentence, job.run_going_back, seed)
 
 
 def in_the_journal(sentence: str, seed: int = 0) -> Callable[[Break], Break]:

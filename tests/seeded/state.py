@@ -17,7 +17,7 @@ from statebackend.snapshots.uploads import Persisted, Uploads
 from tests.seeded.error import in_the_job
 
 
-@in_the_job("the snapshot reads state that has moved on", seed=4)
+@in_the_job("the snapshot reads state that has moved on")
 def _(patch: MonkeyPatch) -> None:
     right = WindowOperator.freeze
 
@@ -39,7 +39,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(WindowOperator, "_delete", delete)
 
 
-@in_the_job("an epoch is acknowledged before its files are persisted", seed=3)
+@in_the_job("an epoch is acknowledged before its files are persisted")
 def _(patch: MonkeyPatch) -> None:
     def write_next(self: PartitionAttempt, epoch: Any, left: Any, written: Any) -> None:
         refs = [*written]
@@ -52,7 +52,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(PartitionAttempt, "_write_next", write_next)
 
 
-@in_the_job("an epoch is durable while an earlier one's files are not", seed=1)
+@in_the_job("an epoch is durable while an earlier one's files are not")
 def _(patch: MonkeyPatch) -> None:
     right = Uploads._report
 
@@ -66,7 +66,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Uploads, "_report", report)
 
 
-@in_the_job("the delta of a failed epoch is dropped while the job runs on", seed=6)
+@in_the_job("the delta of a failed epoch is dropped while the job runs on")
 def _(patch: MonkeyPatch) -> None:
     right = Uploads.failed
 
@@ -95,7 +95,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(windows, "restore_plan", plan)
 
 
-@in_the_job("after a rescale a partition takes only its first parent's state")
+@in_the_job("after a rescale a partition takes only its first parent's state", seed=1)
 def _(patch: MonkeyPatch) -> None:
     right = files.rescaled
 
@@ -107,7 +107,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(restore, "rescaled", rescaled)
 
 
-@in_the_job("after a rescale everybody processes all in-flight data", seed=6)
+@in_the_job("after a rescale everybody processes all in-flight data")
 def _(patch: MonkeyPatch) -> None:
     class Everything:
         def __contains__(self, group: object) -> bool:
@@ -130,7 +130,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(manifests, "_role", role)
 
 
-@in_the_job("after a rescale in-flight data is dropped", seed=2)
+@in_the_job("after a rescale in-flight data is dropped")
 def _(patch: MonkeyPatch) -> None:
     right = restore._dealt
 

@@ -7,17 +7,22 @@ from typing import Any
 
 from pytest import MonkeyPatch
 
-from recovery import cleanup
+from recovery import cleanup, decision
 from recovery.cleanup import Fate
 from recovery.testing import bystanders, generation
 from recovery.testing.generation import GenerationRun
 from recovery.testing.store import Delete
 from snapshot import journal, journal_compaction
+from snapshot.coordinator import CoordinatorState
 from snapshot.journal_compaction import CompactionPlan, JournalCompactor
 from snapshot.journal_reader import JournalReader
 from snapshot.journal_requests import AlreadyThere, Created, CreateSummary, DeleteEntry, OutcomeUnknown
+from snapshot.journal_state import EpochRecord, JournalState, OutputMade
 from snapshot.journal_writer import JournalWriter
-from tests.seeded.error import in_the_job, in_the_journal
+from snapshot.layout import SharedFile
+from snapshot.testing.process import Action
+from statebackend.ids import Attempt
+from tests.seeded.error import going_back, in_the_job, in_the_journal
 
 
 @in_the_journal("a paused writer creates an old number again after a compaction, and believes it")
@@ -124,7 +129,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(generation, "plan_removal", plan)
 
 
-@in_the_job("a removal does not look at pins: a savepoint or a reader loses its files", seed=1)
+@in_the_job("a removal does not look at pins: a savepoint or a reader loses its files")
 def _(patch: MonkeyPatch) -> None:
     def refusal_to_remove(state: Any, record: Any) -> Any:
         return right(replace(state, pins=()), record)
@@ -135,7 +140,33 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(cleanup, "removable_epochs", lambda state, *rest: right_removable(replace(state, pins=()), *rest))
 
 
-@in_the_job("a reader does not pin what it reads", seed=4)
+@going_back("a way back forgets the output of epochs that were removed")
+def _(patch: MonkeyPatch) -> None:
+    def output_after(self: JournalState, record: EpochRecord) -> OutputMade:
+        later = [other for other in self.usable if other.epoch > record.epoch and other.has_committables]
+        return OutputMade(len(later), later[-1].epoch) if later else OutputMade()
+
+    patch.setattr(JournalState, "output_after", output_after)
+
+
+@going_back("a summary forgets what output there was")
+def _(patch: MonkeyPatch) -> None:
+    right = JournalState.summarised
+
+    def summarised(self: JournalState) -> JournalState:
+        kept = right(self)
+        return replace(kept, epochs=tuple(replace(record, output=OutputMade()) for record in kept.epochs))
+
+    patch.setattr(JournalState, "summarised", summarised)
+
+
+@going_back("nobody is asked before output is made once more")
+def _(patch: MonkeyPatch) -> None:
+    right = decision.decide
+    patch.setattr(generation, "decide", lambda seen: right(replace(seen, accept_duplicates=True)))
+
+
+@in_the_job("a reader does not pin what it reads", seed=3)
 def _(patch: MonkeyPatch) -> None:
     def go_on(self: bystanders.Reader, state: Any) -> None:
         if not state.usable:
@@ -148,12 +179,50 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(bystanders.Reader, "_go_on", go_on)
 
 
-@in_the_job("a clean-up from outside deletes files of an epoch in flight", seed=1)
+@in_the_job("a clean-up from outside deletes files of an epoch in flight")
 def _(patch: MonkeyPatch) -> None:
     right = cleanup._fate
 
     def fate(*args: Any) -> Fate:
         decided = right(*args)
-        return Fate.ORPHANED if decided is Fate.IN_FLIGHT_POSSIBLE else decided
+        from_outside = args[3].attempt is None
+        return Fate.ORPHANED if from_outside and decided is Fate.IN_FLIGHT_POSSIBLE else decided
 
     patch.setattr(cleanup, "_fate", fate)
+
+
+@in_the_job("what an attempt has uploaded stays when it is rolled back, and goes with its generation alone")
+def _(patch: MonkeyPatch) -> None:
+    right = cleanup._is_over
+    patch.setattr(cleanup, "_is_over", lambda item, observed: right(item, replace(observed, attempt=None)))
+
+
+@in_the_job("a sweep takes files of the present attempt for orphans, to which its next epoch refers")
+def _(patch: MonkeyPatch) -> None:
+    right = cleanup._is_over
+
+    def is_over(item: Any, observed: Any) -> bool:
+        return right(item, observed) or (isinstance(item, SharedFile) and item.incarnation == observed.attempt)
+
+    patch.setattr(cleanup, "_is_over", is_over)
+
+
+@in_the_job("an attempt counts as over while its last epoch is being published, and its files as orphans", seed=5)
+def _(patch: MonkeyPatch) -> None:
+    def actions(self: GenerationRun) -> list[Action]:
+        coordinator, right_actions = self._coordinator, right(self)
+        hasty = coordinator is not None and coordinator.state is CoordinatorState.BROKEN and not self._sweeping
+        return [*right_actions, Action("sweep", drain=False)] if hasty else right_actions
+
+    def sweep(self: GenerationRun) -> None:
+        coordinator = self._coordinator
+        assert coordinator is not None
+        present = coordinator.incarnation
+        if coordinator.state is CoordinatorState.BROKEN:
+            coordinator._incarnation = replace(present, attempt=Attempt(present.attempt + 1))
+        right_sweep(self)
+        coordinator._incarnation = present
+
+    right, right_sweep = GenerationRun.actions, GenerationRun._sweep
+    patch.setattr(GenerationRun, "actions", actions)
+    patch.setattr(GenerationRun, "_sweep", sweep)

@@ -1,1 +1,1 @@
-"""Tests against real servers, and the fixtures that start them; all are marked `servers`."""
+"""Tests against real servers, and the fixtures that start them; `conftest.py` marks all of them `servers`."""

@@ -14,6 +14,11 @@ from .s3 import S3Server, running_s3_server
 from .yarn import Yarn
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Every test of this folder is one against servers."""
+    item.add_marker(pytest.mark.servers)
+
+
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """One server for all tests that do not harm it; each takes its own bucket."""

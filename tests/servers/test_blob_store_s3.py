@@ -16,8 +16,6 @@ from statebackend.testing.blob_store import CHECKS, OpenStore
 
 from .s3 import S3Server
 
-pytestmark = pytest.mark.servers
-
 
 @pytest.fixture
 def open_s3(s3_server: S3Server) -> OpenStore:

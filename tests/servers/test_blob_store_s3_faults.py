@@ -12,8 +12,6 @@ from statebackend.stores.store import BlobStore, Creation, StoreUnavailable, Unk
 
 from .faulty_s3 import NONCE, FaultyS3, Reply, Request, running_faulty_s3
 
-pytestmark = pytest.mark.servers
-
 
 @pytest.fixture
 def s3() -> Iterator[FaultyS3]:

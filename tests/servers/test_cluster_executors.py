@@ -12,7 +12,7 @@ from tests.servers.cluster_job import Jobs
 from tests.servers.cluster_story import story_of
 from tests.servers.spark_cluster import Place, descendants, running_cluster
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(480)]
+pytestmark = pytest.mark.timeout(480)
 
 HERE = Place()
 MANY = 20_000

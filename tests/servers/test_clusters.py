@@ -14,7 +14,7 @@ from tests.servers.cluster_story import Event, Story, story_of
 from tests.servers.network import Network, no_namespaces, running_network
 from tests.servers.spark_cluster import Place, executor_of, running_cluster
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(480)]
+pytestmark = pytest.mark.timeout(480)
 
 HERE = Place()
 CUT = 10.0

@@ -19,8 +19,6 @@ from statebackend.ids import Uid
 from tests.servers.s3 import S3Server, running_s3_server
 from tests.targets.servers import delta_options
 
-pytestmark = pytest.mark.servers
-
 
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SinkTrial]:

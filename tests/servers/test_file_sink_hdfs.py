@@ -17,7 +17,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from snapshot import ToFiles
 from snapshot.ids import JobId
 from snapshot.sinks import hdfs_folder
-from snapshot.sinks.file_sink import transaction_of
+from snapshot.sinks.file_names import transaction_of
 from snapshot.testing.sink_machine import sink_machine
 from snapshot.testing.sinks import CHECKS, DONE, SCHEMA, SinkBench, SinkTrial, Surroundings, some, write
 from snapshot.transaction_events import CommitOutcome
@@ -25,8 +25,6 @@ from tests.servers.hdfs import HdfsServer
 from tests.servers.postgres_proxy import Proxy, running_proxy
 from tests.target_kills import carry_out
 from tests.targets import TARGETS
-
-pytestmark = pytest.mark.servers
 
 
 class Folder:

@@ -20,7 +20,7 @@ from s3fs import S3FileSystem
 from snapshot import ToFiles
 from snapshot.ids import JobId
 from snapshot.sinks import s3_folder
-from snapshot.sinks.file_sink import transaction_of
+from snapshot.sinks.file_names import transaction_of
 from snapshot.testing.sink_machine import sink_machine
 from snapshot.testing.sinks import CHECKS, DONE, SCHEMA, SinkBench, SinkTrial, Surroundings, some, write
 from snapshot.transaction_events import CommitOutcome
@@ -29,8 +29,7 @@ from tests.servers.s3 import S3Server
 from tests.target_kills import carry_out
 from tests.targets import TARGETS
 from tests.test_file_sink import trial as listed_trial
-
-pytestmark = pytest.mark.servers
+from tests.test_partitioned_files import trial as partitioned_trial
 
 
 class Bucket:
@@ -120,6 +119,21 @@ def test_it_passes_the_kit(check: Callable[[SinkTrial], None], rolling: Wired) -
 def test_it_passes_any_order_of_events(rolling: Wired) -> None:
     chosen = settings(max_examples=4, stateful_step_count=20, deadline=None)
     run_state_machine_as_test(sink_machine(rolling.trial), settings=chosen)
+
+
+def test_files_in_folders_on_s3_pass_the_kit(s3_server: S3Server) -> None:
+    bucket = Bucket(s3_server)
+    with storage_options(**s3_server.options):
+        for check in CHECKS:
+            check(partitioned_trial(f"{bucket.uri}/deep/folder"))
+            bucket.clear()
+
+
+def test_files_for_which_rows_wait_pass_any_order_of_events_on_s3(s3_server: S3Server) -> None:
+    chosen = settings(max_examples=4, stateful_step_count=20, deadline=None)
+    with storage_options(**s3_server.options):
+        trial = listed_trial(f"{s3_server.make_bucket()}/folder", "jsonl", 1200, roll_every="1d")
+        run_state_machine_as_test(sink_machine(trial), settings=chosen)
 
 
 def test_a_list_of_committed_files_on_s3_passes_the_kit(s3_server: S3Server) -> None:

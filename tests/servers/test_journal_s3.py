@@ -14,8 +14,6 @@ from tests.journal_drivers import Point, check_race, check_that_a_paused_driver_
 
 from .s3 import S3Server
 
-pytestmark = pytest.mark.servers
-
 
 @pytest.fixture
 def open_s3(s3_server: S3Server) -> OpenStore:

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.servers
-
 ROOT = Path(__file__).parent.parent.parent
 
 

@@ -38,8 +38,6 @@ from statebackend.ids import Epoch, Generation
 from statebackend.snapshots.transfer import MissingFile
 from tests.servers.kafka import KafkaServer
 
-pytestmark = pytest.mark.servers
-
 COMMITTED, ALREADY = CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED
 LEVELS = ("read_committed", "read_uncommitted")
 EPOCH = Epoch(Generation(1), 1)

@@ -39,8 +39,6 @@ from statebackend.ids import Attempt, Partition
 
 from .kafka import KafkaServer, running_kafka
 
-pytestmark = pytest.mark.servers
-
 SCHEMA = pa.schema([("n", pa.int64()), ("kafka_offset", pa.int64())])
 NUMBER = pa.schema([("n", pa.int64())])
 LIMIT = 30.0

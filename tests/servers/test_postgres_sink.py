@@ -36,8 +36,6 @@ from tests.target_kills import carry_out
 from tests.targets import postgres
 from tests.targets.target import Running
 
-pytestmark = pytest.mark.servers
-
 KINDS = {
     "prepared": ToPostgres("", "texts", create=True),
     "staged": ToPostgres("", "texts", mode="staged", create=True),
@@ -737,7 +735,7 @@ def test_when_no_more_can_be_prepared_rows_are_staged_instead(monkeypatch: pytes
         writer.close()
 
 
-def test_what_cannot_be_right_is_said_without_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_right_is_said_without_a_server() -> None:
     schema = pa.schema({"tags": pa.list_(pa.string()), "at": pa.timestamp("ns")})
     assert len(ToPostgres("host=x", "t").check(schema)) == 2
     assert "known are prepared and staged" in ToPostgres("host=x", "t", mode="fast").check(ROWS)[0]  # type: ignore[arg-type]
@@ -746,8 +744,6 @@ def test_what_cannot_be_right_is_said_without_a_server(monkeypatch: pytest.Monke
         assert "the dsn cannot be read" in said[0]
         assert "secret" not in said[0]
     assert "secret" not in repr(ToPostgres(secret, "t"))
-    monkeypatch.setattr("snapshot.sinks.postgres_sink.find_spec", lambda _: None)
-    assert "pip install 'epochcut[postgres]'" in ToPostgres("host=x", "t").check(ROWS)[0]
 
 
 # --- a whole job ------------------------------------------------------------------------------------------------------

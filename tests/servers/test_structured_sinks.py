@@ -17,8 +17,6 @@ from statebackend.stores.memory_store import MemoryStore
 from tests.servers.kafka import KafkaServer
 from tests.servers.postgres import PostgresServer
 
-pytestmark = pytest.mark.servers
-
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string()})
 PARTITIONS = 2
 Place = tuple[Sink, Callable[[], list[object]], Callable[[], int]]

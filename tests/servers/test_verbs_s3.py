@@ -12,8 +12,6 @@ from tests.stopped_trees import stop_one
 
 from .s3 import S3Server
 
-pytestmark = pytest.mark.servers
-
 
 def test_a_job_is_moved_looked_at_edited_rescaled_copied_cleaned_and_goes_on_in_buckets(
     s3_server: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -16,7 +16,7 @@ from tests.servers.spark_cluster import ROOT, executor_of
 from tests.servers.submitted_job import lost_and_twice
 from tests.servers.yarn import Yarn, running_yarn
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(480)]
+pytestmark = pytest.mark.timeout(480)
 
 DRIVER = "org.apache.spark.deploy.yarn.ApplicationMaster"
 STARTED_AGAIN = {"spark.yarn.maxAppAttempts": "3", "spark.yarn.am.attemptFailuresValidityInterval": "1h"}

@@ -10,6 +10,7 @@ from tests.targets.target import Running
 
 TARGETS: Final[Mapping[str, Running]] = {
     "files": embedded.files,
+    "files-rolled": embedded.rolled_files,
     "delta": embedded.delta,
     "sqlite": embedded.sqlite,
     "rocksdb": embedded.rocksdb,

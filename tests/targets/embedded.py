@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,6 +30,14 @@ def files(folder: Path) -> Iterator[Target]:
         return pa.concat_tables([SCHEMA.empty_table(), *tables])
 
     yield Target(ToFiles(str(target)), PlainFiles(str(target)), rows)
+
+
+@contextmanager
+def rolled_files(folder: Path) -> Iterator[Target]:
+    """Parquet files for which rows wait over several epochs."""
+    with files(folder) as target:
+        assert isinstance(target.sink, ToFiles)
+        yield replace(target, sink=replace(target.sink, roll_every="2s"))
 
 
 @contextmanager

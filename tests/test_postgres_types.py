@@ -1,39 +1,12 @@
-"""What is known of a PostgreSQL without asking one: where a dsn leads, and which columns hold which values."""
+"""What is known of a PostgreSQL without one, and without psycopg: which columns hold which values."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pytest
 
-from snapshot.sinks.postgres_columns import declared_for, takes
-from snapshot.sinks.postgres_session import may_be_one_place, place_of
-
-
-@pytest.mark.parametrize(
-    ("former", "now", "may_be"),
-    [
-        ("host=a dbname=d", "postgresql://somebody@a:5432/d?sslmode=require", True),
-        ("host=a port=5433 dbname=d", "host=a dbname=d", False),
-        ("host=a dbname=d", "host=a dbname=e", False),
-        ("host=a dbname=d", "host=b dbname=d", False),
-        ("host=a dbname=d", "host=a,b dbname=d", True),
-        ("host=a,b port=1,2 dbname=d", "host=b,c port=2,3 dbname=d", True),
-        ("host=a,b port=1,2 dbname=d", "host=b,a port=1,2 dbname=d", False),
-        ("host=a user=d", "host=a dbname=d user=u", True),
-        ("service=s", "host=a dbname=d", True),
-        ("hostaddr=10.0.0.1 dbname=d", "hostaddr=10.0.0.2 dbname=d", False),
-    ],
-)
-def test_two_dsns_may_lead_to_one_place_if_they_share_a_server_and_the_database(
-    former: str, now: str, may_be: bool
-) -> None:
-    assert may_be_one_place(place_of(former), now) is may_be
-    assert may_be_one_place(place_of(now), former) is may_be
-
-
-def test_a_place_that_is_not_known_may_be_any_and_none_has_a_password() -> None:
-    assert may_be_one_place({}, "host=a dbname=d")
-    assert place_of("postgresql://u:secret@a/d") == {"servers": ["a:5432"], "database": "d"}
+from snapshot import ToPostgres
+from snapshot.sinks.postgres_types import declared_for, takes
 
 
 @pytest.mark.parametrize(
@@ -79,3 +52,12 @@ def test_a_column_takes_a_type_if_it_holds_its_largest_values(type: pa.DataType,
 )
 def test_the_column_that_is_made_for_a_type_takes_it(type: pa.DataType) -> None:
     assert takes(type, declared_for(type))
+
+
+def test_without_psycopg_types_that_have_no_column_are_named_beside_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("snapshot.sinks.postgres_sink.find_spec", lambda _: None)
+    no_column, missing = ToPostgres("host=x", "t").check(pa.schema({"tags": pa.list_(pa.string()), "n": pa.int64()}))
+    assert "no column for 'tags'" in no_column
+    assert "pip install 'epochcut[postgres]'" in missing

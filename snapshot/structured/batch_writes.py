@@ -1,0 +1,50 @@
+"""Who writes batches to a target from a function of `foreachBatch`: an identity that a staging folder keeps.
+
+What always holds: writes with one staging folder, in one query, have one identity, which the first of them draws, and
+one target: with two, the second would find each batch decided by the first, and its rows would be lost.
+"""
+
+from __future__ import annotations
+
+import json
+from secrets import token_hex
+from typing import Final
+
+from snapshot.program.sink import Sink, SinkError
+from statebackend.stores.store import BlobNotFound, BlobStore, UnknownOutcome
+
+_PATH: Final = "writes.json"
+_PLACES: Final = ("path", "uri", "url", "table", "topic")
+"""Fields of sinks that say where rows go, and hold no secret."""
+_TRIES: Final = 3
+
+
+def target_of(name: str, sink: Sink) -> str:
+    """Return words for the place to which a sink writes, the same for every batch."""
+    places = [f"{place} {value}" for place in _PLACES if (value := getattr(sink, place, ""))]
+    return f"{name}, {', '.join(places)}"
+
+
+def identity_of(store: BlobStore, target: str) -> str:
+    """Return the identity that these writes have, which is drawn if they are the first.
+
+    `SinkError` if the folder is that of writes to another target; `UnknownOutcome` if the store does not say.
+    """
+    for _ in range(_TRIES + 1):
+        try:
+            found = json.loads(store.read(_PATH))
+            break
+        except BlobNotFound:
+            drawn = json.dumps({"version": 1, "identity": token_hex(16), "target": target})
+            try:
+                store.create(_PATH, drawn.encode())  # of several that come at once one wins, which is read then
+            except UnknownOutcome:
+                continue
+    else:
+        raise UnknownOutcome(f"{_PATH} could not be made")
+    if found["target"] != target:
+        raise SinkError(
+            f"the staging folder is that of batches written to {found['target']}, and these are written to {target}; "
+            f"give each write in a foreachBatch the option 'staging' with a folder of its own"
+        )
+    return str(found["identity"])
