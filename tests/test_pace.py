@@ -41,6 +41,22 @@ def test_rows_that_become_slow_are_noticed_with_one_piece_and_quick_ones_within_
     assert pace.rows == 16_384
 
 
+def test_a_few_rows_that_come_alone_do_not_make_many_come_in_small_pieces() -> None:
+    pace = Pace(0.02, 16_384)
+    pieces(pace, 2e-7, 10, overhead=5e-4)
+    for rows in (100, 10, 1, 8_000, 150, 16_384, 60):
+        pace.took(rows, 5e-4 + rows * 2e-7)
+        assert pace.rows == 16_384
+
+
+def test_rows_that_become_slow_one_by_one_are_noticed_within_a_fraction_of_a_second() -> None:
+    pace = Pace(0.02, 16_384)
+    pieces(pace, 1e-7, 100)
+    for _ in range(1000):
+        pace.took(1, 0.001)
+    assert 19 <= pace.rows <= 21
+
+
 @given(st.integers(1, 20_000), st.lists(st.tuples(st.integers(1, 20_000), st.floats(0, 100)), max_size=20))
 def test_it_is_always_one_row_at_least_and_never_too_many(most: int, took: list[tuple[int, float]]) -> None:
     pace = Pace(0.02, most)

@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+from math import exp
 from typing import Final
 
 _FIRST: Final = 64
 _FASTER: Final = 4
 """So many times as many rows are tried at most as were last: those that come next may not be as quick."""
 
+_PIECES: Final = 5
+"""The pieces of the last time, as long as so many may take, are those of late."""
+
 _LEAST: Final = 1e-6
 
 
 class Pace:
-    """`seconds` is how long a piece of work should take, and `most` how many rows it may have at the most."""
+    """Say how many rows to work on at once, for a piece of work to take `seconds` and have `most` rows at the most.
+
+    A piece that was slower than others of late, but within its time, counts as one of them: a few rows that come alone
+    cost what any piece costs, and say little about many. One that was quicker, or took too long, counts alone.
+    """
 
     def __init__(self, seconds: float, most: int) -> None:
         self._seconds = seconds
         self._most = most
+        self._of_late = (0.0, 0.0)
         self.rows = min(_FIRST, most)
         """So many at once: one at least."""
 
     def took(self, rows: int, seconds: float) -> None:
-        """A piece of so many rows has taken so long."""
-        if seconds * _FASTER * self.rows <= self._seconds * rows:
-            self.rows = min(_FASTER * self.rows, self._most)
-        else:
-            self.rows = max(1, min(int(rows * self._seconds / seconds), self._most))
+        """Learn that a piece of so many rows has taken so long."""
+        horizon = _PIECES * self._seconds
+        part = min(1.0, horizon / seconds) if seconds else 1.0
+        kept = exp(-seconds / horizon)
+        late_rows, late_seconds = self._of_late
+        self._of_late = late_rows * kept + rows * part, late_seconds * kept + seconds * part
+        per_row = seconds / rows
+        if seconds <= self._seconds:
+            per_row = min(per_row, self._of_late[1] / self._of_late[0])
+        most = min(_FASTER * self.rows, self._most)
+        self.rows = max(1, int(self._seconds / per_row)) if self._seconds < most * per_row else most
 
 
 class Yield:
