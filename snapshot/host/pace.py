@@ -9,7 +9,7 @@ _FIRST: Final = 64
 _FASTER: Final = 4
 """So many times as many rows are tried at most as were last: those that come next may not be as quick."""
 
-_PIECES: Final = 5
+_PIECES: Final = 2
 """The pieces of the last time, as long as so many may take, are those of late."""
 
 _LEAST: Final = 1e-6
