@@ -473,7 +473,13 @@ def test_every_option_of_the_hosts_is_an_option_of_a_run() -> None:
 
 
 def test_times_may_be_written_as_people_say_them() -> None:
-    given: RunOptions = {"timeout": "1m", "min_pause": 0, "linger": "3ms", "heartbeat": 100, "alignment_timeout": None}
+    given: RunOptions = {
+        "timeout": "1m",
+        "min_pause": 0,
+        "linger": "3ms",
+        "heartbeat": "100ms",
+        "alignment_timeout": None,
+    }
     coordinator = coordinator_options("2s", "unaligned", given)
     assert (coordinator.interval, coordinator.timeout, coordinator.mode.value) == (2000, 60_000, "unaligned")
     assert (host_options(given).linger, host_options(given).heartbeat) == (3, 100)

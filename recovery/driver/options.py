@@ -29,8 +29,8 @@ class UnknownOption(TypeError):
 
 
 class RunOptions(TypedDict, total=False):
-    """Options of `recovery.run`. Times are durations such as "5s" or a number of milliseconds; sizes are in bytes. The
-    values of those that are left out stand at the end of each.
+    """Options of `recovery.run`. Times are durations such as "5s", "1 second" or a `timedelta`; a number without a unit
+    is refused. Sizes are in bytes. The values of those that are left out stand at the end of each.
     """
 
     # --- epochs
@@ -201,7 +201,7 @@ def check_names(options: Mapping[str, object]) -> None:
 def coordinator_options(every: Duration, mode: MarkerMode | str, options: RunOptions) -> CoordinatorOptions:
     """When epochs are taken."""
     given = _given(options, _COORDINATOR)
-    return CoordinatorOptions(**{**given, "interval": milliseconds(every), "mode": MarkerMode(mode)})  # type: ignore[arg-type]
+    return CoordinatorOptions(**{**given, "interval": milliseconds(every, "every"), "mode": MarkerMode(mode)})  # type: ignore[arg-type]
 
 
 def storage_options(options: RunOptions) -> Mapping[str, Mapping[str, object]]:
@@ -237,7 +237,7 @@ def lost_after(options: RunOptions, host: HostOptions) -> int:
 def seconds(options: RunOptions, name: str, default: float) -> float:
     """One of the times, in seconds."""
     given = cast("Mapping[str, Duration]", options)
-    return milliseconds(given[name]) / 1000 if name in given else default
+    return milliseconds(given[name], name) / 1000 if name in given else default
 
 
 def _given(options: RunOptions, names: Sequence[str]) -> dict[str, object]:
@@ -246,4 +246,4 @@ def _given(options: RunOptions, names: Sequence[str]) -> dict[str, object]:
 
 
 def _plain(name: str, value: object) -> object:
-    return milliseconds(cast("Duration", value)) if name in _TIMES and value is not None else value
+    return milliseconds(cast("Duration", value), name) if name in _TIMES and value is not None else value

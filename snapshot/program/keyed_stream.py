@@ -109,7 +109,7 @@ class KeyedStream:
         A window stays open for rows that are late by up to `lateness`, and gives its result again for them. Later rows
         are dropped and counted, or with `late` come out at the side "late".
         """
-        return WindowedStream(self.node, self.keys, Windowing(window, milliseconds(lateness), late))
+        return WindowedStream(self.node, self.keys, Windowing(window, milliseconds(lateness, "lateness"), late))
 
     @overload
     def connect(self, other: KeyedStream) -> ConnectedStreams: ...

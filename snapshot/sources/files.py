@@ -51,7 +51,7 @@ class Files:
     def __post_init__(self) -> None:
         object.__setattr__(self, "uri", everywhere(self.uri))
         if self.grows is not None:
-            milliseconds(self.grows)
+            milliseconds(self.grows, "grows")
 
     @property
     def bounded(self) -> bool:

@@ -88,7 +88,7 @@ class Kafka:
 
     def __post_init__(self) -> None:
         if self.grows is not None:
-            milliseconds(self.grows)
+            milliseconds(self.grows, "grows")
 
     @property
     def bounded(self) -> bool:
