@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from recovery.driver.birth import birth_of
+from recovery.driver.birth import bear, new_birth
 from recovery.driver.claim import claim_next
 from snapshot import fail_points
 from snapshot.host.crash_points import VARIABLE, UnknownCrash, crashing
@@ -227,7 +227,7 @@ def test_a_driver_that_crashes_costs_no_row_when_it_is_started_again(
 
 def leave_an_orphan(store: LocalStore) -> None:
     """Let an earlier driver have had the job, or the file would say that the journal has lost its claim."""
-    birth_of(store, "kills", None)
+    bear(store, new_birth("kills", 128), "")
     journal = StoredJournal(store)
     claim_next(journal, JournalWriter(journal.read()), "nobody")
     store.write("shared/1-0-0-1.sst", b"of an attempt that is over")

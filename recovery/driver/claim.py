@@ -21,7 +21,7 @@ from recovery.decision import (
     StartFresh,
     decide,
 )
-from recovery.driver.birth import JobOnItsWay
+from recovery.driver.birth import JobOnItsWay, bear
 from recovery.driver.evidence import examine
 from recovery.driver.job import JobSettings
 from recovery.driver.manifests import sources_of, without_operators
@@ -85,10 +85,15 @@ class _Manifests:
 def claim(store: BlobStore, settings: JobSettings, driver: str, patience: Patience | None = None) -> Start:
     """Take the job, as its next generation. It blocks; a crash in it leaves a claim that the next start supersedes.
 
-    `DamagedTree` before anything is written. `StartRefused`, `ProgramDoesNotFit` or what a source raises if the job
-    cannot start. A store that does not do what it is asked is asked again as long as `patience` says.
+    A new job is born first, when its sources have been looked at. `DamagedTree`, `WrongJob` and what a source of a new
+    job raises come before anything is written. `StartRefused`, `ProgramDoesNotFit` or what a new source raises if the
+    job cannot go on. A store that does not do what it is asked is asked again as long as `patience` says.
     """
     patience = patience or Patience()
+    newborn, seen = settings.newborn, None
+    if newborn is not None:
+        seen = _discover(settings, None)
+        patience.ask(lambda: bear(store, newborn, settings.store))
     journal = StoredJournal(store, patience)
     examined = examine(store, settings.store, journal, patience)
     writer = JournalWriter(examined.state)
@@ -127,7 +132,8 @@ def claim(store: BlobStore, settings: JobSettings, driver: str, patience: Patien
         broadcasts[found.epoch] = patience.ask(lambda: read_broadcast(store, found))
     restored = {} if manifest is None else {manifest.epoch: manifest}
     tree = Tree(store, writer, generation, way.sound, broadcasts, patience, restored)
-    return Start(generation, tree, epoch, replay, skipped, repeats, _discover(settings, manifest))
+    splits = _discover(settings, manifest) if seen is None else seen
+    return Start(generation, tree, epoch, replay, skipped, repeats, splits)
 
 
 def way_back(

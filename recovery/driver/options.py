@@ -62,6 +62,9 @@ class RunOptions(TypedDict, total=False):
     ignore_state: Collection[str]
     """The uids of operators that begin anew at this start, whatever the epoch has of them, rows in flight included. Say
     it for one start only: the next one would drop what they have by then (())."""
+    take_over: bool
+    """Start though a driver of the job lives on this host, which is ended by that. Say it for one start only, or two
+    programs that are started again and again end each other for ever (False)."""
     accept_duplicates: bool
     """Go back behind epochs that are damaged, or start a copy that is older than its job, though output of later epochs
     may be committed and is made once more then. Say it for one start only (False)."""
