@@ -28,7 +28,7 @@ from recovery.driver.events import AnyEvent
 from recovery.driver.job import JobSettings
 from recovery.driver.launch import Launcher
 from recovery.driver.local_processes import LocalProcesses
-from recovery.driver.manifests import sinks_of
+from recovery.driver.manifests import sinks_of, sources_of
 from recovery.driver.options import (
     RunOptions,
     check_names,
@@ -48,12 +48,14 @@ from recovery.savepoints.stopped_job import refuse_second_start
 from snapshot.frames import MarkerMode
 from snapshot.host.storage import use_storage
 from snapshot.ids import JobId
+from snapshot.operators.aggregate import RunningAggregate
 from snapshot.program.durations import Duration
 from snapshot.program.pickling import dumps
-from snapshot.program.plan import Plan
+from snapshot.program.plan import KeyedHead, Plan
 from snapshot.program.problems import Problem, ProgramError, near_names
 from snapshot.program.program import Program
 from snapshot.program.row_class import mappings_of
+from snapshot.program.source import AvailableNow, Source
 from snapshot.program.stream import Stream
 from snapshot.sinks.driver_sink import ToDriver
 from statebackend.ids import Epoch, Uid
@@ -150,7 +152,7 @@ class Run:
 
         All windows give their results and all timers of event time fire. Started again, the job reads on from where the
         sources were, and event time begins anew: nothing that comes is late, and a window that gave its results gives
-        others, of what comes for it then.
+        others, of what comes for it then. A run with `available_now` ends as it does by itself: its windows stay open.
         """
         self._driver.ask(lambda generation: generation.drain())
         self._wait(timeout)
@@ -266,6 +268,8 @@ def run(
         if not wanted.is_new and not options.get("take_over", False):
             refuse_second_start(birth.job, absolute(uri), {local, home})
         plan = program.plan(birth.max_parallelism)
+        available_now = options.get("available_now", False)
+        _examine_sources(plan, available_now=available_now)
         _examine_targets(plan, birth.job)
         events_file = Path(options.get("events") or local / "events.jsonl")
         made.expect(local, events_file)
@@ -285,6 +289,7 @@ def run(
             lost_after=lost_after(options, host),
             allow_non_restored_state=options.get("allow_non_restored_state", False),
             ignore_state=frozenset(map(Uid, options.get("ignore_state", ()))),
+            available_now=available_now,
             accept_duplicates=options.get("accept_duplicates", False),
             store_patience=int(seconds(options, "store_patience", 300.0) * 1000),
             compact_after=options.get("compact_after", 256),
@@ -338,6 +343,36 @@ def _folder_at(uri: str) -> tuple[Path, ...]:
     """The folder of checkpoints that are on this host."""
     protocol, path = split_protocol(uri)
     return (Path(path).absolute(),) if protocol in (None, "file") else ()
+
+
+def _examine_sources(plan: Plan, *, available_now: bool) -> None:
+    """`ProgramError` if a source cannot say what there is now, though it should; results that would never come are told
+    to the log.
+    """
+    sources = sources_of(plan)
+    endless = [uid for uid, source in sources.items() if not source.bounded]
+    if available_now:
+        problems = [Problem(uid, sentence) for uid, source in sources.items() for sentence in _unavailable(source)]
+        if problems:
+            raise ProgramError(problems)
+    elif endless:
+        for stage in plan.stages:
+            aggregate = stage.head.operator if isinstance(stage.head, KeyedHead) else None
+            if isinstance(aggregate, RunningAggregate) and aggregate.per == "end":
+                _LOG.warning(
+                    "%s gives its results when all input has ended, and %s does not end: they come when the job is "
+                    "drained, or when it is run with available_now=True",
+                    stage.uid,
+                    endless[0],
+                )
+
+
+def _unavailable(source: Source) -> Sequence[str]:
+    if isinstance(source, AvailableNow):
+        return source.unavailable()
+    if source.bounded:
+        return ()
+    return ("with available_now=True a source has to end, or to have methods `unavailable` and `available`",)
 
 
 def _examine_targets(plan: Plan, job: JobId) -> None:

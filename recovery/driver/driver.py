@@ -202,7 +202,7 @@ class Driver:
         now = time.time()
         match end:
             case End(kind=EndKind.FINISHED, nothing_since=epoch):
-                self.event(log.Finished(at=now, nothing_since=epoch))
+                self.event(log.Finished(at=now, nothing_since=epoch, looked=self._settings.available_now))
             case End(epoch=epoch, savepoint=savepoint):
                 self.event(log.Stopped(at=now, savepoint=epoch if savepoint else None))
             case Cancelled():

@@ -39,6 +39,8 @@ class JobSettings:
     """Drop what the epoch has of operators that the program no longer has."""
     ignore_state: frozenset[Uid] = frozenset()
     """Operators that begin anew, whatever the epoch has of them."""
+    available_now: bool = False
+    """Read what there is now, and then end."""
     accept_duplicates: bool = False
     """Go back behind an epoch that cannot be used, though its output may be committed."""
     store_patience: int = 300_000

@@ -62,6 +62,11 @@ class RunOptions(TypedDict, total=False):
     ignore_state: Collection[str]
     """The uids of operators that begin anew at this start, whatever the epoch has of them, rows in flight included. Say
     it for one start only: the next one would drop what they have by then (())."""
+    available_now: bool
+    """Read what there is when the job starts, and then end with all of it committed, as a daily run does: files that
+    are new since the last run, also where the source does not grow; of Kafka's partitions all up to where they end now.
+    The next start reads what is new by then. Aggregates with per="end" give their results; windows that are open stay
+    open, as more may come for them. Not for sources that cannot say where they end (False)."""
     take_over: bool
     """Start though a driver of the job lives on this host, which is ended by that. Say it for one start only, or two
     programs that are started again and again end each other for ever (False)."""
