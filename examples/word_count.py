@@ -1,7 +1,8 @@
 """Words are counted per minute: the lines come from files, the counts go to files, each count exactly once.
 
 For a reader who knows Flink or Spark: `with_event_time` is the watermark strategy (here the column `at`, in order),
-`Tumbling` the window assigner, and each `uid` the name by which state, positions and output are found again.
+`Tumbling` the window assigner, and each `uid` the name by which state, positions and output are found again. To read
+what is new each day, give `recovery.run` the option `available_now=True`: it leaves the last minute open for the next.
 """
 
 from __future__ import annotations

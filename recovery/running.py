@@ -11,15 +11,16 @@ import logging
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from inspect import cleandoc
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Unpack, cast
 
 import pyarrow as pa
+from fsspec.core import split_protocol
 
-from recovery.driver.birth import Birth, birth_of
+from recovery.driver.birth import Birth, wanted_birth
 from recovery.driver.driver import Cancelled, Driver, DriverOptions
 from recovery.driver.endings import End
 from recovery.driver.event_log import EventLog
@@ -27,7 +28,7 @@ from recovery.driver.events import AnyEvent
 from recovery.driver.job import JobSettings
 from recovery.driver.launch import Launcher
 from recovery.driver.local_processes import LocalProcesses
-from recovery.driver.manifests import sinks_of
+from recovery.driver.manifests import sinks_of, sources_of
 from recovery.driver.options import (
     RunOptions,
     check_names,
@@ -39,23 +40,25 @@ from recovery.driver.options import (
     storage_options,
 )
 from recovery.driver.progress import ProgressLine
-from recovery.driver.reach import home_of
+from recovery.driver.reach import Made, home_of
 from recovery.driver.spark_tasks import SparkTasks
 from recovery.driver.status import RunStatus
 from recovery.passive import Passive
+from recovery.savepoints.stopped_job import refuse_second_start
 from snapshot.frames import MarkerMode
 from snapshot.host.storage import use_storage
 from snapshot.ids import JobId
+from snapshot.operators.aggregate import RunningAggregate
 from snapshot.program.durations import Duration
 from snapshot.program.pickling import dumps
-from snapshot.program.plan import Plan
+from snapshot.program.plan import KeyedHead, Plan
 from snapshot.program.problems import Problem, ProgramError, near_names
 from snapshot.program.program import Program
 from snapshot.program.row_class import mappings_of
+from snapshot.program.source import AvailableNow, Source
 from snapshot.program.stream import Stream
 from snapshot.sinks.driver_sink import ToDriver
 from statebackend.ids import Epoch, Uid
-from statebackend.keygroups import check_parallelism
 from statebackend.stores.fsspec_store import absolute
 from statebackend.stores.limited_store import open_limited
 
@@ -149,7 +152,7 @@ class Run:
 
         All windows give their results and all timers of event time fire. Started again, the job reads on from where the
         sources were, and event time begins anew: nothing that comes is late, and a window that gave its results gives
-        others, of what comes for it then.
+        others, of what comes for it then. A run with `available_now` ends as it does by itself: its windows stay open.
         """
         self._driver.ask(lambda generation: generation.drain())
         self._wait(timeout)
@@ -232,10 +235,11 @@ def run(
     epoch, else it is born under the name `job`. An epoch is taken `every` so often; in `mode` "aligned",
     "unaligned" or "at-least-once". All other options stand below, with their values when left out.
 
-    Before anything starts, what is wrong is raised: `UnknownOption`, `ContradictingOptions`, `ProgramError` with all
-    that is wrong with the program, `WrongJob`, `CannotLaunch` for too few task slots or a session that was stopped,
-    `UnusableTls` for files that cannot be used, an error of the store. What is found while the job starts, such as a
-    program that does not fit the epoch, is raised by `Run.wait`.
+    Before anything starts, what is wrong is raised: `UnknownOption`, `NotADuration`, `ContradictingOptions`,
+    `ProgramError` with all that is wrong with the program, `WrongJob`, `JobRuns` if a driver of the job lives on this
+    host, `CannotLaunch` for too few task slots or a session that was stopped, `UnusableTls` for files that cannot be
+    used, an error of the store. What is found while the job starts, such as a source that is not there, or a program
+    that does not fit the epoch, is raised by `Run.wait`. A start that is refused takes back what it has made.
     """
     check_names(options)
     scheme = scheme or Passive()
@@ -252,52 +256,68 @@ def run(
         _LOG.warning("storage_options are sent to the processes without encryption; use tls")
     use_storage(storage)
     uri = str(checkpoints)
-    store = open_limited(uri, host.store_timeout / 1000)
-    birth = birth_of(store, job, options.get("max_parallelism"), absolute(uri))
-    check_parallelism(parallelism, birth.max_parallelism)
-    plan = program.plan(birth.max_parallelism)
-    _examine_targets(plan, birth.job)
-    local = Path(options.get("local") or home_of(birth.job))
-    events_file = Path(options.get("events") or local / "events.jsonl")
-    settings = JobSettings(
-        job=birth.job,
-        plan=plan,
-        pickled_plan=_pickled(plan),
-        parallelism=parallelism,
-        store=absolute(uri),
-        local=str(local.absolute())
-        if "local" in options or launcher.local is None
-        else f"{launcher.local}/{birth.job}",
-        scheme=scheme,
-        coordinator=coordinator,
-        host=host,
-        lost_after=lost_after(options, host),
-        allow_non_restored_state=options.get("allow_non_restored_state", False),
-        ignore_state=frozenset(map(Uid, options.get("ignore_state", ()))),
-        accept_duplicates=options.get("accept_duplicates", False),
-        store_patience=int(seconds(options, "store_patience", 300.0) * 1000),
-        compact_after=options.get("compact_after", 256),
-        program_version=options.get("program_version", ""),
-        inline_broadcast=options.get("inline_broadcast", 64 << 10),
-    )
-    driver = Driver(
-        settings,
-        store,
-        launcher,
-        EventLog(events_file),
-        _progress_line(options.get("progress")),
-        DriverOptions(
-            ports=tuple(options.get("ports", (0,))),
-            start_timeout=seconds(options, "start_timeout", 120.0),
-            stop_timeout=seconds(options, "stop_timeout", 10.0),
-            give_up_after=None if options.get("give_up_after", 0) is None else seconds(options, "give_up_after", 600.0),
-            folder=local.absolute(),
-            tls=tls,
-            storage_options=storage,
-        ),
-        Path(options["trace"]) if "trace" in options else None,
-    )
-    driver.start()
+    made = Made()
+    with ExitStack() as refused:
+        refused.callback(made.take_back)
+        made.expect(*_folder_at(uri))
+        store = open_limited(uri, host.store_timeout / 1000)
+        wanted = wanted_birth(store, absolute(uri), job, options.get("max_parallelism"), parallelism)
+        birth = wanted.birth
+        home = home_of(birth.job)
+        local = Path(options.get("local") or home)
+        if not wanted.is_new and not options.get("take_over", False):
+            refuse_second_start(birth.job, absolute(uri), {local, home})
+        plan = program.plan(birth.max_parallelism)
+        available_now = options.get("available_now", False)
+        _examine_sources(plan, available_now=available_now)
+        _examine_targets(plan, birth.job)
+        events_file = Path(options.get("events") or local / "events.jsonl")
+        made.expect(local, events_file)
+        settings = JobSettings(
+            job=birth.job,
+            plan=plan,
+            pickled_plan=_pickled(plan),
+            parallelism=parallelism,
+            store=absolute(uri),
+            local=str(local.absolute())
+            if "local" in options or launcher.local is None
+            else f"{launcher.local}/{birth.job}",
+            scheme=scheme,
+            coordinator=coordinator,
+            host=host,
+            newborn=birth if wanted.is_new else None,
+            lost_after=lost_after(options, host),
+            allow_non_restored_state=options.get("allow_non_restored_state", False),
+            ignore_state=frozenset(map(Uid, options.get("ignore_state", ()))),
+            available_now=available_now,
+            accept_duplicates=options.get("accept_duplicates", False),
+            store_patience=int(seconds(options, "store_patience", 300.0) * 1000),
+            compact_after=options.get("compact_after", 256),
+            program_version=options.get("program_version", ""),
+            inline_broadcast=options.get("inline_broadcast", 64 << 10),
+        )
+        driver = Driver(
+            settings,
+            store,
+            launcher,
+            EventLog(events_file),
+            _progress_line(options.get("progress")),
+            DriverOptions(
+                ports=tuple(options.get("ports", (0,))),
+                start_timeout=seconds(options, "start_timeout", 120.0),
+                stop_timeout=seconds(options, "stop_timeout", 10.0),
+                give_up_after=None
+                if options.get("give_up_after", 0) is None
+                else seconds(options, "give_up_after", 600.0),
+                folder=local.absolute(),
+                made=made,
+                tls=tls,
+                storage_options=storage,
+            ),
+            Path(options["trace"]) if "trace" in options else None,
+        )
+        driver.start()
+        refused.pop_all()
     atexit.register(_say_if_cut_off, weakref.ref(driver), birth.name)
     to_driver = [uid for uid, sink in sinks_of(plan).items() if isinstance(sink.sink, ToDriver)]
     return Run(driver, birth, events_file, to_driver)
@@ -317,6 +337,42 @@ def _say_if_cut_off(driver: Callable[[], Driver | None], job: str) -> None:
                 "last complete epoch",
                 file=sys.stderr,
             )
+
+
+def _folder_at(uri: str) -> tuple[Path, ...]:
+    """The folder of checkpoints that are on this host."""
+    protocol, path = split_protocol(uri)
+    return (Path(path).absolute(),) if protocol in (None, "file") else ()
+
+
+def _examine_sources(plan: Plan, *, available_now: bool) -> None:
+    """`ProgramError` if a source cannot say what there is now, though it should; results that would never come are told
+    to the log.
+    """
+    sources = sources_of(plan)
+    endless = [uid for uid, source in sources.items() if not source.bounded]
+    if available_now:
+        problems = [Problem(uid, sentence) for uid, source in sources.items() for sentence in _unavailable(source)]
+        if problems:
+            raise ProgramError(problems)
+    elif endless:
+        for stage in plan.stages:
+            aggregate = stage.head.operator if isinstance(stage.head, KeyedHead) else None
+            if isinstance(aggregate, RunningAggregate) and aggregate.per == "end":
+                _LOG.warning(
+                    "%s gives its results when all input has ended, and %s does not end: they come when the job is "
+                    "drained, or when it is run with available_now=True",
+                    stage.uid,
+                    endless[0],
+                )
+
+
+def _unavailable(source: Source) -> Sequence[str]:
+    if isinstance(source, AvailableNow):
+        return source.unavailable()
+    if source.bounded:
+        return ()
+    return ("with available_now=True a source has to end, or to have methods `unavailable` and `available`",)
 
 
 def _examine_targets(plan: Plan, job: JobId) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from snapshot.frames import LATEST, Watermark
+from snapshot.frames import EARLIEST, LATEST, Watermark
 from snapshot.ids import ChannelId
 
 
@@ -39,6 +39,11 @@ class Watermarks:
         """An input has ended and no longer holds the others back."""
         del self._inputs[channel]
         return self._combine()
+
+    def rest(self, channel: ChannelId) -> Watermark | None:
+        """An input has nothing more to say in this run, which is not the end of its event time."""
+        last = self._inputs[channel]
+        return self.advance(channel, Watermark(EARLIEST if last is None else last.timestamp, idle=True))
 
     def _combine(self) -> Watermark | None:
         if not self._inputs or any(watermark is None for watermark in self._inputs.values()):

@@ -147,7 +147,7 @@ def draw(
         parallelism=random.randint(1, 3),
         standbys=random.choice((0, 1)),
         mode=random.choice(MODES),
-        every=random.randint(100, 400),
+        every=f"{random.randint(100, 400)}ms",
         lost_after="2s" if set(kinds) & {Kind.HUNG, Kind.CUT_OFF, Kind.LINK} else "30s",
         spark=spark,
     )

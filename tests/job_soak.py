@@ -275,7 +275,7 @@ def soak(folder: Path, seconds: float, every: float, seed: int) -> Report:
         rows=int(_RATE * (seconds + 60)),
         rate=_RATE,
         standbys=1,
-        every=100,
+        every="100ms",
     )
     with RunningJob(settings, {"TMPDIR": str(temporary)}) as job:
         job.start()

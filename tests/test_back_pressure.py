@@ -39,7 +39,7 @@ def growth_of(folder: Path, mode: Mode) -> tuple[RunningJob, int]:
         rate=1e9,
         sink="parquet",
         mode=mode,
-        every=300,
+        every="300ms",
         batch_rows=DEFAULTS.batch_rows,
         channel_buffer=DEFAULTS.channel_buffer,
         input_buffer=DEFAULTS.input_buffer,

@@ -206,7 +206,7 @@ def test_a_driver_is_killed_and_its_job_awaited_and_another_user_of_its_folder_h
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     terminal = Terminal(tmp_path / "local", capsys)
-    with RunningJob(Settings(folder=str(tmp_path), job="sequences", rows=8_000, every=150)) as job:
+    with RunningJob(Settings(folder=str(tmp_path), job="sequences", rows=8_000, every="150ms")) as job:
         job.start()
         job.wait_for_kind("EpochCommitted")
         said = terminal.run("inject", "kill", "--target", "driver", "--json")

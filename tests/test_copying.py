@@ -9,7 +9,7 @@ from threading import Lock
 
 import pytest
 
-from recovery.driver.birth import JobMoved, JobOnItsWay, WrongJob, birth_of
+from recovery.driver.birth import JobMoved, JobOnItsWay, WrongJob, wanted_birth
 from recovery.driver.claim import StartRefused, claim_next
 from recovery.driver.tree import FencedOff, JournalInDoubt
 from recovery.savepoints import fail_points, new_tree
@@ -165,7 +165,7 @@ def test_a_moved_job_keeps_its_savepoints_and_is_nowhere_else(stopped: Stopped, 
     assert EpochState.COMMITTED in states.values()
     with pytest.raises(JobMoved, match=f"was moved from .* to {into}"):
         open_tree(stopped.uri)
-    with pytest.raises(WrongJob, match=f"was moved to {into}"):
+    with pytest.raises(WrongJob, match=f"was moved from .* to {into}"):
         stopped.start()
     assert remains(stopped.uri) == ["moved.json"]
 
@@ -592,7 +592,7 @@ def test_a_job_that_is_on_its_way_is_started_nowhere_and_moved_nowhere_else(stop
         with pytest.raises(JobOnItsWay, match=f"on its way to {into}"):
             move(stopped.tree, f"{into}-other", dry_run=dry_run)
     with pytest.raises(WrongJob, match="not there as a whole"):
-        birth_of(LocalStore(Path(into)), None, None)
+        wanted_birth(LocalStore(Path(into)), into, None, None, 2)
     assert move(stopped.tree, into, dry_run=True).made is None
     move(stopped.tree, into)
     assert sound(open_tree(into))

@@ -11,8 +11,10 @@ from recovery.driver.manifests import (
     DriversPart,
     broadcast_states,
     dealer_from,
+    known_in,
     manifest_of,
     moves_output,
+    reading_in,
     roles_from,
     sources_of,
     transactions_in,
@@ -40,6 +42,7 @@ from snapshot.transaction_events import Committable
 from statebackend.files import FileKind, FileRef, FileSet
 from statebackend.ids import NO_EPOCH, Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from statebackend.keygroups import range_of
+from tests.program_parts import Nothing
 
 NUMBERS, COUNT, OUT = Uid("numbers"), Uid("count"), Uid("out")
 EPOCH = Epoch(Generation(2), 7)
@@ -79,7 +82,7 @@ def acknowledged(
     overtaken: tuple[ChannelState, ...] = (),
     broadcast: bytes = b"",
 ) -> Acknowledgement:
-    positions = (SplitPosition(f"s{partition}", Json.of(5)), SplitPosition(f"t{partition}", NULL))
+    positions = (SplitPosition(f"s{partition}", Json.of({"at": 5})), SplitPosition(f"t{partition}", NULL))
     own = Partition(partition)
     subtasks = {
         OUT: SubtaskSnapshot(own, committables=(committable(partition),)),
@@ -168,7 +171,7 @@ def test_at_the_same_parallelism_everybody_gets_back_what_it_gave() -> None:
         assert role[COUNT].watermark == Watermark(30 + partition)
         assert role[COUNT].channels == ((received,) if partition == 0 else ())
         assert role[COUNT].broadcast == b"rules"
-        assert role[NUMBERS].positions == {f"s{partition}": Json.of(5), f"t{partition}": NULL}
+        assert role[NUMBERS].positions == {f"s{partition}": Json.of({"at": 5}), f"t{partition}": NULL}
         assert role[NUMBERS].broadcast is None
         assert role[OUT].committables == (committable(partition),)
 
@@ -195,10 +198,29 @@ def test_a_keyed_operator_that_is_new_in_the_program_has_empty_state() -> None:
 def test_splits_that_were_finished_assigned_or_left_are_known_after_a_restore() -> None:
     made = manifest()
     source = sources_of(plan())[NUMBERS]
-    dealer = dealer_from(NUMBERS, source, made, roles_from(made, plan(), 2, {}), found=["new"])
-    assert list(dealer.unassigned) == ["s8", "s9"], "what is found again is not what counts"
+    dealer = dealer_from(NUMBERS, source, made, roles_from(made, plan(), 2, {}), found=["s0", "s9"])
+    assert list(dealer.unassigned) == ["s8", "s9"], "what is known is not found again"
     assert dealer.discovered(["s0", "t1", "s9"]) == []
     assert list(dealer.unassigned) == ["s8", "s9"]
+
+
+def test_what_a_source_that_grows_has_at_the_start_is_all_for_a_run_that_reads_what_is_there_now() -> None:
+    made, source = manifest(), Nothing(pa.schema({"n": pa.int64()}), on_demand=True, discover_every=1.0)
+    roles = roles_from(made, plan(), 2, {})
+    for available_now in (False, True):
+        dealer = dealer_from(NUMBERS, source, made, roles, ["s8", "new"], available_now=available_now)
+        dealer.started()
+        assert list(dealer.unassigned) == ["s8", "s9", "new"]
+        given = [dealer.wanted(Partition(0)) for _ in range(4)]
+        assert [assignment.last for some in given for assignment in some] == (
+            [False, False, True, True] if available_now else [False, False, False]
+        )
+
+
+def test_how_far_a_source_was_read_and_what_is_known_of_it_is_in_the_epoch() -> None:
+    assert reading_in(None, NUMBERS) == {}
+    assert reading_in(manifest(), NUMBERS) == {"s0": 5, "s1": 5, "s8": None, "s9": None}
+    assert known_in(manifest(), NUMBERS) == {"s0", "s1", "s8", "s9", "t0", "t1"}
 
 
 def test_the_splits_of_a_source_that_the_epoch_does_not_know_are_those_that_were_found() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import recovery
 from recovery.driver import events as log
-from recovery.driver.birth import WrongJob, birth_of
+from recovery.driver.birth import Birth, Wanted, WrongJob, bear, wanted_birth
 from recovery.driver.deliveries import Deliveries
 from recovery.driver.endings import End, Endings, EndKind
 from recovery.driver.event_log import EventLog, line_of
@@ -413,36 +413,86 @@ def test_the_line_has_the_newest_epoch_the_rate_and_the_restarts() -> None:
 # --- the birth of a job
 
 
+def wanted(store: LocalStore, name: str | None = None, most: int | None = None, parallelism: int = 2) -> Wanted:
+    return wanted_birth(store, "the place", name, most, parallelism)
+
+
+def born(store: LocalStore, name: str, most: int | None = None) -> Birth:
+    birth = wanted(store, name, most).birth
+    bear(store, birth, "the place")
+    return birth
+
+
 def test_a_job_is_born_once_and_keeps_its_name_and_key_groups(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    born = birth_of(store, "clicks", 64)
-    assert born.job.startswith("clicks-")
-    assert birth_of(store, "clicks", 64) == birth_of(store, None, None) == born
-    assert birth_of(LocalStore(tmp_path / "other"), "clicks", 64).job != born.job
+    clicks = born(store, "clicks", 64)
+    assert clicks.job.startswith("clicks-")
+    assert wanted(store, "clicks", 64) == wanted(store) == Wanted(clicks, is_new=False)
+    assert born(LocalStore(tmp_path / "other"), "clicks", 64).job != clicks.job
+
+
+def test_a_job_that_is_only_wanted_is_not_there(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    assert wanted(store, "clicks").is_new
+    assert not store.list()
+
+
+def test_of_two_that_begin_a_job_the_second_is_refused_and_starts_again(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    second = wanted(store, "orders").birth
+    clicks = born(store, "clicks")
+    with pytest.raises(WrongJob, match="another start has just begun a job at the place; start again"):
+        bear(store, second, "the place")
+    assert wanted(store).birth == clicks
 
 
 def test_what_contradicts_the_birth_is_refused(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    birth_of(store, "clicks", None)
-    with pytest.raises(WrongJob, match="are those of job 'clicks', not of 'orders'"):
-        birth_of(store, "orders", None)
-    with pytest.raises(WrongJob, match="max_parallelism is 64, and job 'clicks' was born with 128"):
-        birth_of(store, None, 64)
+    born(store, "clicks")
+    with pytest.raises(WrongJob, match="at the place are those of job 'clicks', not of 'orders'; say job='clicks'"):
+        wanted(store, "orders")
+    with pytest.raises(
+        WrongJob, match=r"max_parallelism is 64.* was born with 128: .*; leave the option out, or begin"
+    ):
+        wanted(store, None, 64)
+    with pytest.raises(WrongJob, match=r"parallelism is 129, .* born with max_parallelism 128.* in an empty place"):
+        wanted(store, parallelism=129)
     with pytest.raises(WrongJob, match="no name of a job"):
-        birth_of(store, "a b", None)
+        wanted(store, "a b")
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "most", "complaint"),
+    [
+        (129, None, "choose 1 to 128, or give a max_parallelism of at least 129"),
+        (0, None, "choose 1 to 128$"),
+        (5, 4, "choose 1 to 4, or give a max_parallelism of at least 5"),
+        (1, 0, "max_parallelism is 0; 1 to 32768 are possible"),
+        (1, 32769, "max_parallelism is 32769; 1 to 32768"),
+    ],
+)
+def test_a_parallelism_that_a_new_job_cannot_have_is_refused_before_there_is_one(
+    tmp_path: Path, parallelism: int, most: int | None, complaint: str
+) -> None:
+    store = LocalStore(tmp_path)
+    with pytest.raises(ContradictingOptions, match=complaint):
+        wanted(store, "clicks", most, parallelism)
+    assert not store.list()
 
 
 def test_where_a_tree_is_being_made_no_other_job_is_born(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     mark = "unfinished/0000000001-1.json"
+    clicks = wanted(store, "clicks").birth
     store.write(mark, b"{}")
-    with pytest.raises(WrongJob, match="or was interrupted, as unfinished/ shows; wait for it or do it again"):
-        birth_of(store, "clicks", None)
+    for refused in (lambda: wanted(store, "clicks"), lambda: bear(store, clicks, "")):
+        with pytest.raises(WrongJob, match="or was interrupted, as unfinished/ shows; wait for it or do it again"):
+            refused()
     assert [info.path for info in store.list()] == [mark]
     store.delete(mark)
-    born = birth_of(store, "clicks", None)
+    bear(store, clicks, "")
     store.write(mark, b"{}")
-    assert birth_of(store, "clicks", None) == born, "the job is there, and only the mark is left"
+    assert wanted(store, "clicks").birth == clicks, "the job is there, and only the mark is left"
 
 
 @pytest.mark.parametrize(
@@ -457,7 +507,7 @@ def test_a_birth_that_cannot_be_read_is_refused(tmp_path: Path, data: bytes, com
     store = LocalStore(tmp_path)
     store.write("job.json", data)
     with pytest.raises(WrongJob, match=complaint):
-        birth_of(store, None, None)
+        wanted(store)
 
 
 # --- options
@@ -473,7 +523,13 @@ def test_every_option_of_the_hosts_is_an_option_of_a_run() -> None:
 
 
 def test_times_may_be_written_as_people_say_them() -> None:
-    given: RunOptions = {"timeout": "1m", "min_pause": 0, "linger": "3ms", "heartbeat": 100, "alignment_timeout": None}
+    given: RunOptions = {
+        "timeout": "1m",
+        "min_pause": 0,
+        "linger": "3ms",
+        "heartbeat": "100ms",
+        "alignment_timeout": None,
+    }
     coordinator = coordinator_options("2s", "unaligned", given)
     assert (coordinator.interval, coordinator.timeout, coordinator.mode.value) == (2000, 60_000, "unaligned")
     assert (host_options(given).linger, host_options(given).heartbeat) == (3, 100)

@@ -475,7 +475,7 @@ def test_a_driver_that_another_one_has_followed_stops(tmp_path: Path) -> None:
     first, second = ScriptedCluster(), ScriptedCluster()
     old = start(tmp_path, first)
     completed(first, 1)
-    new = start(tmp_path, second)
+    new = start(tmp_path, second, take_over=True)
     with pytest.raises(FencedOff, match="generation 2 has claimed the job"):
         old.wait(PATIENCE)
     completed(second, 1)

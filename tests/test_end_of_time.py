@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from snapshot import EOF, BatchProcess, Collection, Stream, ToDriver, Tumbling
+from snapshot import EOF, PAUSE, BatchProcess, Collection, Stream, ToDriver, Tumbling
 from snapshot.frames import EARLIEST, LATEST, Data, End, Frame, Marker, MarkerMode, Watermark
 from snapshot.host.heads import open_state
 from snapshot.host.messages import Drain, Role
@@ -74,12 +74,15 @@ class Noting:
 class Stood:
     """A stage with this operator, which has one sender and one receiver, restored at this event time."""
 
-    def __init__(self, folder: Path, restored: Watermark | None, edges: Sequence[Edge]) -> None:
+    def __init__(
+        self, folder: Path, restored: Watermark | None, edges: Sequence[Edge], *, time_goes_on: bool = False
+    ) -> None:
         self.told: list[object] = []
         inputs = tuple(Input(NUMBERS, edge.keys, edge.timed) for edge in edges)
         operator = Planned(lambda context: Noting(context, self.told), inputs, NUMBERS)
         seat = seat_of(STAGE, folder)
-        seat = replace(seat, role=Role(FileSet(range_of(OWN, 1, 128)), watermark=restored))
+        role = Role(FileSet(range_of(OWN, 1, 128)), watermark=restored)
+        seat = replace(seat, role=role, time_goes_on=time_goes_on)
         self.state = open_state(operator, seat, None, StatesAtHand(), lambda: None).state
         stage = Stage(STAGE, KeyedHead(operator), tuple(edges), {None: (ToEdge(OUT),)})
         self._wire, self.reports = Wire(OUT.channel(OWN, OWN)), Reports()
@@ -106,8 +109,8 @@ class Stood:
 
 
 @contextmanager
-def stood(folder: Path, restored: Watermark | None, *edges: Edge) -> Iterator[Stood]:
-    stage = Stood(folder, restored, edges)
+def stood(folder: Path, restored: Watermark | None, *edges: Edge, time_goes_on: bool = False) -> Iterator[Stood]:
+    stage = Stood(folder, restored, edges, time_goes_on=time_goes_on)
     try:
         yield stage
     finally:
@@ -174,12 +177,14 @@ def test_an_operator_whose_control_stream_goes_on_is_told_that_event_time_is_at_
         assert stage.told == [EARLIEST, [1], LATEST, [2]]
 
 
-def source_run(folder: Path, rows: Sequence[Item], role: Role) -> tuple[StageRun, Wire, Reports]:
+def source_run(
+    folder: Path, rows: Sequence[Item], role: Role, *, time_goes_on: bool = False
+) -> tuple[StageRun, Wire, Reports]:
     edge = Edge(Uid("source"), Uid("next"), 0, 0, Exchange.FORWARD, NUMBERS, True)
     step = Step(None, EventTime("n"), (ToEdge(edge),))
     stage = Stage(Uid("source"), ReadHead(Collection(rows, NUMBERS)), (), {None: (step,)})
     wire, reports = Wire(edge.channel(OWN, OWN)), Reports()
-    seat = replace(seat_of(stage.uid, folder), role=role)
+    seat = replace(seat_of(stage.uid, folder), role=role, time_goes_on=time_goes_on)
     run = StageRun(stage, seat, None, {wire.id: wire}, {}, reports, lambda: None, Attempt(1))
     run.begin()
     assert run.source is not None
@@ -204,6 +209,19 @@ def test_a_source_that_was_drained_gives_the_rows_behind_that_their_own_event_ti
     again, wire, _ = source_run(tmp_path, rows, role)
     again.close()
     assert wire.taken() == [Watermark(EARLIEST), 50, Watermark(50), *THE_END]
+
+
+def test_where_event_time_goes_on_after_the_run_it_is_said_how_far_it_has_come_and_not_that_it_ends(
+    tmp_path: Path,
+) -> None:
+    rows: list[Item] = [(100,), PAUSE(0), (50_000,)]  # the second is read before a watermark is due again
+    _, wire, _ = source_run(tmp_path, rows, Role(), time_goes_on=True)
+    assert wire.taken() == [100, Watermark(100), 50_000, Watermark(50_000), End()]
+    with stood(tmp_path, None, replace(IN, timed=True), time_goes_on=True) as stage:
+        said = stage.hears(row(1, 700), Watermark(800), End())
+        assert said == [Watermark(800), Watermark(800, idle=True), End()]
+        assert stage.cut(1) == Watermark(800, idle=True)
+        assert LATEST not in stage.told
 
 
 # --- in a whole partition

@@ -15,8 +15,8 @@ from snapshot.frames import EARLIEST, LATEST, Watermark
 from snapshot.program.event_time import EventTimes, NoEventTime
 from snapshot.program.plan import EventTime
 
-AT = EventTime("at", out_of_order=10)
-IDLING = EventTime("at", out_of_order=10, idle_after=100)
+AT = EventTime("at", out_of_order="10ms")
+IDLING = EventTime("at", out_of_order="10ms", idle_after="100ms")
 
 
 def batch(times: Sequence[int | None], type: pa.DataType | None = None) -> pa.RecordBatch:
@@ -207,7 +207,7 @@ STEPS = st.lists(ROWS | st.sets(SPLITS) | st.integers(0, 150), max_size=40)
 def test_the_watermark_never_goes_back_nor_past_what_a_split_allows(
     steps: list[tuple[str, list[int]] | set[str] | int], restored: int | None, idle_after: int | None
 ) -> None:
-    event_time = EventTime("at", 10, idle_after)
+    event_time = EventTime("at", "10ms", None if idle_after is None else f"{idle_after}ms")
     times = EventTimes(event_time, None if restored is None else Watermark(restored))
     latest: dict[str, int] = {}
     splits: set[str] = set()
@@ -240,7 +240,7 @@ def test_the_watermark_never_goes_back_nor_past_what_a_split_allows(
 
 @given(data=st.data(), late=st.integers(0, 50))
 def test_no_row_is_late_whose_split_keeps_its_promise(data: st.DataObject, late: int) -> None:
-    times = reading("a", "b", "c", event_time=EventTime("at", out_of_order=late))
+    times = reading("a", "b", "c", event_time=EventTime("at", out_of_order=f"{late}ms"))
     latest = dict.fromkeys("abc", 0)
     for now in range(30):
         split = data.draw(SPLITS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -169,7 +170,7 @@ def test_rows_that_another_sink_held_back_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_age_that_is_none_is_refused() -> None:
-    assert ToFiles("out", roll_every="10m") == ToFiles("out", roll_every=600_000)
+    assert ToFiles("out", roll_every="10m") == ToFiles("out", roll_every=dt.timedelta(minutes=10))
     with pytest.raises(NotADuration):
         ToFiles("out", roll_every="soon")
 

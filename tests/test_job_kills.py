@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from recovery.driver.birth import birth_of
+from recovery.driver.birth import bear, new_birth
 from recovery.driver.claim import claim_next
 from snapshot import fail_points
 from snapshot.host.crash_points import VARIABLE, UnknownCrash, crashing
@@ -40,7 +40,7 @@ def test_a_job_whose_processes_are_killed_at_random_moments_gives_every_row_once
     tmp_path: Path, job: str, sink: SinkKind, mode: Mode, parallelism: int
 ) -> None:
     settings = Settings(
-        folder=str(tmp_path / "job"), job=job, sink=sink, mode=mode, parallelism=parallelism, every=150, standbys=1
+        folder=str(tmp_path / "job"), job=job, sink=sink, mode=mode, parallelism=parallelism, every="150ms", standbys=1
     )
     report = carry_out(Trial(settings, kills=3, seed=7, driver_too=sink != "driver"))
     assert report.killed >= 3
@@ -51,7 +51,7 @@ def test_a_job_whose_processes_are_killed_at_random_moments_gives_every_row_once
 @pytest.mark.timeout(600)
 def test_a_job_that_has_faults_of_all_kinds_at_random_moments_gives_every_row_once(tmp_path: Path) -> None:
     settings = Settings(
-        folder=str(tmp_path / "job"), job="merges", mode="unaligned", every=150, standbys=1, lost_after="1s"
+        folder=str(tmp_path / "job"), job="merges", mode="unaligned", every="150ms", standbys=1, lost_after="1s"
     )
     report = carry_out(Trial(settings, kills=5, seed=5, driver_too=True, kinds=tuple(Kind), longest=2_500))
     assert report.killed >= 5
@@ -67,7 +67,7 @@ def test_in_flight_data_of_a_slow_partition_is_processed_once_by_a_job_of_anothe
         job="skewed",
         sink="parquet",
         mode="unaligned",
-        every=150,
+        every="150ms",
         rows=16_000,
         rate=1e9,
         batch_rows=64,
@@ -127,7 +127,7 @@ def settings_for(folder: Path, number: int) -> Settings:
         job=jobs[number % len(jobs)],
         sink=sinks[number % 2],
         mode="unaligned",
-        every=100,
+        every="100ms",
         rows=20_000,
         standbys=1,
     )
@@ -227,7 +227,7 @@ def test_a_driver_that_crashes_costs_no_row_when_it_is_started_again(
 
 def leave_an_orphan(store: LocalStore) -> None:
     """Let an earlier driver have had the job, or the file would say that the journal has lost its claim."""
-    birth_of(store, "kills", None)
+    bear(store, new_birth("kills", 128), "")
     journal = StoredJournal(store)
     claim_next(journal, JournalWriter(journal.read()), "nobody")
     store.write("shared/1-0-0-1.sst", b"of an attempt that is over")

@@ -210,7 +210,7 @@ def test_a_sweep_lists_each_folder_once_and_ends_when_its_generation_does() -> N
 
 
 def settings_for(folder: Path) -> Settings:
-    return Settings(folder=str(folder / "job"), job="running", mode="unaligned", every=150, rows=16_000, standbys=1)
+    return Settings(folder=str(folder / "job"), job="running", mode="unaligned", every="150ms", rows=16_000, standbys=1)
 
 
 @pytest.mark.timeout(600)

@@ -391,8 +391,8 @@ def test_a_key_is_the_same_in_every_call(tmp_path: Path, kind: pa.DataType, valu
         taken = Input(schema, keys, True)
         operators: tuple[KeyedOperator, ...] = (
             Process(OfRows(), (taken,), TOTAL),
-            WindowProcess(Tumbling(5), OfWindows(), taken, TOTAL, lateness_ms=5),
-            WindowProcess(Session(5), OfWindows(), taken, TOTAL, lateness_ms=5),
+            WindowProcess(Tumbling("5ms"), OfWindows(), taken, TOTAL, lateness_ms=5),
+            WindowProcess(Session("5ms"), OfWindows(), taken, TOTAL, lateness_ms=5),
         )
         for operator in (one for one in operators if not one.check()):
             with OperatorHarness(operator, tmp_path) as harness:

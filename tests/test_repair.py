@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from recovery.command.exits import Exit
-from recovery.driver.birth import BirthLost, birth_of
+from recovery.driver.birth import BirthLost, find_birth, wanted_birth
 from recovery.driver.claim import claim
 from recovery.driver.events import EpochCommitted
 from recovery.driver.evidence import DamagedTree
@@ -139,7 +139,7 @@ def refuse_start(stopped: Stopped) -> None:
 
 
 def start(store: LocalStore, stopped: Stopped) -> None:
-    job, plan = birth_of(store, None, None, stopped.uri).job, stopped.program().plan(128)
+    job, plan = find_birth(store, stopped.uri).job, stopped.program().plan(128)
     settings = JobSettings(job=job, plan=plan, pickled_plan=b"", parallelism=2, store=stopped.uri, local="")
     claim(store, settings, "here", Patience(0))
 
@@ -241,7 +241,7 @@ def test_a_job_that_is_gone_but_for_its_files_is_not_begun_anew(tmp_path: Path) 
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared/1-0-1-1.sst").write_bytes(b"state")
     with pytest.raises(BirthLost, match=r"job.json is missing, and there are 1 files of state"):
-        birth_of(LocalStore(tmp_path), "clicks", None)
+        wanted_birth(LocalStore(tmp_path), str(tmp_path), "clicks", None, 2)
     assert everything(str(tmp_path)) == {"shared/1-0-1-1.sst": b"state"}
     with pytest.raises(CannotRepair, match="no manifest is there that could say whose tree this is"):
         repair(str(tmp_path))

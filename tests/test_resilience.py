@@ -142,7 +142,7 @@ def test_a_store_that_is_down_for_ten_seconds_costs_epochs_and_nothing_else(star
 
 
 def test_a_process_that_dies_while_the_store_is_down_is_replaced_when_it_works_again(start: Callable[..., Job]) -> None:
-    job = start(scheme=recovery.Passive(restarts=recovery.ExponentialDelay(initial_backoff=100, max_backoff="1s")))
+    job = start(scheme=recovery.Passive(restarts=recovery.ExponentialDelay(initial_backoff="100ms", max_backoff="1s")))
     job.switch.write_text("fail")
     os.kill(job.launcher.pids[1], signal.SIGKILL)
     job.await_events(log.AttemptFailed)
@@ -155,7 +155,7 @@ def test_a_store_that_hangs_holds_up_neither_the_job_nor_its_recovery(start: Cal
     job = start(
         store_timeout="500ms",
         timeout="2s",
-        scheme=recovery.Passive(restarts=recovery.ExponentialDelay(initial_backoff=100, max_backoff="1s")),
+        scheme=recovery.Passive(restarts=recovery.ExponentialDelay(initial_backoff="100ms", max_backoff="1s")),
     )
     job.trouble("hang", 3.0)
     job.await_events(log.EpochCommitted, 1)

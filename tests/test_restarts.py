@@ -10,7 +10,9 @@ from recovery.passive import Passive
 from recovery.restart_strategies import ExponentialDelay, FailureRate, FixedDelay, NoRestart, Restarts
 from recovery.restarts import Cause, Death, Failure, GiveUp, Known, Restart, RestartLimit, Verdict
 from snapshot.host.messages import AtWork
+from snapshot.program.durations import milliseconds
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
+from tests.window_models import spans
 
 
 def failure(attempt: int, cause: Cause = Cause.PROCESS, text: str = "lost", traceback: str = "") -> Failure:
@@ -23,7 +25,7 @@ def test_a_job_that_is_not_to_be_restarted_is_given_up_at_its_first_failure() ->
 
 
 def test_a_fixed_number_of_restarts_is_counted_for_good() -> None:
-    limit = RestartLimit(FixedDelay(2, delay=50))
+    limit = RestartLimit(FixedDelay(2, delay="50ms"))
     assert limit.failed(0, failure(1)) == Restart(50)
     limit.completed()
     assert limit.failed(10**9, failure(2)) == Restart(50)
@@ -33,7 +35,7 @@ def test_a_fixed_number_of_restarts_is_counted_for_good() -> None:
 
 
 def test_a_rate_of_restarts_forgets_those_that_are_long_ago() -> None:
-    limit = RestartLimit(FailureRate(2, interval=100, delay=7))
+    limit = RestartLimit(FailureRate(2, interval="100ms", delay="7ms"))
     assert limit.failed(0, failure(1)) == Restart(7)
     assert limit.failed(60, failure(2)) == Restart(7)
     assert limit.failed(100, failure(3)) == Restart(7), "the first is a hundred milliseconds ago"
@@ -120,7 +122,7 @@ def test_two_partitions_that_fail_at_the_same_record_are_one_failure() -> None:
     "make",
     [
         lambda: FixedDelay(0),
-        lambda: FixedDelay(1, delay=-1),
+        lambda: FixedDelay(1, delay="-1s"),
         lambda: FailureRate(1, interval=0),
         lambda: ExponentialDelay(initial_backoff=0),
         lambda: ExponentialDelay(initial_backoff="2s", max_backoff="1s"),
@@ -227,11 +229,11 @@ def delays(restarts: ExponentialDelay, count: int, chance: float = 0.5) -> list[
 def test_the_first_restart_comes_at_once_and_the_others_later_and_later() -> None:
     assert delays(ExponentialDelay(max_backoff="5s"), 7) == [0, 1000, 1500, 2250, 3375, 5000, 5000]
     assert delays(ExponentialDelay(multiplier=1.0), 4) == [0, 1000, 1000, 1000]
-    assert delays(ExponentialDelay(multiplier=1e300, initial_backoff=1), 4) == [0, 1, 60_000, 60_000]
+    assert delays(ExponentialDelay(multiplier=1e300, initial_backoff="1ms"), 4) == [0, 1, 60_000, 60_000]
 
 
 def test_the_first_restart_may_wait_as_well() -> None:
-    assert delays(ExponentialDelay(initial_backoff=100, multiplier=2, at_once=False), 3) == [100, 200, 400]
+    assert delays(ExponentialDelay(initial_backoff="100ms", multiplier=2, at_once=False), 3) == [100, 200, 400]
 
 
 def test_a_completed_epoch_starts_the_delays_anew_unless_only_time_shall() -> None:
@@ -261,14 +263,14 @@ def test_so_many_failures_in_a_row_and_no_more() -> None:
 
 
 STRATEGIES = st.one_of(
-    st.builds(FixedDelay, st.integers(1, 4), st.integers(0, 100)),
-    st.builds(FailureRate, st.integers(1, 4), st.integers(1, 1000), st.integers(0, 100)),
+    st.builds(FixedDelay, st.integers(1, 4), spans(0, 100)),
+    st.builds(FailureRate, st.integers(1, 4), spans(1, 1000), spans(0, 100)),
     st.builds(
         ExponentialDelay,
-        initial_backoff=st.integers(1, 50),
-        max_backoff=st.integers(50, 1000),
+        initial_backoff=spans(1, 50),
+        max_backoff=spans(50, 1000),
         multiplier=st.floats(1, 1e308),
-        reset_after=st.integers(1, 1000),
+        reset_after=spans(1, 1000),
         jitter=st.floats(0, 0.99),
         attempts=st.none() | st.integers(1, 4),
         at_once=st.booleans(),
@@ -296,13 +298,12 @@ def test_a_strategy_keeps_its_limits_whatever_happens(restarts: Restarts, steps:
         match restarts:
             case FixedDelay(attempts, delay):
                 assert len(at) <= attempts
-                assert verdict.delay == delay
+                assert verdict.delay == milliseconds(delay)
             case FailureRate(failures, interval, delay):
-                assert isinstance(interval, int)
-                assert len([one for one in at if one > now - interval]) <= failures
-                assert verdict.delay == delay
-            case ExponentialDelay(max_backoff=int(most), attempts=most_in_a_row):
-                assert 0 <= verdict.delay <= most
+                assert len([one for one in at if one > now - milliseconds(interval)]) <= failures
+                assert verdict.delay == milliseconds(delay)
+            case ExponentialDelay(max_backoff=most, attempts=most_in_a_row):
+                assert 0 <= verdict.delay <= milliseconds(most)
                 assert attempt > 1 or (verdict.delay == 0) == restarts.at_once or restarts.jitter > 0.5
                 if restarts.at_once:
                     assert most_in_a_row is None or in_a_row <= most_in_a_row or passed >= 1
@@ -317,7 +318,7 @@ def test_a_strategy_keeps_its_limits_whatever_happens(restarts: Restarts, steps:
             case FixedDelay(attempts, _):
                 assert len(at) == attempts
             case FailureRate(failures, interval, _):
-                assert len([one for one in at if one > now - interval]) == failures  # type: ignore[operator]
+                assert len([one for one in at if one > now - milliseconds(interval)]) == failures
             case ExponentialDelay(attempts=int(most_in_a_row)):
                 assert len(at) >= most_in_a_row
             case _:

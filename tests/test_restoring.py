@@ -46,7 +46,12 @@ def test_an_older_epoch_is_gone_back_to_and_what_came_after_it_is_made_again(sto
     with pytest.raises(OutputWouldRepeat):
         restore(stopped.program(), stopped.tree, str(oldest))
     run = restore(
-        stopped.program(), stopped.tree, str(oldest), accept_duplicates=True, local=stopped.folder / "local", every=100
+        stopped.program(),
+        stopped.tree,
+        str(oldest),
+        accept_duplicates=True,
+        local=stopped.folder / "local",
+        every="100ms",
     )
     run.wait(PATIENCE)
     epochs = {record.epoch for record in stopped.tree.state.usable}
@@ -59,7 +64,7 @@ def test_an_older_epoch_is_gone_back_to_and_what_came_after_it_is_made_again(sto
 def test_a_restore_that_claims_nothing_runs_as_a_job_of_its_own(stopped: Stopped, tmp_path: Path) -> None:
     into, before = str(tmp_path / "own"), stopped.tree.state
     stopped.settings.gate.touch()
-    run = restore(stopped.program(), stopped.tree, into=into, parallelism=1, local=tmp_path / "local", every=100)
+    run = restore(stopped.program(), stopped.tree, into=into, parallelism=1, local=tmp_path / "local", every="100ms")
     run.wait(PATIENCE)
     assert run.job == open_tree(into).birth.job != stopped.job
     assert stopped.tree.state.epochs == before.epochs
@@ -70,7 +75,9 @@ def test_a_restore_that_claims_nothing_runs_as_a_job_of_its_own(stopped: Stopped
 def test_an_operator_whose_state_is_ignored_begins_anew_and_the_others_go_on(stopped: Stopped) -> None:
     before = numbers(stopped)
     stopped.settings.gate.touch()
-    run = restore(stopped.program(), stopped.tree, ignore_state=["numbers"], local=stopped.folder / "local", every=100)
+    run = restore(
+        stopped.program(), stopped.tree, ignore_state=["numbers"], local=stopped.folder / "local", every="100ms"
+    )
     run.wait(PATIENCE)
     assert rows(stopped) == set(range(ROWS)), "the source went on where it was"
     after = numbers(stopped)

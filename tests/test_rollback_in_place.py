@@ -457,7 +457,7 @@ def settings(folder: Path, job: str, parallelism: int, standbys: int = 0) -> Set
         mode="unaligned",
         parallelism=parallelism,
         standbys=standbys,
-        every=100,
+        every="100ms",
         rows=30_000,
     )
 

@@ -1,4 +1,4 @@
-"""Running aggregates against a plain dictionary: per record and per batch, cut, restored and rescaled anywhere."""
+"""Aggregates against a plain dictionary: per record, per batch and at the end, cut, restored and rescaled anywhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from snapshot.frames import LATEST
 from snapshot.operators.aggregate import RunningAggregate
+from snapshot.program.nodes import Per
 from snapshot.program.operator import Input
 from snapshot.testing.operators import OperatorHarness, OperatorSnapshot
 from statebackend.tables.aggregations import Count, Last, Max, Min, Sum
@@ -27,7 +29,6 @@ OUTPUTS = {
     "last": Aggregated(Last(int), "amount"),
 }
 
-Per = Literal["record", "batch"]
 Key = tuple[str | None, int | None]
 Row = tuple[str | None, int | None, int | None]
 Result = tuple[int, int | None, int | None, float | None, int | None]
@@ -96,6 +97,38 @@ def expected(model: Model, per: Per, batch: list[tuple[Row, int]]) -> list[tuple
     return [(model.result(key), time) for key, time in latest.items()]
 
 
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@settings(max_examples=settings().max_examples // 4)
+@given(work=st.lists(st.tuples(batches, st.integers(1, 3), st.booleans()), min_size=1, max_size=4))
+def test_at_the_end_each_key_with_new_rows_is_said_once_wherever_it_is_cut(
+    backend: Literal["heap", "rocksdb"], work: list[tuple[list[list[tuple[Row, int]]], int, bool]]
+) -> None:
+    model, unsaid = Model(), set[Key]()
+    snapshot: OperatorSnapshot | None = None
+    with tempfile.TemporaryDirectory() as folder:
+        for batches, parallelism, ends in work:
+            with OperatorHarness(
+                operator("end"),
+                Path(folder),
+                parallelism=parallelism,
+                max_parallelism=GROUPS,
+                backend=backend,
+                snapshot=snapshot,
+            ) as harness:
+                for batch in batches:
+                    harness.rows([row for row, _ in batch], [time for _, time in batch])
+                    unsaid.update(model.add(row)[:2] for row, _ in batch)  # type: ignore[misc]
+                harness.watermark(LATEST)
+                assert harness.emitted() == []
+                if ends:
+                    harness.end()
+                    found = sorted(map(tuple, harness.emitted()), key=repr)
+                    assert found == sorted(map(model.result, unsaid), key=repr)
+                    assert harness.emitted_times() == [None] * len(found)
+                    unsaid.clear()
+                snapshot = harness.cut()
+
+
 def test_rows_come_out_in_the_order_in_which_they_came_in(tmp_path: Path) -> None:
     with OperatorHarness(operator("record", timed=False), tmp_path) as harness:
         harness.rows([("a", 1, 5), ("b", 1, 1), ("a", 1, 3), ("a", 1, None)])
@@ -121,7 +154,7 @@ def test_mistakes_are_found_without_running() -> None:
         "an aggregate cannot be called 'ttl': give it another name",
         "ttl: there is no column 'amounts'; there are user, shop, amount",
         "name: sum(float) cannot take a column of string; cast it to double",
-        "results can be given per 'record' or per 'batch', not per 'row'",
+        "results can be given per 'record', per 'batch' or at the 'end', not per 'row'",
     ]
     assert RunningAggregate({}, Input(SCHEMA, (), timed=False)).check() == [
         "the input is not divided by key: use key_by before",

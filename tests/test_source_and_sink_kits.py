@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from secrets import token_hex
@@ -13,12 +13,12 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from snapshot.frozen_json import Json
+from snapshot.frozen_json import Json, JsonLike
 from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
 from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext
-from snapshot.program.source import Batch, Exhausted, Later, Reading, Source, SplitContext
+from snapshot.program.source import Available, Batch, Exhausted, Later, Reading, Source, SplitContext
 from snapshot.testing import Violation, sources
 from snapshot.testing.sink_machine import sink_machine
 from snapshot.testing.sinks import CHECKS, SinkTrial, Surroundings, check_sink
@@ -289,6 +289,13 @@ class Numbers:
     def discover(self, parallelism: int) -> Sequence[str]:
         return ["0", "0"] if self.fault == "names twice" else ["0"]
 
+    def unavailable(self) -> Sequence[str]:
+        return []
+
+    def available(self, known: Collection[str], reading: Mapping[str, JsonLike]) -> Available:
+        new = ("0",) if self.fault == "is new again" else ()
+        return Available(new, dict.fromkeys(reading, 12))
+
     def open(self, context: SplitContext) -> WrongReader:
         return WrongReader(self.fault, context)
 
@@ -297,11 +304,15 @@ class WrongReader:
     def __init__(self, fault: str, context: SplitContext) -> None:
         self.fault = fault
         self.next = context.position if isinstance(context.position, int) else 0
+        self.end = context.until if isinstance(context.until, int) else 20
+        if context.position == 12 and fault == "begins anew":
+            self.next = 0
 
     def read(self, most: int) -> Reading:
-        end = min(20, self.next + most + (self.fault == "gives too many"))
-        if self.next >= 20:
-            return Later(0) if self.fault == "never ends" else Exhausted()
+        end = min(self.end, self.next + most + (self.fault == "gives too many"))
+        if self.next >= self.end:
+            waits = self.fault == "never ends" or (self.fault == "waits" and self.end < 20)
+            return Later(0) if waits else Exhausted()
         numbers = list(range(self.next, end))
         if self.fault == "depends on the size":
             numbers = [number * most for number in numbers]
@@ -327,6 +338,9 @@ def batch(numbers: Sequence[int], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
         ("has another schema", "are of the schema"),
         ("depends on the size", "read 1 at once"),
         ("never ends", "every split of a bounded source ends"),
+        ("is new again", "what is new is not known"),
+        ("waits", "read until 12, is not exhausted"),
+        ("begins anew", "until 12 and then on from 12"),
         ("repeats", "the same rows come"),
         ("skips", "the same rows come"),
     ],

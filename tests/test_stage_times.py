@@ -122,7 +122,7 @@ def test_branches_that_declare_their_event_time_alike_do_not_make_rows_of_each_o
     rows = Stream.read(Collection([(60_000, 0), (70_000, 10_000)], TWO_TIMES), uid="source")
     late = rows.map(lambda row: (row.seen,), schema={"at": int}).with_event_time("at")
     early = rows.map(lambda row: (row.made,), schema={"at": int}).with_event_time("at")
-    program = late.union(early).key_by("at").window(Tumbling(5_000)).count(uid="count").write(ToDriver(), uid="out")
+    program = late.union(early).key_by("at").window(Tumbling("5s")).count(uid="count").write(ToDriver(), uid="out")
     stage = next(stage for stage in program.plan(128).stages if stage.uid == "source")
     wires = [Wire(edge.channel(OWN, OWN)) for edge in stage.edges]
     seat = replace(seat_of(stage.uid, tmp_path), role=Role(), options=HostOptions(batch_rows=1))
@@ -138,7 +138,7 @@ def test_branches_that_declare_their_event_time_alike_do_not_make_rows_of_each_o
 
 
 def test_a_source_announces_no_time_before_each_branch_has_one_and_never_goes_back() -> None:
-    early, late = Step(None, EventTime("made"), ()), Step(None, EventTime("seen", idle_after=10), ())
+    early, late = Step(None, EventTime("made"), ()), Step(None, EventTime("seen", idle_after="10ms"), ())
     times = SourceTimes([early, late], Watermark(5))
     batch = pa.record_batch([pa.array([100]), pa.array([7])], schema=TWO_TIMES)
     assert times.watermark(["0"], 0) is None

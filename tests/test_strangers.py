@@ -109,7 +109,7 @@ def test_strangers_at_all_ports_are_refused_and_noted_and_the_output_is_exact(
     tmp_path: Path, search_factor: int
 ) -> None:
     seconds = LONG if search_factor > 1 else SHORT
-    settings = Settings(folder=str(tmp_path / "job"), job="sequences", mode="unaligned", every=150, rows=60_000)
+    settings = Settings(folder=str(tmp_path / "job"), job="sequences", mode="unaligned", every="150ms", rows=60_000)
     with RunningJob(settings) as job:
         job.start()
         job.wait_for_kind("Running")

@@ -51,7 +51,7 @@ def tls(authority: Authority) -> Tls:
 @pytest.mark.parametrize("mode", ["aligned", pytest.param("unaligned", marks=pytest.mark.thorough)])
 def test_a_job_whose_worker_and_driver_are_killed_gives_every_row_once(tmp_path: Path, tls: Tls, mode: Mode) -> None:
     settings = Settings(
-        folder=str(tmp_path / "job"), job="sequences", mode=mode, every=150, rows=40_000, rate=1e9, tls=tls.paths
+        folder=str(tmp_path / "job"), job="sequences", mode=mode, every="150ms", rows=40_000, rate=1e9, tls=tls.paths
     )
     with RunningJob(settings) as job:
         job.start()
@@ -80,7 +80,7 @@ def test_a_partition_that_is_far_too_slow_holds_its_source_up_and_epochs_complet
         job="skewed",
         sink="parquet",
         mode=mode,
-        every=150,
+        every="150ms",
         rows=12_000,
         rate=1e9,
         batch_rows=64,
@@ -100,7 +100,7 @@ def test_a_partition_that_is_far_too_slow_holds_its_source_up_and_epochs_complet
 
 @pytest.mark.timeout(600)
 def test_a_partition_in_a_job_that_was_not_encrypted_before_goes_on_in_one_that_is(tmp_path: Path, tls: Tls) -> None:
-    settings = Settings(folder=str(tmp_path / "job"), job="sequences", every=150, rows=20_000)
+    settings = Settings(folder=str(tmp_path / "job"), job="sequences", every="150ms", rows=20_000)
     with RunningJob(settings) as job:
         job.start()
         job.wait_for_kind("EpochCompleted")

@@ -20,15 +20,15 @@ from snapshot.testing.operators import OperatorHarness
 from statebackend.states.namespaces import Window
 from statebackend.tables.aggregations import Count, Sum
 from statebackend.tables.table_spec import Aggregated
-from tests.window_models import AlignedModel, Backend, Step, compare, moment, starts, steps
+from tests.window_models import AlignedModel, Backend, Step, compare, moment, spans, starts, steps
 
 GROUPS = 8
 SCHEMA = pa.schema([("user", pa.string()), ("amount", pa.int64())])
 OUTPUTS = {"count": Aggregated(Count()), "sum": Aggregated(Sum(int), "amount")}
 
-kinds = st.builds(Tumbling, st.integers(1, 12), st.integers(0, 20)) | st.tuples(
-    st.integers(1, 12), st.integers(1, 4), st.integers(0, 5)
-).map(lambda sizes: Sliding(max(sizes[:2]), min(sizes[:2]), sizes[2]))
+kinds = st.builds(Tumbling, spans(1, 12), spans(0, 20)) | st.tuples(
+    st.integers(1, 12), st.integers(1, 4), spans(0, 5)
+).map(lambda sizes: Sliding(f"{max(sizes[:2])}ms", f"{min(sizes[:2])}ms", sizes[2]))
 
 
 def operator(kind: Tumbling | Sliding, lateness: int = 0, late: bool = False, timed: bool = True) -> WindowAggregate:
@@ -48,7 +48,7 @@ def test_every_result_is_that_of_a_plain_model(
 
 
 def test_windows_fire_by_their_ends_when_the_watermark_jumps(tmp_path: Path) -> None:
-    with OperatorHarness(operator(Sliding(10, 5)), tmp_path) as harness:
+    with OperatorHarness(operator(Sliding("10ms", "5ms")), tmp_path) as harness:
         harness.rows([("a", 1), ("a", 2)], [12, 3])
         harness.watermark(9)
         assert [tuple(row) for row in harness.emitted()] == [("a", moment(-5), moment(5), 1, 2)]
@@ -59,7 +59,7 @@ def test_windows_fire_by_their_ends_when_the_watermark_jumps(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("side", [False, True])
 def test_rows_that_are_too_late_are_counted_whatever_becomes_of_them(tmp_path: Path, side: bool) -> None:
-    with OperatorHarness(operator(Tumbling(10), lateness=5, late=side), tmp_path) as harness:
+    with OperatorHarness(operator(Tumbling("10ms"), lateness=5, late=side), tmp_path) as harness:
         harness.watermark(15)
         harness.rows([("a", 1), ("a", 2), ("b", 3)], [9, 10, 8])
         partition = harness._members[0].operator
@@ -106,7 +106,7 @@ def test_a_window_that_begins_before_all_times_gives_its_results(tmp_path: Path)
         assert harness.emitted_times() == [(EARLIEST // 60_000 + 1) * 60_000 - 1]
 
 
-@pytest.mark.parametrize("kind", [Tumbling.processing(10), Session.processing(10)], ids=str)
+@pytest.mark.parametrize("kind", [Tumbling.processing("10ms"), Session.processing("10ms")], ids=str)
 def test_windows_of_processing_time_go_on_after_the_end_of_event_time(tmp_path: Path, kind: Tumbling | Session) -> None:
     declared = WindowAggregate(kind, OUTPUTS, Input(SCHEMA, ("user",), False))
     with OperatorHarness(declared, tmp_path) as harness:
@@ -123,7 +123,7 @@ def test_windows_of_processing_time_go_on_after_the_end_of_event_time(tmp_path: 
 
 
 def test_windows_of_processing_time_fire_when_they_are_woken_also_after_a_restore(tmp_path: Path) -> None:
-    declared = operator(Tumbling.processing(10), timed=False)
+    declared = operator(Tumbling.processing("10ms"), timed=False)
     with OperatorHarness(declared, tmp_path) as harness:
         assert harness.wakes_at() is None
         harness.now = 103
@@ -148,7 +148,7 @@ def test_windows_of_processing_time_fire_when_they_are_woken_also_after_a_restor
 
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_rows_that_come_when_event_time_had_been_at_its_end_are_not_late(tmp_path: Path, parallelism: int) -> None:
-    declared = operator(Tumbling(10), late=True)
+    declared = operator(Tumbling("10ms"), late=True)
     with OperatorHarness(declared, tmp_path) as harness:
         harness.rows([("a", 1), ("b", 2)], [3, 14])
         harness.watermark(LATEST)
@@ -169,7 +169,9 @@ def test_keys_of_several_columns_come_out_as_they_came_in(tmp_path: Path) -> Non
     schema = pa.schema(
         [("shop", pa.int16()), ("user", pa.large_string()), ("tag", pa.dictionary(pa.int32(), pa.string()))]
     )
-    declared = WindowAggregate(Tumbling(10), {"n": Aggregated(Count())}, Input(schema, ("user", "tag", "shop"), True))
+    declared = WindowAggregate(
+        Tumbling("10ms"), {"n": Aggregated(Count())}, Input(schema, ("user", "tag", "shop"), True)
+    )
     with OperatorHarness(declared, tmp_path) as harness:
         batch = pa.RecordBatch.from_pylist(
             [{"shop": 1, "user": "a", "tag": "x"}, {"shop": None, "user": None, "tag": None}], schema
@@ -181,18 +183,18 @@ def test_keys_of_several_columns_come_out_as_they_came_in(tmp_path: Path) -> Non
 
 def test_mistakes_are_found_without_running() -> None:
     assert operator(Tumbling("5s")).check() == []
-    assert operator(Tumbling(0)).check() == ["windows last longer than 0 ms: give Tumbling a size"]
-    assert operator(Sliding(5, 0)).check() == ["windows slide by more than 0 ms: give Sliding a slide"]
+    assert operator(Tumbling("0s")).check() == ["windows last longer than 0 ms: give Tumbling a size"]
+    assert operator(Sliding("5ms", "0s")).check() == ["windows slide by more than 0 ms: give Sliding a slide"]
     assert operator(Sliding("5s", "1m")).check() == [
         "windows of 5 s that slide by 1 min leave out what is between them: slide by less, or drop those rows with a "
         "filter"
     ]
-    assert operator(Sliding(5, 5), timed=False).check() == [
+    assert operator(Sliding("5ms", "5ms"), timed=False).check() == [
         "the rows have no event time: say where it is with with_event_time, or use Sliding.processing"
     ]
-    assert operator(Tumbling.processing(5), 7, late=True).check() == [
+    assert operator(Tumbling.processing("5ms"), 7, late=True).check() == [
         "no row is late in processing time: leave lateness and late out"
     ]
-    assert operator(Tumbling(5), -1).check() == ["a lateness of -1 ms is negative"]
-    twice = WindowAggregate(Tumbling(5), {"window_end": Aggregated(Count())}, Input(SCHEMA, ("user",), True))
+    assert operator(Tumbling("5ms"), -1).check() == ["a lateness of -1 ms is negative"]
+    twice = WindowAggregate(Tumbling("5ms"), {"window_end": Aggregated(Count())}, Input(SCHEMA, ("user",), True))
     assert twice.check() == ["two columns of the output are called 'window_end': give the aggregate another name"]

@@ -113,7 +113,7 @@ sizes = st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=5)
 
 @settings(max_examples=settings().max_examples // 8)
 @given(
-    kind=st.sampled_from([Tumbling(10), Tumbling(7, 2), Sliding(10, 4)]),
+    kind=st.sampled_from([Tumbling("10ms"), Tumbling("7ms", "2ms"), Sliding("10ms", "4ms")]),
     lateness=st.sampled_from([0, 5, 20]),
     batch=batches,
     ahead=apart,
@@ -133,7 +133,7 @@ def test_sessions_go_on_where_each_key_group_was(
     gap: int, lateness: int, batch: list[Timed], ahead: list[int], work: list[Step], sizes: list[int]
 ) -> None:
     model = Apart([sessions.SessionModel(gap, lateness, sessions.statistics) for _ in range(2)])
-    check(sessions.aggregate(Session(gap), lateness, late=True), model, batch, ahead, work, sizes)
+    check(sessions.aggregate(Session(f"{gap}ms"), lateness, late=True), model, batch, ahead, work, sizes)
 
 
 ALL: list[Timed] = [((key, number), time) for number, time in enumerate((5, 12, 18)) for key in KEYS]
@@ -156,18 +156,24 @@ def listed(values: list[int | None]) -> tuple[object, ...]:
 @pytest.mark.parametrize(
     ("operator", "model"),
     [
-        (lambda late: aligned.operator(Tumbling(10), late, True), lambda late: AlignedModel(Tumbling(10), late)),
-        (lambda late: aligned.operator(Sliding(10, 4), late, True), lambda late: AlignedModel(Sliding(10, 4), late)),
         (
-            lambda late: by_rows.reducing(Tumbling(10), late, True),
-            lambda late: by_rows.Reduced(Tumbling(10), late, by_rows.subtracted_all),
+            lambda late: aligned.operator(Tumbling("10ms"), late, True),
+            lambda late: AlignedModel(Tumbling("10ms"), late),
         ),
         (
-            lambda late: by_rows.processing(Tumbling(10), late, True),
-            lambda late: AlignedModel(Tumbling(10), late, listed),
+            lambda late: aligned.operator(Sliding("10ms", "4ms"), late, True),
+            lambda late: AlignedModel(Sliding("10ms", "4ms"), late),
         ),
         (
-            lambda late: sessions.aggregate(Session(6), late, True),
+            lambda late: by_rows.reducing(Tumbling("10ms"), late, True),
+            lambda late: by_rows.Reduced(Tumbling("10ms"), late, by_rows.subtracted_all),
+        ),
+        (
+            lambda late: by_rows.processing(Tumbling("10ms"), late, True),
+            lambda late: AlignedModel(Tumbling("10ms"), late, listed),
+        ),
+        (
+            lambda late: sessions.aggregate(Session("6ms"), late, True),
             lambda late: sessions.SessionModel(6, late, sessions.statistics),
         ),
     ],

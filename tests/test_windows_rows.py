@@ -37,7 +37,9 @@ OUTPUT = pa.schema(
     [("user", pa.string()), ("start", pa.timestamp("ms")), ("end", pa.timestamp("ms")), ("all", pa.string())]
 )
 
-kinds = st.sampled_from([Tumbling(10), Tumbling(7, 3), Sliding(12, 5), Sliding(9, 3, 1)])
+kinds = st.sampled_from(
+    [Tumbling("10ms"), Tumbling("7ms", "3ms"), Sliding("12ms", "5ms"), Sliding("9ms", "3ms", "1ms")]
+)
 
 
 def subtracted(before: Any, row: Any) -> dict[str, object]:
@@ -100,7 +102,7 @@ def test_functions_of_windows_see_the_rows_of_a_plain_model(
 
 
 def test_states_of_a_function_are_kept_over_its_windows(tmp_path: Path) -> None:
-    with OperatorHarness(processing(Tumbling(10)), tmp_path) as harness:
+    with OperatorHarness(processing(Tumbling("10ms")), tmp_path) as harness:
         harness.rows([("a", 1), ("b", 2), ("a", 3)], [1, 2, 13])
         harness.watermark(20)
         assert [tuple(row) for row in harness.emitted("times")] == [("a", 1), ("b", 1), ("a", 2)]
@@ -120,7 +122,7 @@ class Seen(WindowFunction):
 SEEN = pa.schema([("user", pa.string()), ("now", pa.int64()), ("seen", pa.int64())])
 
 
-@pytest.mark.parametrize("kind", [Tumbling(10), Session(10)], ids=str)
+@pytest.mark.parametrize("kind", [Tumbling("10ms"), Session("10ms")], ids=str)
 def test_states_of_a_function_live_as_long_as_the_clock_says(tmp_path: Path, kind: Tumbling | Session) -> None:
     with OperatorHarness(WindowProcess(kind, Seen(), INPUT, SEEN, lateness_ms=5), tmp_path) as harness:
         for time, now in ((0, 1_000), (20, 1_050), (40, 1_150)):
@@ -137,7 +139,7 @@ def test_states_of_a_function_live_as_long_as_the_clock_says(tmp_path: Path, kin
         ]
 
 
-@pytest.mark.parametrize("kind", [Tumbling.processing(10), Session.processing(10)], ids=str)
+@pytest.mark.parametrize("kind", [Tumbling.processing("10ms"), Session.processing("10ms")], ids=str)
 def test_the_clock_is_right_in_windows_of_processing_time_also_at_the_end_of_all_input(
     tmp_path: Path, kind: Tumbling | Session
 ) -> None:
@@ -159,12 +161,12 @@ def totals(kind: Tumbling | Session) -> WindowAggregate:
 @pytest.mark.parametrize(
     "operator",
     [
-        reducing(Tumbling(10)),
-        processing(Tumbling(10)),
-        totals(Tumbling(10)),
-        WindowReduce(Session(10), subtracted, INPUT),
-        WindowProcess(Session(10), Seen(), INPUT, SEEN),
-        totals(Session(10)),
+        reducing(Tumbling("10ms")),
+        processing(Tumbling("10ms")),
+        totals(Tumbling("10ms")),
+        WindowReduce(Session("10ms"), subtracted, INPUT),
+        WindowProcess(Session("10ms"), Seen(), INPUT, SEEN),
+        totals(Session("10ms")),
     ],
     ids=lambda operator: operator.label,
 )
@@ -186,7 +188,7 @@ def test_an_exception_says_which_key_and_window(tmp_path: Path) -> None:
         def on_window(self, key: Any, window: Window, rows: Sequence[Any], ctx: Any) -> None:
             raise ZeroDivisionError
 
-    with OperatorHarness(processing(Tumbling(10), function=Fails()), tmp_path) as harness:
+    with OperatorHarness(processing(Tumbling("10ms"), function=Fails()), tmp_path) as harness:
         harness.rows([("a", 1)], [1])
         with pytest.raises(ZeroDivisionError) as raised:
             harness.watermark(10)
@@ -199,16 +201,16 @@ def test_mistakes_are_found_without_running() -> None:
 
         def on_timer(self, at: int, ctx: Any) -> None: ...
 
-    assert reducing(Tumbling(5)).check() == processing(Tumbling(5)).check() == []
-    assert processing(Tumbling(5), function=WithTimers()).check() == [
+    assert reducing(Tumbling("5ms")).check() == processing(Tumbling("5ms")).check() == []
+    assert processing(Tumbling("5ms"), function=WithTimers()).check() == [
         "WithTimers has a method on_timer, and functions of windows have no timers",
         "WithTimers declares a state 'on_window', which is the name of a method: choose another",
     ]
-    assert processing(Tumbling(5), function=WindowFunction()).check() == [
+    assert processing(Tumbling("5ms"), function=WindowFunction()).check() == [
         "WindowFunction has no method on_window(self, key, window, rows, ctx)"
     ]
-    assert "no instance of a subclass of WindowFunction" in processing(Tumbling(5), function=len).check()[0]
-    named = WindowProcess(Tumbling(5), All(), INPUT, OUTPUT, 0, True, {"late": SCHEMA})
+    assert "no instance of a subclass of WindowFunction" in processing(Tumbling("5ms"), function=len).check()[0]
+    named = WindowProcess(Tumbling("5ms"), All(), INPUT, OUTPUT, 0, True, {"late": SCHEMA})
     assert named.check() == ["the side output 'late' is that of late rows: give yours another name"]
-    untimed = WindowReduce(Tumbling(5), subtracted, Input(SCHEMA, ("nobody",), False))
+    untimed = WindowReduce(Tumbling("5ms"), subtracted, Input(SCHEMA, ("nobody",), False))
     assert len(untimed.check()) == 2

@@ -174,11 +174,11 @@ def test_sessions_are_those_of_a_plain_model(
     sizes: list[int],
 ) -> None:
     model = SessionModel(gap, lateness, summary, with_span)
-    compare(lambda: make(Session(gap), lateness, late), model, work, sizes, backend, late)
+    compare(lambda: make(Session(f"{gap}ms"), lateness, late), model, work, sizes, backend, late)
 
 
 def test_a_row_that_comes_a_gap_later_begins_another_session(tmp_path: Path) -> None:
-    with OperatorHarness(aggregate(Session(10)), tmp_path) as harness:
+    with OperatorHarness(aggregate(Session("10ms")), tmp_path) as harness:
         harness.rows([("a", 1), ("a", 2), ("a", 3)], [0, 9, 19])
         harness.watermark(18)
         assert harness.emitted() == []
@@ -205,7 +205,7 @@ def test_rows_of_one_key_are_in_one_session_whatever_type_keys_are_of(
     tmp_path: Path, kind: pa.DataType, one: object, same: object, other: object
 ) -> None:
     taken = Input(pa.schema([("key", kind), ("amount", pa.int64())]), ("key",), True)
-    declared = WindowAggregate(Session(10), {"sum": Aggregated(Sum(int), "amount")}, taken)
+    declared = WindowAggregate(Session("10ms"), {"sum": Aggregated(Sum(int), "amount")}, taken)
     assert declared.check() == []
     with OperatorHarness(declared, tmp_path) as harness:
         harness.rows([(one, 1)], [0])
@@ -216,7 +216,7 @@ def test_rows_of_one_key_are_in_one_session_whatever_type_keys_are_of(
 
 def test_sessions_that_a_late_row_joins_say_first_and_last_by_their_order(tmp_path: Path) -> None:
     outputs = {"first": Aggregated(First(int), "amount"), "last": Aggregated(Last(int), "amount")}
-    with OperatorHarness(WindowAggregate(Session(10), outputs, INPUT), tmp_path) as harness:
+    with OperatorHarness(WindowAggregate(Session("10ms"), outputs, INPUT), tmp_path) as harness:
         harness.rows([("a", 1), ("a", 2)], [20, 5])
         harness.rows([("a", 3)], [13])
         harness.watermark(30)
@@ -226,7 +226,7 @@ def test_sessions_that_a_late_row_joins_say_first_and_last_by_their_order(tmp_pa
 def test_a_session_that_gave_its_results_and_is_extended_beyond_now_gives_them_again_at_its_new_end(
     tmp_path: Path,
 ) -> None:
-    with OperatorHarness(aggregate(Session(10), lateness=20), tmp_path) as harness:
+    with OperatorHarness(aggregate(Session("10ms"), lateness=20), tmp_path) as harness:
         harness.rows([("a", 1)], [0])
         harness.watermark(12)
         harness.clear()
@@ -239,7 +239,7 @@ def test_a_session_that_gave_its_results_and_is_extended_beyond_now_gives_them_a
 
 @pytest.mark.parametrize("lateness", [0, 20])
 def test_rows_at_the_ends_of_time_are_in_sessions_that_end_there(tmp_path: Path, lateness: int) -> None:
-    with OperatorHarness(aggregate(Session(10), lateness), tmp_path) as harness:
+    with OperatorHarness(aggregate(Session("10ms"), lateness), tmp_path) as harness:
         harness.rows([("a", 1), ("a", 2), ("a", 4), ("a", 8)], [LATEST, 0, EARLIEST, LATEST - 5])
         harness.rows([("b", 16)], [LATEST])
         harness.watermark(LATEST)
@@ -260,7 +260,7 @@ def test_a_row_that_would_be_late_is_taken_if_one_of_its_batch_joins_it_to_a_ses
     tmp_path: Path,
 ) -> None:
     for batches in ([[85, 94]], [[94], [85]], [[85], [94]]):
-        with OperatorHarness(aggregate(Session(10), late=True), tmp_path) as harness:
+        with OperatorHarness(aggregate(Session("10ms"), late=True), tmp_path) as harness:
             harness.watermark(100)
             for times in batches:
                 harness.rows([("a", time) for time in times], times)
@@ -271,7 +271,7 @@ def test_a_row_that_would_be_late_is_taken_if_one_of_its_batch_joins_it_to_a_ses
 
 
 def test_sessions_of_processing_time_end_a_gap_after_their_last_row(tmp_path: Path) -> None:
-    declared = aggregate(Session.processing(10), timed=False)
+    declared = aggregate(Session.processing("10ms"), timed=False)
     with OperatorHarness(declared, tmp_path) as harness:
         harness.now = 100
         harness.rows([("a", 1), ("b", 2)])
@@ -291,6 +291,6 @@ def test_sessions_of_processing_time_end_a_gap_after_their_last_row(tmp_path: Pa
 
 def test_mistakes_are_found_without_running() -> None:
     assert aggregate(Session("5s")).check() == []
-    assert aggregate(Session(0)).check() == ["sessions end after a gap of more than 0 ms: give Session a gap"]
-    longest = WindowAggregate(Session(1), {"longest": Aggregated(Longest(), "user")}, INPUT)
+    assert aggregate(Session("0s")).check() == ["sessions end after a gap of more than 0 ms: give Session a gap"]
+    longest = WindowAggregate(Session("1ms"), {"longest": Aggregated(Longest(), "user")}, INPUT)
     assert longest.check() == ["longest: longest has no method merge(accumulators, into, others), which sessions need"]

@@ -44,6 +44,11 @@ class WindowModel(Protocol):
     def watermark(self, time: int) -> list[Emitted]: ...
 
 
+def spans(least: int, most: int) -> st.SearchStrategy[str]:
+    """Durations as people write them."""
+    return st.integers(least, most).map("{}ms".format)
+
+
 def compare(
     operator: Callable[[], KeyedOperator],
     model: WindowModel,

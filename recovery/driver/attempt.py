@@ -22,7 +22,7 @@ from snapshot.host.event_loop import Background, EventLoop, Timer
 from snapshot.host.messages import AssignSplits, Deploy, Hello, StandDown, ToWorker
 from snapshot.ids import TransactionId
 from snapshot.program.plan import ToSink
-from snapshot.program.source import Resuming, Source
+from snapshot.program.source import Available, Resuming, Source
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 
 _PAUSES: Final = (0.5, 1.0, 2.0, 5.0)
@@ -65,10 +65,10 @@ class AttemptRun:
         self,
         roll_back: RollBack,
         chosen: tuple[Hello, ...],
-        found: Mapping[Uid, tuple[str, ...]],
+        found: Mapping[Uid, Available],
         suspects: Collection[Partition] = (),
     ) -> None:
-        """Give each partition to a process, in order; `found` are the splits of the sources that the epoch lacks.
+        """Give each partition to a process, in order; `found` is what there was of sources that the first epoch lacks.
 
         The processes of `suspects` are to say what they call.
         """
@@ -77,10 +77,14 @@ class AttemptRun:
         self.deployed = {hello.worker: Partition(index) for index, hello in enumerate(chosen)}
         self._worker_of = {partition: worker for worker, partition in self.deployed.items()}
         manifest = self._tree.manifest(epoch)
-        roles = roles_from(manifest, settings.plan, len(chosen), self._tree.broadcast(epoch))
+        ends = {uid: there.ends for uid, there in found.items()}
+        roles = roles_from(manifest, settings.plan, len(chosen), self._tree.broadcast(epoch), ends)
         self._commits_first = moves_output(manifest, len(chosen))
         for uid, source in sources_of(settings.plan).items():
-            self._dealers[uid] = dealer_from(uid, source, manifest, roles, found.get(uid, ()))
+            there = found.get(uid, Available())
+            self._dealers[uid] = dealer_from(
+                uid, source, manifest, roles, there.new, available_now=settings.available_now
+            )
         named = transactions_in(manifest)
         for uid, sink in sinks_of(settings.plan).items():
             self._recover(uid, self._recovery_of(sink, named.get(uid, frozenset())))
@@ -99,6 +103,7 @@ class AttemptRun:
                     settings.host,
                     settings.store,
                     settings.local,
+                    time_goes_on=settings.available_now,
                     careful=index in suspects,
                 ),
             )
@@ -131,7 +136,7 @@ class AttemptRun:
         for uid, dealer in self._dealers.items():
             self._assign(uid, dealer.started())
         for uid, source in sources_of(self._settings.plan).items():
-            if source.discover_every is not None:
+            if source.discover_every is not None and not self._settings.available_now:
                 self._look(uid, source, source.discover_every)
 
     def wanted(self, partition: Partition, uid: Uid) -> None:

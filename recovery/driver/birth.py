@@ -1,8 +1,9 @@
 """A job's name, and what else is fixed when it is born: written into its tree once, and never changed.
 
-What always holds: of any number of drivers that start a new job in one tree, all come to the same name; a tree that is
-begun anew after it was deleted is another job, so that no transaction's id is ever made twice; where a tree is being
-made from what a job has (`recovery.savepoints.new_tree`), no other job begins.
+What always holds: nothing is written before a start has checked all that it can; of any number of drivers that start a
+new job in one tree, one begins it, and the others are refused; a tree that is begun anew after it was deleted is
+another job, so that no transaction's id is ever made twice; where a tree is being made from what a job has
+(`recovery.savepoints.new_tree`), no other job begins.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from secrets import token_hex
 from typing import Final
 
 from recovery.driver.evidence import about_lost_birth, left_without_birth
+from snapshot.coordinator_options import ContradictingOptions
 from snapshot.ids import JobId
 from snapshot.layout import JOB, MOVED, UNFINISHED
-from statebackend.keygroups import DEFAULT_MAX_PARALLELISM
+from statebackend.keygroups import DEFAULT_MAX_PARALLELISM, LARGEST_MAX_PARALLELISM
 from statebackend.stores.store import BlobNotFound, BlobStore
 
 _FORMAT: Final = "epochcut.job"
@@ -62,35 +64,59 @@ class Birth:
     max_parallelism: int
 
 
-def birth_of(store: BlobStore, name: str | None, max_parallelism: int | None, uri: str = "") -> Birth:
-    """The job whose tree it is; it is born if there is none yet. What is given must be what it was born with. Errors
-    name the `uri`.
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The job that a start is about; `is_new` if it is not born yet."""
 
-    A crash leaves the job born or not; the next start finds out. `WrongJob` also where a job was moved away, or where a
-    tree is made or was interrupted, which a new and empty job must not take the place of. `BirthLost` where there is a
-    job already, but for its `job.json`.
+    birth: Birth
+    is_new: bool
+
+
+def wanted_birth(store: BlobStore, uri: str, name: str | None, max_parallelism: int | None, parallelism: int) -> Wanted:
+    """Return the job whose tree it is, or the one that would be born there; nothing is written.
+
+    What is given must be what it was born with. `WrongJob` also where a job was moved away, or where a tree is made or
+    was interrupted, which a new and empty job must not take the place of. `BirthLost` where there is a job already, but
+    for its `job.json`. `ContradictingOptions` for a parallelism that a new job cannot have.
     """
     if name is not None:
         _check_name(name)
     try:
-        found = store.read(JOB)
+        birth = _birth_from(store.read(JOB))
     except BlobNotFound:
-        _refuse_if_moved(store, "")
-        _refuse_if_unfinished(store)
-        _refuse_if_lost(store, uri)
-        chosen = name or "job"
-        birth = new_birth(chosen, max_parallelism or DEFAULT_MAX_PARALLELISM)
-        store.create(JOB, bytes_of(birth))
-        found = store.read(JOB)  # whoever was first
-    birth = _birth_from(found)
+        _refuse_if_taken(store, uri)
+        most = DEFAULT_MAX_PARALLELISM if max_parallelism is None else max_parallelism
+        _check_new(parallelism, most)
+        return Wanted(new_birth(name or "job", most), is_new=True)
     if name is not None and name != birth.name:
-        raise WrongJob(f"the checkpoints are those of job {birth.name!r}, not of {name!r}; give that job its own place")
+        raise WrongJob(
+            f"the checkpoints at {uri} are those of job {birth.name!r}, not of {name!r}; say job={birth.name!r}, or "
+            f"give {name!r} checkpoints of its own"
+        )
     if max_parallelism is not None and max_parallelism != birth.max_parallelism:
         raise WrongJob(
-            f"max_parallelism is {max_parallelism}, and job {birth.name!r} was born with {birth.max_parallelism}: "
-            "it says which keys belong together and cannot change"
+            f"max_parallelism is {max_parallelism}, and job {birth.name!r} at {uri} was born with "
+            f"{birth.max_parallelism}: it says which keys belong together and cannot change; leave the option out, or "
+            "begin another job in an empty place"
         )
-    return birth
+    if not 1 <= parallelism <= birth.max_parallelism:
+        raise WrongJob(
+            f"parallelism is {parallelism}, and job {birth.name!r} at {uri} was born with max_parallelism "
+            f"{birth.max_parallelism}, which cannot change: 1 to {birth.max_parallelism} are possible; for more, begin "
+            "another job in an empty place, with a greater max_parallelism"
+        )
+    return Wanted(birth, is_new=False)
+
+
+def bear(store: BlobStore, birth: Birth, uri: str) -> None:
+    """Let the job be born; `WrongJob` if another start was quicker, or if the place was taken otherwise since.
+
+    A crash leaves the job born or not; the next start finds out.
+    """
+    _refuse_if_taken(store, uri)
+    store.create(JOB, bytes_of(birth))
+    if store.read(JOB) != bytes_of(birth):
+        raise WrongJob(f"another start has just begun a job at {uri}; start again to go on with that one")
 
 
 def new_birth(name: str, max_parallelism: int) -> Birth:
@@ -120,6 +146,24 @@ def mark_moved(store: BlobStore, birth: Birth, to: str) -> None:
         store.delete(MOVED)
         store.create(MOVED, moved)
     store.delete(JOB)
+
+
+def _check_new(parallelism: int, max_parallelism: int) -> None:
+    if not 1 <= max_parallelism <= LARGEST_MAX_PARALLELISM:
+        raise ContradictingOptions(f"max_parallelism is {max_parallelism}; 1 to {LARGEST_MAX_PARALLELISM} are possible")
+    if not 1 <= parallelism <= max_parallelism:
+        more = f", or give a max_parallelism of at least {parallelism}" if parallelism > max_parallelism else ""
+        raise ContradictingOptions(
+            f"parallelism is {parallelism}, and the job would be born with max_parallelism {max_parallelism}, which is "
+            f"fixed for good then: choose 1 to {max_parallelism}{more}"
+        )
+
+
+def _refuse_if_taken(store: BlobStore, uri: str) -> None:
+    """A new job does not take the place of what is left of another one."""
+    _refuse_if_moved(store, uri)
+    _refuse_if_unfinished(store)
+    _refuse_if_lost(store, uri)
 
 
 def _refuse_if_moved(store: BlobStore, uri: str) -> None:

@@ -21,10 +21,10 @@ from recovery.decision import (
     StartFresh,
     decide,
 )
-from recovery.driver.birth import JobOnItsWay
+from recovery.driver.birth import JobOnItsWay, bear
 from recovery.driver.evidence import examine
 from recovery.driver.job import JobSettings
-from recovery.driver.manifests import sources_of, without_operators
+from recovery.driver.manifests import known_in, reading_in, sources_of, without_operators
 from recovery.driver.program_fit import check_ignored, compare
 from recovery.driver.tree import JournalInDoubt, Tree, propose, read_broadcast
 from snapshot.journal import Reason
@@ -35,6 +35,7 @@ from snapshot.journal_writer import Forgotten, JournalWriter, Refused, Won
 from snapshot.layout import SHARED
 from snapshot.manifest import DamagedManifest, Manifest, NewerManifest, check_job
 from snapshot.manifest_json import decode, digest
+from snapshot.program.source import Available, AvailableNow, Source
 from statebackend.ids import Epoch, Generation, Uid
 from statebackend.stores.patience import Patience
 from statebackend.stores.store import BlobInfo, BlobNotFound, BlobStore
@@ -64,8 +65,8 @@ class Start:
     skipped: tuple[str, ...]
     repeats: OutputMade
     """Output that is made once more, as was accepted."""
-    found: Mapping[Uid, tuple[str, ...]]
-    """The splits of the sources that the epoch does not know."""
+    found: Mapping[Uid, Available]
+    """What there is of the sources that the epoch does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +86,15 @@ class _Manifests:
 def claim(store: BlobStore, settings: JobSettings, driver: str, patience: Patience | None = None) -> Start:
     """Take the job, as its next generation. It blocks; a crash in it leaves a claim that the next start supersedes.
 
-    `DamagedTree` before anything is written. `StartRefused`, `ProgramDoesNotFit` or what a source raises if the job
-    cannot start. A store that does not do what it is asked is asked again as long as `patience` says.
+    A new job is born first, when its sources have been looked at. `DamagedTree`, `WrongJob` and what a source of a new
+    job raises come before anything is written. `StartRefused`, `ProgramDoesNotFit` or what a new source raises if the
+    job cannot go on. A store that does not do what it is asked is asked again as long as `patience` says.
     """
     patience = patience or Patience()
+    newborn, seen = settings.newborn, None
+    if newborn is not None:
+        seen = _look_at_sources(settings, None)
+        patience.ask(lambda: bear(store, newborn, settings.store))
     journal = StoredJournal(store, patience)
     examined = examine(store, settings.store, journal, patience)
     writer = JournalWriter(examined.state)
@@ -127,7 +133,8 @@ def claim(store: BlobStore, settings: JobSettings, driver: str, patience: Patien
         broadcasts[found.epoch] = patience.ask(lambda: read_broadcast(store, found))
     restored = {} if manifest is None else {manifest.epoch: manifest}
     tree = Tree(store, writer, generation, way.sound, broadcasts, patience, restored)
-    return Start(generation, tree, epoch, replay, skipped, repeats, _discover(settings, manifest))
+    sources = _look_at_sources(settings, manifest) if seen is None else seen
+    return Start(generation, tree, epoch, replay, skipped, repeats, sources)
 
 
 def way_back(
@@ -214,10 +221,15 @@ def _rewind(journal: StoredJournal, writer: JournalWriter, rewound: Rewound) -> 
         raise JournalInDoubt(f"the job could not be taken back to epoch {rewound.to}: {outcome}")
 
 
-def _discover(settings: JobSettings, manifest: Manifest | None) -> dict[Uid, tuple[str, ...]]:
-    known = set() if manifest is None else {operator.uid for operator in manifest.operators}
-    return {
-        uid: tuple(source.discover(settings.parallelism))
-        for uid, source in sources_of(settings.plan).items()
-        if uid not in known
-    }
+def _look_at_sources(settings: JobSettings, manifest: Manifest | None) -> dict[Uid, Available]:
+    return {uid: _available(settings, uid, source, manifest) for uid, source in sources_of(settings.plan).items()}
+
+
+def _available(settings: JobSettings, uid: Uid, source: Source, manifest: Manifest | None) -> Available:
+    is_known = manifest is not None and any(operator.uid == uid for operator in manifest.operators)
+    first = () if is_known else tuple(source.discover(settings.parallelism))
+    if not settings.available_now or not isinstance(source, AvailableNow):
+        return Available(first)
+    reading = {**reading_in(manifest, uid), **dict.fromkeys(first)}
+    there = source.available(known_in(manifest, uid) | set(first), reading)
+    return Available((*first, *there.new), there.ends)

@@ -19,6 +19,7 @@ from recovery.driver.workers import Workers
 from snapshot.coordinator_events import RollBack
 from snapshot.host.event_loop import Background, EventLoop
 from snapshot.host.messages import Hello
+from snapshot.program.source import Available
 from statebackend.ids import Generation, Incarnation, Partition, Uid
 
 _ASK_AGAIN: Final = 1.0
@@ -39,7 +40,7 @@ class Deploying(Protocol):
 
 
 class Deployment:
-    """The attempts of one generation. `found` are the splits of the sources that the first epoch does not know.
+    """The attempts of one generation. `found` is what the sources had at the start that the first epoch has not.
 
     `confirming` is a thread for that alone, as a deployment may wait for it.
     """
@@ -52,7 +53,7 @@ class Deployment:
         aside: Background,
         confirming: Background,
         tree: Tree,
-        found: Mapping[Uid, tuple[str, ...]],
+        found: Mapping[Uid, Available],
         hears: Deploying,
         trouble: Trouble,
         standbys: Standbys,

@@ -74,6 +74,8 @@ class DriverOptions:
     """A job that completes no epoch for so long, though it tries, is over; None: it goes on trying."""
     folder: Path | None = None
     """Where to leave how the driver is reached from other processes of its host; see `reach`."""
+    made: reach.Made = field(default_factory=reach.Made)
+    """What this start makes on its host, which is taken back if the start is refused."""
     tls: TlsSide | None = None
     """What all connections are encrypted with."""
     storage_options: Mapping[str, Mapping[str, object]] = field(default_factory=dict, repr=False)
@@ -200,7 +202,7 @@ class Driver:
         now = time.time()
         match end:
             case End(kind=EndKind.FINISHED, nothing_since=epoch):
-                self.event(log.Finished(at=now, nothing_since=epoch))
+                self.event(log.Finished(at=now, nothing_since=epoch, looked=self._settings.available_now))
             case End(epoch=epoch, savepoint=savepoint):
                 self.event(log.Stopped(at=now, savepoint=epoch if savepoint else None))
             case Cancelled():
@@ -365,6 +367,7 @@ class Driver:
         with ExitStack() as steps:  # the last one that is named is the first one that is done
             steps.callback(self._ready.set)
             steps.callback(self.over.set)
+            steps.callback(self._take_back_if_refused)
             steps.callback(self._answer_all)
             steps.callback(self.deliveries.end)
             if self._trace_file is not None:
@@ -383,6 +386,10 @@ class Driver:
                     loop.run, lambda: workers.queued_bytes == 0 and self._commands.queued_bytes == 0, _FAREWELL
                 )
             steps.callback(self._take_reach_away)
+
+    def _take_back_if_refused(self) -> None:
+        if self._generation is None or not self._generation.is_claimed:
+            self._options.made.take_back()
 
     def _stop_processes(self) -> None:
         stopping = threading.Thread(target=self._stop_launcher, name="stop", daemon=True)

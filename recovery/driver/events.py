@@ -39,10 +39,12 @@ class Claimed(Event):
 class Finished(Event):
     """All input has been processed, and all output is committed.
 
-    `nothing_since` is the epoch from which the job went on, if everything had been read by then.
+    `nothing_since` is the epoch from which the job went on, if everything had been read by then; `looked` if the run
+    has looked for what was new (option `available_now`).
     """
 
     nothing_since: Epoch | None = None
+    looked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

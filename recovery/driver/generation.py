@@ -230,6 +230,11 @@ class GenerationRun:
         self._housekeeping.take_up(state)
         self._feeder.feed()
 
+    @property
+    def is_claimed(self) -> bool:
+        """True if the job was claimed, and can go on from what is in its tree."""
+        return self._tree is not None
+
     # --- what the user wishes -----------------------------------------------------------------------------------------
 
     def savepoint(self, answer: Answer) -> None:

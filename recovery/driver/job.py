@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from recovery.driver.birth import Birth
 from recovery.passive import Passive
 from snapshot.coordinator_options import CoordinatorOptions
 from snapshot.host.options import HostOptions
@@ -30,12 +31,16 @@ class JobSettings:
     scheme: Passive = field(default_factory=Passive)
     coordinator: CoordinatorOptions = field(default_factory=CoordinatorOptions)
     host: HostOptions = field(default_factory=HostOptions)
+    newborn: Birth | None = None
+    """The job is to be born so, when all has been checked; None if there is one."""
     lost_after: int = 2_000
     """Milliseconds without a sign of life after which a process counts as lost."""
     allow_non_restored_state: bool = False
     """Drop what the epoch has of operators that the program no longer has."""
     ignore_state: frozenset[Uid] = frozenset()
     """Operators that begin anew, whatever the epoch has of them."""
+    available_now: bool = False
+    """Read what there is now, and then end."""
     accept_duplicates: bool = False
     """Go back behind an epoch that cannot be used, though its output may be committed."""
     store_patience: int = 300_000

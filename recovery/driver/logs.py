@@ -138,10 +138,12 @@ def _of_the_job(event: log.Claimed | log.Finished | log.Stopped | log.GaveUp | l
             return f"generation {generation} goes on from {_from(restores)}{passed_over}"
         case log.Finished(nothing_since=None):
             return "all input is processed, and all output committed"
+        case log.Finished(nothing_since=epoch, looked=True):
+            return f"there was nothing new to read since epoch {epoch}"
         case log.Finished(nothing_since=epoch):
             return (
                 f"there was nothing to read: all input had been read by epoch {epoch}, from which the job went on; "
-                "with other checkpoints it begins anew"
+                "with available_now=True it looks for what is new, with other checkpoints it begins anew"
             )
         case log.Stopped(savepoint=savepoint):
             return "stopped" if savepoint is None else f"stopped with savepoint {savepoint}"

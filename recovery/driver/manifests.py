@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from recovery.driver.splits import SplitDealer, SplitRules, enumerator_splits
 from recovery.restore import SubtaskRestore, plan_restore
 from snapshot.coordinator_events import Publish
-from snapshot.frozen_json import NULL, Json
+from snapshot.frozen_json import NULL, Json, JsonLike
 from snapshot.host.messages import Acknowledgement, Role
+from snapshot.host.source_run import read_to
 from snapshot.ids import ChannelId, JobId, TransactionId
 from snapshot.manifest import (
     ChannelState,
@@ -34,6 +36,9 @@ from statebackend.keygroups import range_of
 from statebackend.keys.types import KeyType
 
 Overtaken = Mapping[ChannelId, ChannelState]
+
+NO_ENDS: Final[Mapping[Uid, Mapping[str, JsonLike]]] = {}
+"""Every split is read to its end."""
 
 
 # --- into the manifest -----------------------------------------------------------------------------------------------
@@ -112,9 +117,15 @@ def _with_overtaken(uid: Uid, subtask: SubtaskSnapshot, overtaken: Overtaken) ->
 
 
 def roles_from(
-    manifest: Manifest | None, plan: Plan, parallelism: int, broadcast: Mapping[Uid, bytes]
+    manifest: Manifest | None,
+    plan: Plan,
+    parallelism: int,
+    broadcast: Mapping[Uid, bytes],
+    ends: Mapping[Uid, Mapping[str, JsonLike]] = NO_ENDS,
 ) -> tuple[Mapping[Uid, Role], ...]:
     """What each operator of each partition starts from; what the epoch does not know starts from nothing.
+
+    `ends` is how far the sources' splits are read that do not end by themselves.
 
     The caller owes that the plan fits the manifest (`recovery.driver.program_fit`).
     """
@@ -124,6 +135,8 @@ def roles_from(
 
     def role(uid: Uid, partition: Partition) -> Role:
         role = _role(restores[uid][partition], broadcast.get(uid)) if uid in restores else Role()
+        if uid in ends:
+            role = replace(role, ends=ends[uid])
         if uid in keyed and role.state is None:
             return replace(role, state=FileSet(range_of(partition, parallelism, plan.max_parallelism)))
         return role
@@ -172,30 +185,46 @@ def sinks_of(plan: Plan) -> dict[Uid, ToSink]:
     return {sink.uid: sink for stage in plan.stages for sink in stage.sinks}
 
 
-def rules_of(source: Source) -> SplitRules:
-    """How a source's splits are dealt out."""
-    return SplitRules(source.on_demand, grows=source.discover_every is not None)
-
-
 def dealer_from(
-    uid: Uid, source: Source, manifest: Manifest | None, roles: Sequence[Mapping[Uid, Role]], found: Iterable[str]
+    uid: Uid,
+    source: Source,
+    manifest: Manifest | None,
+    roles: Sequence[Mapping[Uid, Role]],
+    found: Iterable[str],
+    *,
+    available_now: bool = False,
 ) -> SplitDealer:
     """Who reads which split of a source at the start of an attempt.
 
-    `found` is what a look at the source found when it was new to the job; an epoch that knows the source counts alone.
+    `found` is what a look at the source found that was new to the job when it was started. With `available_now` that is
+    all that there will be.
     """
     positions = [role[uid].positions for role in roles]
     reading = [[split for split, at in held.items() if at != NULL] for held in positions]
     finished = [split for held in positions for split, at in held.items() if at == NULL]
-    return SplitDealer(rules_of(source), reading, finished, unassigned_in(manifest, uid, found))
+    rules = SplitRules(source.on_demand, grows=source.discover_every is not None and not available_now)
+    dealer = SplitDealer(rules, reading, finished, unassigned_in(manifest, uid))
+    dealer.discovered(found)
+    return dealer
 
 
-def unassigned_in(manifest: Manifest | None, uid: Uid, found: Iterable[str]) -> tuple[str, ...]:
-    """The splits of a source that nobody reads in the epoch; those found if the epoch does not know the source."""
+def unassigned_in(manifest: Manifest | None, uid: Uid) -> tuple[str, ...]:
+    """The splits of a source that nobody reads in the epoch."""
     for operator in () if manifest is None else manifest.operators:
         if operator.uid == uid:
             return enumerator_splits(operator.enumerator)
-    return tuple(found)
+    return ()
+
+
+def reading_in(manifest: Manifest | None, uid: Uid) -> Mapping[str, JsonLike]:
+    """How far the splits of a source are read that are not at their end: None for those that nobody has begun."""
+    begun = {split: at for (of, split), at in positions_in(manifest).items() if of == uid and at != NULL}
+    return {split: read_to(at) for split, at in begun.items()} | dict.fromkeys(unassigned_in(manifest, uid))
+
+
+def known_in(manifest: Manifest | None, uid: Uid) -> frozenset[str]:
+    """All splits of a source that the epoch knows, also those that were read to their end."""
+    return frozenset((*(split for of, split in positions_in(manifest) if of == uid), *unassigned_in(manifest, uid)))
 
 
 def transactions_in(manifest: Manifest | None) -> dict[Uid, frozenset[TransactionId]]:

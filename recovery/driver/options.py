@@ -29,8 +29,8 @@ class UnknownOption(TypeError):
 
 
 class RunOptions(TypedDict, total=False):
-    """Options of `recovery.run`. Times are durations such as "5s" or a number of milliseconds; sizes are in bytes. The
-    values of those that are left out stand at the end of each.
+    """Options of `recovery.run`. Times are durations such as "5s", "1 second" or a `timedelta`; a number without a unit
+    is refused. Sizes are in bytes. The values of those that are left out stand at the end of each.
     """
 
     # --- epochs
@@ -62,6 +62,14 @@ class RunOptions(TypedDict, total=False):
     ignore_state: Collection[str]
     """The uids of operators that begin anew at this start, whatever the epoch has of them, rows in flight included. Say
     it for one start only: the next one would drop what they have by then (())."""
+    available_now: bool
+    """Read what there is when the job starts, and then end with all of it committed, as a daily run does: files that
+    are new since the last run, also where the source does not grow; of Kafka's partitions all up to where they end now.
+    The next start reads what is new by then. Aggregates with per="end" give their results; windows that are open stay
+    open, as more may come for them. Not for sources that cannot say where they end (False)."""
+    take_over: bool
+    """Start though a driver of the job lives on this host, which is ended by that. Say it for one start only, or two
+    programs that are started again and again end each other for ever (False)."""
     accept_duplicates: bool
     """Go back behind epochs that are damaged, or start a copy that is older than its job, though output of later epochs
     may be committed and is made once more then. Say it for one start only (False)."""
@@ -201,7 +209,7 @@ def check_names(options: Mapping[str, object]) -> None:
 def coordinator_options(every: Duration, mode: MarkerMode | str, options: RunOptions) -> CoordinatorOptions:
     """When epochs are taken."""
     given = _given(options, _COORDINATOR)
-    return CoordinatorOptions(**{**given, "interval": milliseconds(every), "mode": MarkerMode(mode)})  # type: ignore[arg-type]
+    return CoordinatorOptions(**{**given, "interval": milliseconds(every, "every"), "mode": MarkerMode(mode)})  # type: ignore[arg-type]
 
 
 def storage_options(options: RunOptions) -> Mapping[str, Mapping[str, object]]:
@@ -237,7 +245,7 @@ def lost_after(options: RunOptions, host: HostOptions) -> int:
 def seconds(options: RunOptions, name: str, default: float) -> float:
     """One of the times, in seconds."""
     given = cast("Mapping[str, Duration]", options)
-    return milliseconds(given[name]) / 1000 if name in given else default
+    return milliseconds(given[name], name) / 1000 if name in given else default
 
 
 def _given(options: RunOptions, names: Sequence[str]) -> dict[str, object]:
@@ -246,4 +254,4 @@ def _given(options: RunOptions, names: Sequence[str]) -> dict[str, object]:
 
 
 def _plain(name: str, value: object) -> object:
-    return milliseconds(cast("Duration", value)) if name in _TIMES and value is not None else value
+    return milliseconds(cast("Duration", value), name) if name in _TIMES and value is not None else value

@@ -50,6 +50,29 @@ class Reach:
     """The files with which its connections are encrypted; their paths are absolute."""
 
 
+class Made:
+    """Files and folders that a start makes on its host before it is sure that the job runs.
+
+    A start that is refused takes back what was not there before, and no file that it has not named itself.
+    """
+
+    def __init__(self) -> None:
+        self._new: list[Path] = []
+
+    def expect(self, *paths: Path) -> None:
+        """These are about to be made, in this order, unless they are there."""
+        self._new += [path for path in paths if not path.exists()]
+
+    def take_back(self) -> None:
+        """Remove them, but no folder with something in it, and no file beside which another driver left its own."""
+        for path in reversed(self._new):
+            with suppress(OSError):
+                if path.is_dir():
+                    path.rmdir()
+                elif not (path.parent / FILE).exists():
+                    path.unlink()
+
+
 def home_of(job: JobId) -> Path:
     """The folder of a job's files on a host, unless it was started with another one."""
     return Path(tempfile.gettempdir()) / "epochcut" / job

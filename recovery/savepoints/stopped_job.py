@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -20,13 +21,14 @@ from typing import Final
 
 from recovery.attached import ConnectionLost, attach
 from recovery.driver.claim import claim_next
-from recovery.driver.reach import DriverSilent, JobNotRunning, home_of
+from recovery.driver.reach import DriverSilent, JobNotRunning, NotAllowed, home_of, read
 from recovery.driver.tree import FencedOff, JournalInDoubt, note_end, propose
 from recovery.losses import end_of
 from recovery.savepoints import fail_points
 from recovery.savepoints.fail_points import reached
 from recovery.savepoints.job_tree import JobTree, journal_of
 from recovery.savepoints.notes import provenance
+from snapshot.ids import JobId
 from snapshot.journal_entries import Body, Completed, PinId, Pinned, Pinner
 from snapshot.journal_writer import Fenced, Forgotten, JournalWriter, Refused, Won
 from snapshot.layout import Content, ManifestFile, SharedFile, path_of
@@ -144,11 +146,32 @@ def closed_job(tree: JobTree) -> StoppedJob:
 
 def refuse_if_it_runs(tree: JobTree, job_folder: Path | None = None) -> None:
     """`JobRuns` if the job's driver is on this host, also if it is paused; of another host nothing can be known."""
+    _refuse(tree.uri, job_folder or home_of(tree.birth.job))
+
+
+def refuse_second_start(job: JobId, uri: str, folders: Iterable[Path]) -> None:
+    """`JobRuns` if a driver of the job is on this host, also if it is paused; it left its address in one of `folders`.
+
+    A driver that does not answer and had the number of this process is gone: containers begin to count anew.
+    """
+    for folder in folders:
+        with suppress(JobNotRunning, NotAllowed):
+            left = read(folder)
+            try:
+                if left.job == job:
+                    _refuse(uri, folder)
+            except JobRuns as error:
+                if isinstance(error.__cause__, DriverSilent) and left.pid == os.getpid():
+                    continue
+                raise JobRuns(f"{error}; or start with take_over=True, which ends that driver's run") from error
+
+
+def _refuse(uri: str, folder: Path) -> None:
     try:
-        with attach(job_folder=job_folder or home_of(tree.birth.job), timeout=_PATIENCE) as job:
+        with attach(job_folder=folder, timeout=_PATIENCE) as job:
             raise JobRuns(
                 f"job {job.job} runs (driver process {job.pid}); stop it first: recovery stop --savepoint "
-                f"--checkpoints {tree.uri}"
+                f"--checkpoints {uri}"
             )
     except DriverSilent as error:
         raise JobRuns(f"{error}; if it is paused, it would go on with the job: end that process first") from error

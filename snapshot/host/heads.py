@@ -116,6 +116,7 @@ class Seat:
     store: BlobStore
     files: TreeFiles
     local: Path
+    time_goes_on: bool = False
 
 
 def seat_of(uid: Uid, deploy: Deploy, plan: Plan, files: TreeFiles, store: BlobStore) -> Seat:
@@ -130,6 +131,7 @@ def seat_of(uid: Uid, deploy: Deploy, plan: Plan, files: TreeFiles, store: BlobS
         store,
         files,
         Path(deploy.local),
+        deploy.time_goes_on,
     )
 
 

@@ -193,4 +193,4 @@ def _listening(host: str, ports: Sequence[int]) -> socket.socket:
             sock.setblocking(False)
             return sock
     taken = str(ports[0]) if len(ports) == 1 else f"{ports[0]} to {ports[-1]}"
-    raise PortTaken(f"port {taken} at {host} is taken by another process; choose others, or 0 for any that is free")
+    raise PortTaken(f"port {taken} at {host} is taken by another process; give others, or 0 for any (option ports)")

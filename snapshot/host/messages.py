@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from snapshot.frames import Marker, Watermark
-from snapshot.frozen_json import Json
+from snapshot.frozen_json import Json, JsonLike
 from snapshot.host.options import Following, HostOptions
 from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import ChannelState, CommitPayload, SubtaskSnapshot
@@ -339,7 +339,8 @@ FromWorker = (
 class Role:
     """What one operator of a partition starts from; everything empty at the beginning of a job.
 
-    A split that was read to its end stays among the `positions`, with null.
+    A split that was read to its end stays among the `positions`, with null. `ends` is how far splits are read in this
+    run that would not end.
     """
 
     state: FileSet | None = None
@@ -348,6 +349,7 @@ class Role:
     channels: tuple[ChannelState, ...] = ()
     committables: tuple[Committable[CommitPayload], ...] = ()
     broadcast: bytes | None = None
+    ends: Mapping[str, JsonLike] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,6 +371,8 @@ class Deploy:
     options: HostOptions
     store: str
     local: str
+    time_goes_on: bool = False
+    """The end of input is that of this run alone: event time does not come to its end with it."""
     careful: bool = False
     """Processes of this partition died: say what is called before it is called (see `last_words`)."""
 

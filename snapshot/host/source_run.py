@@ -1,7 +1,8 @@
 """The splits of one source that a partition reads in one attempt, and how far each has been read.
 
 What always holds: a position is noted in the same step in which its rows are handed out, so a cut between two batches
-has exactly what was handed out before it; a split that was read to its end stays known, with no position.
+has exactly what was handed out before it; a split that was read to its end stays known, with no position, and one that
+was read as far as this run reads it keeps its own.
 """
 
 from __future__ import annotations
@@ -23,12 +24,16 @@ from statebackend.ids import Attempt, Partition, Uid
 _AT: Final = "at"
 """A split of which nothing was read yet has no position, either; so what a reader says is kept under a name."""
 
+NO_ENDS: Final[Mapping[str, JsonLike]] = {}
+"""All splits are read to their end."""
+
 
 class SourceRun:
     """What one partition reads of a source.
 
     `restored` are the splits that the epoch gave to the partition, null for those read to their end. `wake` is called,
-    in any thread, when a reader that was waited for has something.
+    in any thread, when a reader that was waited for has something. `ends` is how far splits are read that are not read
+    to their end.
     """
 
     def __init__(
@@ -40,6 +45,7 @@ class SourceRun:
         restored: Mapping[str, Json],
         most: int,
         wake: Callable[[], None],
+        ends: Mapping[str, JsonLike] = NO_ENDS,
     ) -> None:
         self._uid = uid
         self._source = source
@@ -47,6 +53,7 @@ class SourceRun:
         self._attempt = attempt
         self._most = most
         self._wake = wake
+        self._ends = ends
         self._readers: dict[str, Reader] = {}
         self._turns: deque[str] = deque()
         self._waiting: dict[str, float] = {}
@@ -153,7 +160,7 @@ class SourceRun:
             self._turns.clear()
 
     def _open(self, split: str, position: JsonLike) -> None:
-        context = SplitContext(self._uid, split, position, self._partition, self._attempt)
+        context = SplitContext(self._uid, split, position, self._partition, self._attempt, self._ends.get(split))
         self._positions[split] = position
         if self._source.blocking:
             name = f"{self._uid}: {split}"
@@ -183,8 +190,9 @@ class SourceRun:
                 self._readers.pop(split).close()
                 self._turns.remove(split)
                 self._waiting.pop(split, None)
-                del self._positions[split]
-                self._finished.add(split)
+                if split not in self._ends:
+                    del self._positions[split]
+                    self._finished.add(split)
         return None
 
 

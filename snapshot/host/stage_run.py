@@ -32,7 +32,7 @@ from snapshot.host.source_run import SourceRun
 from snapshot.host.source_times import SourceTimes
 from snapshot.ids import ChannelId
 from snapshot.manifest import SplitPosition
-from snapshot.program.operator import CountingLate, Note, TakingBatches
+from snapshot.program.operator import CountingLate, Ending, Note, TakingBatches
 from snapshot.program.plan import Edge, Exchange, KeyedHead, ReadHead, Stage, Step
 from snapshot.program.rows import Rows, keys_in
 from snapshot.watermarks import Watermarks, going_on
@@ -204,7 +204,8 @@ class StageRun:
             case ReadHead(source):
                 positions = seat.role.positions
                 most = self._options.batch_rows
-                self.source = SourceRun(self.uid, source, seat.partition, attempt, positions, most, wake)
+                ends = seat.role.ends
+                self.source = SourceRun(self.uid, source, seat.partition, attempt, positions, most, wake, ends)
                 return Passage(self._emit)
             case KeyedHead():
                 return Awaited()
@@ -449,10 +450,10 @@ class StageRun:
         self._announce_time()
         return read is not None or source.ended
 
-    def _announce_time(self) -> None:
+    def _announce_time(self, *, at_once: bool = False) -> None:
         """The source's watermark, now and then."""
         now = monotonic()
-        if self._times is None or self.source is None or now < self._watermark_due:
+        if self._times is None or self.source is None or (now < self._watermark_due and not at_once):
             return
         self._watermark_due = now + self._options.watermark_interval / 1000
         watermark = self._times.watermark(self.source.splits, _milliseconds())
@@ -542,7 +543,8 @@ class StageRun:
                     self._reports.missed(self, epoch, why.value)
                 case align.ChannelEnded(channel):
                     if channel in self._timed:
-                        self._advance(self._watermarks.end(channel))
+                        over = self._watermarks.rest if self._seat.time_goes_on else self._watermarks.end
+                        self._advance(over(channel))
                 case align.AllEnded():
                     self._end()
 
@@ -651,11 +653,20 @@ class StageRun:
             reached(fail_points.SINKS_SEALED)
 
     def _end(self) -> None:
-        """Event time is over, then the stage's outputs are; timers of processing time that wait still never fire."""
+        """Event time is over, unless it goes on in a later run, then the stage's outputs are; timers of processing time
+        that wait still do not fire.
+        """
         if self._ending:
             return
         self._ending = True
-        if self._announced is None or self._announced.timestamp < LATEST:
+        if isinstance(self._head, Ending):
+            with self._noting("the end of its input"):
+                self._head.end()
+        if self._seat.time_goes_on:
+            self._announce_time(at_once=True)
+            if self._coming is None:
+                self._end_outputs()
+        elif self._announced is None or self._announced.timestamp < LATEST:
             self._advance(Watermark(LATEST))
         elif self._coming is None:
             self._end_outputs()

@@ -1,34 +1,42 @@
-"""Running aggregates of each key: what its rows have come to so far, said for each row or for each batch.
+"""Aggregates of each key: what its rows have come to so far, said for each row, for each batch, or when input ends.
 
-What always holds: what was said last of a key is what its state says; nothing is said of a key without a new row.
+What always holds: what was said last of a key is what its state says, but for rows since then that wait for the end of
+input; nothing is said of a key without a new row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, get_args
 
 import numpy as np
 import pyarrow as pa
 
 from snapshot.operators.aggregated import (
     declared,
+    key_arrays,
     key_fields,
     key_problems,
     output_problems,
     read_columns,
     result_fields,
 )
-from snapshot.program.operator import Input, OperatorContext
+from snapshot.program.nodes import Per
+from snapshot.program.operator import Input, Operator, OperatorContext
 from snapshot.program.rows import Rows, Times, keys_in
 from statebackend.states.declarations import Declaration
-from statebackend.tables.aggregations import Slots
+from statebackend.tables.aggregates import Aggregates
+from statebackend.tables.aggregations import Count, Slots
 from statebackend.tables.table import Table
 from statebackend.tables.table_spec import Aggregated
 from statebackend.tables.turns import last_rows
 
-_TOTALS = "totals"
+_TOTALS: Final = "totals"
+_UNSAID: Final = "unsaid"
+
+_AT_ONCE: Final = 1 << 16
+"""So many results are emitted together at most."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,16 +46,21 @@ class RunningAggregate:
     Per record there is a row for each row that comes in, with the values right after it and its event time. Per batch
     there is one for each key that the batch has rows of, with the values after the batch and the latest of these rows'
     event times: fewer rows, but which ones depends on how rows came together in batches.
+
+    At the end there is one for each key that had rows since results were given last, when all input of the run has
+    ended: the final results of finished input. They have no event time. What was said by then is in the state, so a
+    key is said once, also over a restart; if more input comes in a later run, its keys are said again.
     """
 
     outputs: Mapping[str, Aggregated]
     input: Input
-    per: Literal["record", "batch"] = "record"
+    per: Per = "record"
 
     @property
     def label(self) -> str:
         """Its outputs."""
-        return f"aggregate({', '.join(self.outputs)}) per {self.per}"
+        when = "when its input ends" if self.per == "end" else f"per {self.per}"
+        return f"aggregate({', '.join(self.outputs)}) {when}"
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -56,8 +69,9 @@ class RunningAggregate:
 
     @property
     def states(self) -> Mapping[str, Declaration[Any]]:
-        """One table."""
-        return {_TOTALS: declared(self.outputs)}
+        """The totals, and for the end the keys of which something is to be said."""
+        totals = {_TOTALS: declared(self.outputs)}
+        return totals | {_UNSAID: Aggregates(rows=Aggregated(Count()))} if self.per == "end" else totals
 
     @property
     def output(self) -> pa.Schema:
@@ -66,8 +80,8 @@ class RunningAggregate:
 
     @property
     def timed(self) -> bool:
-        """As its input is."""
-        return self.input.timed
+        """As its input is; what is said at the end is of no time."""
+        return self.input.timed and self.per != "end"
 
     @property
     def sides(self) -> Mapping[str, pa.Schema]:
@@ -77,16 +91,16 @@ class RunningAggregate:
     def check(self) -> Sequence[str]:
         """What is wrong with key, columns and names."""
         problems = [*key_problems(self.input), *output_problems(self.outputs, self.input, self.input.keys)]
-        if self.per not in ("record", "batch"):
-            problems.append(f"results can be given per 'record' or per 'batch', not per {self.per!r}")
+        if self.per not in get_args(Per):
+            problems.append(f"results can be given per 'record', per 'batch' or at the 'end', not per {self.per!r}")
         return problems
 
-    def open(self, context: OperatorContext) -> _Running:
+    def open(self, context: OperatorContext) -> Operator:
         """Open it in a partition."""
-        return _Running(self, context)
+        return _Final(self, context) if self.per == "end" else _Running(self, context)
 
 
-class _Running:
+class _Totals:
     """The aggregates of a partition."""
 
     def __init__(self, plan: RunningAggregate, context: OperatorContext) -> None:
@@ -94,6 +108,28 @@ class _Running:
         self._state, self._emit = context.state, context.emit
         self._table: Table = context.state[_TOTALS]
         self._schema = plan.output
+
+    def _give(self, keys: Sequence[pa.Array], results: pa.RecordBatch, times: Times | None) -> None:
+        self._emit(Rows(pa.RecordBatch.from_arrays([*keys, *results.columns], schema=self._schema), times))
+
+    def watermark(self, timestamp: int) -> None:
+        """Nothing waits for it."""
+        self._state.advance(watermark=timestamp)
+
+    def wakes_at(self) -> int | None:
+        """Never."""
+        return None
+
+    def wake(self, now: int) -> None:
+        """Nothing waits for it."""
+
+    def broadcast(self) -> bytes | None:
+        """None."""
+        return None
+
+
+class _Running(_Totals):
+    """They are said as rows come."""
 
     def rows(self, input: int, rows: Rows) -> None:
         """Fold rows in and say what they come to."""
@@ -115,22 +151,40 @@ class _Running:
                 at = pa.array(last)
                 named = [column.take(at) for column in named]
                 times = None if times is None else _latest(times, slots, last)
-        self._emit(Rows(pa.RecordBatch.from_arrays([*named, *results.columns], schema=self._schema), times))
+        self._give(named, results, times)
 
-    def watermark(self, timestamp: int) -> None:
-        """Nothing waits for it."""
-        self._state.advance(watermark=timestamp)
 
-    def wakes_at(self) -> int | None:
-        """Never."""
-        return None
+class _Final(_Totals):
+    """They are said when all input has ended."""
 
-    def wake(self, now: int) -> None:
-        """Nothing waits for it."""
+    def __init__(self, plan: RunningAggregate, context: OperatorContext) -> None:
+        super().__init__(plan, context)
+        self._unsaid: Table = context.state[_UNSAID]
+        self._keys = pa.schema(key_fields(plan.input))
 
-    def broadcast(self) -> bytes | None:
-        """None."""
-        return None
+    def rows(self, input: int, rows: Rows) -> None:
+        """Fold rows in, and note their keys."""
+        del input
+        if not len(rows):
+            return
+        names = self._plan.input.keys
+        keys = self._state.keys(keys_in(rows.batch, names))
+        slots = self._table.update(keys, read_columns(self._plan.outputs, rows.batch))
+        last = last_rows(slots)
+        if len(last) < len(rows):
+            keys = self._state.keys(keys_in(rows.batch.select(names).take(pa.array(last)), names))
+        self._unsaid.update(keys, {})
+
+    def end(self) -> None:
+        """Say what the keys that were noted have come to."""
+        found = self._unsaid.keys_and_results().keys
+        columns = key_arrays(found, self._state.key_type, self._plan.input)
+        unsaid = pa.RecordBatch.from_arrays(columns, schema=self._keys)
+        for first in range(0, len(found), _AT_ONCE):
+            some = unsaid.slice(first, _AT_ONCE)
+            results = self._table.read(self._state.keys(keys_in(some, self._plan.input.keys)))
+            self._give(some.columns, results, None)
+        self._unsaid.drop()
 
 
 def _latest(times: Times, slots: Slots, last: Slots) -> Times:

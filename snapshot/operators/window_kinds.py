@@ -23,7 +23,7 @@ class Tumbling:
 
     def __init__(self, size: Duration, offset: Duration = 0, *, time: Time = "event") -> None:
         """In event time, or in the time at which rows come."""
-        _set(self, size=milliseconds(size), offset=milliseconds(offset), time=time)
+        _set(self, size=milliseconds(size, "size"), offset=milliseconds(offset, "offset"), time=time)
 
     @classmethod
     def processing(cls, size: Duration, offset: Duration = 0) -> Self:
@@ -55,7 +55,13 @@ class Sliding:
 
     def __init__(self, size: Duration, slide: Duration, offset: Duration = 0, *, time: Time = "event") -> None:
         """In event time, or in the time at which rows come."""
-        _set(self, size=milliseconds(size), slide=milliseconds(slide), offset=milliseconds(offset), time=time)
+        _set(
+            self,
+            size=milliseconds(size, "size"),
+            slide=milliseconds(slide, "slide"),
+            offset=milliseconds(offset, "offset"),
+            time=time,
+        )
 
     @classmethod
     def processing(cls, size: Duration, slide: Duration, offset: Duration = 0) -> Self:
@@ -92,7 +98,7 @@ class Session:
 
     def __init__(self, gap: Duration, *, time: Time = "event") -> None:
         """In event time, or in the time at which rows come."""
-        _set(self, gap=milliseconds(gap), time=time)
+        _set(self, gap=milliseconds(gap, "gap"), time=time)
 
     @classmethod
     def processing(cls, gap: Duration) -> Self:

@@ -1,6 +1,7 @@
-"""Spans of time as people write them: "5s", "250ms", or a number of milliseconds.
+"""Spans of time as people write them: "5s", "250ms", "1 second", or a `timedelta`.
 
-What always holds: a span is a whole number of milliseconds and not negative; others are refused where they are written.
+What always holds: a span is a whole number of milliseconds and not negative, and has a unit: others are refused where
+they are written.
 """
 
 from __future__ import annotations
@@ -8,39 +9,48 @@ from __future__ import annotations
 import datetime as dt
 import re
 from decimal import Decimal
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-Duration: TypeAlias = "str | int | float | dt.timedelta"
-"""A text such as "5s", a number of milliseconds, or Python's own."""
+Duration: TypeAlias = "str | dt.timedelta | Literal[0]"
+"""A text such as "5s" or "1 second", or Python's own. A number has no unit, and only 0 needs none."""
 
-_UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_TEXT: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*")
+_NAMES: Final = {
+    1: ("ms", "msec", "msecs", "millisecond", "milliseconds"),
+    1_000: ("s", "sec", "secs", "second", "seconds"),
+    60_000: ("m", "min", "mins", "minute", "minutes"),
+    3_600_000: ("h", "hr", "hrs", "hour", "hours"),
+    86_400_000: ("d", "day", "days"),
+}
+_UNITS: Final = {name: size for size, names in _NAMES.items() for name in names}
+_TEXT: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*")
 
 
 class NotADuration(ValueError):
-    """Something that is no span of time; the message says what would be one."""
+    """Something that is no span of time; the message says what would be one, and for which option it was given."""
 
-    def __init__(self, given: object, why: str = "") -> None:
+    def __init__(self, given: object, why: str = "", advice: str = "", option: str = "") -> None:
         reason = f": {why}" if why else ""
-        super().__init__(
-            f"{given!r} is no duration{reason}; write '250ms', '5s', '1m', '2h', '1d' or a number of milliseconds"
-        )
+        advice = advice or "write '250ms', '5s', '1m', '2h', '1d' or a timedelta"
+        named = f"{option}: " if option else ""
+        super().__init__(f"{named}{given!r} is no duration{reason}; {advice}")
 
 
-def milliseconds(duration: Duration) -> int:
-    """How many milliseconds it is; `NotADuration` for what is negative, not whole or no duration at all."""
+def milliseconds(duration: Duration, option: str = "") -> int:
+    """Return how many milliseconds it is; `NotADuration`, which names the `option`, for what is negative, not whole,
+    without a unit or no duration at all.
+    """
     if isinstance(duration, str):
-        exact = _of_text(duration)
+        exact = _of_text(duration, option)
     elif isinstance(duration, dt.timedelta):
         exact = Decimal(duration // dt.timedelta(microseconds=1)) / 1000
     elif type(duration) in (int, float):
-        exact = Decimal(duration)
+        exact = _of_number(duration, option)
     else:
-        raise NotADuration(duration)
-    if not exact.is_finite() or exact < 0:
-        raise NotADuration(duration, "it is negative or endless")
+        raise NotADuration(duration, option=option)
+    if exact < 0:
+        raise NotADuration(duration, "it is negative", option=option)
     if exact != int(exact):
-        raise NotADuration(duration, "it is not a whole number of milliseconds")
+        raise NotADuration(duration, "it is not a whole number of milliseconds", option=option)
     return int(exact)
 
 
@@ -52,11 +62,21 @@ def in_words(duration: int) -> str:
     return f"{duration} ms"
 
 
-def _of_text(text: str) -> Decimal:
+def _of_text(text: str, option: str) -> Decimal:
     match = _TEXT.fullmatch(text)
     if match is None:
-        raise NotADuration(text)
+        raise NotADuration(text, option=option)
     number, unit = match.groups()
+    if not unit:
+        return _of_number(Decimal(number), option, text)
     if unit not in _UNITS:
-        raise NotADuration(text, f"there is no unit {unit!r}")
+        raise NotADuration(text, f"there is no unit {unit!r}", option=option)
     return Decimal(number) * _UNITS[unit]
+
+
+def _of_number(number: float | Decimal, option: str, written: object = None) -> Decimal:
+    """Zero is the same in every unit; a Python programmer means seconds, and others mean milliseconds."""
+    if number == 0:
+        return Decimal(0)
+    advice = f"say '{number}s' or '{number}ms'" if number > 0 and Decimal(number).is_finite() else ""
+    raise NotADuration(number if written is None else written, "a number has no unit", advice, option)

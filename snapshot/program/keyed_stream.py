@@ -78,8 +78,10 @@ class KeyedStream:
     def aggregate(self, *, uid: str | None = None, per: Per = "record", **outputs: Aggregated) -> Stream:
         """Running aggregates of each key: `.aggregate(uid="sums", clicks=Aggregated(Count()))`.
 
-        Per record, a row with the new values for each row; per batch, one for each key that a batch has rows of. Out
-        come the key's columns and one for each aggregate.
+        Per record, a row with the new values for each row; per batch, one for each key that a batch has rows of; with
+        per="end" one for each key when all input has ended: final results of finished input, as of files that do not
+        grow, of a run with `available_now`, or of one that is drained. Rows that come in a later run add to them, and
+        their keys are said again. Out come the key's columns and one for each aggregate.
         """
         return self._operated(uid, Aggregating(outputs, per))
 
@@ -109,7 +111,7 @@ class KeyedStream:
         A window stays open for rows that are late by up to `lateness`, and gives its result again for them. Later rows
         are dropped and counted, or with `late` come out at the side "late".
         """
-        return WindowedStream(self.node, self.keys, Windowing(window, milliseconds(lateness), late))
+        return WindowedStream(self.node, self.keys, Windowing(window, milliseconds(lateness, "lateness"), late))
 
     @overload
     def connect(self, other: KeyedStream) -> ConnectedStreams: ...

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 Function: TypeAlias = Callable[[Any], Any]
 """Takes a row, which is a named tuple, or a batch of Arrow's; what it gives, its step says."""
 
-Per: TypeAlias = Literal["record", "batch"]
-"""Whether a running aggregate gives a row for each of its input, or one for each key of a batch."""
+Per: TypeAlias = Literal["record", "batch", "end"]
+"""When an aggregate gives results: a row for each of its input, for each key of a batch, or for each key when all input
+has ended."""
 
 NO_SIDES: Final[Mapping[str, SchemaLike]] = {}
 """No side outputs."""

@@ -126,6 +126,17 @@ class Cutting(Protocol):
 
 
 @runtime_checkable
+class Ending(Protocol):
+    """An operator that has something to say when all input of a run has ended."""
+
+    def end(self) -> None:
+        """No row comes any more before the job is started again; called once, before event time is at its end.
+
+        What is emitted is processed like any other rows. A restored operator is told the end again.
+        """
+
+
+@runtime_checkable
 class TakingBatches(Protocol):
     """A step or an operator whose function is called for whole batches, which are not to be taken apart."""
 

@@ -48,8 +48,8 @@ class EventTime:
 
     def __init__(self, column: str, out_of_order: Duration = 0, idle_after: Duration | None = None) -> None:
         object.__setattr__(self, "column", column)
-        object.__setattr__(self, "out_of_order", milliseconds(out_of_order))
-        object.__setattr__(self, "idle_after", None if idle_after is None else milliseconds(idle_after))
+        object.__setattr__(self, "out_of_order", milliseconds(out_of_order, "out_of_order"))
+        object.__setattr__(self, "idle_after", None if idle_after is None else milliseconds(idle_after, "idle_after"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

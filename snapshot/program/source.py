@@ -6,8 +6,8 @@ rollback could make up for a crash.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -57,13 +57,17 @@ Reading = Batch | Later | Exhausted
 
 @dataclass(frozen=True, slots=True)
 class SplitContext:
-    """Which split is to be read: from `position` on, from its beginning if that is None."""
+    """Which split is to be read: from `position` on, from its beginning if that is None.
+
+    With `until`, a position that the source itself has said, it is read to there, and is `Exhausted` then.
+    """
 
     uid: str
     split: str
     position: JsonLike
     partition: Partition
     attempt: Attempt
+    until: JsonLike = None
 
 
 class Reader(Protocol):
@@ -129,3 +133,29 @@ class Resuming(Protocol):
 
     def discover_new(self, known: Collection[str]) -> Sequence[str]:
         """The names of the splits there are now besides those that the job has, or has ever had; in the driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Available:
+    """What there is of a source now: splits that are new, and of those that do not end by themselves where they end."""
+
+    new: tuple[str, ...] = ()
+    ends: Mapping[str, JsonLike] = field(default_factory=dict)
+
+
+@runtime_checkable
+class AvailableNow(Protocol):
+    """A source that can say what there is of it now, for jobs that read that and then end (option `available_now`).
+
+    A source that is not one may be read by such a job if it is `bounded`: it is read to its end.
+    """
+
+    def unavailable(self) -> Sequence[str]:
+        """Why it could not say what there is now; each reason is a sentence. Nothing is asked of a server."""
+
+    def available(self, known: Collection[str], reading: Mapping[str, JsonLike]) -> Available:
+        """What there is now; called in the driver, once for each start of the job.
+
+        `known` are all splits that the job has or has ever had, `reading` how far those are read that are not at their
+        end, None if nothing was read. A split that ends at `ends` goes on from there in a later run.
+        """

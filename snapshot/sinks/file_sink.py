@@ -15,7 +15,7 @@ from datetime import timedelta
 import pyarrow as pa
 
 from snapshot.ids import JobId, TransactionId
-from snapshot.program.durations import milliseconds
+from snapshot.program.durations import Duration, milliseconds
 from snapshot.program.sink import Abilities, SinkContext, SinkWriter
 from snapshot.sinks.file_formats import EXTENSIONS, WrittenFormat, unsuitable
 from snapshot.sinks.file_names import transaction_of
@@ -76,12 +76,12 @@ class ToFiles:
     roll_bytes: int = 64 << 20
     listed: bool = False
     partition_by: str | tuple[str, ...] = ()
-    roll_every: str | int | float | timedelta = 0
+    roll_every: Duration = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "uri", everywhere(self.uri))
         object.__setattr__(self, "partition_by", columns_of(self.partition_by))
-        object.__setattr__(self, "roll_every", milliseconds(self.roll_every))
+        object.__setattr__(self, "roll_every", timedelta(milliseconds=milliseconds(self.roll_every, "roll_every")))
 
     @property
     def roll_every_ms(self) -> int:

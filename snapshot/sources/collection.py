@@ -6,13 +6,15 @@ What always holds: the list is the whole truth; from a position on the same rows
 from __future__ import annotations
 
 import time
+from collections.abc import Collection as AnyOf
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import pyarrow as pa
 
-from snapshot.program.source import Batch, Exhausted, Later, Reading, SourceError, SplitContext
+from snapshot.frozen_json import JsonLike
+from snapshot.program.source import Available, Batch, Exhausted, Later, Reading, SourceError, SplitContext
 
 _WAIT = 60.0
 """Seconds until a split that has ended for now is asked again, in vain."""
@@ -97,6 +99,23 @@ class Collection:
         """The same for every parallelism."""
         return [str(index) for index in range(self.splits)]
 
+    def unavailable(self) -> Sequence[str]:
+        """Nothing hinders it."""
+        return ()
+
+    def available(self, known: AnyOf[str], reading: Mapping[str, JsonLike]) -> Available:  # noqa: ARG002
+        """What stands before the next `EOF` of each split."""
+        ends: dict[str, JsonLike] = {}
+        for split, position in reading.items():
+            items = self.rows[int(split) :: self.splits] if split.isdecimal() else []
+            done = position if isinstance(position, int) else 0
+            behind = [place for place in range(done, len(items)) if isinstance(items[place], EOF)]
+            if position is not None and behind and not any(map(_is_row, items[done : behind[0]])):
+                del behind[0]  # the split had ended there when the position was noted
+            if behind:
+                ends[split] = behind[0]
+        return Available(ends=ends)
+
     def open(self, context: SplitContext) -> CollectionReader:
         """Read a split from the item on that the position counts."""
         position = context.position
@@ -116,13 +135,14 @@ class CollectionReader:
         self._items = list(enumerate(source.rows))[split :: source.splits]
         self._schema = source.schema
         self._next = position or 0
+        self._until = context.until if isinstance(context.until, int) else len(self._items)
         self._passes_eof = position is not None
         self._context = context
         self._resume_at: float | None = None
 
     def read(self, most: int) -> Reading:
         """The rows up to the next `ABORT`, `EOF` or `PAUSE`."""
-        while self._next < len(self._items):
+        while self._next < self._until:
             match self._items[self._next][1]:
                 case ABORT():
                     self._abort()

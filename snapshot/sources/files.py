@@ -6,7 +6,7 @@ job has not finished it, and if it does, the job says so instead of giving other
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -14,8 +14,9 @@ import fsspec
 import pyarrow as pa
 from fsspec import AbstractFileSystem
 
+from snapshot.frozen_json import JsonLike
 from snapshot.program.durations import Duration, milliseconds
-from snapshot.program.source import Reader, SourceError, SourceVanished, SplitContext
+from snapshot.program.source import Available, Reader, SourceError, SourceVanished, SplitContext
 from snapshot.sources.file_readers import LineReader, ParquetReader
 from snapshot.sources.location import everywhere
 from snapshot.sources.stored_file import StoredFile
@@ -51,7 +52,7 @@ class Files:
     def __post_init__(self) -> None:
         object.__setattr__(self, "uri", everywhere(self.uri))
         if self.grows is not None:
-            milliseconds(self.grows)
+            milliseconds(self.grows, "grows")
 
     @property
     def bounded(self) -> bool:
@@ -92,19 +93,30 @@ class Files:
         """The paths of all files there are now, below the folder. `SourceVanished` if a source that does not grow has
         none.
         """
-        files, path = self._open_system()
-        try:
-            files.invalidate_cache()
-            found = self._find(files, path)
-        except FileNotFoundError:
-            found = []
-        except OSError as error:
-            raise SourceError(f"the files at {self.uri} cannot be listed: {error}") from error
+        found = self._list()
         if not found and self.grows is None:
             raise SourceVanished(
                 f"there is no file at {self.uri}; check the path, or say grows='5s' if files will appear later"
             )
         return found
+
+    def unavailable(self) -> Sequence[str]:
+        """Nothing hinders it."""
+        return ()
+
+    def available(self, known: Collection[str], reading: Mapping[str, JsonLike]) -> Available:  # noqa: ARG002
+        """The files that have appeared since, whether it `grows` or not; each ends by itself."""
+        return Available(tuple(name for name in self._list() if name not in known))
+
+    def _list(self) -> list[str]:
+        files, path = self._open_system()
+        try:
+            files.invalidate_cache()
+            return self._find(files, path)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise SourceError(f"the files at {self.uri} cannot be listed: {error}") from error
 
     def open(self, context: SplitContext) -> Reader:
         """Read a file."""

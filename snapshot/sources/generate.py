@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from snapshot.program.source import Batch, Exhausted, Later, Reading, SourceError, SplitContext
+from snapshot.frozen_json import JsonLike
+from snapshot.program.source import Available, Batch, Exhausted, Later, Reading, SourceError, SplitContext
 
 Indices: TypeAlias = NDArray[np.int64]
 Columns: TypeAlias = Mapping[str, "ArrayLike | pa.Array"]
@@ -103,6 +104,25 @@ class Generate:
         start = "" if self.rate is None else f" from {time.time_ns() // 1_000}"
         return [f"{index} of {splits}{start}" for index in range(splits)]
 
+    def unavailable(self) -> Sequence[str]:
+        """Without a rate no row is of any time."""
+        if self.count is not None or self.rate is not None:
+            return ()
+        return ("a generator without count and rate makes rows for ever, and has no end now; give one of them",)
+
+    def available(self, known: Collection[str], reading: Mapping[str, JsonLike]) -> Available:  # noqa: ARG002
+        """With a rate the rows that are due now, and all else."""
+        return Available(ends={} if self.rate is None else {name: self._due(name, time.time()) for name in reading})
+
+    def _due(self, name: str, now: float) -> int:
+        """How many rows of a split have a scheduled time that has come."""
+        assert self.rate is not None
+        match = _SPLIT.fullmatch(name)
+        if match is None:
+            return 0
+        index = int((now - int(match["start"] or 0) / 1e6) * self.rate)
+        return max(0, (index - int(match["index"])) // int(match["splits"]) + 1)
+
     def open(self, context: SplitContext) -> GenerateReader:
         """Read a split from the row on that the position counts."""
         return GenerateReader(self, context, time.time)
@@ -131,6 +151,8 @@ class GenerateReader:
         self._made = made
         last = None if source.count is None else source.count - self._index
         self._all = None if last is None else max(0, -(-last // self._splits))
+        if isinstance(context.until, int):
+            self._all = context.until if self._all is None else min(self._all, context.until)
         names = [name for name in source.schema.names if name != source.scheduled]
         self._given = pa.schema([source.schema.field(name) for name in names])
 
@@ -143,7 +165,7 @@ class GenerateReader:
             end = min(end, self._all)
         if self._source.rate is not None:
             now = self._clock()
-            end = min(end, self._due(now))
+            end = min(end, self._source._due(self._context.split, now))
             if end <= self._made:
                 return Later(max(now + _TICK, self._time(self._index + self._made * self._splits)))
         first = self._index + self._made * self._splits
@@ -158,12 +180,6 @@ class GenerateReader:
     def _time(self, index: int) -> float:
         assert self._source.rate is not None
         return self._start / 1e6 + index / self._source.rate
-
-    def _due(self, now: float) -> int:
-        """How many rows of the split have a scheduled time that has come."""
-        assert self._source.rate is not None
-        index = int((now - self._start / 1e6) * self._source.rate)
-        return (index - self._index) // self._splits + 1
 
     def _batch(self, indices: Indices) -> pa.RecordBatch:
         made = self._source.function(indices)

@@ -6,8 +6,8 @@ far it was read is in the job's epochs and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from importlib.util import find_spec
 from re import Pattern
@@ -15,8 +15,9 @@ from typing import Final, Literal, TypeAlias, get_args
 
 import pyarrow as pa
 
+from snapshot.frozen_json import JsonLike
 from snapshot.program.durations import Duration, milliseconds
-from snapshot.program.source import Reader, SourceError, SourceVanished, SplitContext
+from snapshot.program.source import Available, Reader, SourceError, SourceVanished, SplitContext
 from snapshot.sources.kafka_avro import avro_schema_of
 from snapshot.sources.kafka_client import (
     EARLIEST,
@@ -31,7 +32,7 @@ from snapshot.sources.kafka_client import (
 )
 from snapshot.sources.kafka_columns import ERROR, column_problems, is_kafkas
 from snapshot.sources.kafka_formats import FORMATS, RAW, Decoding, KafkaFormat, OnBad
-from snapshot.sources.kafka_reader import KafkaReader, OnGap
+from snapshot.sources.kafka_reader import KafkaReader, OnGap, begin
 from snapshot.sources.kafka_split import KafkaSplit, TopicPartition, split_of
 
 Start: TypeAlias = "Literal['earliest', 'latest', 'committed'] | datetime"
@@ -88,7 +89,7 @@ class Kafka:
 
     def __post_init__(self) -> None:
         if self.grows is not None:
-            milliseconds(self.grows)
+            milliseconds(self.grows, "grows")
 
     @property
     def bounded(self) -> bool:
@@ -120,12 +121,12 @@ class Kafka:
             problems.append(f"the options {', '.join(ours)} are the source's own; use its other arguments")
         if find_spec("confluent_kafka") is None:
             return [*problems, "Kafka needs its client library: pip install 'epochcut[kafka]'"]
-        problem = settings_problem(self._settings)
+        problem = settings_problem(self._settings(ends=self.bounded))
         return problems if problem is None else [*problems, f"Kafka's client refuses its settings: {problem}"]
 
     def discover(self, parallelism: int) -> Sequence[str]:  # noqa: ARG002
         """The partitions there are, and where each begins and ends; blocks until the brokers have said so."""
-        with Cluster(self._where, self._settings) as cluster:
+        with self._cluster() as cluster:
             found = cluster.partitions(self.topic)
             starts = self._starts(cluster, found)
             stops = cluster.offsets(found, LATEST) if self.bounded else {}
@@ -135,11 +136,42 @@ class Kafka:
 
     def discover_new(self, known: Collection[str]) -> Sequence[str]:
         """The partitions that are not among those that the job has, each from its earliest record on."""
+        with self._cluster() as cluster:
+            return [split.name for split in self._new(cluster, known)]
+
+    def unavailable(self) -> Sequence[str]:
+        """With `stop` a partition ends for good."""
+        if self.stop is None:
+            return ()
+        return (
+            f"stop={self.stop!r} ends each partition for good where it ended when the job was born; leave it out: "
+            "available_now=True ends a run at what is there now, and the next one goes on from there",
+        )
+
+    def available(self, known: Collection[str], reading: Mapping[str, JsonLike]) -> Available:
+        """The partitions that are new, and where all of them end now."""
+        with self._cluster() as cluster:
+            new = self._new(cluster, known)
+            splits = [*new, *(split for split in map(split_of, reading) if split is not None)]
+            ends = cluster.offsets([split.of for split in splits], LATEST)
+        for split in splits:
+            begun, _ = begin(self._where, split, reading.get(split.name))
+            if begun > ends[split.of]:
+                raise SourceError(
+                    f"{self._where}: the next record of {split.of} is at offset {begun}, and the partition ends at "
+                    f"{ends[split.of]}: its topic was made again under the same name, or its brokers have lost what "
+                    f"they had. Give the source a new uid to read it from its beginning"
+                )
+        return Available(tuple(split.name for split in new), {split.name: ends[split.of] for split in splits})
+
+    def _new(self, cluster: Cluster, known: Collection[str]) -> list[KafkaSplit]:
         splits = {split.of for split in map(split_of, known) if split is not None}
-        with Cluster(self._where, self._settings) as cluster:
-            found = [of for of in cluster.partitions(self.topic) if of not in splits]
-            starts = cluster.offsets(found, EARLIEST)
-        return [KafkaSplit(of, starts[of]).name for of in found]
+        found = [of for of in cluster.partitions(self.topic) if of not in splits]
+        starts = cluster.offsets(found, EARLIEST)
+        return [KafkaSplit(of, starts[of]) for of in found]
+
+    def _cluster(self) -> Cluster:
+        return Cluster(self._where, self._settings(ends=self.bounded))
 
     def open(self, context: SplitContext) -> Reader:
         """Read a partition."""
@@ -150,7 +182,9 @@ class Kafka:
                 f"{where}: {context.split!r} is no partition of Kafka; it was another source when the job was born. "
                 f"Give the source a new uid"
             )
-        client = Client(where, self._settings)
+        if isinstance(context.until, int):
+            split = replace(split, stop=context.until)
+        client = Client(where, self._settings(ends=split.stop is not None))
         try:
             decoding = Decoding(self.format, self.schema, self.on_bad)
             return KafkaReader(client, decoding, split, context.position, self.on_gap)
@@ -158,10 +192,9 @@ class Kafka:
             client.close()
             raise
 
-    @property
-    def _settings(self) -> dict[str, object]:
+    def _settings(self, *, ends: bool) -> dict[str, object]:
         # That nothing comes after control records, a consumer is told when its request has waited for more.
-        sooner: Options = {"fetch.wait.max.ms": _SOON} if self.bounded else {}
+        sooner: Options = {"fetch.wait.max.ms": _SOON} if ends else {}
         return settings(self.bootstrap, self.group, {**sooner, **self.options})
 
     @property

@@ -42,7 +42,7 @@ class KafkaReader:
         self._decoding = decoding
         self._split = split
         self._on_gap = on_gap
-        self._next, self._skip = _begin(client.where, split, position)
+        self._next, self._skip = begin(client.where, split, position)
         self._records: list[Message] = []
         self._decoded = decoding.decoded([])
         self._done = 0  # rows of what is decoded
@@ -198,7 +198,8 @@ class KafkaReader:
         return self._client.trouble
 
 
-def _begin(where: str, split: KafkaSplit, position: JsonLike) -> tuple[int, int]:
+def begin(where: str, split: KafkaSplit, position: JsonLike) -> tuple[int, int]:
+    """The offset of the record that comes next, and how many of its rows are done."""
     match position:
         case None:
             return split.start, 0

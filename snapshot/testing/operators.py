@@ -32,6 +32,7 @@ from snapshot.frames import EARLIEST, LATEST
 from snapshot.program.operator import (
     Closing,
     Cutting,
+    Ending,
     Input,
     KeyedOperator,
     Operator,
@@ -139,6 +140,12 @@ class OperatorHarness:
         for member in self._members:
             while (wanted := member.operator.wakes_at()) is not None and wanted <= now:
                 member.operator.wake(now)
+
+    def end(self) -> None:
+        """All input has ended, for this time."""
+        for member in self._members:
+            if isinstance(member.operator, Ending):
+                member.operator.end()
 
     def wakes_at(self) -> int | None:
         """The first processing time at which a partition wants to be woken; None for never."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from snapshot.frozen_json import Json, JsonLike
-from snapshot.program.source import Batch, Exhausted, Source, SplitContext
+from snapshot.program.source import AvailableNow, Batch, Exhausted, Source, SplitContext
 from snapshot.testing.violation import Violation
 from statebackend.ids import Attempt, Partition
 
@@ -36,9 +36,11 @@ class ReadThrough:
         return [row for batch in self.batches for row in batch.rows.to_pylist()]
 
 
-def read_through(source: Source, split: str, position: JsonLike = None, most: int = MOST) -> ReadThrough:
-    """Read a split from a position on until it ends or has nothing to read now."""
-    reader = source.open(SplitContext("kit", split, position, Partition(0), Attempt(1)))
+def read_through(
+    source: Source, split: str, position: JsonLike = None, most: int = MOST, until: JsonLike = None
+) -> ReadThrough:
+    """Read a split from a position on until it ends, as it does at `until`, or has nothing to read now."""
+    reader = source.open(SplitContext("kit", split, position, Partition(0), Attempt(1), until))
     batches: list[Batch] = []
     try:
         while sum(batch.rows.num_rows for batch in batches) < _AT_MOST:
@@ -112,6 +114,25 @@ def from_every_position_the_rest_follows(source: Source) -> None:
             _expect(rest.rows[:until], expected[done:], f"split {split}, from {position} on")
 
 
+def what_there_is_now_ends_and_the_rest_follows(source: Source) -> None:
+    """A split that is read as far as a source says is exhausted there, and read from there on gives what came after."""
+    if not isinstance(source, AvailableNow) or source.unavailable():
+        return
+    splits = source.discover(2)
+    there = source.available(splits, dict.fromkeys(splits))
+    if again := set(there.new) & set(splits):
+        raise Violation(f"what is new is not known already; but {sorted(again)} are")
+    for split in splits:
+        until = there.ends.get(split)
+        now = read_through(source, split, until=until)
+        if not now.exhausted:
+            raise Violation(f"what there is now ends; but split {split}, read until {until}, is not exhausted")
+        position = Json.of(now.batches[-1].position).value() if now.batches else None
+        through, rest = read_through(source, split), read_through(source, split, position)
+        rows = now.rows if until is None else [*now.rows, *rest.rows]
+        _expect(rows[: len(through.rows)], through.rows, f"split {split}, until {until} and then on from {position}")
+
+
 def _expect(rows: Sequence[object], expected: Sequence[object], where: str) -> None:
     if rows == expected:
         return
@@ -130,5 +151,6 @@ CHECKS: tuple[Callable[[Source], None], ...] = (
     a_bounded_source_ends,
     how_much_is_read_at_once_changes_nothing,
     from_every_position_the_rest_follows,
+    what_there_is_now_ends_and_the_rest_follows,
 )
 """Every promise of a source, in the order in which it helps to know that it is broken."""

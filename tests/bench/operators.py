@@ -91,7 +91,7 @@ def _running(per: Literal["record", "batch"]) -> RunningAggregate:
 
 def _windowed() -> WindowAggregate:
     outputs = {"sum": Aggregated(Sum(float), "value")}
-    return WindowAggregate(Tumbling(SIZE), outputs, Input(SCHEMA, ("key",), timed=True))
+    return WindowAggregate(Tumbling(f"{SIZE}ms"), outputs, Input(SCHEMA, ("key",), timed=True))
 
 
 class _Measured:

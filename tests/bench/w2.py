@@ -64,7 +64,7 @@ def program(sizes: Sizes) -> Program:
     """What runs."""
     source = Generate(Timed(sizes.keys, sizes.per_window), SCHEMA.append(pa.field("at", pa.int64())))
     timed = Stream.read(source, uid="records").with_event_time("at").select("key", "value")
-    return timed.key_by("key").window(Tumbling(WINDOW)).sum("value", uid=STAGE).write(Drop(), uid="out")
+    return timed.key_by("key").window(Tumbling(f"{WINDOW}ms")).sum("value", uid=STAGE).write(Drop(), uid="out")
 
 
 def measure(sizes: Sizes, spark: SparkSession | None) -> Steady:

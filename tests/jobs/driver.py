@@ -48,8 +48,8 @@ class Settings:
     parallelism: int = 2
     standbys: int = 0
     mode: Mode = "aligned"
-    every: int = 200
-    """Milliseconds from epoch to epoch."""
+    every: str = "200ms"
+    """From epoch to epoch."""
     lost_after: str = "30s"
     batch_rows: int = 16_384
     channel_buffer: int = 2 << 20
@@ -94,16 +94,16 @@ def start(settings: Settings, spark: SparkSession | None = None) -> recovery.Run
         job="kills",
         every=settings.every,
         parallelism=settings.parallelism,
-        scheme=Passive(standbys=settings.standbys, restarts=FailureRate(_MANY, 1000)),
+        scheme=Passive(standbys=settings.standbys, restarts=FailureRate(_MANY, "1s")),
         mode="unaligned" if settings.mode == "unaligned" else "aligned",
-        alignment_timeout=10 if settings.mode == "alignment_timeout" else None,
+        alignment_timeout="10ms" if settings.mode == "alignment_timeout" else None,
         launcher=None if spark else LocalProcesses(),
         local=settings.local,
         events="/dev/stdout",
         lost_after=settings.lost_after,
         compact_after=20,
         retain=2,
-        linger=1,
+        linger="1ms",
         batch_rows=settings.batch_rows,
         channel_buffer=settings.channel_buffer,
         input_buffer=settings.input_buffer,

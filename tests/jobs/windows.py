@@ -41,7 +41,7 @@ def _in_numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _counted(stream: Stream, window: Tumbling | Session) -> Stream:
-    timed = stream.with_event_time("t", out_of_order=_DISORDER)
+    timed = stream.with_event_time("t", out_of_order=f"{_DISORDER}ms")
     counted = (
         timed.key_by("k").window(window).aggregate(uid="windows", n=Aggregated(Count()), s=Aggregated(Sum(int), "v"))
     )
@@ -49,7 +49,7 @@ def _counted(stream: Stream, window: Tumbling | Session) -> Stream:
 
 
 def _tumbling(scale: Scale) -> Stream:
-    return _counted(Stream.read(scale.steady(_rows, _SCHEMA), uid="rows"), Tumbling(_SIZE))
+    return _counted(Stream.read(scale.steady(_rows, _SCHEMA), uid="rows"), Tumbling(f"{_SIZE}ms"))
 
 
 def _tumbling_truth(count: int) -> list[Row]:
@@ -61,7 +61,7 @@ def _tumbling_truth(count: int) -> list[Row]:
 
 
 def _sessions(scale: Scale) -> Stream:
-    return _counted(Stream.read(scale.steady(_bursts, _SCHEMA), uid="rows"), Session(_GAP))
+    return _counted(Stream.read(scale.steady(_bursts, _SCHEMA), uid="rows"), Session(f"{_GAP}ms"))
 
 
 def _session_truth(count: int) -> list[Row]:

@@ -184,6 +184,55 @@ def test_where_a_partition_begins_is_decided_once(kafka_server: KafkaServer) -> 
     }
 
 
+def test_each_run_reads_up_to_where_partitions_end_when_it_starts_and_the_next_one_goes_on(
+    kafka_server: KafkaServer, tmp_path: Path
+) -> None:
+    topic = kafka_server.make_topic(2)
+    program = Stream.read(source_of(kafka_server, topic), uid="in").write(ToDriver(), uid="out")
+
+    def read() -> list[int]:
+        run = recovery.run(
+            program,
+            checkpoints=tmp_path / "tree",
+            local=tmp_path / "local",
+            every="50ms",
+            available_now=True,
+            progress=False,
+        )
+        run.wait(LIMIT)
+        return sorted(int(str(row["n"])) for row in run.rows("out"))
+
+    writer = transactional(kafka_server)
+    writer.begin_transaction()
+    put_with(writer, topic, range(10))
+    writer.commit_transaction(LIMIT)
+    writer.begin_transaction()
+    put_with(writer, topic, [99])
+    writer.flush(LIMIT)
+    writer.abort_transaction(LIMIT)  # what is last is no record
+    assert read() == list(range(10))
+    put(kafka_server, topic, [10, 11], partition=1)
+    add_partitions(kafka_server, topic, 3)
+    put(kafka_server, topic, [12], partition=2)
+    assert read() == [10, 11, 12]
+    assert read() == []
+
+
+def test_what_there_is_now_is_not_asked_of_a_topic_that_was_made_again(kafka_server: KafkaServer) -> None:
+    topic = kafka_server.make_topic()
+    put(kafka_server, topic, range(3))
+    source, split = source_of(kafka_server, topic), f"{topic}/0 from 0"
+    there = source.available([split], {split: {"offset": 2}})
+    assert (there.new, there.ends) == ((), {split: 3})
+    put(kafka_server, topic, [3])
+    reader = source.open(SplitContext("in", split, {"offset": 2}, Partition(0), Attempt(1), until=3))
+    assert read_until(reader, lambda found, _: len(found) == 1)[0] == [2]
+    assert isinstance(reader.read(10), Exhausted)
+    reader.close()
+    with pytest.raises(SourceError, match=r"is at offset 5, and the partition ends at 4: its topic was made again"):
+        source.available([split], {split: {"offset": 5}})
+
+
 def test_topics_are_named_or_matched_and_new_partitions_are_read_from_their_beginning(
     kafka_server: KafkaServer,
 ) -> None:
