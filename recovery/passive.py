@@ -22,7 +22,8 @@ class Passive:
     then later and later while no epoch is completed, for about twenty minutes. `poisoned_after` says how many failures
     of the program in a row, without an epoch completed in between, are taken for a record that will always fail; how
     often the process of one partition falls silent in a row until that is taken for a function that never ends; and how
-    often it crashes or ends itself. Processes that are killed count only if two in a row die in the very same call.
+    often it crashes or ends itself. Processes that are killed count only if two in a row die in the very same
+    call for the same row, timer or window; while a function is opened they may be killed as often as `restarts` allows.
 
     With `spread`, on a cluster, partitions do not stay on one executor when another one has a free slot: one at a time
     moves there, as if a standby took over what it has open, so that output stops no longer than with one of those. It

@@ -222,6 +222,40 @@ def test_processes_that_are_killed_at_different_rows_that_look_alike_do_not_end_
     assert [event.at_work for event in died(run)] == [""] * 2 + ["the row {'k': 'k', 'n': 1}"] * 4
 
 
+class KilledWhileItOpens(Echo):
+    """Its process is killed so many times in a long `open`, as by somebody who knows nothing of it."""
+
+    def __init__(self, folder: Path, kills: int) -> None:
+        self.folder, self.kills = folder, kills
+
+    def open(self, ctx: Any) -> None:
+        killed_before = len(list(self.folder.glob("killed-*")))
+        if killed_before < self.kills:
+            (self.folder / f"killed-{killed_before}").touch()
+            killed()
+
+    def on_event(self, event: Any, ctx: Any) -> None:
+        ctx.emit((event.k, event.n))
+
+
+def test_processes_that_are_killed_while_a_function_is_opened_end_the_job_only_when_restarts_say_so(
+    tmp_path: Path,
+) -> None:
+    scheme = recovery.Passive(restarts=recovery.FixedDelay(6))
+    (tmp_path / "one").mkdir()
+    program = echoing(KilledWhileItOpens(tmp_path / "one", 6))
+    run = start(tmp_path / "one", recovery.LocalProcesses(), program, scheme=scheme, parallelism=1)
+    run.wait(PATIENCE)
+    assert len(list(run.rows("out"))) == ROWS
+    assert [event.at_work for event in died(run)] == [""] * 2 + ["its opening"] * 4
+    (tmp_path / "more").mkdir()
+    program = echoing(KilledWhileItOpens(tmp_path / "more", 7))
+    run = start(tmp_path / "more", recovery.LocalProcesses(), program, scheme=scheme, parallelism=1)
+    with pytest.raises(recovery.JobFailed, match="it was restarted 6 times, as often as it may be"):
+        run.wait(PATIENCE)
+    assert len(died(run)) == 7
+
+
 def notes_of(tree: ast.AST) -> list[tuple[int, str]]:
     """Each handler that says of an error where it came from: its line, and what it catches."""
     return [

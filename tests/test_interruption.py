@@ -21,11 +21,15 @@ from snapshot.operators.connected import ConnectedProcess, KeyedCoProcess
 from snapshot.operators.keyed_function import ProcessContext
 from snapshot.operators.process import KeyedProcess, Process
 from snapshot.operators.reduce import Reduce
+from snapshot.operators.window_calls import WindowFunction
+from snapshot.operators.window_kinds import Session, Sliding, Tumbling, Window
+from snapshot.operators.window_process import WindowProcess
 from snapshot.program.operator import Input, KeyedOperator
 from snapshot.program.row_class import Row, batch_of
 from snapshot.program.rows import Rows
 from snapshot.testing.operators import OperatorHarness, OperatorSnapshot
 from statebackend.states.declarations import Value
+from statebackend.states.namespaces import NO_NAMESPACE
 
 PAID = pa.schema([("user", pa.string()), ("amount", pa.int64())])
 TOTAL = pa.schema([("user", pa.string()), ("total", pa.int64())])
@@ -85,6 +89,22 @@ def added(before: Row, row: Row) -> tuple[str, int]:
     return row.user, before.amount + row.amount
 
 
+class Summed(WindowFunction):
+    total = Value(int, default=0)
+
+    def on_window(self, key: Any, window: Any, rows: Sequence[Any], ctx: ProcessContext) -> None:
+        self.total.set(self.total.get() + 1)
+        ctx.emit((key, sum(row.amount for row in rows)))
+        if len(rows) >= 3:
+            ctx.emit_to("large", [len(rows)])
+
+
+def windows(kind: Window, lateness: int = 0) -> WindowProcess:
+    timed = kind.time == "event"
+    input = TIMED if timed else Input(PAID, ("user",), False)
+    return WindowProcess(kind, Summed(), input, TOTAL, lateness, timed, {"large": LARGE})
+
+
 REPORTING = Process(Reporting(), (TIMED,), TOTAL, {"large": LARGE})
 OPERATORS: dict[str, KeyedOperator] = {
     "process": REPORTING,
@@ -92,6 +112,13 @@ OPERATORS: dict[str, KeyedOperator] = {
     "broadcast": BroadcastProcess(Told(), (TIMED, CONTROL), TOTAL),
     "reduce": Reduce(added, TIMED),
 }
+WINDOWS: dict[str, KeyedOperator] = {
+    "tumbling": windows(Tumbling(10)),
+    "sliding, late": windows(Sliding(12, 4), 6),
+    "sessions": windows(Session(5)),
+    "sessions, late": windows(Session(3), 4),
+}
+ALL = OPERATORS | WINDOWS
 
 
 class Patience:
@@ -130,8 +157,14 @@ def run(
             cut = harness.cut()
             snapshot = OperatorSnapshot(cut.epoch, cut.parts, cut.broadcast, announced)
             if calls < 0 and operator is not OPERATORS["reduce"]:
-                found += [("state", user, harness.state(user)["total"].get()) for user in "abc"]
+                found += [("state", user, total(harness, user)) for user in "abc"]
     return found
+
+
+def total(harness: OperatorHarness, user: str) -> object:
+    state = harness.state(user)
+    state.set_namespace(NO_NAMESPACE)
+    return state["total"].get()
 
 
 def _call(harness: OperatorHarness, left: deque[Work], calls: int, announced: int) -> int:
@@ -177,11 +210,11 @@ drawn_works = st.lists(st.tuples(st.integers(0, 1), payments) | st.integers(0, 6
 
 
 @settings(max_examples=settings().max_examples // 4)
-@given(st.sampled_from(sorted(OPERATORS)), drawn_works, st.lists(st.integers(1, 12), max_size=40))
+@given(st.sampled_from(sorted(ALL)), drawn_works, st.lists(st.integers(1, 12), max_size=40))
 def test_wherever_it_is_interrupted_the_same_comes_out_in_the_same_order(
     name: str, drawn: list[Any], gaps: list[int]
 ) -> None:
-    operator = OPERATORS[name]
+    operator = ALL[name]
     works = works_of(drawn, len(operator.inputs))
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -190,7 +223,7 @@ def test_wherever_it_is_interrupted_the_same_comes_out_in_the_same_order(
 
 @settings(max_examples=settings().max_examples // 4)
 @given(
-    st.sampled_from(sorted(OPERATORS)),
+    st.sampled_from(sorted(ALL)),
     drawn_works,
     st.lists(st.integers(1, 12), max_size=40),
     st.lists(st.integers(1, 5), min_size=1, max_size=3),
@@ -198,7 +231,7 @@ def test_wherever_it_is_interrupted_the_same_comes_out_in_the_same_order(
 def test_what_is_restored_from_a_cut_in_the_middle_goes_on_as_if_nothing_had_been(
     name: str, drawn: list[Any], gaps: list[int], cuts: list[int]
 ) -> None:
-    operator = OPERATORS[name]
+    operator = ALL[name]
     works = works_of(drawn, len(operator.inputs))
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -248,6 +281,97 @@ def test_so_do_those_of_processing_time(tmp_path: Path) -> None:
         assert (harness.emitted(), member.wakes_at()) == ([("b", 5)], 7)
         harness.wake(10)
         assert (harness.emitted(), member.wakes_at()) == ([("b", 5), ("a", 7)], 50)
+
+
+@pytest.mark.parametrize("name", sorted(WINDOWS))
+def test_results_of_windows_that_are_over_wait_for_the_next_time(tmp_path: Path, name: str) -> None:
+    with OperatorHarness(WINDOWS[name], tmp_path, overdue=lambda: True) as harness:
+        harness.rows([("a", 1), ("b", 2), ("c", 4), ("a", 8)], [1, 1, 2, 41])
+        member = harness._members[0].operator
+        emitted = []
+        while member.watermark(100) is False:
+            emitted.append(len(harness.emitted()))
+        assert len(emitted) >= 3
+        assert all(after - before <= 1 for before, after in zip([0, *emitted], emitted, strict=False))
+        assert {total for _, total in harness.emitted()} == {1, 2, 4, 8}
+
+
+def test_so_do_those_of_windows_of_processing_time(tmp_path: Path) -> None:
+    paid = [("a", 1), ("b", 2), ("c", 4)]
+    for kind in (Tumbling.processing(10), Session.processing(10)):
+        with OperatorHarness(windows(kind), tmp_path, overdue=lambda: True) as harness:
+            harness.rows(paid)
+            member = harness._members[0].operator
+            member.wake(10)
+            assert (len(harness.emitted()), member.wakes_at()) == (1, 10)
+            first, snapshot = harness.emitted(), harness.cut()
+        with OperatorHarness(windows(kind), tmp_path, snapshot=snapshot, parallelism=2) as harness:
+            harness.wake(10)
+            assert sorted(first + harness.emitted()) == paid
+
+
+LATER = [("a", 10), ("b", 20), ("c", 40), ("d", 80)]
+
+
+@pytest.mark.parametrize("restored", [None, 1, 3])
+@pytest.mark.parametrize("lateness", [0, 100])
+def test_a_row_of_a_window_that_has_begun_to_give_results_is_late_for_those_keys_alone_that_have_theirs(
+    tmp_path: Path, lateness: int, restored: int | None
+) -> None:
+    operator = windows(Tumbling(10), lateness)
+    before, stop = {"a": 1, "b": 2, "c": 4}, ["now"]
+    with OperatorHarness(operator, tmp_path, overdue=lambda: bool(stop)) as harness:
+        harness.rows(list(before.items()), [1, 2, 3])
+        assert harness._members[0].operator.watermark(25) is False
+        ((given, amount),) = harness.emitted()
+        snapshot = harness.cut()
+        stop.clear()
+        if restored is None:
+            harness.clear()
+            found = finished(harness)
+    if restored is not None:
+        with OperatorHarness(operator, tmp_path, snapshot=snapshot, parallelism=restored) as harness:
+            found = finished(harness)
+    rows = dict(LATER)
+    expected = [(key, before.get(key, 0) + rows[key]) for key in rows if key != given]
+    if lateness:
+        expected.append((given, amount + rows[given]))
+    assert sorted(found[None]) == sorted(expected)
+    assert found["late"] == ([] if lateness else [(given, rows[given])])
+
+
+def finished(harness: OperatorHarness) -> dict[str | None, list[Any]]:
+    """What comes of more rows for the window, and of event time that goes on."""
+    harness.rows(LATER, [5] * len(LATER))
+    harness.cut()
+    harness.watermark(25)
+    harness.watermark(200)
+    return {side: harness.emitted(side) for side in (None, "late")}
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_where_sessions_give_results_it_is_as_late_as_the_last_one_that_has(tmp_path: Path, restored: bool) -> None:
+    operator, stop = windows(Session(5)), ["now"]
+    with OperatorHarness(operator, tmp_path, overdue=lambda: bool(stop)) as harness:
+        harness.rows([("a", 1), ("b", 2), ("c", 4)], [1, 10, 20])
+        member = harness._members[0].operator
+        assert [member.watermark(30) for _ in range(2)] == [False, False]
+        assert harness.emitted() == [("a", 1), ("b", 2)]
+        snapshot = harness.cut()
+        stop.clear()
+        if not restored:
+            harness.clear()
+            found = sessions_finished(harness)
+    if restored:
+        with OperatorHarness(operator, tmp_path, snapshot=snapshot) as harness:
+            found = sessions_finished(harness)
+    assert found == ([("c", 44)], [("a", 10), ("b", 20)])
+
+
+def sessions_finished(harness: OperatorHarness) -> tuple[list[Any], list[Any]]:
+    harness.rows([("a", 10), ("b", 20), ("c", 40)], [2, 9, 21])
+    harness.watermark(30)
+    return harness.emitted(), harness.emitted("late")
 
 
 def test_rows_are_asked_for_in_ever_larger_steps_but_not_too_large(tmp_path: Path) -> None:

@@ -123,6 +123,17 @@ def test_a_batch_stays_whole_where_a_function_is_called_for_batches(line: Line) 
     assert heard.at_work == AtWork(COUNT, "a batch of 2 rows, the first of which is {'n': 4}", 1)
 
 
+def test_where_no_row_is_named_no_two_calls_are_the_same(line: Line) -> None:
+    notes = Notes(COUNT, line.words)
+    for _ in range(2):
+        opening = notes.during("its opening")
+        opening.__enter__()
+        line.loop.run_once(1.0)
+        assert line.heard.at_work == AtWork(COUNT, "its opening", 0)
+    list(notes.each(rows()))
+    assert line.die().at_work is None
+
+
 def test_rows_whose_values_python_does_not_have_come_one_by_one_too(line: Line) -> None:
     far = pa.array([2**62], pa.int64()).cast(pa.timestamp("s"))
     given = Notes(COUNT, line.words).each(Rows(pa.record_batch({"class": far}), np.array([5])))

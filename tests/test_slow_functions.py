@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from tests.bench.slow import MODES, Mode, Sizes, due_timers, epochs_of, hot_key
+from tests.bench.slow import MODES, Mode, Sizes, due_timers, due_windows, epochs_of, hot_key
 
 SIZES = Sizes(seconds=5.0, row=0.0012, timer=0.02, timers=500)
 """The timers fire for five seconds, and of the rows as many could be under way as take half a minute."""
@@ -25,5 +25,11 @@ def test_an_epoch_does_not_wait_for_all_the_rows_of_a_slow_key(mode: Mode) -> No
 @pytest.mark.parametrize("mode", MODES)
 def test_an_epoch_does_not_wait_for_all_the_timers_that_are_due(mode: Mode) -> None:
     at = [epoch.at for epoch in epochs_of(due_timers(SIZES), mode, 4.0, SIZES.timers + 500)]
+    assert len(at) >= 3
+    assert max(after - before for before, after in pairwise(at)) < LIMIT
+
+
+def test_an_epoch_does_not_wait_for_all_the_keys_of_a_window_that_is_over() -> None:
+    at = [epoch.at for epoch in epochs_of(due_windows(SIZES), "unaligned", 4.0, 0)]
     assert len(at) >= 3
     assert max(after - before for before, after in pairwise(at)) < LIMIT

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from snapshot.frames import LATEST
 from snapshot.operators import session_operator, window_aggregate, window_calls, window_reduce
+from snapshot.operators.session_contents import SessionRow, SessionTotals
 from snapshot.operators.windows import (
     Session,
     Sliding,
@@ -173,6 +174,8 @@ def totals(kind: Tumbling | Session) -> WindowAggregate:
 def test_the_results_of_many_keys_go_on_in_batches_that_memory_has_room_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operator: KeyedOperator
 ) -> None:
+    monkeypatch.setattr(SessionTotals, "at_once", 2)
+    monkeypatch.setattr(SessionRow, "at_once", 2)
     for module in (session_operator, window_aggregate, window_calls, window_reduce):
         monkeypatch.setattr(module, "_AT_ONCE", 2)
     with OperatorHarness(operator, tmp_path) as harness:

@@ -97,12 +97,12 @@ class Notes:
 
     def each(self, rows: Rows) -> Iterator[Rows]:
         """Give each of the rows, or the batch, and say it when it is taken."""
-        if self._batches and len(rows):
-            first = shown(next(iter(_rows_of(rows.batch.slice(0, 1)))))
-            with self.during(f"a batch of {len(rows)} rows, the first of which is {first}"):
-                yield rows
-            return
         try:
+            if self._batches and len(rows):
+                first = shown(next(iter(_rows_of(rows.batch.slice(0, 1)))))
+                self.at(f"a batch of {len(rows)} rows, the first of which is {first}")
+                yield rows
+                return
             for at, row in enumerate(_rows_of(rows.batch)):
                 self.at(f"the row {shown(row)}")
                 yield rows.slice(at, 1)
@@ -111,15 +111,15 @@ class Notes:
 
     @contextmanager
     def during(self, what: str) -> Iterator[None]:
-        """Do what is not about one row."""
-        self.at(what)
+        """Do what no row is named for: two processes may die in it of two different causes."""
+        self._words.say(AtWork(self._uid, what, 0))
         try:
             yield
         finally:
             self._words.say(None)
 
     def at(self, what: str) -> None:
-        """This is about to be called."""
+        """A function is about to be called for this row, batch, timer or window."""
         alike = hash(what)
         if alike in self._seen or len(self._seen) < _COUNTED:
             self._seen[alike] += 1

@@ -40,8 +40,9 @@ class AtWork:
     what: str
     """For which row, timers or split."""
     nth: int
-    """How many calls of the attempt looked the same, with this one; 0 if that is not known. Rows of one content in the
-    order in which they come make the same state, so that of two attempts the same call is that with the same number."""
+    """How many calls of the attempt looked the same, with this one; 0 if that is not known, or if it names no row, as
+    the opening of a function does. Rows of one content in the order in which they come make the same state, so that of
+    two attempts the same call is that with the same number."""
 
     def __str__(self) -> str:
         return f"{self.uid} was at {self.what}"

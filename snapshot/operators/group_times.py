@@ -28,11 +28,12 @@ Already: TypeAlias = Callable[[KeyColumn], NDArray[np.bool_]]
 """Which of these keys have given their results of a window."""
 
 _SIZE: Final = len(sortable(0))
+_SIZE_OF_WINDOW: Final = len(Window(0, 1).namespace)
 
 
 def windows_in(table: Table) -> Iterator[Window]:
-    """The windows that have keys in a table that also has the times of key groups."""
-    return (Window.of(namespace) for namespace in table.namespaces() if len(namespace) != _SIZE)
+    """The windows that have keys in a table with other namespaces: times of key groups, and keys of `PartlyGiven`."""
+    return (Window.of(namespace) for namespace in table.namespaces() if len(namespace) == _SIZE_OF_WINDOW)
 
 
 class GroupTimes:

@@ -7,7 +7,7 @@ come to counts first, then that of the later one, then the row.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,9 @@ from statebackend.states.codec_shapes import TupleCodec
 from statebackend.states.codecs import Codec, FloatCodec, IntCodec
 from statebackend.tables.aggregations import Accumulators, Merging
 from statebackend.tables.table_spec import Aggregated
+
+_AT_ONCE: Final = 4096
+"""So many results that no function of the user is called for are given together at most."""
 
 Totals: TypeAlias = "tuple[int | float, ...]"
 """The accumulators of a session, of one output after the other."""
@@ -48,6 +51,8 @@ def rows_codec(row: Codec[Row]) -> Codec[Any]:
 
 class SessionTotals:
     """Aggregates of sessions."""
+
+    at_once: ClassVar[int] = _AT_ONCE
 
     def __init__(
         self, outputs: Mapping[str, Aggregated], input: Input, output: pa.Schema, timed: bool, emit: Emit
@@ -97,6 +102,9 @@ class SessionTotals:
         batch = pa.RecordBatch.from_arrays(columns, schema=self._output)
         self._emit(Rows(batch, _times(results) if self._timed else None))
 
+    def flush(self) -> None:
+        """Nothing is collected."""
+
     def advance(self, watermark: int) -> None:
         """Nothing looks at it."""
 
@@ -106,6 +114,8 @@ class SessionTotals:
 
 class SessionRow:
     """The reduced rows of sessions."""
+
+    at_once: ClassVar[int] = _AT_ONCE
 
     def __init__(self, fold: Fold, input: Input, label: str, timed: bool, emit: Emit) -> None:
         self._fold, self._input, self._label, self._timed, self._emit = fold, input, label, timed, emit
@@ -125,6 +135,9 @@ class SessionRow:
         batch = batch_of([given.content for given in results], self._input.schema, self._label)
         self._emit(Rows(batch, _times(results) if self._timed else None))
 
+    def flush(self) -> None:
+        """Nothing is collected."""
+
     def advance(self, watermark: int) -> None:
         """Nothing looks at it."""
 
@@ -135,9 +148,11 @@ class SessionRow:
 class SessionRows:
     """The rows of sessions, for a function of all of them."""
 
+    at_once: ClassVar[int] = 1
+
     def __init__(self, calls: WindowCalls, row: Codec[Row]) -> None:
         self._calls, self._accept = calls, row.accept
-        self.advance, self.close = calls.at, calls.close
+        self.advance, self.flush, self.close = calls.at, calls.flush, calls.close
 
     def merged(
         self, rows: Rows, groups: NDArray[np.int64], kept: Sequence[Sequence[tuple[Row, ...]]]
@@ -152,7 +167,6 @@ class SessionRows:
         """See `SessionContents`."""
         for given in results:
             self._calls.call(given.key, given.span, given.content)
-        self._calls.flush()
 
 
 def _keys(results: Sequence[Given[Any]], input: Input) -> list[pa.Array]:

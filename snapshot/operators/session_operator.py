@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +44,7 @@ _GROUPS: Final = "times of key groups"
 """Under which names they are kept: no attribute of a class can be called so."""
 
 _AT_ONCE: Final = 4096
-"""So many results are given together at most, but for what one batch of rows changes."""
+"""The key groups of so many results are noted together."""
 
 _NEW: Final = -1
 
@@ -64,6 +64,11 @@ class Given(Generic[C]):
 class SessionContents(Protocol[C]):
     """What sessions come to."""
 
+    at_once: ClassVar[int]
+    """So many results are given together at most, but for what one batch of rows changes: one, if it is a call of the
+    user's function, which may take its time.
+    """
+
     def merged(self, rows: Rows, groups: NDArray[np.int64], kept: Sequence[Sequence[C]]) -> list[C]:
         """For each group what the sessions that were kept have come to together, and then with its rows, in order.
 
@@ -71,7 +76,10 @@ class SessionContents(Protocol[C]):
         """
 
     def give(self, results: Sequence[Given[C]]) -> None:
-        """Emit results, of which there is one at least."""
+        """Emit results, of which there is one at least; `flush` is called after the last one of several calls."""
+
+    def flush(self) -> None:
+        """Emit what was collected."""
 
     def advance(self, watermark: int) -> None:
         """Event time is this for what follows."""
@@ -115,6 +123,7 @@ class SessionOperator(Generic[C]):
     ) -> None:
         self._kind, self._lateness, self._contents, self._keys = kind, lateness, contents, input.keys
         self._state, self._emit, self._clock = context.state, context.emit, context.clock
+        self._overdue = context.overdue
         self._sessions: ValueState[Kept[C]] = context.state[_SESSIONS]
         self._timers: TimerState = context.state[_TIMERS]
         self._now = context.watermark if kind.time == "event" else EARLIEST
@@ -213,12 +222,14 @@ class SessionOperator(Generic[C]):
             self._state.set_key(change.key)
             self._sessions.set(tuple(sessions))
         if again:
-            self._give(again)
+            self._contents.give(again)
+            self._gave([given.key for given in again])
 
-    def _give(self, results: Sequence[Given[C]]) -> None:
-        self._contents.give(results)
-        if self._groups is not None and not self._groups.complete:
-            self._groups.gave(self._column(given.key for given in results), self._now)
+    def _gave(self, keys: Sequence[object]) -> None:
+        """The results of these keys were given."""
+        self._contents.flush()
+        if keys and self._groups is not None and not self._groups.complete:
+            self._groups.gave(self._column(keys), self._now)
 
     def _late(self, rows: Rows) -> None:
         self.late += len(rows)
@@ -227,15 +238,13 @@ class SessionOperator(Generic[C]):
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
-    def watermark(self, timestamp: int) -> None:
+    def watermark(self, timestamp: int) -> bool:
         """Sessions that end by then give their results; at the end of event time those of processing time do, too."""
         self._state.advance(watermark=timestamp)
         self._contents.advance(timestamp)
         if self._kind.time == "event":
-            self._fire(timestamp)
-            self._now = max(self._now, timestamp)
-        elif timestamp == LATEST:  # the clock goes on, so that is not now
-            self._fire(timestamp)
+            return self._fire(timestamp)
+        return timestamp < LATEST or self._fire(timestamp, goes_on=True)
 
     def wakes_at(self) -> int | None:
         """When the next session of processing time may end."""
@@ -246,10 +255,15 @@ class SessionOperator(Generic[C]):
         self._state.advance(processing_time=now)
         if self._kind.time == "processing":
             self._fire(now)
-            self._now = max(self._now, now)
 
-    def _fire(self, now: int) -> None:
+    def _fire(self, now: int, *, goes_on: bool = False) -> bool:
+        """Give the results of what ends by now, until it is time. True if nothing of it is left; what is has a timer.
+
+        It is now then, or the time of the last timer that has fired; unless the clock `goes_on`.
+        """
+        reached, is_left = now, False
         results: list[Given[C]] = []
+        keys: list[object] = []
         for fired in self._timers.due(now):
             left: list[tuple[int, int, C]] = []
             for session in self._sessions.get():
@@ -263,11 +277,22 @@ class SessionOperator(Generic[C]):
                 self._sessions.set(tuple(left))
             else:
                 self._sessions.clear()
-            if len(results) >= _AT_ONCE:
-                self._give(results)
+            if len(results) >= self._contents.at_once:
+                self._contents.give(results)
+                keys += [given.key for given in results]
                 results.clear()
+            if len(keys) >= _AT_ONCE:
+                self._gave(keys)
+                keys.clear()
+            if self._overdue():
+                reached, is_left = fired.time, True
+                break
         if results:
-            self._give(results)
+            self._contents.give(results)
+        self._gave([*keys, *(given.key for given in results)])
+        if not goes_on:
+            self._now = max(self._now, reached)
+        return not is_left
 
     def _next_time(self, end: int, now: int) -> int:
         """When something becomes of a session that ends then."""

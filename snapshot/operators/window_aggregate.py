@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from snapshot.operators.aggregated import (
 from snapshot.operators.group_times import Already, windows_in
 from snapshot.operators.session_contents import SessionTotals, totals_codec
 from snapshot.operators.session_operator import SessionOperator, session_states
+from snapshot.operators.window_firing import Firing, Key
 from snapshot.operators.window_kinds import Session, Window
 from snapshot.operators.window_operator import Lateness, WindowOperator
 from snapshot.operators.windowed import END, SPAN_FIELDS, START, is_timed, late_side, span_arrays, window_problems
@@ -137,15 +138,20 @@ class _Totals:
             self._give(window, columns, self.table.results(slots[last], namespace))
         return keys
 
-    def fire(self, window: Span, already: Already | None) -> KeyColumn:
-        """Emit the results of all keys."""
+    def keys(self, window: Span) -> KeyColumn:
+        """All keys of a window."""
+        return self.table.accumulators(window.namespace).keys
+
+    def fire(self, window: Span, already: Already | None, given: Collection[Key]) -> Firing:
+        """Emit the results of all keys at once, which takes no call of the user's."""
+        assert not given
         found = self.table.keys_and_results(window.namespace)
         columns, results = key_arrays(found.keys, self._state.key_type, self._plan.input), found.results
         if already is not None:
             new = pa.array(~already(found.keys))
             columns, results = [column.filter(new) for column in columns], results.filter(new)
         self._give(window, columns, results)
-        return found.keys
+        return iter(())
 
     def drop(self, window: Span) -> None:
         """Forget the window."""

@@ -7,7 +7,7 @@ time each key group has come, is what the state says, so that nothing is to be d
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Final, Protocol
@@ -17,6 +17,7 @@ import numpy as np
 from snapshot.frames import EARLIEST, LATEST
 from snapshot.operators.group_times import Already, GroupTimes
 from snapshot.operators.window_assignment import assigned, late_rows
+from snapshot.operators.window_firing import Firing, Key, PartlyGiven
 from snapshot.operators.window_kinds import Aligned
 from snapshot.program.operator import Input, OperatorContext
 from snapshot.program.rows import Rows, keys_in
@@ -44,8 +45,14 @@ class Contents(Protocol):
         Says the rows' keys.
         """
 
-    def fire(self, window: Window, already: Already | None) -> KeyColumn:
-        """Emit the results of all keys of a window but those that `already` says. Says all keys of the window."""
+    def keys(self, window: Window) -> KeyColumn:
+        """All keys of a window."""
+
+    def fire(self, window: Window, already: Already | None, given: Collection[Key]) -> Firing:
+        """Emit the results of all keys of a window but those that `already` says, and those that were `given`.
+
+        It stops where it is time, between two calls of the user's function, with all emitted that came of the calls.
+        """
 
     def drop(self, window: Window) -> None:
         """Forget a window."""
@@ -80,20 +87,24 @@ class WindowOperator:
         self._fired: list[tuple[int, int]] = []
         self._known: set[Window] = set()
         self._groups: GroupTimes | None = None
+        self._partly: PartlyGiven | None = None
+        self._firing: tuple[Window, Firing] | None = None
+        """The window that gives its results just now."""
         self.late = 0
         self._state.advance(watermark=context.watermark)
 
     def rows(self, input: int, rows: Rows) -> None:
         """Take rows into their windows."""
         del input
-        groups = self._opened_groups()
+        groups, partly = self._opened()
         if self._kind.time == "processing":
             self._now = max(self._now, self._clock())
             self._take(Rows(rows.batch, np.full(len(rows), self._now, dtype=np.int64)), self._now)
-        elif not groups.ahead(self._now):
+        elif not partly and not groups.ahead(self._now):
             self._take(self._in_time(rows, self._now), self._now)
         else:
-            times = groups.of(self._state.keys(keys_in(rows.batch, self._keys)), self._now)
+            keys = self._state.keys(keys_in(rows.batch, self._keys))
+            times = partly.reached(keys, groups.of(keys, self._now))
             for now in np.unique(times).tolist():
                 self._take(self._in_time(rows.where(times == now), now), now)
 
@@ -102,13 +113,16 @@ class WindowOperator:
         if not len(rows):
             return
         assert rows.times is not None
+        groups, _ = self._opened()
         for window, chosen in assigned(self._kind, rows.times):
             if window.end + self._lateness.allowed > now:
-                self._opened(window)
+                self._expect(window)
                 again = window.end <= now
                 keys = self._contents.add(window, rows if chosen is None else rows.take(chosen), again)
                 if again:
-                    self._opened_groups().gave(keys, now)
+                    groups.gave(keys, now)
+                elif self._firing is not None and self._firing[0] == window:
+                    self._firing = None  # it may have more keys now
 
     def _in_time(self, rows: Rows, now: int) -> Rows:
         """The rows that have a window left, if it is now for their keys."""
@@ -124,18 +138,19 @@ class WindowOperator:
             self._emit(rows.where(late), LATE)
         return rows.where(~late)
 
-    def _opened_groups(self) -> GroupTimes:
+    def _opened(self) -> tuple[GroupTimes, PartlyGiven]:
         """The state is read when it is first needed, not when it is opened."""
-        if self._groups is None:
+        if self._groups is None or self._partly is None:
             self._groups = GroupTimes(self._contents.table, self._context)
+            self._partly = PartlyGiven(self._contents.table, self._context.key_type)
             self._known = set(self._contents.windows())
             for window in self._known:
                 self._heap_for(window).append((window.end, window.start))
             heapify(self._waiting)
             heapify(self._fired)
-        return self._groups
+        return self._groups, self._partly
 
-    def _opened(self, window: Window) -> None:
+    def _expect(self, window: Window) -> None:
         if window not in self._known:
             self._known.add(window)
             heappush(self._heap_for(window), (window.end, window.start))
@@ -145,21 +160,19 @@ class WindowOperator:
         given = self._kind.time == "event" and window.end <= self._now
         return self._fired if given else self._waiting
 
-    def watermark(self, timestamp: int) -> None:
+    def watermark(self, timestamp: int) -> bool:
         """Windows that end by then give their results; at the end of event time those of processing time do as well."""
         self._state.advance(watermark=timestamp)
         self._contents.advance(timestamp)
         if self._kind.time == "event":
-            self._advance(timestamp)
-            self._now = max(self._now, timestamp)
-        elif timestamp == LATEST:  # the clock goes on, so that is not now
-            self._advance(timestamp)
+            return self._advance(timestamp)
+        return timestamp < LATEST or self._advance(timestamp)  # the clock goes on, so that is not now
 
     def wakes_at(self) -> int | None:
         """When the next window of processing time ends."""
         if self._kind.time == "event":
             return None
-        self._opened_groups()
+        self._opened()
         return self._waiting[0][0] if self._waiting else None
 
     def wake(self, now: int) -> None:
@@ -169,16 +182,44 @@ class WindowOperator:
             self._advance(now)
             self._now = max(self._now, now)
 
-    def _advance(self, now: int) -> None:
-        groups, allowed = self._opened_groups(), self._lateness.allowed
+    def _advance(self, now: int) -> bool:
+        """Fire what ends by now, window by window, until it is time; event time comes to the end of each. True if none
+        of them is left.
+        """
+        self._opened()
         while self._waiting and self._waiting[0][0] <= now:
-            end, start = heappop(self._waiting)
-            keys = self._contents.fire(Window(start, end), groups.already(end))
-            if self._kind.time == "event":
-                groups.gave(keys, end)
+            end, start = self._waiting[0]
+            if not self._fire(Window(start, end)):
+                return False
+            heappop(self._waiting)
             heappush(self._fired, (end, start))
-            self._drop(now - allowed)
-        self._drop(now - allowed)
+            if not (self._waiting and self._waiting[0][0] <= end):
+                self._reach(end)
+                if self._waiting and self._waiting[0][0] <= now and self._context.overdue():
+                    return False
+        self._reach(now)
+        return True
+
+    def _fire(self, window: Window) -> bool:
+        """Give the results of a window that have not been given; true if none is left."""
+        groups, partly = self._opened()
+        if self._firing is None or self._firing[0] != window:
+            self._firing = window, self._contents.fire(window, groups.already(window.end), partly.of(window))
+        given = next(self._firing[1], None)
+        if given is not None:
+            partly.add(window, given)
+            return False
+        self._firing = None
+        partly.over(window)
+        if self._kind.time == "event" and not groups.complete:
+            groups.gave(self._contents.keys(window), window.end)
+        return True
+
+    def _reach(self, now: int) -> None:
+        """All windows that end by now have given their results."""
+        if self._kind.time == "event":
+            self._now = max(self._now, now)
+        self._drop(now - self._lateness.allowed)
 
     def _drop(self, gone: int) -> None:
         while self._fired and self._fired[0][0] <= gone:
@@ -187,8 +228,9 @@ class WindowOperator:
             self._contents.drop(Window(start, end))
 
     def before_cut(self) -> None:
-        """The times of key groups are kept."""
-        if self._groups is not None:
+        """The times of key groups are kept, and whose results were given."""
+        if self._groups is not None and self._partly is not None:
+            self._partly.before_cut()
             self._groups.before_cut(self._now)
 
     def broadcast(self) -> bytes | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from snapshot.operators.row_state import row_codec, row_problems
 from snapshot.operators.session_contents import SessionRows, rows_codec
 from snapshot.operators.session_operator import SessionOperator, session_states
 from snapshot.operators.window_calls import WindowCalls, WindowFunction
+from snapshot.operators.window_firing import Firing, Key
 from snapshot.operators.window_keys import KEYS, KEYS_DECLARED, WindowKeys
 from snapshot.operators.window_kinds import Session, Window
 from snapshot.operators.window_operator import LATE, Lateness, WindowOperator
@@ -116,6 +117,7 @@ class _Kept:
         self.table = self._keys.table
         self._rows: ListState[Row] = context.state[_ROWS]
         self._calls = calls
+        self._overdue = context.overdue
         self.advance, self.close = calls.at, calls.close
 
     def windows(self) -> Iterator[Span]:
@@ -135,11 +137,23 @@ class _Kept:
             self._call(window, [keys[at] for at in last.tolist()])
         return column
 
-    def fire(self, window: Span, already: Already | None) -> KeyColumn:
-        """Call the function for each key."""
-        column = self._keys.keys(window)
-        self._call(window, self._keys.plain(column, already))
-        return column
+    def keys(self, window: Span) -> KeyColumn:
+        """All keys of a window."""
+        return self._keys.keys(window)
+
+    def fire(self, window: Span, already: Already | None, given: Collection[Key]) -> Firing:
+        """Call the function for each key, and stop after a call where it is time."""
+        encode, overdue = self._state.key_type.encode, self._overdue
+        keys = self._keys.plain(self.keys(window), already)
+        since: list[object] = []
+        for key in keys if not given else [key for key in keys if encode(key) not in given]:
+            self._call_one(window, key)
+            since.append(key)
+            if overdue():
+                self._calls.flush()
+                yield since
+                since = []
+        self._calls.flush()
 
     def drop(self, window: Span) -> None:
         """Forget the window."""
@@ -151,7 +165,10 @@ class _Kept:
 
     def _call(self, window: Span, keys: Sequence[object]) -> None:
         for key in keys:
-            self._state.set_namespace(window.namespace)
-            self._state.set_key(key)
-            self._calls.call(key, window, self._rows.get())
+            self._call_one(window, key)
         self._calls.flush()
+
+    def _call_one(self, window: Span, key: object) -> None:
+        self._state.set_namespace(window.namespace)
+        self._state.set_key(key)
+        self._calls.call(key, window, self._rows.get())

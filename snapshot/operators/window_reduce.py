@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from snapshot.operators.reduce import Fold, ReduceRows
 from snapshot.operators.row_state import row_codec, row_problems
 from snapshot.operators.session_contents import SessionRow
 from snapshot.operators.session_operator import SessionOperator, session_states
+from snapshot.operators.window_firing import Firing, Key
 from snapshot.operators.window_keys import KEYS, KEYS_DECLARED, WindowKeys
 from snapshot.operators.window_kinds import Session, Window
 from snapshot.operators.window_operator import Lateness, WindowOperator
@@ -128,16 +129,20 @@ class _Reduced:
             self._give(window, [keys[at] for at in last.tolist()])
         return column
 
-    def fire(self, window: Span, already: Already | None) -> KeyColumn:
-        """Emit the row of each key."""
+    def keys(self, window: Span) -> KeyColumn:
+        """All keys of a window."""
+        return self._keys.keys(window)
+
+    def fire(self, window: Span, already: Already | None, given: Collection[Key]) -> Firing:
+        """Emit the row of each key at once, which takes no call of the user's."""
+        assert not given
         self._state.set_namespace(window.namespace)
-        column = self._keys.keys(window)
-        keys = self._keys.plain(column, already)
+        keys = self._keys.plain(self.keys(window), already)
         for first in range(0, len(keys), _AT_ONCE):
             some = keys[first : first + _AT_ONCE]
             self._row.prefetch(some)
             self._give(window, some)
-        return column
+        return iter(())
 
     def drop(self, window: Span) -> None:
         """Forget the window."""

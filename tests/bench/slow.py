@@ -1,8 +1,8 @@
-"""slow: how long epochs take while a function of the user is slow, for the rows of one key or for timers that are due.
+"""slow: how long epochs take while a function of the user is slow: for rows of one key, or for timers or windows due.
 
 What always holds: all options are the defaults but for the time between epochs; the function sleeps, so that it takes
 no processor from others; every epoch that completes in the measured time counts. The value of a figure is the median
-epoch, or the longest one; of timers, the time from one complete epoch to the next while they fire.
+epoch, or the longest one; of timers and windows, the time from one complete epoch to the next while they fire.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 import recovery
 from recovery.driver.events import EpochCompleted
-from snapshot import Generate, KeyedProcess, ProcessContext, Program, Stream
+from snapshot import Generate, KeyedProcess, ProcessContext, Program, Stream, Tumbling, WindowFunction
 from snapshot.program.row_class import Row
 from snapshot.program.schemas import schema_of
 from snapshot.sources.generate import Columns, Indices
@@ -91,6 +91,20 @@ class SlowTimers(KeyedProcess):
         ctx.emit((ctx.key, at))
 
 
+class SlowWindows(WindowFunction):
+    """Takes its time for each key of a window."""
+
+    output: ClassVar = {"k": int, "n": int}
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def on_window(self, key: Any, window: Any, rows: Sequence[Row], ctx: ProcessContext) -> None:
+        """Slow."""
+        time.sleep(self._seconds)
+        ctx.emit((key, len(rows)))
+
+
 _DUE: Final = 1_000
 
 
@@ -100,12 +114,14 @@ def _hot(i: Indices) -> Columns:
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """So many rows of as many keys, then rows whose event time is long past the timers."""
+    """So many rows of as many keys, then rows whose event time is long past them."""
 
     timers: int
+    ended: int
+    """When they are."""
 
     def __call__(self, i: Indices) -> Columns:
-        return {"k": i % (2 * self.timers), "i": i, "t": np.where(i < self.timers, 0, 10 * _DUE + i)}
+        return {"k": i % (2 * self.timers), "i": i, "t": np.where(i < self.timers, 0, self.ended + i)}
 
 
 def hot_key(sizes: Sizes) -> Program:
@@ -116,9 +132,19 @@ def hot_key(sizes: Sizes) -> Program:
 
 def due_timers(sizes: Sizes) -> Program:
     """Rows go on coming while the timers fire."""
-    source = Generate(_Due(sizes.timers), schema_of({"k": int, "i": int, "t": int}), rate=2_000.0)
-    rows = Stream.read(source, uid="rows").with_event_time("t")
-    return rows.key_by("k").process(SlowTimers(sizes.timers, sizes.timer), uid=STAGE).write(Drop(), uid="out")
+    slow = SlowTimers(sizes.timers, sizes.timer)
+    return _rows_due(sizes, 10 * _DUE).key_by("k").process(slow, uid=STAGE).write(Drop(), uid="out")
+
+
+def due_windows(sizes: Sizes) -> Program:
+    """Rows go on coming while the keys of the first window have their results given."""
+    windows = _rows_due(sizes, 10**9).key_by("k").window(Tumbling(10**9))
+    return windows.process(SlowWindows(sizes.timer), uid=STAGE).write(Drop(), uid="out")
+
+
+def _rows_due(sizes: Sizes, ended: int) -> Stream:
+    source = Generate(_Due(sizes.timers, ended), schema_of({"k": int, "i": int, "t": int}), rate=2_000.0)
+    return Stream.read(source, uid="rows").with_event_time("t")
 
 
 def figures(part: str, sizes: Sizes = FULL) -> Iterator[Figure]:
@@ -132,9 +158,10 @@ def figures(part: str, sizes: Sizes = FULL) -> Iterator[Figure]:
         name = f"hot_key_{mode}_epoch"
     else:
         firing = sizes.timers * sizes.timer / PARALLELISM
-        events = epochs_of(due_timers(sizes), mode, min(sizes.seconds, firing * 0.7), sizes.timers + 1_000)
+        program, rows = (due_timers(sizes), sizes.timers + 1_000) if kind == "timers" else (due_windows(sizes), 0)
+        events = epochs_of(program, mode, min(sizes.seconds, firing * 0.7), rows)
         took = [after.at - before.at for before, after in pairwise(events)]
-        name = f"timers_{mode}_from_epoch_to_epoch"
+        name = f"{kind}_{mode}_from_epoch_to_epoch"
     took = took or [float("inf")]
     cpu = cpu_seconds_of_all() - cpu
     yield figure(WORKLOAD, f"{name}_s", "s", took, cpu)
@@ -143,7 +170,7 @@ def figures(part: str, sizes: Sizes = FULL) -> Iterator[Figure]:
 
 def parts() -> Sequence[str]:
     """All that can be asked for."""
-    return [f"{kind}/{mode}" for kind in ("hot_key", "timers") for mode in MODES]
+    return [f"{kind}/{mode}" for kind in ("hot_key", "timers", "windows") for mode in MODES]
 
 
 def epochs_of(program: Program, mode: str, seconds: float, rows: int) -> list[EpochCompleted]:
