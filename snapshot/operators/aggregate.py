@@ -23,9 +23,8 @@ from snapshot.operators.aggregated import (
 from snapshot.program.operator import Input, OperatorContext
 from snapshot.program.rows import Rows, Times, keys_in
 from statebackend.states.declarations import Declaration
-from statebackend.tables.aggregations import Slots
+from statebackend.tables.aggregations import Aggregation, Slots
 from statebackend.tables.table import Table
-from statebackend.tables.table_spec import Aggregated
 from statebackend.tables.turns import last_rows
 
 _TOTALS = "totals"
@@ -40,7 +39,7 @@ class RunningAggregate:
     event times: fewer rows, but which ones depends on how rows came together in batches.
     """
 
-    outputs: Mapping[str, Aggregated]
+    outputs: Mapping[str, Aggregation]
     input: Input
     per: Literal["record", "batch"] = "record"
 
@@ -57,12 +56,12 @@ class RunningAggregate:
     @property
     def states(self) -> Mapping[str, Declaration[Any]]:
         """One table."""
-        return {_TOTALS: declared(self.outputs)}
+        return {_TOTALS: declared(self.outputs, self.input)}
 
     @property
     def output(self) -> pa.Schema:
         """The key's columns, then a column for each output."""
-        return pa.schema([*key_fields(self.input), *result_fields(self.outputs)])
+        return pa.schema([*key_fields(self.input), *result_fields(self.outputs, self.input)])
 
     @property
     def timed(self) -> bool:

@@ -21,9 +21,9 @@ import recovery
 from recovery.driver.events import EpochCompleted
 from snapshot import Generate, KeyedProcess, ProcessContext, Program, Stream
 from snapshot.program.row_class import Row
-from snapshot.program.schemas import schema_of
 from snapshot.sources.generate import Columns, Indices
 from statebackend import Value
+from statebackend.columns import schema_of
 from tests.bench.figures import Figure, figure, progress
 from tests.bench.measured_sinks import Drop
 from tests.bench.process_times import cpu_seconds_of_all
