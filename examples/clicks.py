@@ -28,10 +28,8 @@ from numpy.typing import NDArray
 
 import recovery
 from recovery.driver.events import AttemptFailed, Marks, WorkerJoined
-from snapshot import Generate, KeyedProcess, ProcessContext, Program, Stream, ToDriver, ToFiles, Tumbling
-from snapshot.program.row_class import Row
+from snapshot import Generate, KeyedProcess, ProcessContext, Program, Row, Stream, ToDriver, ToFiles, Tumbling, Value
 from snapshot.testing.line_plot import Line, Moment, Panel, Scale, as_svg
-from statebackend import Value
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

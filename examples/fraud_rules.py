@@ -20,9 +20,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 import recovery
-from snapshot import Broadcast, Collection, Generate, KeyedBroadcastProcess, ProcessContext, Program, Stream, ToDriver
-from snapshot.program.row_class import Row
-from statebackend import MapOf
+from snapshot import (
+    Broadcast,
+    Collection,
+    Generate,
+    KeyedBroadcastProcess,
+    MapOf,
+    ProcessContext,
+    Program,
+    Row,
+    Stream,
+    ToDriver,
+)
 
 ACCOUNTS, KINDS = 150, ("card", "transfer", "cash")
 MINUTE, HOUR = 60_000, 3_600_000

@@ -27,9 +27,7 @@ import pyarrow as pa
 
 import recovery
 from recovery.driver.events import WorkerJoined
-from snapshot import Kafka, KeyedProcess, ProcessContext, Program, Stream, ToKafka
-from snapshot.program.row_class import Row
-from statebackend import Value
+from snapshot import Kafka, KeyedProcess, ProcessContext, Program, Row, Stream, ToKafka, Value
 
 if TYPE_CHECKING:
     from confluent_kafka import Message, Producer

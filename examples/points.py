@@ -15,9 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 import recovery
-from snapshot import Generate, KeyedProcess, ProcessContext, Program, Stream, ToFiles
-from snapshot.program.row_class import Row
-from statebackend import Value
+from snapshot import Generate, KeyedProcess, ProcessContext, Program, Row, Stream, ToFiles, Value
 
 GAMES = pa.schema([("player", pa.string()), ("points", pa.int64())])
 PLAYERS = np.array(["ann", "bob", "eve", "ian", "joe", "kim", "liz", "max", "pat", "zoe"])

@@ -19,9 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 import recovery
-from snapshot import Generate, KeyedProcess, ProcessContext, Program, Stream, ToDriver
-from snapshot.program.row_class import Row
-from statebackend import Value
+from snapshot import Generate, KeyedProcess, ProcessContext, Program, Row, Stream, ToDriver, Value
 
 PATIENCE = 15 * 60_000
 STEP = 250

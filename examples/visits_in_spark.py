@@ -33,12 +33,11 @@ from statebackend.snapshots.snapshot_log import Snapshot
 from statebackend.stores.fsspec_store import open_store
 from statebackend.tables.aggregates import Aggregates
 from statebackend.tables.aggregations import Count, Sum
-from statebackend.tables.table_spec import Aggregated
 
 OPERATOR = Operator(
     "visits",
     key=str,
-    states={"users": Aggregates(visits=Aggregated(Count()), cents=Aggregated(Sum(int), "cents"))},
+    states={"users": Aggregates({"cents": int}, visits=Count(), cents=Sum("cents"))},
 )
 DAYS = ((1, 2), (2, 4), (3, 3))
 """Each day, and how many partitions its job has."""

@@ -1,7 +1,7 @@
 """The cut and the programs that are cut: frames, marker rules and commits without I/O, and streams that run under them.
 
 What always holds: importing this package alone loads neither Arrow nor RocksDB, as the protocols need neither; what
-programs are written with is loaded on demand.
+programs are written with, states and aggregations of `statebackend` included, is loaded on demand.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from snapshot.operators.broadcast import KeyedBroadcastProcess as KeyedBroadcastProcess
     from snapshot.operators.broadcast_state import Broadcast as Broadcast
     from snapshot.operators.connected import KeyedCoProcess as KeyedCoProcess
+    from snapshot.operators.keyed_function import OpenContext as OpenContext
     from snapshot.operators.keyed_function import ProcessContext as ProcessContext
     from snapshot.operators.process import KeyedProcess as KeyedProcess
+    from snapshot.operators.process_batch import BatchContext as BatchContext
     from snapshot.operators.process_batch import BatchProcess as BatchProcess
     from snapshot.operators.windows import Session as Session
     from snapshot.operators.windows import Sliding as Sliding
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from snapshot.program.plan import EventTime as EventTime
     from snapshot.program.problems import ProgramError as ProgramError
     from snapshot.program.program import Program as Program
+    from snapshot.program.row_class import Row as Row
+    from snapshot.program.row_class import RowLike as RowLike
     from snapshot.program.stream import Stream as Stream
     from snapshot.sinks.delta_sink import ToDelta as ToDelta
     from snapshot.sinks.driver_sink import ToDriver as ToDriver
@@ -44,34 +48,67 @@ if TYPE_CHECKING:
     from snapshot.sources.generate import Generate as Generate
     from snapshot.sources.kafka import Kafka as Kafka
     from snapshot.sources.kafka_avro import Avro as Avro
+    from statebackend.states.codecs import Codec as Codec
+    from statebackend.states.codecs import Pickled as Pickled
+    from statebackend.states.declarations import Aggregating as Aggregating
+    from statebackend.states.declarations import ListOf as ListOf
+    from statebackend.states.declarations import MapOf as MapOf
+    from statebackend.states.declarations import Reducing as Reducing
+    from statebackend.states.declarations import Value as Value
+    from statebackend.states.list_state import ListState as ListState
+    from statebackend.states.map_state import MapState as MapState
+    from statebackend.states.ttl import Ttl as Ttl
+    from statebackend.states.value_state import AggregatingState as AggregatingState
+    from statebackend.states.value_state import ReducingState as ReducingState
+    from statebackend.states.value_state import ValueState as ValueState
+    from statebackend.tables.accumulators import Accumulator as Accumulator
+    from statebackend.tables.aggregates import Aggregates as Aggregates
+    from statebackend.tables.aggregations import Aggregation as Aggregation
+    from statebackend.tables.aggregations import Count as Count
+    from statebackend.tables.aggregations import First as First
+    from statebackend.tables.aggregations import Last as Last
+    from statebackend.tables.aggregations import Max as Max
+    from statebackend.tables.aggregations import Mean as Mean
+    from statebackend.tables.aggregations import Min as Min
+    from statebackend.tables.aggregations import Sum as Sum
 
 _HOME = {
-    "operators.broadcast": ("KeyedBroadcastProcess",),
-    "operators.broadcast_state": ("Broadcast",),
-    "operators.connected": ("KeyedCoProcess",),
-    "operators.keyed_function": ("ProcessContext",),
-    "operators.process": ("KeyedProcess",),
-    "operators.process_batch": ("BatchProcess",),
-    "operators.windows": ("Session", "Sliding", "Tumbling", "WindowFunction"),
-    "program.plan": ("EventTime",),
-    "program.problems": ("ProgramError",),
-    "program.program": ("Program",),
-    "program.stream": ("Stream",),
-    "sinks.delta_sink": ("ToDelta",),
-    "sinks.driver_sink": ("ToDriver",),
-    "sinks.file_sink": ("ToFiles",),
-    "sinks.listed_folder": ("committed_files",),
-    "sinks.http_sink": ("ToHTTP",),
-    "sinks.kafka_sink": ("ToKafka",),
-    "sinks.heap_sink": ("ToHeap", "read_heap"),
-    "sinks.postgres_sink": ("ToPostgres",),
-    "sinks.rocksdb_sink": ("ToRocksDB", "read_rocksdb"),
-    "sinks.sqlite_sink": ("ToSQLite",),
-    "sources.collection": ("ABORT", "Collection", "EOF", "PAUSE"),
-    "sources.files": ("Files",),
-    "sources.generate": ("Generate",),
-    "sources.kafka": ("Kafka",),
-    "sources.kafka_avro": ("Avro",),
+    "snapshot.operators.broadcast": ("KeyedBroadcastProcess",),
+    "snapshot.operators.broadcast_state": ("Broadcast",),
+    "snapshot.operators.connected": ("KeyedCoProcess",),
+    "snapshot.operators.keyed_function": ("OpenContext", "ProcessContext"),
+    "snapshot.operators.process": ("KeyedProcess",),
+    "snapshot.operators.process_batch": ("BatchContext", "BatchProcess"),
+    "snapshot.operators.windows": ("Session", "Sliding", "Tumbling", "WindowFunction"),
+    "snapshot.program.plan": ("EventTime",),
+    "snapshot.program.problems": ("ProgramError",),
+    "snapshot.program.program": ("Program",),
+    "snapshot.program.row_class": ("Row", "RowLike"),
+    "snapshot.program.stream": ("Stream",),
+    "snapshot.sinks.delta_sink": ("ToDelta",),
+    "snapshot.sinks.driver_sink": ("ToDriver",),
+    "snapshot.sinks.file_sink": ("ToFiles",),
+    "snapshot.sinks.listed_folder": ("committed_files",),
+    "snapshot.sinks.http_sink": ("ToHTTP",),
+    "snapshot.sinks.kafka_sink": ("ToKafka",),
+    "snapshot.sinks.heap_sink": ("ToHeap", "read_heap"),
+    "snapshot.sinks.postgres_sink": ("ToPostgres",),
+    "snapshot.sinks.rocksdb_sink": ("ToRocksDB", "read_rocksdb"),
+    "snapshot.sinks.sqlite_sink": ("ToSQLite",),
+    "snapshot.sources.collection": ("ABORT", "Collection", "EOF", "PAUSE"),
+    "snapshot.sources.files": ("Files",),
+    "snapshot.sources.generate": ("Generate",),
+    "snapshot.sources.kafka": ("Kafka",),
+    "snapshot.sources.kafka_avro": ("Avro",),
+    "statebackend.states.codecs": ("Codec", "Pickled"),
+    "statebackend.states.declarations": ("Aggregating", "ListOf", "MapOf", "Reducing", "Value"),
+    "statebackend.states.list_state": ("ListState",),
+    "statebackend.states.map_state": ("MapState",),
+    "statebackend.states.ttl": ("Ttl",),
+    "statebackend.states.value_state": ("AggregatingState", "ReducingState", "ValueState"),
+    "statebackend.tables.accumulators": ("Accumulator",),
+    "statebackend.tables.aggregates": ("Aggregates",),
+    "statebackend.tables.aggregations": ("Aggregation", "Count", "First", "Last", "Max", "Mean", "Min", "Sum"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -82,7 +119,7 @@ def __getattr__(name: str) -> object:
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{module}"), name)
+    return getattr(import_module(module), name)
 
 
 def __dir__() -> list[str]:

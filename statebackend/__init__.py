@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from statebackend.states.value_state import ReducingState as ReducingState
     from statebackend.states.value_state import ValueState as ValueState
     from statebackend.stores.fsspec_store import open_store as open_store
+    from statebackend.tables.accumulators import Accumulator as Accumulator
     from statebackend.tables.aggregates import Aggregates as Aggregates
+    from statebackend.tables.aggregations import Aggregation as Aggregation
     from statebackend.tables.aggregations import Count as Count
     from statebackend.tables.aggregations import First as First
     from statebackend.tables.aggregations import Last as Last
@@ -44,11 +46,11 @@ if TYPE_CHECKING:
     from statebackend.tables.aggregations import Mean as Mean
     from statebackend.tables.aggregations import Min as Min
     from statebackend.tables.aggregations import Sum as Sum
-    from statebackend.tables.table_spec import Aggregated as Aggregated
 
 _HOME = {
     "tables.aggregates": ("Aggregates",),
-    "tables.aggregations": ("Count", "First", "Last", "Max", "Mean", "Min", "Sum"),
+    "tables.accumulators": ("Accumulator",),
+    "tables.aggregations": ("Aggregation", "Count", "First", "Last", "Max", "Mean", "Min", "Sum"),
     "states.codecs": ("Codec", "NotEncodable", "Pickled"),
     "states.list_state": ("ListState",),
     "states.map_state": ("MapState",),
@@ -60,7 +62,6 @@ _HOME = {
     "keygroups": ("range_of",),
     "states.namespaces": ("Window",),
     "snapshot_folder": ("SnapshotFolder",),
-    "tables.table_spec": ("Aggregated",),
     "states.timer_state": ("Timers",),
     "states.ttl": ("Ttl",),
 }

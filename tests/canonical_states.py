@@ -28,7 +28,6 @@ from statebackend.states.ttl import Ttl
 from statebackend.stores.memory_store import MemoryStore
 from statebackend.tables.aggregates import Aggregates
 from statebackend.tables.aggregations import Count, Mean, Sum
-from statebackend.tables.table_spec import Aggregated
 
 NAMESPACES = (NO_NAMESPACE, Window(-5, 5).namespace, b"\x00ns")
 KEYS = (None, "", "a", "ä", "k" * 80, *(f"key-{number}" for number in range(6)))
@@ -55,8 +54,8 @@ STATES: Mapping[str, Declaration[Any]] = {
     "by pair": MapOf(tuple[int, str], bool, ttl=Ttl(500, "processing")),
     "most": Reducing(int, max),
     "all": Aggregating(int, lambda total, one: total + one, float, accumulator=int),
-    "visits/day": Aggregates(count=Aggregated(Count()), cents=Aggregated(Sum(int), "cents")),
-    "mean": Aggregates(ttl=100, mean=Aggregated(Mean(), "cents")),
+    "visits/day": Aggregates({"cents": int}, count=Count(), cents=Sum("cents")),
+    "mean": Aggregates({"cents": int}, ttl=100, mean=Mean("cents")),
     "timers": Timers(),
 }
 

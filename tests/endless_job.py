@@ -8,8 +8,8 @@ import recovery
 from recovery import FailureRate, LocalProcesses, Passive
 from recovery.driver.events import AnyEvent
 from snapshot import Generate, Program, Stream, ToFiles
-from snapshot.program.schemas import schema_of
 from snapshot.sources.generate import Columns, Indices
+from statebackend.columns import schema_of
 
 PATIENCE = 60.0
 

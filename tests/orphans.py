@@ -27,8 +27,8 @@ import recovery
 from recovery import LocalProcesses, Passive
 from snapshot import Generate, KeyedProcess, ProcessContext, Program, Stream, ToFiles
 from snapshot.program.row_class import Row
-from snapshot.program.schemas import schema_of
 from snapshot.sources.generate import Columns, Indices
+from statebackend.columns import schema_of
 
 PARALLELISM: Final = 2
 SLOW: Final = 0.02

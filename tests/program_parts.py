@@ -10,9 +10,9 @@ import pyarrow as pa
 from snapshot import Stream
 from snapshot.ids import JobId, TransactionId
 from snapshot.program.plan import EventTime
-from snapshot.program.schemas import SchemaLike, schema_of
 from snapshot.program.sink import Abilities, SinkContext, SinkWriter
 from snapshot.program.source import Reader, SplitContext
+from statebackend.columns import SchemaLike, schema_of
 from statebackend.ids import Incarnation, Uid
 
 

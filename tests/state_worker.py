@@ -41,10 +41,9 @@ from statebackend.states.declarations import ListOf, MapOf, Value
 from statebackend.stores.local_store import LocalStore
 from statebackend.tables.aggregates import Aggregates
 from statebackend.tables.aggregations import Count, Sum
-from statebackend.tables.table_spec import Aggregated
 
 GROUPS: Final = 12
-TABLE: Final = Aggregates(visits=Aggregated(Count()), cents=Aggregated(Sum(int), "cents"))
+TABLE: Final = Aggregates({"cents": int}, visits=Count(), cents=Sum("cents"))
 OPERATORS: Final = {
     "all kinds": Operator(
         "visitors",

@@ -22,7 +22,6 @@ from statebackend.stores.local_store import LocalStore
 from statebackend.tables.aggregates import Aggregates
 from statebackend.tables.aggregations import Sum
 from statebackend.tables.table import Table
-from statebackend.tables.table_spec import Aggregated
 from statebackend.testing.keyed_state import Restless
 
 MAX = 8
@@ -100,7 +99,7 @@ def test_there_is_no_way_back_or_from_nothing_or_to_another_range(before: FileSe
 OPERATOR = Operator(
     "kept",
     int,
-    {"value": Value(int, default=0), "map": MapOf(int, int), "table": Aggregates(total=Aggregated(Sum(int), "n"))},
+    {"value": Value(int, default=0), "map": MapOf(int, int), "table": Aggregates({"n": int}, total=Sum("n"))},
     MAX,
 )
 KEYS = range(40)
@@ -307,7 +306,7 @@ def test_loading_stops_when_it_is_told_and_what_is_left_is_loaded_when_it_is_use
 
 
 def test_what_a_cut_of_all_there_is_does_not_say_is_gone_from_memory_as_well(tmp_path: Path) -> None:
-    operator = Operator("kept", int, {"table": Aggregates(total=Aggregated(Sum(int), "n"))}, MAX)
+    operator = Operator("kept", int, {"table": Aggregates({"n": int}, total=Sum("n"))}, MAX)
     store, paths = LocalStore(tmp_path / "store"), count()
 
     def opened(name: str, files: FileSet | None) -> KeyedState:

@@ -28,7 +28,6 @@ from statebackend.states.declarations import Declaration, ListOf, MapOf, Value
 from statebackend.states.ttl import Ttl
 from statebackend.tables.aggregates import Aggregates
 from statebackend.tables.aggregations import Sum
-from statebackend.tables.table_spec import Aggregated
 from tests.canonical_states import KEYS, NAMESPACES, STATES, Workshop, change, content, epoch, operator
 
 Change = tuple[str, str | None, bytes, int]
@@ -194,7 +193,7 @@ def test_what_takes_the_place_of_an_entry_expires_when_that_did_unless_the_rows_
         "text": Value(str, ttl=life),
         "list": ListOf(int, ttl=life),
         "map": MapOf(str, int, ttl=life),
-        "table": Aggregates(ttl=1000, cents=Aggregated(Sum(int), "cents")),
+        "table": Aggregates({"cents": int}, ttl=1000, cents=Sum("cents")),
     }
     with shop.opened(operator(16, states)) as state:
         state.advance(watermark=1000)
@@ -227,7 +226,7 @@ def test_what_takes_the_place_of_an_entry_expires_when_that_did_unless_the_rows_
 
 
 def test_numbers_are_the_same_if_they_are_stored_the_same(shop: Workshop) -> None:
-    declared = operator(16, {"table": Aggregates(cents=Aggregated(Sum(float), "cents"))})
+    declared = operator(16, {"table": Aggregates({"cents": float}, cents=Sum("cents"))})
     with shop.opened(as_stored(declared.schema())) as state:
         change_rows(state, "table", pa.table({"key": ["a"], "cents.value": [0.0], "cents.seen": [1]}), "changes")
         spec, group = state.schema.state("table"), key_group_of(KeyType.of(str).hash("a"), 16)

@@ -16,13 +16,14 @@ from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import KeyColumn, canonical_column
 from statebackend.keys.types import KeyType
 from statebackend.tables import cold_keys, cold_run
-from statebackend.tables.aggregations import Accumulator
-from statebackend.tables.blocks import Block, Column, arrow_keys
+from statebackend.tables.accumulators import Accumulator, Column
+from statebackend.tables.blocks import Block, arrow_keys
 from statebackend.tables.cold_keys import ColdKeys
 from statebackend.tables.table_spec import Layout
 
 TEXT = KeyType.of(str)
-LAYOUT = Layout("clicks", {"n": Accumulator.of(np.int64)}, TEXT, KeyGroupRange(KeyGroup(0), KeyGroup(1)), 1)
+COLUMNS = {"n": Accumulator.of(np.int64), "text": Accumulator.of(str), "raw": Accumulator.of(bytes)}
+LAYOUT = Layout("clicks", COLUMNS, TEXT, KeyGroupRange(KeyGroup(0), KeyGroup(1)), 1)
 KEYS: tuple[bytes | None, ...] = (None, b"", *(bytes([97 + at]) * (at % 5 + 1) for at in range(20)))
 NAMESPACES = (b"", b"window")
 
@@ -51,7 +52,17 @@ def column(keys: list[bytes | None], hashes: int) -> KeyColumn:
 
 
 def values(number: int, keys: list[bytes | None]) -> Mapping[str, Column]:
-    return {"n": np.arange(len(keys)) + 100 * number}
+    numbers = [100 * number + at for at in range(len(keys))]
+    texts = np.array([text_of(one) for one in numbers], dtype=object)
+    return {
+        "n": np.array(numbers, dtype=np.int64),
+        "text": texts,
+        "raw": np.array([one.encode() for one in texts], dtype=object),
+    }
+
+
+def text_of(number: int) -> str:
+    return f"\u00e9{number}\0" * (number % 3)
 
 
 @pytest.mark.parametrize("hashes", [1, 3, 1 << 40])
@@ -76,7 +87,7 @@ def test_a_key_is_what_was_said_of_it_last(
     assert {namespace for namespace, _ in model} <= cold.namespaces()
     for of in NAMESPACES:
         all_keys, columns = cold.of(of)
-        assert dict(zip(listed(all_keys), columns["n"].tolist(), strict=True)) == found(cold, of, hashes)
+        assert dict(zip(listed(all_keys), numbers_in(columns), strict=True)) == found(cold, of, hashes)
 
 
 def found(cold: ColdKeys, namespace: bytes, hashes: int) -> dict[bytes | None, int]:
@@ -84,7 +95,15 @@ def found(cold: ColdKeys, namespace: bytes, hashes: int) -> dict[bytes | None, i
     here = cold.find(namespace, column(keys, hashes), np.arange(len(keys)))
     if here is None:
         return {}
-    return {keys[at]: n for at, n in zip(here.which.tolist(), here.columns["n"].tolist(), strict=True)}
+    return {keys[at]: n for at, n in zip(here.which.tolist(), numbers_in(here.columns), strict=True)}
+
+
+def numbers_in(columns: Mapping[str, Column]) -> list[int]:
+    """The numbers, given that texts and bytes are those of the same rows."""
+    numbers: list[int] = columns["n"].tolist()
+    assert columns["text"].tolist() == list(map(text_of, numbers))
+    assert columns["raw"].tolist() == [text_of(one).encode() for one in numbers]
+    return numbers
 
 
 def listed(keys: KeyColumn) -> list[bytes | None]:
@@ -134,5 +153,5 @@ def test_groups_are_loaded_from_blocks_of_which_the_younger_are_right() -> None:
     loading.end_group()
     loading.end()
     everything, columns = cold.of(b"")
-    here = dict(zip(listed(everything), columns["n"].tolist(), strict=True))
+    here = dict(zip(listed(everything), numbers_in(columns), strict=True))
     assert here == {b"a": 0, b"b": 100, b"d": 200, b"e": 201}

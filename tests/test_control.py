@@ -23,7 +23,7 @@ from snapshot.host.heartbeat import Beats, Heartbeat
 from snapshot.host.listener import Listener
 from snapshot.host.messages import Address, BeatEvery, Drain, FromWorker, Hello, Leave, ToWorker
 from snapshot.host.purposes import HeartbeatOf, Purpose
-from snapshot.program.schemas import schema_of
+from statebackend.columns import schema_of
 from statebackend.ids import Attempt, Generation, Incarnation
 from tests.driven_worker import DrivenWorker
 

@@ -21,14 +21,13 @@ from snapshot.operators.process_batch import BatchContext
 from snapshot.program.operator import Input, OperatorContext
 from snapshot.program.plan import Edge, EventTime, Exchange, KeyedHead, ReadHead, Stage, Step, ToEdge
 from snapshot.program.rows import Rows
-from snapshot.program.schemas import schema_of
 from snapshot.sources.collection import Item
+from statebackend.columns import schema_of
 from statebackend.files import FileSet
 from statebackend.ids import Attempt, Epoch, Generation, Uid
 from statebackend.keygroups import range_of
 from statebackend.tables.aggregates import Aggregates
 from statebackend.tables.aggregations import Sum
-from statebackend.tables.table_spec import Aggregated
 from tests.driven_worker import DrivenWorker
 from tests.planned_operator import Planned
 from tests.test_stage_run import FAR, Reports, Wire
@@ -254,7 +253,7 @@ def test_a_job_that_was_drained_and_is_started_again_counts_what_comes_in_its_wi
 class Totals(BatchProcess):
     """The sum of each key, with each watermark."""
 
-    totals = Aggregates(total=Aggregated(Sum(int), "at"))
+    totals = Aggregates({"at": int}, total=Sum("at"))
 
     def on_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> None:
         self.totals.update(ctx.keys, {"at": batch.column("at")})

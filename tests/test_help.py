@@ -16,8 +16,8 @@ import snapshot
 import statebackend
 from recovery.driver.options import RunOptions, described
 from snapshot import ProcessContext, ProgramError, Stream
-from snapshot.program.schemas import schema_of
 from statebackend import Pickled, Value
+from statebackend.columns import schema_of
 from statebackend.states.codec_choice import NoCodec, codec_of
 
 PUBLIC = [

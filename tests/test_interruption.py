@@ -113,10 +113,10 @@ OPERATORS: dict[str, KeyedOperator] = {
     "reduce": Reduce(added, TIMED),
 }
 WINDOWS: dict[str, KeyedOperator] = {
-    "tumbling": windows(Tumbling(10)),
-    "sliding, late": windows(Sliding(12, 4), 6),
-    "sessions": windows(Session(5)),
-    "sessions, late": windows(Session(3), 4),
+    "tumbling": windows(Tumbling("10ms")),
+    "sliding, late": windows(Sliding("12ms", "4ms"), 6),
+    "sessions": windows(Session("5ms")),
+    "sessions, late": windows(Session("3ms"), 4),
 }
 ALL = OPERATORS | WINDOWS
 
@@ -298,7 +298,7 @@ def test_results_of_windows_that_are_over_wait_for_the_next_time(tmp_path: Path,
 
 def test_so_do_those_of_windows_of_processing_time(tmp_path: Path) -> None:
     paid = [("a", 1), ("b", 2), ("c", 4)]
-    for kind in (Tumbling.processing(10), Session.processing(10)):
+    for kind in (Tumbling.processing("10ms"), Session.processing("10ms")):
         with OperatorHarness(windows(kind), tmp_path, overdue=lambda: True) as harness:
             harness.rows(paid)
             member = harness._members[0].operator
@@ -318,7 +318,7 @@ LATER = [("a", 10), ("b", 20), ("c", 40), ("d", 80)]
 def test_a_row_of_a_window_that_has_begun_to_give_results_is_late_for_those_keys_alone_that_have_theirs(
     tmp_path: Path, lateness: int, restored: int | None
 ) -> None:
-    operator = windows(Tumbling(10), lateness)
+    operator = windows(Tumbling("10ms"), lateness)
     before, stop = {"a": 1, "b": 2, "c": 4}, ["now"]
     with OperatorHarness(operator, tmp_path, overdue=lambda: bool(stop)) as harness:
         harness.rows(list(before.items()), [1, 2, 3])
@@ -351,7 +351,7 @@ def finished(harness: OperatorHarness) -> dict[str | None, list[Any]]:
 
 @pytest.mark.parametrize("restored", [False, True])
 def test_where_sessions_give_results_it_is_as_late_as_the_last_one_that_has(tmp_path: Path, restored: bool) -> None:
-    operator, stop = windows(Session(5)), ["now"]
+    operator, stop = windows(Session("5ms")), ["now"]
     with OperatorHarness(operator, tmp_path, overdue=lambda: bool(stop)) as harness:
         harness.rows([("a", 1), ("b", 2), ("c", 4)], [1, 10, 20])
         member = harness._members[0].operator

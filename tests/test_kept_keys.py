@@ -27,11 +27,10 @@ from statebackend.state_reader import StateReader
 from statebackend.states.declarations import Value
 from statebackend.tables.aggregates import Aggregates
 from statebackend.tables.aggregations import Count
-from statebackend.tables.table_spec import Aggregated
 from statebackend.testing.faulty_store import Fault, FaultyStore
 from statebackend.testing.keyed_state import Hasty, Restless
 
-TABLE: Final = Aggregates(rows=Aggregated(Count()))
+TABLE: Final = Aggregates(rows=Count())
 COUNTS: Final = Operator("counts", str, {"counts": TABLE}, max_parallelism=4)
 TWO_TABLES: Final = replace(COUNTS, states={"counts": TABLE, "others": TABLE})
 BESIDE_ROWS: Final = replace(COUNTS, states={**COUNTS.states, "number": Value(int)})

@@ -34,7 +34,6 @@ from statebackend.states.schema import StateMismatch
 from statebackend.states.ttl import Ttl
 from statebackend.tables.aggregates import Aggregates
 from statebackend.tables.aggregations import Count, Sum
-from statebackend.tables.table_spec import Aggregated
 from statebackend.testing.faulty_store import Fault, FaultyStore
 from statebackend.testing.keyed_state import Restless, check_keyed_state
 
@@ -42,7 +41,7 @@ STATES: Final[Mapping[str, Declaration[Any]]] = {
     "count": Value(int, default=0),
     "words": ListOf(str),
     "fading": Value(str, ttl=Ttl(10)),
-    "table": Aggregates(rows=Aggregated(Count()), total=Aggregated(Sum(int), "number")),
+    "table": Aggregates({"number": int}, rows=Count(), total=Sum("number")),
 }
 OPERATOR: Final = Operator("shop", str, STATES, max_parallelism=8)
 HEAP: Final = Options(backend="heap")
@@ -181,7 +180,7 @@ def without_state(name: str) -> Operator:
         (changed(count=Value(Pickled[int](), default=0)), "count", "codec"),
         (changed(count=Value(str)), "count", "codec"),
         (changed(fading=Value(str)), "fading", "time"),
-        (changed(table=Aggregates(rows=Aggregated(Count()))), "table", "detail"),
+        (changed(table=Aggregates(rows=Count())), "table", "detail"),
         (changed(words=MapOf(int, str)), "words", "kind"),
         (without_state("words"), "words", "declared no longer"),
         (replace(OPERATOR, key=int), None, "key type"),

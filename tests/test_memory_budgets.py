@@ -18,8 +18,7 @@ from statebackend.snapshot_folder import SnapshotFolder
 from statebackend.states.declarations import Place, Value
 from statebackend.stores.fsspec_store import open_store
 from statebackend.tables.aggregates import Aggregates
-from statebackend.tables.aggregations import Count, Sum
-from statebackend.tables.table_spec import Aggregated
+from statebackend.tables.aggregations import Count, Last, Max, Sum
 from statebackend.testing.faulty_store import Fault, FaultyStore
 from tests.rows_in_a_dict import RowsInADict, a_context
 
@@ -42,7 +41,7 @@ def test_values_are_weighed_as_they_are_written_although_none_was_there_when_the
 
 
 def test_a_table_of_long_keys_has_fewer_of_them_in_memory() -> None:
-    declared, rows = Aggregates(count=Aggregated(Count())), RowsInADict()
+    declared, rows = Aggregates(count=Count()), RowsInADict()
     table = declared.open(Place(declared.spec("table"), a_context(str), rows, BUDGET))
     for start in range(0, 30_000, 1_000):
         keys = pa.array([f"{number:0>1000}" for number in range(start, start + 1_000)])
@@ -52,8 +51,34 @@ def test_a_table_of_long_keys_has_fewer_of_them_in_memory() -> None:
     assert len(table.keys_and_results().keys) == 30_000
 
 
+def test_a_table_of_long_texts_has_fewer_of_them_in_memory() -> None:
+    declared, rows = Aggregates({"text": str}, longest=Max("text"), count=Count()), RowsInADict()
+    table = declared.open(Place(declared.spec("table"), a_context(int), rows, BUDGET))
+    for start in range(0, 30_000, 1_000):
+        numbers = range(start, start + 1_000)
+        texts = pa.array([f"{number:0>1000}" for number in numbers])
+        table.update(key_column(pa.array(numbers), KeyType.of(int)), {"text": texts})
+        assert table.memory_bytes() < 2 * BUDGET
+        if start % 10_000 == 0:
+            rows.content.update(table.freeze(start + 1).blocks())
+    assert len(table) < 10_000
+    found = table.read(key_column(pa.array([7, 29_999]), KeyType.of(int)))
+    assert found["longest"].to_pylist() == [f"{7:0>1000}", f"{29_999:0>1000}"]
+
+
+def test_texts_that_grow_after_a_table_was_weighed_are_weighed_again() -> None:
+    declared, rows = Aggregates({"text": str}, last=Last("text")), RowsInADict()
+    table = declared.open(Place(declared.spec("table"), a_context(int), rows, BUDGET))
+    for length in (1, 5_000):
+        for start in range(0, 6_000, 100):
+            keys = key_column(pa.array(range(start, start + 100)), KeyType.of(int))
+            table.update(keys, {"text": pa.array([f"{start:x>{length}}"] * 100)})
+            assert table.memory_bytes() < 2 * BUDGET
+        rows.content.update(table.freeze(length).blocks())
+
+
 def test_keys_that_left_a_table_take_no_memory_although_a_cut_was_not_yet_made_into_a_file() -> None:
-    declared, rows = Aggregates(count=Aggregated(Count())), RowsInADict()
+    declared, rows = Aggregates(count=Count()), RowsInADict()
     table = declared.open(Place(declared.spec("table"), a_context(str), rows, BUDGET))
     waiting = []
     for start in range(0, 100_000, 1_000):
@@ -66,7 +91,7 @@ def test_keys_that_left_a_table_take_no_memory_although_a_cut_was_not_yet_made_i
 
 
 def test_a_table_that_fits_into_memory_is_read_ahead_as_a_whole() -> None:
-    declared, rows = Aggregates(count=Aggregated(Count()), sum=Aggregated(Sum(float), "value")), RowsInADict()
+    declared, rows = Aggregates({"value": float}, count=Count(), sum=Sum("value")), RowsInADict()
     place, number = Place(declared.spec("table"), a_context(int), rows, 8 * BUDGET), 200_000
     table = declared.open(place)
     table.update(key_column(pa.array(np.arange(number)), KeyType.of(int)), {"value": pa.array(np.ones(number))})
@@ -81,7 +106,7 @@ def test_a_table_that_fits_into_memory_is_read_ahead_as_a_whole() -> None:
 
 
 def test_cuts_whose_files_wait_for_the_store_keep_no_tables_in_memory(tmp_path: Path) -> None:
-    states = {"totals": Aggregates(count=Aggregated(Count()), sum=Aggregated(Sum(float), "value"))}
+    states = {"totals": Aggregates({"value": float}, count=Count(), sum=Sum("value"))}
     store = FaultyStore("cuts-whose-files-wait")
     names = SnapshotFolder.names(Generation(1), Partition(0), Attempt(0))
     operator = Operator("totals", key=str, states=states)
@@ -121,7 +146,7 @@ def _traced() -> Iterator[Callable[[], int]]:
 
 
 def test_a_million_numbers_with_count_and_sum_stay_in_half_a_gibibyte(tmp_path: Path) -> None:
-    states = {"totals": Aggregates(count=Aggregated(Count()), sum=Aggregated(Sum(float), "value"))}
+    states = {"totals": Aggregates({"value": float}, count=Count(), sum=Sum("value"))}
     store = open_store((tmp_path / "store").as_uri())
     names = SnapshotFolder.names(Generation(1), Partition(0), Attempt(0))
     operator, options = Operator("totals", key=int, states=states), Options(memory=512 << 20)

@@ -31,11 +31,10 @@ from statebackend.snapshots.uploads import Durable, NotDurable
 from statebackend.states.declarations import Value
 from statebackend.tables.aggregates import Aggregates
 from statebackend.tables.aggregations import Count
-from statebackend.tables.table_spec import Aggregated
 from statebackend.testing.faulty_store import Fault, FaultyStore
 
 ROWS = Operator("shop", str, {"count": Value(int, default=0)}, max_parallelism=8)
-TABLE = Operator("shop", str, {"table": Aggregates(rows=Aggregated(Count()))}, max_parallelism=8)
+TABLE = Operator("shop", str, {"table": Aggregates(rows=Count())}, max_parallelism=8)
 BackendName = Literal["heap", "rocksdb"]
 
 Open = Callable[..., KeyedState]

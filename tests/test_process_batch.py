@@ -19,7 +19,6 @@ from snapshot.testing.operators import OperatorHarness, OperatorSnapshot
 from statebackend.states.declarations import Value
 from statebackend.tables.aggregates import Aggregates
 from statebackend.tables.aggregations import Sum
-from statebackend.tables.table_spec import Aggregated
 
 GROUPS = 8
 SCHEMA = pa.schema([("the user", pa.string()), ("amount", pa.int64())])
@@ -32,7 +31,7 @@ work = st.lists(st.tuples(st.lists(st.lists(rows, min_size=1, max_size=20), max_
 class Totals(BatchProcess):
     """What every key has after the batch, for each row; with each watermark, all keys and how often that was."""
 
-    totals = Aggregates(total=Aggregated(Sum(int), "amount"))
+    totals = Aggregates({"amount": int}, total=Sum("amount"))
     calls = Value(int, default=0)
 
     def on_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:

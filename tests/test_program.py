@@ -29,8 +29,9 @@ from snapshot.program.durations import Duration, NotADuration, in_words, millise
 from snapshot.program.pickling import dumps, loads
 from snapshot.program.plan import KeyedHead, Plan, Stage
 from snapshot.program.row_class import Row
-from snapshot.program.schemas import columns_in_words, schema_of
-from statebackend import Aggregated, Count, MapOf, Sum, Ttl, Value
+from snapshot.program.schemas import columns_in_words
+from statebackend import Count, Last, MapOf, Max, Mean, Sum, Ttl, Value
+from statebackend.columns import schema_of
 from tests.program_parts import CLICKS, Nothing, Nowhere, clicks
 from tests.public_names import typed_names
 
@@ -160,13 +161,22 @@ def test_the_short_forms_name_their_column_after_the_one_they_are_over() -> None
 
 
 def test_aggregates_are_named_by_their_user() -> None:
-    n, spent = Aggregated(Count()), Aggregated(Sum(int), "cents")
+    n, spent = Count(), Sum("cents")
     keyed = clicks(timed=True).key_by("user")
     assert schema_behind(keyed.aggregate(uid="a", n=n, spent=spent)) == "user: string, n: int64, spent: int64"
     for window in (Tumbling("5s"), Sliding("10s", "5s"), Session("1m")):
         assert schema_behind(keyed.window(window, lateness="1s").aggregate(uid="a", n=n, spent=spent)) == (
             "user: string, window_start: timestamp[ms], window_end: timestamp[ms], n: int64, spent: int64"
         )
+
+
+def test_aggregates_have_the_types_of_their_columns() -> None:
+    keyed = clicks(schema={"user": str, "page": str, "at": pa.timestamp("us", "UTC"), "ms": pa.int32()}).key_by("user")
+    totals = keyed.aggregate(uid="a", page=Last("page"), until=Max("at"), ms=Sum("ms"), mean=Mean("ms"), n=Count("ms"))
+    assert schema_behind(totals) == (
+        "user: string, page: string, until: timestamp[us, tz=UTC], ms: int64, mean: double, n: int64"
+    )
+    assert schema_behind(keyed.max("at", uid="a")) == "user: string, at: timestamp[us, tz=UTC]"
 
 
 def test_late_rows_come_out_as_they_went_in() -> None:

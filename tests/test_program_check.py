@@ -24,9 +24,9 @@ from snapshot import (
 from snapshot.program.durations import NotADuration
 from snapshot.program.plan import EventTime
 from snapshot.program.row_class import Row
-from snapshot.program.schemas import SchemaLike
 from snapshot.program.sink import Abilities
-from statebackend import Aggregated, Count, Sum
+from statebackend import Count, Sum
+from statebackend.columns import SchemaLike
 from tests.program_parts import CLICKS, Nothing, Nowhere, clicks
 
 
@@ -394,7 +394,10 @@ def test_what_the_operator_finds_is_reported_with_its_uid() -> None:
 
 def test_a_sum_of_what_is_no_number_is_refused() -> None:
     assert problems(written(clicks().key_by("user").sum("at", uid="sum"))) == [
-        "sum: sum is over integers or floats, and the column 'at' is of timestamp[ms]; cast it before"
+        "sum: at: Sum('at') is over integers or floats, and its column is of timestamp[ms]; cast it before"
+    ]
+    assert problems(written(clicks().key_by("user").aggregate(uid="sums", ms=Sum("cent")))) == [
+        "sums: there is no column 'cent'; did you mean 'cents'?"
     ]
 
 
@@ -402,11 +405,11 @@ def test_an_aggregate_needs_outputs_with_names_of_their_own() -> None:
     keyed = clicks().key_by("user")
     (problem,) = problems(written(keyed.aggregate(uid="none")))
     assert problem.startswith("none: it aggregates nothing")
-    (problem,) = problems(written(keyed.aggregate(uid="key", user=Aggregated(Count()))))
+    (problem,) = problems(written(keyed.aggregate(uid="key", user=Count())))
     assert problem == "key: its output 'user' is called as a column of the key is; give it another name"
-    strange = keyed.aggregate(uid="odd", total=Sum(int))  # type: ignore[arg-type]
+    strange = keyed.aggregate(uid="odd", total="cents")  # type: ignore[arg-type]
     (problem,) = problems(written(strange))
-    assert problem == "odd: total=Sum(int) is no aggregation; give Aggregated(Sum(int), 'column')"
+    assert problem == "odd: total='cents' is no aggregation; give one such as total=Sum('column')"
 
 
 # --- pickling and size -----------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from recovery.savepoints.notes import from_json
 from recovery.savepoints.programs import NoSuchProgram, program_from
 from recovery.savepoints.restoring import BeyondMaximum, plan_restore_of, restore
 from snapshot import Collection, Program, Stream, ToDriver
-from snapshot.program.schemas import schema_of
+from statebackend.columns import schema_of
 from tests.jobs.running_job import RunningJob
 from tests.stopped_trees import PATIENCE, ROWS, Stopped, add_output, stop_one
 

@@ -35,7 +35,7 @@ from statebackend.tables.aggregates import Aggregates
 from statebackend.tables.aggregations import Count, Max, Sum
 from statebackend.tables.before_images import BeforeImages
 from statebackend.tables.table import Table
-from statebackend.tables.table_spec import Aggregated, TableSpec
+from statebackend.tables.table_spec import TableSpec
 from statebackend.testing.faulty_store import FaultyStore
 from statebackend.testing.keyed_state import Restless
 
@@ -45,12 +45,10 @@ STATES: Final[Mapping[str, Declaration[Any]]] = {
     "shelf": MapOf(str, int),
     "fading": Value(str, ttl=Ttl(10)),
     "alarms": Timers("event"),
-    "table": Aggregates(rows=Aggregated(Count()), total=Aggregated(Sum(int), "number")),
+    "table": Aggregates({"number": int}, rows=Count(), total=Sum("number")),
 }
 OPERATOR: Final = Operator("shop", str, STATES, max_parallelism=8)
-SUMS: Final = Operator(
-    "sums", str, {"table": Aggregates(total=Aggregated(Sum(int), "number"), most=Aggregated(Max(int), "number"))}
-)
+SUMS: Final = Operator("sums", str, {"table": Aggregates({"number": int}, total=Sum("number"), most=Max("number"))})
 KEYS: Final = [f"key-{number}" for number in range(100)]
 BACKENDS: Final = pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 
@@ -612,7 +610,7 @@ def test_a_table_whose_keys_went_to_the_disk_since_the_cut_says_that_it_cannot_g
 
 
 def test_a_table_whose_keys_leave_memory_forgets_how_to_go_back_whoever_bounds_it(tmp_path: Path) -> None:
-    spec = TableSpec("few", {"rows": Aggregated(Count())})
+    spec = TableSpec("few", {"rows": Count()})
     key_type = KeyType.of(str)
     table = Table(
         spec,

@@ -22,9 +22,9 @@ from snapshot.host.options import Following, HostOptions
 from snapshot.host.stage_run import StageRun
 from snapshot.program.program import Program
 from snapshot.program.row_class import Row
-from snapshot.program.schemas import schema_of
 from statebackend import Value
 from statebackend import fail_points as of_state
+from statebackend.columns import schema_of
 from statebackend.fail_points import at
 from statebackend.followed_files import FollowedFiles
 from statebackend.keyed_state import KeyedState

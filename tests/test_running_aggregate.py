@@ -17,16 +17,15 @@ from snapshot.program.nodes import Per
 from snapshot.program.operator import Input
 from snapshot.testing.operators import OperatorHarness, OperatorSnapshot
 from statebackend.tables.aggregations import Count, Last, Max, Min, Sum
-from statebackend.tables.table_spec import Aggregated
 
 GROUPS = 8
 SCHEMA = pa.schema([("user", pa.string()), ("shop", pa.int32()), ("amount", pa.int64())])
 OUTPUTS = {
-    "count": Aggregated(Count()),
-    "sum": Aggregated(Sum(int), "amount"),
-    "least": Aggregated(Min(int), "amount"),
-    "most": Aggregated(Max(float), "amount"),
-    "last": Aggregated(Last(int), "amount"),
+    "count": Count(),
+    "sum": Sum("amount"),
+    "least": Min("amount"),
+    "most": Max("amount"),
+    "last": Last("amount"),
 }
 
 Key = tuple[str | None, int | None]
@@ -144,7 +143,7 @@ def test_rows_come_out_in_the_order_in_which_they_came_in(tmp_path: Path) -> Non
 def test_mistakes_are_found_without_running() -> None:
     assert operator("record").check() == []
     wrong = RunningAggregate(
-        {"user": Aggregated(Count()), "ttl": Aggregated(Sum(int), "amounts"), "name": Aggregated(Sum(float), "user")},
+        {"user": Count(), "ttl": Sum("amounts"), "name": Sum("user")},
         Input(SCHEMA, ("user", "nobody"), timed=False),
         "row",  # type: ignore[arg-type]
     )
@@ -153,7 +152,7 @@ def test_mistakes_are_found_without_running() -> None:
         "two columns of the output are called 'user': give the aggregate another name",
         "an aggregate cannot be called 'ttl': give it another name",
         "ttl: there is no column 'amounts'; there are user, shop, amount",
-        "name: sum(float) cannot take a column of string; cast it to double",
+        "name: Sum('user') is over integers or floats, and its column is of string; cast it before",
         "results can be given per 'record', per 'batch' or at the 'end', not per 'row'",
     ]
     assert RunningAggregate({}, Input(SCHEMA, (), timed=False)).check() == [

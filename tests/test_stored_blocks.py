@@ -14,7 +14,7 @@ from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import canonical_column
 from statebackend.keys.types import KeyType
 from statebackend.tables import stored_blocks
-from statebackend.tables.aggregations import Accumulator
+from statebackend.tables.accumulators import Accumulator
 from statebackend.tables.blocks import Block, DamagedBlock, arrow_keys, encode
 from statebackend.tables.stored_blocks import StoredBlocks
 from statebackend.tables.table_spec import Layout

@@ -15,9 +15,10 @@ from statebackend.ids import KeyGroup
 from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import key_column
 from statebackend.keys.types import KeyType
+from statebackend.tables.accumulators import Accumulator
 from statebackend.tables.aggregations import (
-    Accumulator,
     Accumulators,
+    Aggregation,
     Count,
     First,
     Last,
@@ -29,7 +30,7 @@ from statebackend.tables.aggregations import (
     SumOverflow,
 )
 from statebackend.tables.table import Table
-from statebackend.tables.table_spec import Aggregated, TableSpec
+from statebackend.tables.table_spec import TableSpec
 from statebackend.tables.turns import last_rows
 from tests.test_table import DictStore
 
@@ -38,7 +39,7 @@ ALL = KeyGroupRange(KeyGroup(0), KeyGroup(GROUPS))
 NUMBER = KeyType.of(int)
 
 
-class Longest:
+class Longest(Aggregation):
     """A user's own aggregation: the length of the longest text; it knows nothing of running."""
 
     name = "longest"
@@ -58,18 +59,18 @@ class Longest:
 
 
 OUTPUTS = {
-    "rows": Aggregated(Count()),
-    "count": Aggregated(Count(), "whole"),
-    "sum": Aggregated(Sum(int), "whole"),
-    "total": Aggregated(Sum(float), "real"),
-    "least": Aggregated(Min(int), "whole"),
-    "low": Aggregated(Min(float), "real"),
-    "most": Aggregated(Max(int), "whole"),
-    "high": Aggregated(Max(float), "real"),
-    "mean": Aggregated(Mean(), "real"),
-    "first": Aggregated(First(float), "real"),
-    "last": Aggregated(Last(int), "whole"),
-    "longest": Aggregated(Longest(), "text"),
+    "rows": Count(),
+    "count": Count("whole"),
+    "sum": Sum("whole").over(pa.int64()),
+    "total": Sum("real").over(pa.float64()),
+    "least": Min("whole").over(pa.int64()),
+    "low": Min("real").over(pa.float64()),
+    "most": Max("whole").over(pa.int64()),
+    "high": Max("real").over(pa.float64()),
+    "mean": Mean("real"),
+    "first": First("real").over(pa.float64()),
+    "last": Last("whole").over(pa.int64()),
+    "longest": Longest("text"),
 }
 
 Row = tuple[int | None, int | None, float | None, str | None]
@@ -87,7 +88,7 @@ few_keys = st.tuples(
 )
 
 
-def table(outputs: Mapping[str, Aggregated], ttl: int | None = None) -> Table:
+def table(outputs: Mapping[str, Aggregation], ttl: int | None = None) -> Table:
     return Table(TableSpec("running", outputs, ttl), NUMBER, ALL, GROUPS, DictStore(), 1000)
 
 
@@ -125,9 +126,9 @@ def test_rows_of_some_keys_that_come_often_and_others_seldom_are_folded_in_their
     which = np.minimum(random.geometric(min(1.0, 3 / keys), 300) if seed % 2 else random.integers(keys, size=300), keys)
     values = {"whole": pa.array(random.integers(-9, 9, 300))}
     outputs = {
-        "last": Aggregated(Last(int), "whole"),
-        "first": Aggregated(First(int), "whole"),
-        "n": Aggregated(Count()),
+        "last": Last("whole").over(pa.int64()),
+        "first": First("whole").over(pa.int64()),
+        "n": Count(),
     }
     found = table(outputs).update_each(key_column(pa.array(which), NUMBER), values).to_pylist()
     first: dict[int, int] = {}
@@ -141,13 +142,13 @@ def test_rows_of_some_keys_that_come_often_and_others_seldom_are_folded_in_their
 def test_a_running_sum_that_leaves_64_bits_on_the_way_is_refused_though_it_would_come_back(others: int) -> None:
     numbers = [2**62, 2**62, -(2**62)] + [0] * 60 + [0] * others
     which = [0] * 63 + list(range(1, others + 1))
-    one = table({"sum": Aggregated(Sum(int), "whole")})
+    one = table({"sum": Sum("whole").over(pa.int64())})
     with pytest.raises(SumOverflow, match=r"9223372036854775808|beyond 64 bits"):
         one.update_each(key_column(pa.array(which), NUMBER), {"whole": pa.array(numbers)})
 
 
 def test_a_key_that_has_expired_begins_anew_with_the_first_of_its_rows() -> None:
-    one = table({"rows": Aggregated(Count())}, ttl=10)
+    one = table({"rows": Count()}, ttl=10)
     twice = key_column(pa.array([1, 1]), NUMBER)
     assert one.update_each(twice, {}, now=0).to_pydict() == {"rows": [1, 2]}
     assert one.update_each(twice, {}, now=9).to_pydict() == {"rows": [3, 4]}

@@ -19,12 +19,11 @@ from snapshot.program.operator import Input
 from snapshot.testing.operators import OperatorHarness
 from statebackend.states.namespaces import Window
 from statebackend.tables.aggregations import Count, Sum
-from statebackend.tables.table_spec import Aggregated
 from tests.window_models import AlignedModel, Backend, Step, compare, moment, spans, starts, steps
 
 GROUPS = 8
 SCHEMA = pa.schema([("user", pa.string()), ("amount", pa.int64())])
-OUTPUTS = {"count": Aggregated(Count()), "sum": Aggregated(Sum(int), "amount")}
+OUTPUTS = {"count": Count(), "sum": Sum("amount")}
 
 kinds = st.builds(Tumbling, spans(1, 12), spans(0, 20)) | st.tuples(
     st.integers(1, 12), st.integers(1, 4), spans(0, 5)
@@ -169,9 +168,7 @@ def test_keys_of_several_columns_come_out_as_they_came_in(tmp_path: Path) -> Non
     schema = pa.schema(
         [("shop", pa.int16()), ("user", pa.large_string()), ("tag", pa.dictionary(pa.int32(), pa.string()))]
     )
-    declared = WindowAggregate(
-        Tumbling("10ms"), {"n": Aggregated(Count())}, Input(schema, ("user", "tag", "shop"), True)
-    )
+    declared = WindowAggregate(Tumbling("10ms"), {"n": Count()}, Input(schema, ("user", "tag", "shop"), True))
     with OperatorHarness(declared, tmp_path) as harness:
         batch = pa.RecordBatch.from_pylist(
             [{"shop": 1, "user": "a", "tag": "x"}, {"shop": None, "user": None, "tag": None}], schema
@@ -196,5 +193,5 @@ def test_mistakes_are_found_without_running() -> None:
         "no row is late in processing time: leave lateness and late out"
     ]
     assert operator(Tumbling("5ms"), -1).check() == ["a lateness of -1 ms is negative"]
-    twice = WindowAggregate(Tumbling("5ms"), {"window_end": Aggregated(Count())}, Input(SCHEMA, ("user",), True))
+    twice = WindowAggregate(Tumbling("5ms"), {"window_end": Count()}, Input(SCHEMA, ("user",), True))
     assert twice.check() == ["two columns of the output are called 'window_end': give the aggregate another name"]

@@ -29,7 +29,6 @@ from statebackend.states.declarations import Value
 from statebackend.states.namespaces import Window
 from statebackend.states.ttl import Ttl
 from statebackend.tables.aggregations import Count
-from statebackend.tables.table_spec import Aggregated
 from tests.window_models import AlignedModel, Backend, Emitted, Step, compare, moment, steps
 
 SCHEMA = pa.schema([("user", pa.string()), ("amount", pa.int64())])
@@ -156,7 +155,7 @@ def test_the_clock_is_right_in_windows_of_processing_time_also_at_the_end_of_all
 
 
 def totals(kind: Tumbling | Session) -> WindowAggregate:
-    return WindowAggregate(kind, {"count": Aggregated(Count())}, INPUT)
+    return WindowAggregate(kind, {"count": Count()}, INPUT)
 
 
 @pytest.mark.parametrize(

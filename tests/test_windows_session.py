@@ -19,18 +19,17 @@ from snapshot.program.operator import Input, KeyedOperator
 from snapshot.testing.operators import OperatorHarness
 from statebackend.states.namespaces import Window
 from statebackend.tables.aggregations import Count, First, Last, Max, Mean, Min, Sum
-from statebackend.tables.table_spec import Aggregated
 from tests.test_table_each import Longest
 from tests.window_models import Backend, Emitted, Row, Step, Timed, compare, moment, steps
 
 SCHEMA = pa.schema([("user", pa.string()), ("amount", pa.int64())])
 INPUT = Input(SCHEMA, ("user",), True)
 OUTPUTS = {
-    "count": Aggregated(Count()),
-    "sum": Aggregated(Sum(int), "amount"),
-    "mean": Aggregated(Mean(), "amount"),
-    "least": Aggregated(Min(int), "amount"),
-    "most": Aggregated(Max(float), "amount"),
+    "count": Count(),
+    "sum": Sum("amount"),
+    "mean": Mean("amount"),
+    "least": Min("amount"),
+    "most": Max("amount"),
 }
 
 Summary = Callable[[list[int | None]], tuple[object, ...]]
@@ -205,7 +204,7 @@ def test_rows_of_one_key_are_in_one_session_whatever_type_keys_are_of(
     tmp_path: Path, kind: pa.DataType, one: object, same: object, other: object
 ) -> None:
     taken = Input(pa.schema([("key", kind), ("amount", pa.int64())]), ("key",), True)
-    declared = WindowAggregate(Session("10ms"), {"sum": Aggregated(Sum(int), "amount")}, taken)
+    declared = WindowAggregate(Session("10ms"), {"sum": Sum("amount")}, taken)
     assert declared.check() == []
     with OperatorHarness(declared, tmp_path) as harness:
         harness.rows([(one, 1)], [0])
@@ -215,7 +214,7 @@ def test_rows_of_one_key_are_in_one_session_whatever_type_keys_are_of(
 
 
 def test_sessions_that_a_late_row_joins_say_first_and_last_by_their_order(tmp_path: Path) -> None:
-    outputs = {"first": Aggregated(First(int), "amount"), "last": Aggregated(Last(int), "amount")}
+    outputs = {"first": First("amount"), "last": Last("amount")}
     with OperatorHarness(WindowAggregate(Session("10ms"), outputs, INPUT), tmp_path) as harness:
         harness.rows([("a", 1), ("a", 2)], [20, 5])
         harness.rows([("a", 3)], [13])
@@ -292,5 +291,7 @@ def test_sessions_of_processing_time_end_a_gap_after_their_last_row(tmp_path: Pa
 def test_mistakes_are_found_without_running() -> None:
     assert aggregate(Session("5s")).check() == []
     assert aggregate(Session("0s")).check() == ["sessions end after a gap of more than 0 ms: give Session a gap"]
-    longest = WindowAggregate(Session("1ms"), {"longest": Aggregated(Longest(), "user")}, INPUT)
-    assert longest.check() == ["longest: longest has no method merge(accumulators, into, others), which sessions need"]
+    longest = WindowAggregate(Session("1ms"), {"longest": Longest("user")}, INPUT)
+    assert longest.check() == [
+        "longest: Longest('user') has no method merge(accumulators, into, others), which sessions need"
+    ]

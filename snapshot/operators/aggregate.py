@@ -27,9 +27,8 @@ from snapshot.program.operator import Input, Operator, OperatorContext
 from snapshot.program.rows import Rows, Times, keys_in
 from statebackend.states.declarations import Declaration
 from statebackend.tables.aggregates import Aggregates
-from statebackend.tables.aggregations import Count, Slots
+from statebackend.tables.aggregations import Aggregation, Count, Slots
 from statebackend.tables.table import Table
-from statebackend.tables.table_spec import Aggregated
 from statebackend.tables.turns import last_rows
 
 _TOTALS: Final = "totals"
@@ -52,7 +51,7 @@ class RunningAggregate:
     key is said once, also over a restart; if more input comes in a later run, its keys are said again.
     """
 
-    outputs: Mapping[str, Aggregated]
+    outputs: Mapping[str, Aggregation]
     input: Input
     per: Per = "record"
 
@@ -70,13 +69,13 @@ class RunningAggregate:
     @property
     def states(self) -> Mapping[str, Declaration[Any]]:
         """The totals, and for the end the keys of which something is to be said."""
-        totals = {_TOTALS: declared(self.outputs)}
-        return totals | {_UNSAID: Aggregates(rows=Aggregated(Count()))} if self.per == "end" else totals
+        totals = {_TOTALS: declared(self.outputs, self.input)}
+        return totals | {_UNSAID: Aggregates(rows=Count())} if self.per == "end" else totals
 
     @property
     def output(self) -> pa.Schema:
         """The key's columns, then a column for each output."""
-        return pa.schema([*key_fields(self.input), *result_fields(self.outputs)])
+        return pa.schema([*key_fields(self.input), *result_fields(self.outputs, self.input)])
 
     @property
     def timed(self) -> bool:

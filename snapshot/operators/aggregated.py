@@ -14,19 +14,24 @@ import pyarrow as pa
 from snapshot.program.operator import Input
 from statebackend.keys.columns import KeyColumn, decode_keys
 from statebackend.keys.types import KeyType, UndeclarableKeyType
+from statebackend.tables.accumulators import blank
 from statebackend.tables.aggregates import Aggregates
 from statebackend.tables.aggregations import Accumulators, Aggregation
-from statebackend.tables.table_spec import Aggregated
 
 _NO_SLOTS = np.empty(0, dtype=np.int64)
 
-RESERVED = frozenset({"self", "ttl"})
+RESERVED = frozenset({"ttl"})
 """What the declaration of a table means otherwise."""
 
 
-def declared(outputs: Mapping[str, Aggregated]) -> Aggregates:
-    """The table with these outputs."""
-    return Aggregates(ttl=None, **outputs)
+def declared(outputs: Mapping[str, Aggregation], input: Input) -> Aggregates:
+    """Return the table with these outputs."""
+    return Aggregates(input.schema, ttl=None, **outputs)
+
+
+def over_columns(outputs: Mapping[str, Aggregation], input: Input) -> dict[str, Aggregation]:
+    """Return the outputs as they are for the types of their columns; `AggregationError` if one takes no such values."""
+    return {name: _over_column(one, input) for name, one in outputs.items()}
 
 
 def key_fields(input: Input) -> list[pa.Field]:
@@ -34,12 +39,12 @@ def key_fields(input: Input) -> list[pa.Field]:
     return [input.schema.field(name) for name in input.keys]
 
 
-def result_fields(outputs: Mapping[str, Aggregated]) -> list[pa.Field]:
+def result_fields(outputs: Mapping[str, Aggregation], input: Input) -> list[pa.Field]:
     """The columns of the results."""
-    return [pa.field(name, _result_type(one.aggregation)) for name, one in outputs.items()]
+    return [pa.field(name, _result_type(one)) for name, one in over_columns(outputs, input).items()]
 
 
-def read_columns(outputs: Mapping[str, Aggregated], batch: pa.RecordBatch) -> dict[str, pa.Array]:
+def read_columns(outputs: Mapping[str, Aggregation], batch: pa.RecordBatch) -> dict[str, pa.Array]:
     """The columns that the aggregations are over."""
     names = {one.column for one in outputs.values() if one.column is not None}
     return {name: batch.column(name) for name in names}
@@ -66,7 +71,7 @@ def key_problems(input: Input) -> Iterator[str]:
             yield f"{', '.join(input.keys)} cannot be the key: {error}"
 
 
-def output_problems(outputs: Mapping[str, Aggregated], input: Input, others: Sequence[str]) -> Iterator[str]:
+def output_problems(outputs: Mapping[str, Aggregation], input: Input, others: Sequence[str]) -> Iterator[str]:
     """What is wrong with aggregates over this input, whose results stand beside `others`."""
     if not outputs:
         yield "no output is named: name at least one aggregation"
@@ -82,12 +87,17 @@ def output_problems(outputs: Mapping[str, Aggregated], input: Input, others: Seq
             yield f"{name}: {why}"
 
 
-def _refusal(one: Aggregated, input: Input) -> str | None:
+def _over_column(one: Aggregation, input: Input) -> Aggregation:
+    return one.over(None if one.column is None else input.schema.field(one.column).type)
+
+
+def _refusal(one: Aggregation, input: Input) -> str | None:
     """What the aggregation says of a column of this type, as far as it says something of no values."""
     values = None if one.column is None else pa.array([], input.schema.field(one.column).type)
     try:
-        one.aggregation.update(_nothing(one.aggregation), _NO_SLOTS, values)
-        _result_type(one.aggregation)
+        bound = _over_column(one, input)
+        bound.update(_nothing(bound), _NO_SLOTS, values)
+        _result_type(bound)
     except (TypeError, ValueError, pa.ArrowException) as error:
         return str(error)
     return None
@@ -98,7 +108,7 @@ def _result_type(aggregation: Aggregation) -> pa.DataType:
 
 
 def _nothing(aggregation: Aggregation) -> Accumulators:
-    return {name: np.empty(0, dtype=one.dtype) for name, one in aggregation.accumulators.items()}
+    return {name: blank(0, one.dtype) for name, one in aggregation.accumulators.items()}
 
 
 def _cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:

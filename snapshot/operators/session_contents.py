@@ -23,25 +23,30 @@ from snapshot.program.operator import Emit, Input
 from snapshot.program.row_class import Row, batch_of, rows_of
 from snapshot.program.rows import Rows
 from statebackend.states.codec_shapes import TupleCodec
-from statebackend.states.codecs import Codec, FloatCodec, IntCodec
-from statebackend.tables.aggregations import Accumulators, Merging
-from statebackend.tables.table_spec import Aggregated
+from statebackend.states.codecs import BytesCodec, Codec, FloatCodec, IntCodec, StrCodec
+from statebackend.tables.accumulators import OBJECTS, Accumulator
+from statebackend.tables.aggregations import Accumulators, Aggregation, Merging
 
 _AT_ONCE: Final = 4096
 """So many results that no function of the user is called for are given together at most."""
 
-Totals: TypeAlias = "tuple[int | float, ...]"
+Kept: TypeAlias = "int | float | str | bytes | None"
+Totals: TypeAlias = tuple[Kept, ...]
 """The accumulators of a session, of one output after the other."""
 
 
-def totals_codec(outputs: Mapping[str, Aggregated]) -> Codec[Any]:
+def totals_codec(outputs: Mapping[str, Aggregation]) -> Codec[Any]:
     """How accumulators are kept."""
     parts: list[Any] = [
-        FloatCodec() if one.dtype.kind == "f" else IntCodec()
-        for aggregated in outputs.values()
-        for one in aggregated.aggregation.accumulators.values()
+        _codec(accumulator) for aggregation in outputs.values() for accumulator in aggregation.accumulators.values()
     ]
     return TupleCodec(parts)
+
+
+def _codec(accumulator: Accumulator) -> Codec[Any]:
+    if accumulator.dtype == OBJECTS:
+        return StrCodec() if isinstance(accumulator.initial, str) else BytesCodec()
+    return FloatCodec() if accumulator.dtype.kind == "f" else IntCodec()
 
 
 def rows_codec(row: Codec[Row]) -> Codec[Any]:
@@ -55,7 +60,7 @@ class SessionTotals:
     at_once: ClassVar[int] = _AT_ONCE
 
     def __init__(
-        self, outputs: Mapping[str, Aggregated], input: Input, output: pa.Schema, timed: bool, emit: Emit
+        self, outputs: Mapping[str, Aggregation], input: Input, output: pa.Schema, timed: bool, emit: Emit
     ) -> None:
         self._outputs, self._input, self._output, self._timed, self._emit = outputs, input, output, timed, emit
 
@@ -67,10 +72,9 @@ class SessionTotals:
         sizes = np.array([len(some) for some in kept])
         group = np.repeat(np.arange(count), sizes)
         turn = np.arange(len(before)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        merged: list[list[int | float]] = []
+        merged: list[list[Kept]] = []
         at = 0
-        for one in self._outputs.values():
-            aggregation = one.aggregation
+        for aggregation in self._outputs.values():
             accumulators = {
                 name: np.full(count + len(before), kind.initial, dtype=kind.dtype)
                 for name, kind in aggregation.accumulators.items()
@@ -83,7 +87,8 @@ class SessionTotals:
                 for later in range(1, int(sizes.max(initial=0))):
                     which = np.flatnonzero(turn == later)
                     aggregation.merge(accumulators, group[which], count + which)
-            aggregation.update(accumulators, groups, None if one.column is None else columns[one.column])
+            values = None if aggregation.column is None else columns[aggregation.column]
+            aggregation.update(accumulators, groups, values)
             merged += [column[:count].tolist() for column in accumulators.values()]
         return list(zip(*merged, strict=True))
 
@@ -94,11 +99,11 @@ class SessionTotals:
         at = 0
         for one in self._outputs.values():
             accumulators: dict[str, NDArray[np.generic]] = {}
-            for name, kind in one.aggregation.accumulators.items():
+            for name, kind in one.accumulators.items():
                 accumulators[name] = np.array([given.content[at] for given in results], dtype=kind.dtype)
                 at += 1
             filled: Accumulators = accumulators
-            columns.append(one.aggregation.result(filled, slots))
+            columns.append(one.result(filled, slots))
         batch = pa.RecordBatch.from_arrays(columns, schema=self._output)
         self._emit(Rows(batch, _times(results) if self._timed else None))
 

@@ -34,7 +34,6 @@ from statebackend.states.timer_state import Timers, TimerState
 from statebackend.states.value_state import ValueState
 from statebackend.tables.aggregates import Aggregates
 from statebackend.tables.aggregations import Count
-from statebackend.tables.table_spec import Aggregated
 
 C = TypeVar("C")
 
@@ -91,7 +90,7 @@ class SessionContents(Protocol[C]):
 def session_states(kind: Session, content: Codec[C]) -> Mapping[str, Declaration[Any]]:
     """What an operator over sessions declares."""
     sessions: Codec[Any] = TupleCodec([_any(IntCodec()), _any(IntCodec()), _any(content)])
-    groups = {_GROUPS: Aggregates(ttl=None, keys=Aggregated(Count()))} if kind.time == "event" else {}
+    groups = {_GROUPS: Aggregates(keys=Count())} if kind.time == "event" else {}
     return {_SESSIONS: Value(SequenceCodec(sessions), default=()), _TIMERS: Timers(kind.time), **groups}
 
 

@@ -15,6 +15,7 @@ from snapshot.operators.aggregated import (
     key_fields,
     key_problems,
     output_problems,
+    over_columns,
     read_columns,
     result_fields,
 )
@@ -30,9 +31,8 @@ from snapshot.program.rows import Rows, keys_in
 from statebackend.keys.columns import KeyColumn
 from statebackend.states.declarations import Declaration
 from statebackend.states.namespaces import Window as Span
-from statebackend.tables.aggregations import Merging
+from statebackend.tables.aggregations import Aggregation, Merging
 from statebackend.tables.table import Table
-from statebackend.tables.table_spec import Aggregated
 from statebackend.tables.turns import last_rows
 
 _TOTALS: Final = "totals"
@@ -50,7 +50,7 @@ class WindowAggregate:
     """
 
     window: Window
-    outputs: Mapping[str, Aggregated]
+    outputs: Mapping[str, Aggregation]
     input: Input
     lateness_ms: int = 0
     late: bool = False
@@ -69,13 +69,13 @@ class WindowAggregate:
     def states(self) -> Mapping[str, Declaration[Any]]:
         """One table; for sessions their accumulators by key."""
         if isinstance(self.window, Session):
-            return session_states(self.window, totals_codec(self.outputs))
-        return {_TOTALS: declared(self.outputs)}
+            return session_states(self.window, totals_codec(over_columns(self.outputs, self.input)))
+        return {_TOTALS: declared(self.outputs, self.input)}
 
     @property
     def output(self) -> pa.Schema:
         """The key's columns, the window's, then a column for each output."""
-        return pa.schema([*key_fields(self.input), *SPAN_FIELDS, *result_fields(self.outputs)])
+        return pa.schema([*key_fields(self.input), *SPAN_FIELDS, *result_fields(self.outputs, self.input)])
 
     @property
     def timed(self) -> bool:
@@ -100,16 +100,18 @@ class WindowAggregate:
         if not isinstance(self.window, Session):
             return []
         return [
-            f"{name}: {one.aggregation.name} has no method merge(accumulators, into, others), which sessions need"
+            f"{name}: {one!r} has no method merge(accumulators, into, others), which sessions need"
             for name, one in self.outputs.items()
-            if not isinstance(one.aggregation, Merging)
+            if not isinstance(one, Merging)
         ]
 
     def open(self, context: OperatorContext) -> Operator:
         """Open it in a partition."""
         lateness = Lateness(self.lateness_ms, self.late)
         if isinstance(self.window, Session):
-            contents = SessionTotals(self.outputs, self.input, self.output, self.timed, context.emit)
+            contents = SessionTotals(
+                over_columns(self.outputs, self.input), self.input, self.output, self.timed, context.emit
+            )
             return SessionOperator(self.window, lateness, contents, self.input, context)
         return WindowOperator(self.window, lateness, _Totals(self, context), self.input, context)
 

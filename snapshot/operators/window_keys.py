@@ -22,13 +22,12 @@ from statebackend.states.namespaces import Window
 from statebackend.tables.aggregates import Aggregates
 from statebackend.tables.aggregations import Count
 from statebackend.tables.table import Table
-from statebackend.tables.table_spec import Aggregated
 from statebackend.tables.turns import last_rows
 
 KEYS: Final = "keys of windows"
 """Under which name they are kept: no attribute of a class can be called so."""
 
-KEYS_DECLARED: Final = Aggregates(ttl=None, rows=Aggregated(Count()))
+KEYS_DECLARED: Final = Aggregates(rows=Count())
 
 
 class WindowKeys:

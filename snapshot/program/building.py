@@ -6,8 +6,8 @@ nothing runs but the constructors of classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -18,17 +18,14 @@ from snapshot.program.nodes import (
     Processing,
     Reducing,
     Selected,
-    Summary,
     Way,
     Work,
     name_of,
 )
 from snapshot.program.operator import Input, KeyedOperator, Transform
-from snapshot.program.schemas import NotASchema, SchemaLike, schema_of, unknown_column
-from statebackend.tables.aggregations import Aggregation, Max, Min, Number, Sum
-from statebackend.tables.table_spec import Aggregated
-
-_OF_NUMBERS: Final[Mapping[str, Callable[[Number], Aggregation]]] = {"sum": Sum, "min": Min, "max": Max}
+from snapshot.program.schemas import unknown_column
+from statebackend.columns import NotASchema, SchemaLike, schema_of
+from statebackend.tables.aggregations import Aggregation
 
 
 class CannotBuild(ValueError):
@@ -129,39 +126,20 @@ def _aggregate(work: Aggregating, given: Input) -> KeyedOperator:
     return WindowAggregate(windowing.window, outputs, given, windowing.lateness, windowing.late)
 
 
-def _outputs(declared: Mapping[str, Aggregated | Summary], given: Input) -> dict[str, Aggregated]:
+def _outputs(declared: Mapping[str, Aggregation], given: Input) -> Mapping[str, Aggregation]:
     reasons: list[str] = []
-    outputs: dict[str, Aggregated] = {}
     if not declared:
-        reasons.append("it aggregates nothing; give at least one, such as clicks=Aggregated(Count())")
-    said = cast("Mapping[str, object]", declared)
-    strange = [name for name, one in said.items() if not isinstance(one, Aggregated | Summary)]
-    if strange:
-        raise CannotBuild(
-            [f"{name}={declared[name]!r} is no aggregation; give Aggregated(Sum(int), 'column')" for name in strange]
-        )
-    for name, aggregated in declared.items():
-        if aggregated.column is not None and aggregated.column not in given.schema.names:
-            reasons.append(unknown_column(aggregated.column, given.schema))
+        reasons.append("it aggregates nothing; give at least one, such as clicks=Count()")
+    for name, one in declared.items():
+        if not isinstance(cast("object", one), Aggregation):
+            reasons.append(f"{name}={one!r} is no aggregation; give one such as {name}=Sum('column')")
+        elif one.column is not None and one.column not in given.schema.names:
+            reasons.append(unknown_column(one.column, given.schema))
         elif name in given.keys:
             reasons.append(f"its output {name!r} is called as a column of the key is; give it another name")
-        elif isinstance(aggregated, Aggregated):
-            outputs[name] = aggregated
-        else:
-            outputs[name] = Aggregated(_over(aggregated, given.schema.field(aggregated.column).type), aggregated.column)
     if reasons:
         raise CannotBuild(reasons)
-    return outputs
-
-
-def _over(summary: Summary, column: pa.DataType) -> Aggregation:
-    if pa.types.is_integer(column):
-        return _OF_NUMBERS[summary.kind](int)
-    if pa.types.is_floating(column):
-        return _OF_NUMBERS[summary.kind](float)
-    raise CannotBuild(
-        [f"{summary.kind} is over integers or floats, and the column {summary.column!r} is of {column}; cast it before"]
-    )
+    return declared
 
 
 def _instance(function: object) -> object:

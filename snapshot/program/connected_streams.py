@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from snapshot.program.nodes import NO_SIDES, Incoming, Processing, Way
 from snapshot.program.operated import operated
-from snapshot.program.schemas import SchemaLike
+from statebackend.columns import SchemaLike
 
 if TYPE_CHECKING:
     from snapshot.operators.broadcast import KeyedBroadcastProcess

@@ -21,16 +21,14 @@ from snapshot.program.nodes import (
     Per,
     Processing,
     Reducing,
-    Summary,
     Way,
     Windowing,
 )
 from snapshot.program.operated import operated
 from snapshot.program.row_class import Row, RowLike
-from snapshot.program.schemas import SchemaLike
 from snapshot.program.windowed_stream import WindowedStream
-from statebackend.tables.aggregations import Count, Mean
-from statebackend.tables.table_spec import Aggregated
+from statebackend.columns import SchemaLike
+from statebackend.tables.aggregations import Aggregation, Count, Max, Mean, Min, Sum
 
 if TYPE_CHECKING:
     from snapshot.operators.process import KeyedProcess
@@ -75,8 +73,11 @@ class KeyedStream:
         """For each row, what the function made of all rows of its key so far: of the one before, and this one."""
         return self._operated(uid, Reducing(function))
 
-    def aggregate(self, *, uid: str | None = None, per: Per = "record", **outputs: Aggregated) -> Stream:
-        """Running aggregates of each key: `.aggregate(uid="sums", clicks=Aggregated(Count()))`.
+    def aggregate(self, *, uid: str | None = None, per: Per = "record", **outputs: Aggregation) -> Stream:
+        """Running aggregates of each key: `.aggregate(uid="sums", clicks=Count(), spent=Sum("cents"))`.
+
+        `Count`, `Sum`, `Mean`, `Min`, `Max`, `First` and `Last` are in `snapshot`, as is `Aggregation` for one of your
+        own. The types follow from the columns.
 
         Per record, a row with the new values for each row; per batch, one for each key that a batch has rows of; with
         per="end" one for each key when all input has ended: final results of finished input, as of files that do not
@@ -87,23 +88,23 @@ class KeyedStream:
 
     def count(self, *, uid: str | None = None, per: Per = "record") -> Stream:
         """How many rows each key has had, in a column `count`."""
-        return self._operated(uid, Aggregating({"count": Aggregated(Count())}, per))
+        return self._operated(uid, Aggregating({"count": Count()}, per))
 
     def sum(self, column: str, *, uid: str | None = None, per: Per = "record") -> Stream:
         """The sum of a column so far, for each key, in a column of the same name."""
-        return self._operated(uid, Aggregating({column: Summary("sum", column)}, per))
+        return self._operated(uid, Aggregating({column: Sum(column)}, per))
 
     def min(self, column: str, *, uid: str | None = None, per: Per = "record") -> Stream:
         """The least value of a column so far, for each key, in a column of the same name."""
-        return self._operated(uid, Aggregating({column: Summary("min", column)}, per))
+        return self._operated(uid, Aggregating({column: Min(column)}, per))
 
     def max(self, column: str, *, uid: str | None = None, per: Per = "record") -> Stream:
         """The greatest value of a column so far, for each key, in a column of the same name."""
-        return self._operated(uid, Aggregating({column: Summary("max", column)}, per))
+        return self._operated(uid, Aggregating({column: Max(column)}, per))
 
     def mean(self, column: str, *, uid: str | None = None, per: Per = "record") -> Stream:
         """The mean of a column so far, for each key, in a column of the same name."""
-        return self._operated(uid, Aggregating({column: Aggregated(Mean(), column)}, per))
+        return self._operated(uid, Aggregating({column: Mean(column)}, per))
 
     def window(self, window: Window, *, lateness: Duration = 0, late: bool = False) -> WindowedStream:
         """The rows of each key, divided by time.

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from snapshot.program.plan import EventTime
 from snapshot.program.row_class import RowLike
-from snapshot.program.schemas import SchemaLike
 from snapshot.program.sink import Sink
 from snapshot.program.source import Source
-from statebackend.tables.table_spec import Aggregated
+from statebackend.columns import SchemaLike
+from statebackend.tables.aggregations import Aggregation
 
 if TYPE_CHECKING:
     from snapshot.operators.windows import Window
@@ -140,19 +140,11 @@ class Reducing:
     windowing: Windowing | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """A built-in aggregation over a column whose type says with which numbers."""
-
-    kind: Literal["sum", "min", "max"]
-    column: str
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Aggregating:
     """Built-in or other aggregations, by the names of their output columns. `per` is for running ones."""
 
-    outputs: Mapping[str, Aggregated | Summary]
+    outputs: Mapping[str, Aggregation]
     per: Per = "record"
     windowing: Windowing | None = None
 

@@ -31,7 +31,8 @@ from snapshot.program.nodes import (
 from snapshot.program.operator import Input, KeyedOperator, Transform
 from snapshot.program.plan import EventTime
 from snapshot.program.problems import Problem
-from snapshot.program.schemas import columns_in_words, dictionaries, schema_of, unknown_column, views
+from snapshot.program.schemas import columns_in_words, dictionaries, unknown_column, views
+from statebackend.columns import schema_of
 from statebackend.keys.types import KeyType, UndeclarableKeyType
 
 

@@ -1,56 +1,13 @@
-"""Schemas as people declare them: Arrow's own, or names with Arrow or Python types.
-
-What always holds: a schema of a program has no two columns of one name and no metadata, so that rows of two schemas are
-alike exactly if the schemas are equal.
-"""
+"""What there is to say about the columns of a schema: in words, and which cannot travel between partitions."""
 
 from __future__ import annotations
 
-import datetime as dt
-from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import Final, TypeAlias, cast, get_args, get_origin
+from collections.abc import Callable
+from typing import cast
 
 import pyarrow as pa
 
 from snapshot.program.problems import near_names
-
-SchemaLike: TypeAlias = "pa.Schema | Mapping[str, object]"
-"""An Arrow schema, or for each column's name an Arrow type, the name of one such as "float64", or one of `int`,
-`float`, `str`, `bool`, `bytes`, `datetime`, `date`, `time`, `timedelta` (of Python's `datetime`), `list[...]` of one,
-or a mapping for a struct.
-"""
-
-_PYTHON: Final[Mapping[object, pa.DataType]] = {
-    int: pa.int64(),
-    float: pa.float64(),
-    str: pa.string(),
-    bool: pa.bool_(),
-    bytes: pa.binary(),
-    dt.datetime: pa.timestamp("us"),
-    dt.date: pa.date32(),
-    dt.time: pa.time64("us"),
-    dt.timedelta: pa.duration("us"),
-}
-
-
-class NotASchema(ValueError):
-    """Something that declares no schema; the message says which column, and what would do."""
-
-
-def schema_of(declared: SchemaLike) -> pa.Schema:
-    """The schema that is declared; `NotASchema` if it is none."""
-    if isinstance(declared, pa.Schema):
-        schema = declared.remove_metadata()
-    elif isinstance(declared, Mapping):
-        schema = pa.schema([pa.field(_name(name), _type_of(name, declared[name])) for name in declared])
-    else:
-        raise NotASchema(f"{declared!r} is no schema; give a pyarrow.Schema, or a dict of column names and types")
-    twice = sorted(name for name, count in Counter(schema.names).items() if count > 1)
-    if twice:
-        raise NotASchema(f"the schema has more than one column {twice[0]!r}; give each a name of its own")
-    return schema
 
 
 def columns_in_words(schema: pa.Schema) -> str:
@@ -82,27 +39,3 @@ def _is_view(declared: pa.DataType) -> bool:
 
 def _has(declared: pa.DataType, kind: Callable[[pa.DataType], bool]) -> bool:
     return kind(declared) or any(_has(declared.field(index).type, kind) for index in range(declared.num_fields))
-
-
-def _name(name: object) -> str:
-    if not isinstance(name, str):
-        raise NotASchema(f"a column is called {name!r}; a name is a text")
-    return name
-
-
-def _type_of(column: str, declared: object) -> pa.DataType:
-    if isinstance(declared, pa.DataType):
-        return declared
-    if isinstance(declared, Mapping):
-        return pa.struct([pa.field(_name(name), _type_of(column, declared[name])) for name in declared])
-    if get_origin(declared) is list:
-        return pa.list_(_type_of(column, get_args(declared)[0]))
-    if isinstance(declared, type) and declared in _PYTHON:
-        return _PYTHON[declared]
-    if isinstance(declared, str):
-        with suppress(ValueError):
-            return pa.type_for_alias(declared)
-    raise NotASchema(
-        f"column {column!r} is declared as {declared!r}; give an Arrow type such as pyarrow.string() or 'string', or "
-        "one of int, float, str, bool, bytes, datetime, date, time, timedelta"
-    )

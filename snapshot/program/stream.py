@@ -30,9 +30,9 @@ from snapshot.program.nodes import (
 from snapshot.program.plan import EventTime
 from snapshot.program.program import Program
 from snapshot.program.row_class import Row, RowLike
-from snapshot.program.schemas import SchemaLike
 from snapshot.program.sink import Sink
 from snapshot.program.source import Source
+from statebackend.columns import SchemaLike
 
 if TYPE_CHECKING:
     from snapshot.operators.transforms import Batches

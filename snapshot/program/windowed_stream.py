@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from snapshot.program.nodes import NO_SIDES, Aggregating, Incoming, Node, Processing, Reducing, Summary, Way, Windowing
+from snapshot.program.nodes import NO_SIDES, Aggregating, Incoming, Node, Processing, Reducing, Way, Windowing
 from snapshot.program.operated import operated
 from snapshot.program.row_class import Row, RowLike
-from snapshot.program.schemas import SchemaLike
-from statebackend.tables.aggregations import Count, Mean
-from statebackend.tables.table_spec import Aggregated
+from statebackend.columns import SchemaLike
+from statebackend.tables.aggregations import Aggregation, Count, Max, Mean, Min, Sum
 
 if TYPE_CHECKING:
     from snapshot.operators.windows import WindowFunction
@@ -32,29 +31,29 @@ class WindowedStream:
     keys: tuple[str, ...]
     windowing: Windowing
 
-    def aggregate(self, *, uid: str | None = None, **outputs: Aggregated) -> Stream:
-        """Aggregates of each window: `.aggregate(uid="sums", clicks=Aggregated(Count()))`."""
+    def aggregate(self, *, uid: str | None = None, **outputs: Aggregation) -> Stream:
+        """Aggregates of each window: `.aggregate(uid="sums", clicks=Count(), spent=Sum("cents"), until=Max("at"))`."""
         return self._aggregated(uid, outputs)
 
     def count(self, *, uid: str | None = None) -> Stream:
         """How many rows are in each window, in a column `count`."""
-        return self._aggregated(uid, {"count": Aggregated(Count())})
+        return self._aggregated(uid, {"count": Count()})
 
     def sum(self, column: str, *, uid: str | None = None) -> Stream:
         """The sum of a column in each window, in a column of the same name."""
-        return self._aggregated(uid, {column: Summary("sum", column)})
+        return self._aggregated(uid, {column: Sum(column)})
 
     def min(self, column: str, *, uid: str | None = None) -> Stream:
         """The least value of a column in each window, in a column of the same name."""
-        return self._aggregated(uid, {column: Summary("min", column)})
+        return self._aggregated(uid, {column: Min(column)})
 
     def max(self, column: str, *, uid: str | None = None) -> Stream:
         """The greatest value of a column in each window, in a column of the same name."""
-        return self._aggregated(uid, {column: Summary("max", column)})
+        return self._aggregated(uid, {column: Max(column)})
 
     def mean(self, column: str, *, uid: str | None = None) -> Stream:
         """The mean of a column in each window, in a column of the same name."""
-        return self._aggregated(uid, {column: Aggregated(Mean(), column)})
+        return self._aggregated(uid, {column: Mean(column)})
 
     def reduce(self, function: Callable[[Row, Row], RowLike], *, uid: str | None = None) -> Stream:
         """What the function makes of all rows of a window, two by two: a row of the same schema."""
@@ -71,7 +70,7 @@ class WindowedStream:
         """What the function makes of all rows of a window at once. `schema` and `sides` as in `KeyedStream.process`."""
         return self._operated(uid, Processing(Way.WINDOWS, function, schema, sides, self.windowing))
 
-    def _aggregated(self, uid: str | None, outputs: Mapping[str, Aggregated | Summary]) -> Stream:
+    def _aggregated(self, uid: str | None, outputs: Mapping[str, Aggregation]) -> Stream:
         return self._operated(uid, Aggregating(outputs, windowing=self.windowing))
 
     def _operated(self, uid: str | None, work: Processing | Reducing | Aggregating) -> Stream:

@@ -47,6 +47,7 @@ from statebackend.states.codecs import Codec, NotEncodable
 from statebackend.states.row_form import RowForm, WrongValueType
 from statebackend.states.schema import StateKind
 from statebackend.states.ttl import EXPIRY, NEVER
+from statebackend.tables.accumulators import Column
 from statebackend.tables.blocks import arrow_keys
 from statebackend.tables.table import Accumulated, Table
 from statebackend.tables.table_spec import EXPIRES
@@ -315,8 +316,8 @@ class _TableChange(TableImport):
 
     def _put(self, table: Table, batch: pa.RecordBatch, namespace: bytes, present: NDArray[np.bool_]) -> None:
         columns = {
-            name: self._accumulators(batch, name, dtype)
-            for name, dtype in self._form.accumulators.items()
+            name: self._accumulators(batch, name, accumulator)
+            for name, accumulator in self._form.accumulators.items()
             if name != EXPIRES
         }
         same = present & self._same(table, batch, namespace, columns)
@@ -331,14 +332,18 @@ class _TableChange(TableImport):
         self._total += RowsChanged(len(batch) - unchanged - changed, changed, 0, unchanged)
 
     def _same(
-        self, table: Table, batch: pa.RecordBatch, namespace: bytes, columns: dict[str, NDArray[np.generic]]
+        self, table: Table, batch: pa.RecordBatch, namespace: bytes, columns: dict[str, Column]
     ) -> NDArray[np.bool_]:
         found = table.read(self._keys(batch), namespace, now=_LONG_AGO)
         same = np.ones(len(batch), dtype=np.bool_)
         for name, column in columns.items():
             output, _, accumulator = name.rpartition(".")
             before = pc.struct_field(found.column(output), accumulator)
-            same &= _mask(pc.fill_null(pc.equal(_in_bits(before), _in_bits(pa.array(column))), False))
+            same &= _mask(
+                pc.fill_null(
+                    pc.equal(_in_bits(before), _in_bits(pa.array(column, self._form.accumulators[name].arrow))), False
+                )
+            )
         return same
 
 

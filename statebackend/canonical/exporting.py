@@ -38,7 +38,8 @@ from statebackend.states.map_keys import map_keys_of
 from statebackend.states.namespaces import NotAWindow, Window
 from statebackend.states.schema import StateKind, StateSpec
 from statebackend.states.ttl import EXPIRY, NEVER, expiry_of
-from statebackend.tables.blocks import Block, Column, DamagedBlock, arrow_keys, combined, decode, hashed, where
+from statebackend.tables.accumulators import Column
+from statebackend.tables.blocks import Block, DamagedBlock, arrow_keys, combined, decode, hashed, where
 from statebackend.tables.table_spec import EXPIRES
 from statebackend.tables.values_blocks import resolved
 
@@ -171,8 +172,9 @@ class StateExport:
         block = combined([block for _, block in run], place)
         if len(block.keys):
             found = {name: column.dtype for name, column in block.columns.items()}
-            if found != self._form.accumulators:
-                raise DamagedBlock(f"a block has columns {found} instead of {self._form.accumulators} ({place})")
+            declared = {name: one.dtype for name, one in self._form.accumulators.items()}
+            if found != declared:
+                raise DamagedBlock(f"a block has columns {found} instead of {declared} ({place})")
             yield from self._keys_of(entries.parse_block(newest)[0], block.keys, block.columns)
 
     def _keys_of(self, namespace: bytes, keys: pa.Array, columns: Mapping[str, Column]) -> Iterator[pa.RecordBatch]:
@@ -196,7 +198,8 @@ class StateExport:
 
     def _table_batch(self, namespace: bytes, keys: pa.Array, columns: Mapping[str, Column]) -> pa.RecordBatch:
         hashed_keys, count = hashed(keys, self._source.schema.key_type), len(keys)
-        found = {name: pa.array(column) for name, column in columns.items() if name != EXPIRES}
+        wanted = self._form.accumulators
+        found = {name: pa.array(column, wanted[name].arrow) for name, column in columns.items() if name != EXPIRES}
         found[NAMESPACE] = pa.array([_namespace(namespace)] * count, type=NAMESPACES)
         found[KEY_GROUP] = pa.array(hashed_keys.groups(self._source.schema.max_parallelism))
         expires = columns.get(EXPIRES)

@@ -46,6 +46,7 @@ from statebackend.states.row_form import RowForm, UnreadableValue, WrongValueTyp
 from statebackend.states.schema import CodecSpec, Schema, StateKind, StateMismatch, StateSpec
 from statebackend.states.schema_fit import fitted
 from statebackend.states.ttl import EXPIRY, NEVER
+from statebackend.tables.accumulators import Accumulator, Column
 from statebackend.tables.table import Accumulated, Table
 from statebackend.tables.table_spec import EXPIRES
 
@@ -284,8 +285,8 @@ class TableImport:
 
     def _put_into_table(self, table: Table, batch: pa.RecordBatch, keys: KeyColumn) -> None:
         columns = {
-            name: self._accumulators(batch, name, dtype)
-            for name, dtype in self._form.accumulators.items()
+            name: self._accumulators(batch, name, accumulator)
+            for name, accumulator in self._form.accumulators.items()
             if name != EXPIRES
         }
         if EXPIRES in self._form.accumulators:
@@ -297,11 +298,11 @@ class TableImport:
             some = keys if len(rows) == len(keys) else self._keys(batch.take(pa.array(rows)))
             table.put(Accumulated(some, {name: column[rows] for name, column in columns.items()}), namespace)
 
-    def _accumulators(self, batch: pa.RecordBatch, name: str, dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
+    def _accumulators(self, batch: pa.RecordBatch, name: str, accumulator: Accumulator) -> Column:
         column = batch.column(name)
         if column.null_count:
             self._refuse(_first_null(column), name, "it is null")
-        found: NDArray[np.generic] = column.to_numpy(zero_copy_only=False).astype(dtype)
+        found: Column = column.to_numpy(zero_copy_only=False).astype(accumulator.dtype)
         return found
 
     # --- columns ------------------------------------------------------------------------------------------------------

@@ -107,7 +107,8 @@ class _Mapping:
             taken = column.cast(wanted.type)
         except pa.ArrowException as error:
             self._refuse(f"column {name!r} does not fit {wanted.type}: {error}")
-        return taken.fill_null(0) if wanted.name in self._form.accumulators else taken
+        kept = self._form.accumulators.get(wanted.name)
+        return taken if kept is None else taken.fill_null(kept.initial)
 
     def _keys(self, batch: pa.RecordBatch, wanted: pa.Field) -> pa.Array:
         columns = [batch.column(name) for name in self._key]

@@ -26,12 +26,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from statebackend.canonical.arrow_values import Natural, natural_of
 from statebackend.ids import Uid
 from statebackend.states.schema import BrokenSchema, Schema, StateKind, StateSpec
+from statebackend.tables.accumulators import Accumulator
 from statebackend.tables.table_spec import EXPIRES
 
 VERSION: Final = 1
@@ -90,7 +90,7 @@ class TableForm:
     schema: Schema
     value: Natural | None
     map_key: Natural | None
-    accumulators: Mapping[str, np.dtype[np.generic]]
+    accumulators: Mapping[str, Accumulator]
 
     @classmethod
     def of(cls, schema: Schema, spec: StateSpec) -> TableForm:
@@ -131,11 +131,7 @@ class TableForm:
             case StateKind.TIMERS:
                 fields.append(pa.field(TIME, pa.int64()))
             case StateKind.TABLE:
-                fields += [
-                    pa.field(name, pa.from_numpy_dtype(dtype))
-                    for name, dtype in self.accumulators.items()
-                    if name != EXPIRES
-                ]
+                fields += [pa.field(name, one.arrow) for name, one in self.accumulators.items() if name != EXPIRES]
             case _:
                 pass
         if self.spec.codec is not None:
@@ -160,21 +156,21 @@ def _said(column: str, natural: Natural | None, codec: str) -> list[pa.Field]:
     return [field] if natural.total else [field, pa.field(encoded_column(column), pa.binary())]
 
 
-def accumulators_of(spec: StateSpec) -> dict[str, np.dtype[np.generic]]:
+def accumulators_of(spec: StateSpec) -> dict[str, Accumulator]:
     """The columns that a table of aggregates keeps, as its declaration in files says; none for other states."""
     if spec.kind is not StateKind.TABLE:
         return {}
-    found: dict[str, np.dtype[np.generic]] = {}
+    found: dict[str, Accumulator] = {}
     for output, text in json.loads(spec.detail).items():
         if output == EXPIRES:
-            found[EXPIRES] = np.dtype(np.int64)
+            found[EXPIRES] = Accumulator.named("int64")
             continue
         columns = _ACCUMULATORS.fullmatch(text)
         if columns is None:
             raise BrokenSchema(f"table {spec.name!r}: {text!r} says nothing about what output {output!r} keeps")
         for column in columns[3].split(", "):
-            name, _, dtype = column.rpartition(": ")
-            found[f"{output}.{name}"] = np.dtype(dtype)
+            name, _, type_name = column.rpartition(": ")
+            found[f"{output}.{name}"] = Accumulator.named(type_name)
     return found
 
 

@@ -20,9 +20,10 @@ from statebackend.states.declarations import Declaration, Place
 from statebackend.states.row_form import RowForm, UnreadableValue, WrongValueType
 from statebackend.states.schema import CodecSpec, Schema, StateKind, StateSpec
 from statebackend.states.ttl import Ttl
-from statebackend.tables.aggregations import Accumulator, Accumulators, Slots
+from statebackend.tables.accumulators import Accumulator
+from statebackend.tables.aggregations import Accumulators, Aggregation, Slots
 from statebackend.tables.table import Table
-from statebackend.tables.table_spec import EXPIRES, Aggregated, TableSpec
+from statebackend.tables.table_spec import EXPIRES, TableSpec
 
 _ANY_TIME: Final = 1
 """For a state with a time to live: how long it is does not stand in files, and nothing that is done here asks."""
@@ -105,11 +106,18 @@ class _StoredForm(RowForm[bytes]):
         return data
 
 
-class _Accumulated:
+class _Accumulated(Aggregation):
     """An aggregation of which only the accumulators are known; its results are these, as structs."""
 
+    name = "stored"
+
     def __init__(self, accumulators: Mapping[str, Accumulator]) -> None:
-        self.name, self.version, self.accumulators = "stored", 1, accumulators
+        self._kept = accumulators
+
+    @property
+    def accumulators(self) -> Mapping[str, Accumulator]:
+        """Those that stand in the files."""
+        return self._kept
 
     def update(self, accumulators: Accumulators, slots: Slots, values: pa.Array | None) -> None:
         """Nobody folds values into what nobody declared."""
@@ -118,18 +126,18 @@ class _Accumulated:
 
     def result(self, accumulators: Accumulators, slots: Slots) -> pa.Array:
         """Of each key what is kept of it."""
-        columns = [pa.array(accumulators[name][slots]) for name in self.accumulators]
-        return pa.StructArray.from_arrays(columns, names=list(self.accumulators))
+        columns = [pa.array(accumulators[name][slots], one.arrow) for name, one in self._kept.items()]
+        return pa.StructArray.from_arrays(columns, names=list(self._kept))
 
 
 def _table(place: Place) -> Table:
     outputs: dict[str, dict[str, Accumulator]] = {}
     found = accumulators_of(place.spec)
-    for column, dtype in found.items():
+    for column, accumulator in found.items():
         if column != EXPIRES:
             output, _, name = column.rpartition(".")
-            outputs.setdefault(output, {})[name] = Accumulator.of(dtype)
-    aggregated = {output: Aggregated(_Accumulated(columns)) for output, columns in outputs.items()}
+            outputs.setdefault(output, {})[name] = accumulator
+    aggregated = {output: _Accumulated(columns) for output, columns in outputs.items()}
     spec = TableSpec(place.spec.stored_as, aggregated, _ANY_TIME if EXPIRES in found else None)
     context = place.context
     return Table(

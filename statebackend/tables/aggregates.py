@@ -4,26 +4,48 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, cast
 
+from statebackend.columns import SchemaLike, schema_of
 from statebackend.states.declarations import Declaration, Place
 from statebackend.states.schema import StateKind, StateSpec
+from statebackend.tables.accumulators import AggregationError
+from statebackend.tables.aggregations import Aggregation
 from statebackend.tables.table import Table
-from statebackend.tables.table_spec import Aggregated, TableSpec
+from statebackend.tables.table_spec import TableError, TableSpec
 
 _BYTES_PER_KEY: Final = 160
 """What a key is taken to need besides its accumulators, as long as nobody knows: its bytes, its index, its marks."""
 
+_NO_COLUMNS: Final[Mapping[str, object]] = {}
+
 
 class Aggregates(Declaration[Table]):
-    """A columnar table: `Aggregates(clicks=Aggregated(Count()), spent=Aggregated(Sum(int), "cents"))`.
+    """A columnar table of aggregates per key, updated by whole Arrow batches.
 
-    With a `ttl`, in milliseconds, a key expires so long after its last update, in the time that updates are told.
+        totals = Aggregates({"cents": int}, clicks=Count(), spent=Sum("cents"), most=Max("cents"))
+
+    First come the columns that it reads, with their types, as for a schema: an Arrow schema, or names with `int`,
+    "timestamp[ms]" and the like. With a `ttl`, in milliseconds, a key expires so long after its last update, in the
+    time that updates are told. Opened it is a `Table`: `update`, `update_each`, `results`, `read`, `remove`.
     """
 
-    def __init__(self, *, ttl: int | None = None, **outputs: Aggregated) -> None:
-        self._outputs: Mapping[str, Aggregated] = outputs
+    def __init__(self, columns: SchemaLike = _NO_COLUMNS, /, *, ttl: int | None = None, **outputs: Aggregation) -> None:
+        schema = schema_of(columns)
+        self._outputs: dict[str, Aggregation] = {}
         self._ttl = ttl
+        for name, one in outputs.items():
+            if not isinstance(cast("object", one), Aggregation):
+                raise TableError(f"{name}={one!r} is no aggregation; give one such as Count() or Sum('ms')")
+            if one.column is not None and one.column not in schema.names:
+                raise TableError(
+                    f"{name}={one!r} is over a column of which the type is not said; declare "
+                    f"Aggregates({{{one.column!r}: int, ...}}, {name}={one!r})"
+                )
+            try:
+                self._outputs[name] = one.over(None if one.column is None else schema.field(one.column).type)
+            except AggregationError as error:
+                raise TableError(f"{name}: {error}") from error
 
     def spec(self, name: str) -> StateSpec:
         """A table."""

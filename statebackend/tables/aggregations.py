@@ -4,84 +4,103 @@ What always holds: an aggregation is a value without state of its own; all that 
 of the accumulator columns. A null is skipped, as in SQL, and a key that has seen no other value has a null as its
 result (a count has 0).
 
-Users' own aggregations implement `Aggregation`; the built-in ones are examples of it.
+Users' own aggregations are subclasses of `Aggregation`; the built-in ones are examples of it.
 """
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol, Self, cast, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
+
+from statebackend.tables.accumulators import OBJECTS, Accumulator, AggregationError, Column
+from statebackend.tables.value_forms import ValueForm, form_of
 
 Slots = NDArray[np.int64]
 Accumulators = Mapping[str, NDArray[np.generic]]
 """The columns of one aggregation, by the names that it declared. A key's place in them is its slot."""
-
-Number = type[int] | type[float]
-"""`int` for 64-bit integers, `float` for 64-bit floats: how a column of numbers is declared."""
-
-_ARROW_TYPES: Final[Mapping[object, pa.DataType]] = {int: pa.int64(), float: pa.float64()}
-
-
-class AggregationError(ValueError):
-    """An aggregation that is declared or fed with what it cannot handle; the message says what to do instead."""
 
 
 class SumOverflow(AggregationError):
     """A sum of integers that does not fit into 64 bits. The batch may be applied in part: return to the last epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Accumulator:
-    """A column of integers or floats, and what a key begins with in it."""
-
-    dtype: np.dtype[np.generic]
-    initial: int | float = 0
-
-    @classmethod
-    def of(cls, dtype: DTypeLike, initial: int | float = 0) -> Accumulator:
-        """The accumulator with this numpy type; `AggregationError` unless it is one of integers or floats."""
-        found = np.dtype(dtype)
-        if found.kind not in "iuf" or found.itemsize > 8:
-            raise AggregationError(f"an accumulator of {found} cannot be kept; use integers or floats up to 64 bits")
-        return cls(np.dtype(found.type), initial)
-
-
-class Aggregation(Protocol):
+class Aggregation(ABC):
     """How the values of a column are folded into accumulators.
 
-    `name` with `version` says what the accumulators mean: whoever changes that changes the version, so that an older
+        class Longest(Aggregation):  # the length of the longest text
+            name = "longest"
+            accumulators = {"length": Accumulator.of("int64")}
+
+            def update(self, accumulators, slots, values):
+                numpy.maximum.at(accumulators["length"], slots, pyarrow.compute.binary_length(values).fill_null(0))
+
+            def result(self, accumulators, slots):
+                return pyarrow.array(accumulators["length"][slots])
+
+    In a program, `.aggregate(uid="texts", longest=Longest("text"))`. Sessions need a method `merge`, see `Merging`.
+    `name` with `version` says what the accumulators mean: a change of that needs another version, so that an older
     snapshot is refused instead of misread.
     """
 
+    def __init__(self, column: str | None = None) -> None:
+        if not isinstance(cast("object", column), str | None):
+            kind = type(self).__name__
+            raise AggregationError(
+                f"{kind} takes the name of a column, such as {kind}('ms'), not {column!r}; the type is the column's"
+            )
+        self.column: Final = column
+        """The name of the column that it is over; None if it only counts rows."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).values()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({'' if self.column is None else repr(self.column)})"
+
     @property
+    @abstractmethod
     def name(self) -> str:
-        """What it does, and with which type: `sum(int)`."""
+        """The name of what it does, and over which type: `sum(int)`."""
 
     @property
     def version(self) -> int:
-        """Raised whenever the accumulators' meaning changes."""
+        """A number that is raised whenever the accumulators' meaning changes."""
+        return 1
 
     @property
+    @abstractmethod
     def accumulators(self) -> Mapping[str, Accumulator]:
         """Its columns; the same for as long as the version is."""
 
+    def over(self, type: pa.DataType | None) -> Aggregation:
+        """Return the same for a column of this type, None without one; `AggregationError` if it takes no such values.
+
+        What does the same for all types returns itself.
+        """
+        del type
+        return self
+
+    @abstractmethod
     def update(self, accumulators: Accumulators, slots: Slots, values: pa.Array | None) -> None:
         """Fold the values in, in their order: value i belongs to the key with slot i. A slot may occur repeatedly.
 
-        `values` is None if the table has no input column for it. Nulls are to be skipped.
+        `values` is None if it is over no column. Nulls are to be skipped.
         """
 
+    @abstractmethod
     def result(self, accumulators: Accumulators, slots: Slots) -> pa.Array:
-        """The results of these keys, of the same type each time, also for no key at all."""
+        """Return the results of these keys, of the same type each time, also for no key at all."""
 
 
 @runtime_checkable
@@ -95,19 +114,13 @@ class Merging(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
-    """How many rows a key has, or of an input column how many values that are not null. Wraps at 2**63."""
+class Count(Aggregation):
+    """The number of a key's rows, or with a column of its values that are not null: `Count()`. Wraps at 2**63."""
 
     @property
     def name(self) -> str:
-        """Of what the accumulators mean."""
+        """The same for all columns."""
         return "count"
-
-    @property
-    def version(self) -> int:
-        """Of what the accumulators mean."""
-        return 1
 
     @property
     def accumulators(self) -> Mapping[str, Accumulator]:
@@ -121,7 +134,7 @@ class Count:
         np.add.at(accumulators["count"], slots, 1)
 
     def running(self, accumulators: Accumulators, slot: int, values: pa.Array | None, count: int) -> pa.Array:
-        """The number after each value of one key. See `turns.Running`."""
+        """Return the number after each value of one key. See `turns.Running`."""
         total = accumulators["count"]
         after = total[slot] + _seen_of(values, count)
         total[slot] = after[-1]
@@ -133,63 +146,64 @@ class Count:
         count[into] = np.add(count[into], count[others])
 
     def result(self, accumulators: Accumulators, slots: Slots) -> pa.Array:
-        """64-bit integers, none of them null."""
+        """Return 64-bit integers, none of them null."""
         return pa.array(accumulators["count"][slots])
 
 
-class _OfNumbers(ABC):
-    """What aggregations over a column of declared numbers share: the declaration, and the check of what comes in."""
+class _OfValues(Aggregation):
+    """What aggregations that keep one value share: the column, what is known of its type, and one way through values.
 
-    __slots__ = ("number",)
+    They are declared without the type, which `over` brings before anything else is asked.
+    """
 
-    def __init__(self, number: Number) -> None:
-        if number not in _ARROW_TYPES:
-            raise AggregationError(
-                f"{type(self).__name__} is over int or float, not {number!r}; a Reducing or Aggregating state keeps "
-                "any other type"
-            )
-        self.number: Final[Number] = number
+    def __init__(self, column: str) -> None:
+        super().__init__(column)
+        self._type: pa.DataType | None = None
 
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and other.number is self.number
+    def over(self, type: pa.DataType | None) -> Self:
+        """Return the same for a column of this type."""
+        bound = copy.copy(self)
+        bound._type = _column_of(self, type)
+        bound._takes(bound._form)
+        return bound
 
-    def __hash__(self) -> int:
-        return hash((type(self), self.number))
+    def _takes(self, form: ValueForm) -> None:
+        """Raise `AggregationError` if it cannot be over such values."""
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.number.__name__})"
+    @property
+    def _form(self) -> ValueForm:
+        if self._type is None:
+            raise AggregationError(f"{self!r} does not know the type of its column yet; ask what over(type) returns")
+        return form_of(self._type, repr(self))
 
     @property
     def name(self) -> str:
-        """What it does, and over which numbers."""
-        return f"{type(self).__name__.lower()}({self.number.__name__})"
-
-    @property
-    def version(self) -> int:
-        """Of what the accumulators mean."""
-        return 1
+        """The name of what it does, and over which values."""
+        return f"{type(self).__name__.lower()}({self._form.name})"
 
     @property
     def accumulators(self) -> Mapping[str, Accumulator]:
-        """The value so far, and whether there is one."""
-        dtype = np.int64 if self.number is int else np.float64
-        return {"value": Accumulator.of(dtype, self._initial()), "seen": Accumulator.of(np.uint8)}
+        """The value so far, and if there is one."""
+        form = self._form
+        initial = self._initial(form)
+        value = Accumulator.of(form.kept, initial) if initial is not None else Accumulator.of(form.kept)
+        return {"value": value, "seen": Accumulator.of(np.uint8)}
 
     def update(self, accumulators: Accumulators, slots: Slots, values: pa.Array | None) -> None:
-        """Fold the values in; `AggregationError` if they are not of the declared kind."""
-        slots, numbers = _numbers(self, self.number, slots, values)
+        """Fold the values in; `AggregationError` if they are not of the column's kind."""
+        slots, found = _without_nulls(self, self._form, slots, values)
         with _QUIET():
-            self._fold(accumulators["value"], accumulators["seen"], slots, numbers)
+            self._fold(accumulators["value"], accumulators["seen"], slots, found)
 
     def running(self, accumulators: Accumulators, slot: int, values: pa.Array | None, count: int) -> pa.Array:
-        """The value after each value of one key. See `turns.Running`."""
-        _, numbers = _numbers(self, self.number, np.zeros(count, dtype=np.int64), values)
+        """Return the value after each value of one key. See `turns.Running`."""
+        _, found = _without_nulls(self, self._form, np.zeros(count, dtype=np.int64), values)
         value, seen = accumulators["value"], accumulators["seen"]
         known, read = bool(seen[slot]), _seen_of(values, count)
         with _QUIET():
-            after = np.concatenate((value[slot : slot + 1], self._after_each(value[slot], known, numbers)))
-        value[slot], seen[slot] = after[-1], known or len(numbers) > 0
-        return pa.array(after[read], mask=(read == 0) & (not known))
+            after = np.concatenate((value[slot : slot + 1], self._after_each(value[slot], known, found)))
+        value[slot], seen[slot] = after[-1], known or len(found) > 0
+        return self._form.out(after[read], (read == 0) & (not known))
 
     def merge(self, accumulators: Accumulators, into: Slots, others: Slots) -> None:
         """See `Merging`: what the others have come to is folded in as one value is."""
@@ -199,128 +213,128 @@ class _OfNumbers(ABC):
             self._fold(value, seen, into[some], value[others[some]])
 
     def result(self, accumulators: Accumulators, slots: Slots) -> pa.Array:
-        """64-bit integers or floats, as declared; null for a key that has seen no value."""
-        return pa.array(accumulators["value"][slots], mask=accumulators["seen"][slots] == 0)
+        """Return values of the column's type, integers and floats of 64 bits; null for a key that has seen no value."""
+        return self._form.out(accumulators["value"][slots], accumulators["seen"][slots] == 0)
 
-    def _initial(self) -> int | float:
-        return 0
-
-    @abstractmethod
-    def _fold(
-        self, value: NDArray[np.generic], seen: NDArray[np.generic], slots: Slots, numbers: NDArray[np.generic]
-    ) -> None:
-        """Fold numbers without nulls in."""
+    def _initial(self, form: ValueForm) -> int | float | None:
+        """Return what a key begins with if that matters."""
+        del form
+        return None
 
     @abstractmethod
-    def _after_each(self, value: np.generic, known: bool, numbers: NDArray[np.generic]) -> NDArray[np.generic]:
-        """What a key has come to after each of these numbers, of which none is null; it had `value` if `known`."""
+    def _fold(self, value: Column, seen: Column, slots: Slots, found: Column) -> None:
+        """Fold values without nulls in."""
+
+    @abstractmethod
+    def _after_each(self, value: np.generic, known: bool, found: Column) -> Column:
+        """Return what a key has come to after each of these values, none of them null; it had `value` if `known`."""
 
 
-class Sum(_OfNumbers):
-    """The sum. Of integers it is exact, and `SumOverflow` says when it leaves 64 bits. Of floats a NaN makes it NaN."""
+class Sum(_OfValues):
+    """The sum of a column of numbers: `Sum("ms")`.
 
-    __slots__ = ()
+    Of integers it is exact, and `SumOverflow` says when it leaves 64 bits. Of floats a NaN makes it NaN.
+    """
 
-    def _fold(
-        self, value: NDArray[np.generic], seen: NDArray[np.generic], slots: Slots, numbers: NDArray[np.generic]
-    ) -> None:
-        if self.number is int and _may_overflow(value, slots, numbers):
-            _refuse_overflow(value, slots, numbers)
-        np.add.at(value, slots, numbers)
+    def _takes(self, form: ValueForm) -> None:
+        _refuse_no_number(self, form)
+
+    def _fold(self, value: Column, seen: Column, slots: Slots, found: Column) -> None:
+        if value.dtype.kind == "i" and _may_overflow(value, slots, found):
+            _refuse_overflow(self, value, slots, found)
+        np.add.at(value, slots, found)
         seen[slots] = 1
 
-    def _after_each(self, value: np.generic, known: bool, numbers: NDArray[np.generic]) -> NDArray[np.generic]:
+    def _after_each(self, value: np.generic, known: bool, found: Column) -> Column:
         del known
-        if self.number is int:
-            _refuse_overflow_on_the_way(int(value), numbers)
-        return _accumulated(np.add, value, numbers)
+        if found.dtype.kind == "i":
+            _refuse_overflow_on_the_way(self, int(value), found)
+        return _accumulated(np.add, value, found)
 
 
-class Min(_OfNumbers):
-    """The least value. NaN is greater than every number, as in Spark: the result is NaN only if all values are."""
+class _Extreme(_OfValues):
+    """What the least and the greatest value share."""
 
-    __slots__ = ()
+    _fold_two: np.ufunc
 
-    def _initial(self) -> int | float:
-        return _LARGEST if self.number is int else float("nan")
-
-    def _fold(
-        self, value: NDArray[np.generic], seen: NDArray[np.generic], slots: Slots, numbers: NDArray[np.generic]
-    ) -> None:
-        np.fmin.at(value, slots, numbers)
+    def _fold(self, value: Column, seen: Column, slots: Slots, found: Column) -> None:
+        if value.dtype == OBJECTS:
+            # Nothing that a key could begin with is greater than every text.
+            _begin_with_the_first(value, seen, slots, found)
+        self._fold_two.at(value, slots, found)
         seen[slots] = 1
 
-    def _after_each(self, value: np.generic, known: bool, numbers: NDArray[np.generic]) -> NDArray[np.generic]:
-        del known
-        return _accumulated(np.fmin, value, numbers)
+    def _after_each(self, value: np.generic, known: bool, found: Column) -> Column:
+        if not known and len(found):
+            value = found[0]
+        return _accumulated(self._fold_two, value, found)
 
 
-class Max(_OfNumbers):
-    """The greatest value. NaN is greater than every number, as in Spark: the result is NaN if one value is."""
+class Min(_Extreme):
+    """The least value of a column of any type with an order: `Min("at")`.
 
-    __slots__ = ()
+    NaN is greater than every number, as in Spark: the result is NaN only if all values are.
+    """
 
-    def _initial(self) -> int | float:
-        return -_LARGEST - 1 if self.number is int else float("-inf")
+    _fold_two = np.fmin
 
-    def _fold(
-        self, value: NDArray[np.generic], seen: NDArray[np.generic], slots: Slots, numbers: NDArray[np.generic]
-    ) -> None:
-        np.maximum.at(value, slots, numbers)
+    def _initial(self, form: ValueForm) -> int | float | None:
+        return None if form.kept in (str, bytes) else _LARGEST if form.kept is np.int64 else float("nan")
+
+
+class Max(_Extreme):
+    """The greatest value of a column of any type with an order: `Max("at")`.
+
+    NaN is greater than every number, as in Spark: the result is NaN if one value is.
+    """
+
+    _fold_two = np.maximum
+
+    def _initial(self, form: ValueForm) -> int | float | None:
+        return None if form.kept in (str, bytes) else -_LARGEST - 1 if form.kept is np.int64 else float("-inf")
+
+
+class First(_OfValues):
+    """The value of a column that came first, NaN like any other: `First("page")`."""
+
+    def _fold(self, value: Column, seen: Column, slots: Slots, found: Column) -> None:
+        _begin_with_the_first(value, seen, slots, found)
         seen[slots] = 1
 
-    def _after_each(self, value: np.generic, known: bool, numbers: NDArray[np.generic]) -> NDArray[np.generic]:
-        del known
-        return _accumulated(np.maximum, value, numbers)
+    def _after_each(self, value: np.generic, known: bool, found: Column) -> Column:
+        return np.full(len(found), value if known or not len(found) else found[0], dtype=found.dtype)
 
 
-class First(_OfNumbers):
-    """The value that came first, NaN like any other."""
+class Last(_OfValues):
+    """The value of a column that came last, NaN like any other: `Last("page")`."""
 
-    __slots__ = ()
-
-    def _fold(
-        self, value: NDArray[np.generic], seen: NDArray[np.generic], slots: Slots, numbers: NDArray[np.generic]
-    ) -> None:
-        fresh = seen[slots] == 0
-        # Of several values for a slot numpy keeps the last one: reversed, that is the first.
-        slots = slots[fresh][::-1]
-        value[slots] = numbers[fresh][::-1]
+    def _fold(self, value: Column, seen: Column, slots: Slots, found: Column) -> None:
+        value[slots] = found
         seen[slots] = 1
 
-    def _after_each(self, value: np.generic, known: bool, numbers: NDArray[np.generic]) -> NDArray[np.generic]:
-        return np.full(len(numbers), value if known or not len(numbers) else numbers[0], dtype=numbers.dtype)
-
-
-class Last(_OfNumbers):
-    """The value that came last, NaN like any other."""
-
-    __slots__ = ()
-
-    def _fold(
-        self, value: NDArray[np.generic], seen: NDArray[np.generic], slots: Slots, numbers: NDArray[np.generic]
-    ) -> None:
-        value[slots] = numbers
-        seen[slots] = 1
-
-    def _after_each(self, value: np.generic, known: bool, numbers: NDArray[np.generic]) -> NDArray[np.generic]:
+    def _after_each(self, value: np.generic, known: bool, found: Column) -> Column:
         del value, known
-        return numbers
+        return found
 
 
-@dataclass(frozen=True, slots=True)
-class Mean:
-    """The mean, as a float. Of integers it is exact as long as their sum stays below 2**53; a NaN makes it NaN."""
+class Mean(Aggregation):
+    """The mean of a column of numbers, as a float: `Mean("ms")`.
+
+    Of integers it is exact as long as their sum stays below 2**53; a NaN makes it NaN.
+    """
+
+    def __init__(self, column: str) -> None:
+        super().__init__(column)
+
+    def over(self, type: pa.DataType | None) -> Self:
+        """Return itself, as it takes all numbers alike."""
+        _refuse_no_number(self, form_of(_column_of(self, type), repr(self)))
+        return self
 
     @property
     def name(self) -> str:
-        """Of what the accumulators mean."""
+        """The same for all columns."""
         return "mean"
-
-    @property
-    def version(self) -> int:
-        """Of what the accumulators mean."""
-        return 1
 
     @property
     def accumulators(self) -> Mapping[str, Accumulator]:
@@ -329,14 +343,14 @@ class Mean:
 
     def update(self, accumulators: Accumulators, slots: Slots, values: pa.Array | None) -> None:
         """Fold the values in; `AggregationError` if they are no numbers."""
-        slots, numbers = _numbers(self, float, slots, values)
+        slots, numbers = _without_nulls(self, _FLOATS, slots, values)
         with _QUIET():
             np.add.at(accumulators["sum"], slots, numbers)
         np.add.at(accumulators["count"], slots, 1)
 
     def running(self, accumulators: Accumulators, slot: int, values: pa.Array | None, count: int) -> pa.Array:
-        """The mean after each value of one key. See `turns.Running`."""
-        _, numbers = _numbers(self, float, np.zeros(count, dtype=np.int64), values)
+        """Return the mean after each value of one key. See `turns.Running`."""
+        _, numbers = _without_nulls(self, _FLOATS, np.zeros(count, dtype=np.int64), values)
         total, number = accumulators["sum"], accumulators["count"]
         read = _seen_of(values, count)
         with _QUIET():
@@ -353,7 +367,7 @@ class Mean:
         number[into] = np.add(number[into], number[others])
 
     def result(self, accumulators: Accumulators, slots: Slots) -> pa.Array:
-        """64-bit floats; null for a key that has seen no value."""
+        """Return 64-bit floats; null for a key that has seen no value."""
         count = accumulators["count"][slots].astype(np.float64)
         none = count == 0
         return pa.array(accumulators["sum"][slots].astype(np.float64) / np.where(none, 1.0, count), mask=none)
@@ -365,26 +379,38 @@ _QUIET = partial(np.errstate, invalid="ignore", over="ignore")
 """Infinities and NaN are results like any other."""
 
 
-def _numbers(
-    aggregation: Aggregation, number: Number, slots: Slots, values: pa.Array | None
-) -> tuple[Slots, NDArray[np.generic]]:
-    """The values as numpy numbers, and their slots, without the nulls."""
+_FLOATS = form_of(pa.float64(), "Mean")
+
+
+def _column_of(aggregation: Aggregation, type: pa.DataType | None) -> pa.DataType:
+    if type is None:
+        raise AggregationError(f"{aggregation!r} needs the type of its column")
+    return type
+
+
+def _refuse_no_number(aggregation: Aggregation, form: ValueForm) -> None:
+    if form.name not in ("int", "float"):
+        raise AggregationError(
+            f"{aggregation!r} is over integers or floats, and its column is of {form.type}; cast it before"
+        )
+
+
+def _begin_with_the_first(value: Column, seen: Column, slots: Slots, found: Column) -> None:
+    """Have the first value of each slot that has seen none."""
+    fresh = seen[slots] == 0
+    # Of several values for a slot numpy keeps the last one: reversed, that is the first.
+    value[slots[fresh][::-1]] = found[fresh][::-1]
+
+
+def _without_nulls(
+    aggregation: Aggregation, form: ValueForm, slots: Slots, values: pa.Array | None
+) -> tuple[Slots, Column]:
+    """Return the values as accumulators have them, and their slots, without the nulls."""
     if values is None:
-        raise AggregationError(f"{aggregation.name} needs an input column, and the table names none for it")
+        raise AggregationError(f"{aggregation!r} needs its column, and none is given")
     if values.null_count:
         slots, values = slots[_valid(values)], values.drop_null()
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
-    wanted = _ARROW_TYPES[number]
-    if values.type != wanted:
-        integers = pa.types.is_integer(values.type)
-        if not integers and (number is int or not pa.types.is_floating(values.type)):
-            raise AggregationError(f"{aggregation.name} cannot take a column of {values.type}; cast it to {wanted}")
-        try:
-            values = pc.cast(values, wanted, safe=number is int)
-        except pa.ArrowInvalid as error:
-            raise AggregationError(f"{aggregation.name} cannot take a value of this batch: {error}") from error
-    return slots, values.to_numpy()
+    return slots, form.into(values, aggregation.name)
 
 
 def _valid(values: pa.Array) -> NDArray[np.bool_]:
@@ -399,22 +425,22 @@ def _seen_of(values: pa.Array | None, count: int) -> NDArray[np.int64]:
     return np.cumsum(_valid(values), dtype=np.int64)
 
 
-def _accumulated(fold: np.ufunc, value: np.generic, numbers: NDArray[np.generic]) -> NDArray[np.generic]:
-    """The value with one more of the numbers folded in each time, in their order."""
-    result: NDArray[np.generic] = fold.accumulate(np.concatenate((np.array([value], dtype=numbers.dtype), numbers)))
+def _accumulated(fold: np.ufunc, value: np.generic, found: Column) -> Column:
+    """Return the value with one more of those found folded in each time, in their order."""
+    result: Column = fold.accumulate(np.concatenate((np.array([value], dtype=found.dtype), found)))
     return result[1:]
 
 
-def _refuse_overflow_on_the_way(value: int, numbers: NDArray[np.generic]) -> None:
+def _refuse_overflow_on_the_way(sum: Sum, value: int, numbers: Column) -> None:
     """Refuse numbers of which one brings the sum out of 64 bits, even if a later one would bring it back."""
     if not len(numbers) or abs(value) + len(numbers) * max(int(numbers.max()), -int(numbers.min())) <= _LARGEST:
         return
     for total in accumulate(numbers.tolist(), initial=value):
         if not -_LARGEST - 1 <= total <= _LARGEST:
-            raise SumOverflow(f"a sum of integers reaches {total}, beyond 64 bits; declare Sum(float) instead")
+            raise _overflow(sum, str(total))
 
 
-def _may_overflow(value: NDArray[np.generic], slots: Slots, numbers: NDArray[np.generic]) -> bool:
+def _may_overflow(value: Column, slots: Slots, numbers: Column) -> bool:
     """Whether a bound that is quick to find fails to rule out that a sum leaves 64 bits."""
     if not len(slots):
         return False
@@ -423,7 +449,7 @@ def _may_overflow(value: NDArray[np.generic], slots: Slots, numbers: NDArray[np.
     return largest + len(slots) * max(int(numbers.max()), -int(numbers.min())) > _LARGEST
 
 
-def _refuse_overflow(value: NDArray[np.generic], slots: Slots, numbers: NDArray[np.generic]) -> None:
+def _refuse_overflow(sum: Sum, value: Column, slots: Slots, numbers: Column) -> None:
     """Refuse what leaves 64 bits: add the halves by themselves, where nothing overflows."""
     touched, places = np.unique(slots, return_inverse=True)
     so_far, added = value[touched].astype(np.int64), numbers.astype(np.int64)
@@ -434,4 +460,8 @@ def _refuse_overflow(value: NDArray[np.generic], slots: Slots, numbers: NDArray[
     beyond = (high < -(1 << 31)) | (high >= 1 << 31)
     if beyond.any():
         worst = int(high[beyond][0]) << 32
-        raise SumOverflow(f"a sum of integers reaches about {worst}, beyond 64 bits; declare Sum(float) instead")
+        raise _overflow(sum, f"about {worst}")
+
+
+def _overflow(sum: Sum, reached: str) -> SumOverflow:
+    return SumOverflow(f"{sum!r} of integers reaches {reached}, beyond 64 bits; have the column as float64")

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from statebackend.tables.accumulators import Column, bytes_of
 from statebackend.tables.aggregations import Slots
-from statebackend.tables.blocks import Column
 
 _KEY = 160
 """What a key that was removed occupies besides its accumulators as long as it may come back, about."""
@@ -95,4 +95,4 @@ class BeforeImages:
 
 
 def _bytes_of(columns: Mapping[str, Column]) -> int:
-    return sum(column.nbytes + _ARRAY for column in columns.values())
+    return sum(bytes_of(column) + _ARRAY for column in columns.values())

@@ -25,8 +25,7 @@ from statebackend import entries
 from statebackend.keys.columns import KeyColumn
 from statebackend.keys.hashing import hash_column
 from statebackend.keys.types import KeyType
-
-Column = NDArray[np.generic]
+from statebackend.tables.accumulators import Column, from_arrow, to_arrow
 
 KEY: Final = "key"
 _DELETED: Final = "deleted"
@@ -101,7 +100,7 @@ class Encoder:
 
     def __init__(self, rows: Block) -> None:
         names = [KEY, *rows.columns]
-        arrays = [rows.keys, *map(pa.array, rows.columns.values())]
+        arrays = [rows.keys, *map(to_arrow, rows.columns.values())]
         self._deleted = rows.deleted
         self._batches = {False: pa.record_batch(arrays, names=names)}
         if rows.deleted is not None:
@@ -356,7 +355,7 @@ def _block_of(table: pa.Table, *, whole: bool) -> Block:
     deleted = columns.pop(_DELETED, None)
     return Block(
         as_keys(keys),
-        {name: column.to_numpy() for name, column in columns.items()},
+        {name: from_arrow(column) for name, column in columns.items()},
         None if deleted is None else _as_flags(deleted),
         whole,
     )

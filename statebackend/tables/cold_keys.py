@@ -10,7 +10,7 @@ about as often as there are sizes; and each write does its part of that, so none
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from statebackend.backends.scratch_file import NewFile
 from statebackend.keys.columns import KeyColumn
-from statebackend.tables.blocks import Block, Column, hashed
+from statebackend.tables.accumulators import OBJECTS, Column, blank
+from statebackend.tables.blocks import Block, hashed
 from statebackend.tables.cold_run import (
     NULL,
     ColdRows,
@@ -30,9 +31,11 @@ from statebackend.tables.cold_run import (
     Merge,
     Run,
     RunWriter,
+    divided,
     head_type,
     newest,
     places_of,
+    with_tails,
 )
 from statebackend.tables.cold_run import joined as rows_joined
 from statebackend.tables.table_spec import Layout
@@ -70,7 +73,9 @@ class ColdKeys:
         """`new_file` says where the runs lie."""
         self._layout = layout
         self._new_file = new_file
-        self._type = head_type([(f"of {name}", column.dtype) for name, column in layout.columns.items()])
+        fixed = {name: column.dtype for name, column in layout.columns.items() if column.dtype != OBJECTS}
+        self._tails = {name: column for name, column in layout.columns.items() if column.dtype == OBJECTS}
+        self._type = head_type([(f"of {name}", dtype) for name, dtype in fixed.items()], list(self._tails))
         self._runs: list[Run] = []
         self._merges: list[Merge] = []
         self._numbers = count()
@@ -142,13 +147,17 @@ class ColdKeys:
         heads["place"], heads["space"] = places_of(keys.hashes, space), space
         heads["size"] = np.diff(keys.offsets)
         for name, column in columns.items():
-            heads[f"of {name}"] = column
+            if name not in self._tails:
+                heads[f"of {name}"] = column
         self._groups[namespace][self._layout.places(keys.hashes)] = True
         rows = ColdRows(heads, keys.data[keys.offsets[0] : keys.offsets[-1]])
         if keys.null is not None and keys.null.any():
             if keys.width:
                 rows = ColdRows(heads, rows.data[np.repeat(~keys.null, keys.width)])
             heads["size"][keys.null] = NULL
+        if self._tails and columns:
+            tails = {name: list(map(_as_bytes, columns[name].tolist())) for name in self._tails}
+            rows = ColdRows(heads, with_tails(heads, rows.keys().to_pylist(), tails))
         return rows
 
     def _write(self, parts: Iterable[ColdRows], most: int) -> None:
@@ -216,17 +225,18 @@ class ColdKeys:
         order = np.argsort(places)
         places, which = places[order], which[order]
         found: list[Integers] = []
-        heads: list[Heads] = []
+        columns: list[dict[str, Column]] = []
         for run in reversed(self._runs):
             rows, here = run.find(places, space, keys, which)
             if len(rows):
                 there = ~here["gone"]
                 found.append(which[rows[there]])
-                heads.append(here[there])
+                columns.append(self._columns(here[there], run.records))
                 places, which = np.delete(places, rows), np.delete(which, rows)
         if not found or not sum(map(len, found)):
             return None
-        return Found(np.concatenate(found), self._columns(np.concatenate(heads)))
+        names = self._layout.columns
+        return Found(np.concatenate(found), {name: np.concatenate([some[name] for some in columns]) for name in names})
 
     def of(self, namespace: bytes) -> tuple[KeyColumn, Mapping[str, Column]]:
         """All keys of a namespace that are here."""
@@ -237,17 +247,25 @@ class ColdKeys:
             rows.append(part.chosen(np.flatnonzero(part.heads["space"] == space)))
         last = newest(rows_joined(rows))
         last = last.chosen(np.flatnonzero(~last.heads["gone"]))
-        return self._key_column(last), self._columns(last.heads)
+        return self._key_column(last), self._columns(last.heads, lambda _: last.records().to_pylist())
 
     def _key_column(self, rows: ColdRows) -> KeyColumn:
         null = rows.heads["size"] == NULL
         valid = pa.array(~null).buffers()[1] if null.any() else None
-        buffers = [valid, pa.py_buffer(rows.offsets()), pa.py_buffer(rows.data)]
-        keys = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(rows), buffers)
+        keys = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(rows), [valid, *rows.keys().buffers()[1:]])
         return hashed(keys, self._layout.key_type)
 
-    def _columns(self, heads: Heads) -> dict[str, Column]:
-        return {name: np.ascontiguousarray(heads[f"of {name}"]) for name in self._layout.columns}
+    def _columns(self, heads: Heads, records: Callable[[Heads], Sequence[bytes]]) -> dict[str, Column]:
+        tails = divided(heads, records(heads)) if self._tails else {}
+        columns: dict[str, Column] = {}
+        for name, accumulator in self._layout.columns.items():
+            if name in tails:
+                text = isinstance(accumulator.initial, str)
+                columns[name] = blank(len(heads), OBJECTS)
+                columns[name][:] = [one.decode() for one in tails[name]] if text else tails[name]
+            else:
+                columns[name] = np.ascontiguousarray(heads[f"of {name}"])
+        return columns
 
 
 class Loading:
@@ -284,6 +302,10 @@ class Loading:
         run = self._all.finish()
         if len(run):
             self._runs.append(run)
+
+
+def _as_bytes(value: object) -> bytes:
+    return value.encode() if isinstance(value, str) else value if isinstance(value, bytes) else b""
 
 
 def _level(run: Run) -> int:

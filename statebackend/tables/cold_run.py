@@ -4,12 +4,13 @@ What always holds: a run has at most one row of a key and namespace, and all tha
 of each page and, unless it is large, a filter of 12 bits for each row. Its files have no names: they are gone with it.
 
 The place of a row is its key's hash with the lowest bits put in the place of the namespace's number. So the rows of a
-key group lie side by side, and those that a key has in many namespaces are told apart without being read.
+key group lie side by side, and those that a key has in many namespaces are told apart without being read. What has no
+fixed width, texts and bytes that are kept of a key, lies behind the bytes of the key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,13 +41,49 @@ _LARGE: Final = 1 << 20
 
 _FILTER_BITS: Final = 12
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
+_TAIL: Final = "size of "
 _NAMESPACE_BITS: Final = 20
 _NAMESPACE_MASK: Final = np.uint64((1 << _NAMESPACE_BITS) - 1)
 
 
-def head_type(columns: Sequence[tuple[str, DTypeLike]]) -> np.dtype[np.void]:
-    """What is kept of a row besides the bytes of its key, which are `size` bytes from `start` on."""
-    return np.dtype([("place", "u8"), ("space", "u4"), ("size", "i4"), ("start", "i8"), ("gone", "?"), *columns])
+def head_type(columns: Sequence[tuple[str, DTypeLike]], tails: Sequence[str]) -> np.dtype[np.void]:
+    """What is kept of a row besides the bytes of its key, which are `size` bytes from `start` on.
+
+    Behind these lie as many of each of the `tails` as the field with its name says.
+    """
+    beginning = [("place", "u8"), ("space", "u4"), ("size", "i4"), ("start", "i8"), ("gone", "?")]
+    return np.dtype([*beginning, *columns, *((_TAIL + name, "i4") for name in tails)])
+
+
+def sizes_of(heads: Heads) -> Integers:
+    """How many bytes each row has besides its head."""
+    sizes: Integers = np.maximum(heads["size"], 0).astype(np.int64)
+    for name in tails_of(heads):
+        sizes += heads[_TAIL + name]
+    return sizes
+
+
+def tails_of(heads: Heads) -> list[str]:
+    """The names of what has no fixed width."""
+    return [name.removeprefix(_TAIL) for name in heads.dtype.names or () if name.startswith(_TAIL)]
+
+
+def with_tails(heads: Heads, keys: Sequence[bytes], tails: Mapping[str, Sequence[bytes]]) -> Bytes:
+    """What stands behind these heads, in which the sizes of tails are set; there are some."""
+    for name, tail in tails.items():
+        heads[_TAIL + name] = [len(one) for one in tail]
+    return np.frombuffer(b"".join(map(b"".join, zip(keys, *tails.values(), strict=True))), dtype=np.uint8)
+
+
+def divided(heads: Heads, records: Sequence[bytes]) -> Mapping[str, list[bytes]]:
+    """The tails, each by its name, of what stands behind these heads."""
+    at, found = np.maximum(heads["size"], 0).astype(np.int64), {}
+    for name in tails_of(heads):
+        end = at + heads[_TAIL + name]
+        some = zip(records, at.tolist(), end.tolist(), strict=True)
+        found[name] = [record[first:last] for record, first, last in some]
+        at = end
+    return found
 
 
 def places_of(hashes: NDArray[np.uint64], space: int) -> Places:
@@ -57,7 +94,7 @@ def places_of(hashes: NDArray[np.uint64], space: int) -> Places:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColdRows:
-    """Some rows, and the bytes of their keys, one after the other. `start` in the heads need not fit to these."""
+    """Some rows, and the bytes that stand behind each head. `start` in the heads need not fit to these."""
 
     heads: Heads
     data: Bytes
@@ -66,22 +103,34 @@ class ColdRows:
         return len(self.heads)
 
     def offsets(self) -> Integers:
-        """Where in `data` each key begins, and the last one ends."""
+        """Where in `data` each row begins, and the last one ends."""
         offsets = np.zeros(len(self.heads) + 1, dtype=np.int64)
-        np.cumsum(np.maximum(self.heads["size"], 0), out=offsets[1:])
+        np.cumsum(sizes_of(self.heads), out=offsets[1:])
         return offsets
+
+    def records(self) -> pa.Array:
+        """What stands behind each head."""
+        buffers = [None, pa.py_buffer(self.offsets()), pa.py_buffer(self.data)]
+        return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(self.heads), buffers)
 
     def keys(self) -> pa.Array:
         """The keys, with empty ones instead of nulls."""
-        buffers = [None, pa.py_buffer(self.offsets()), pa.py_buffer(self.data)]
-        return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(self.heads), buffers)
+        if not tails_of(self.heads):
+            return self.records()
+        sizes = np.maximum(self.heads["size"], 0).astype(np.int64)
+        return _binary(sizes, self.data[_ranges(self.offsets()[:-1], sizes)])
 
     def chosen(self, rows: Integers) -> ColdRows:
         """These rows, in this order."""
         heads = self.heads[rows]
-        data = self.keys().take(pa.array(rows)).buffers()[2]
-        size = int(np.maximum(heads["size"], 0).sum(dtype=np.int64))
+        data = self.records().take(pa.array(rows)).buffers()[2]
+        size = int(sizes_of(heads).sum())
         return ColdRows(heads, np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8, size))
+
+
+def _binary(sizes: Integers, data: Bytes) -> pa.Array:
+    buffers = [None, pa.py_buffer(np.concatenate(([0], np.cumsum(sizes)))), pa.py_buffer(np.ascontiguousarray(data))]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(sizes), buffers)
 
 
 def joined(parts: Sequence[ColdRows]) -> ColdRows:
@@ -218,6 +267,10 @@ class Run:
         ]
         return np.flatnonzero(np.array(same, dtype=np.bool_))
 
+    def records(self, heads: Heads) -> list[bytes]:
+        """What stands behind these heads."""
+        return list(self._keys.read_each(sizes_of(heads).tolist(), heads["start"].tolist()))
+
     def below(self, first: int, cut: np.uint64 | None) -> ColdRows:
         """The rows from this one on whose places are less than the cut; all without one."""
         last = self._rows if cut is None else min(int(np.searchsorted(self._fence, cut, "left")) * _PAGE, self._rows)
@@ -228,7 +281,7 @@ class Run:
             heads = heads[: np.searchsorted(heads["place"], cut, "left")]
         data = b""
         if len(heads):
-            start, length = int(heads["start"][0]), int(np.maximum(heads["size"], 0).sum(dtype=np.int64))
+            start, length = int(heads["start"][0]), int(sizes_of(heads).sum())
             data = self._keys.read(length, start)
         return ColdRows(heads, np.frombuffer(data, dtype=np.uint8))
 
@@ -249,19 +302,19 @@ class RunWriter:
         self.filter = _Filter(most) if most <= _LARGE else None
         self.fence: list[Places] = []
         self.rows = 0
-        self._key_bytes = 0
+        self._bytes = 0
 
     def append(self, rows: ColdRows) -> None:
         """Write rows that are sorted, and have no place before those of the rows that were written."""
         heads = rows.heads.copy()
-        heads["start"] = rows.offsets()[:-1] + self._key_bytes
+        heads["start"] = rows.offsets()[:-1] + self._bytes
         self.heads_file.append(heads.tobytes())
         self.keys_file.append(rows.data.tobytes())
         self.fence.append(heads["place"][-self.rows % _PAGE :: _PAGE].copy())
         if self.filter is not None:
             self.filter.add(heads["place"])
         self.rows += len(heads)
-        self._key_bytes += len(rows.data)
+        self._bytes += len(rows.data)
 
     def finish(self) -> Run:
         """What was written."""

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from statebackend import entries
 from statebackend.keygroups import KeyGroupRange
+from statebackend.tables.accumulators import OBJECTS, Column, blank, clear
 from statebackend.tables.aggregations import Slots
-from statebackend.tables.blocks import CLEAR, Block, Column, Encoder, arrow_keys, encode, joined
+from statebackend.tables.blocks import CLEAR, Block, Encoder, arrow_keys, encode, joined
 from statebackend.tables.kept_keys import KeptKeys, by_group, parts_of
 from statebackend.tables.slot_index import SlotIndex
 from statebackend.tables.table_spec import Layout
@@ -27,7 +28,7 @@ from statebackend.tables.values_blocks import KeysEncoder, ValuesEncoder
 _NO_SLOTS: Slots = np.empty(0, dtype=np.int64)
 
 _TYPICAL_KEY = 64
-"""What a key is taken to have in a file, to tell small files from large ones."""
+"""What a key, a text or bytes are taken to have in a file, to tell small files from large ones."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -260,7 +261,8 @@ class FrozenTable:
         return self._size_of([part for part in self.parts if not part.refers])
 
     def _size_of(self, parts: Sequence[FrozenSpace]) -> int:
-        width = sum(accumulator.dtype.itemsize for accumulator in self.layout.columns.values())
+        columns = self.layout.columns.values()
+        width = sum(_TYPICAL_KEY if one.dtype == OBJECTS else one.dtype.itemsize for one in columns)
         return sum(width * part.keys + _TYPICAL_KEY * part.keys_stored for part in parts)
 
     @property
@@ -296,9 +298,9 @@ class FrozenTable:
 
 
 def _chosen(column: Column, rows: NDArray[np.int64], deleted: NDArray[np.bool_]) -> Column:
-    """The column's values of these rows, zeros for the deleted."""
+    """The column's values of these rows, nothing for the deleted."""
     if not len(column):
-        return np.zeros(len(rows), dtype=column.dtype)
+        return blank(len(rows), column.dtype)
     values = column[rows]
-    values[deleted] = 0
+    clear(values, deleted)
     return values

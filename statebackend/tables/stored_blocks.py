@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from statebackend import entries
+from statebackend.tables.accumulators import bytes_of
 from statebackend.tables.blocks import (
     Block,
     DamagedBlock,
@@ -263,7 +264,7 @@ def _is_whole(found: bytes | Block) -> bool:
 def _size(found: bytes | Block) -> int:
     if isinstance(found, bytes):
         return len(found)
-    return int(found.keys.nbytes) + sum(column.nbytes for column in found.columns.values())
+    return int(found.keys.nbytes) + sum(map(bytes_of, found.columns.values()))
 
 
 def _rows(blocks: Mapping[bytes, Sequence[Block]]) -> int:

@@ -29,8 +29,9 @@ from statebackend.backends.unused_memory import give_back_of_thread
 from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import KeyColumn
 from statebackend.keys.types import KeyType
+from statebackend.tables.accumulators import OBJECTS, Column
 from statebackend.tables.aggregations import Slots
-from statebackend.tables.blocks import Block, Column, arrow_keys, hashed, is_whole, joined
+from statebackend.tables.blocks import Block, arrow_keys, hashed, is_whole, joined
 from statebackend.tables.cold_keys import ColdKeys
 from statebackend.tables.frozen_table import FrozenSpace, FrozenTable
 from statebackend.tables.stored_blocks import Entries, Stored, StoredBlocks, in_one, misplaced
@@ -47,7 +48,9 @@ _LEAVING_PART = 32
 """So many keys, or that part of all of them, are on their way to the disk at a time: they are copied several times."""
 
 _ENOUGH_TO_WEIGH = 1 << 12
-"""With fewer keys than that, what a key takes is not known yet."""
+_ENOUGH_OF_OBJECTS = 1 << 8
+"""With fewer keys than that, what a key takes is not known yet; texts and bytes are weighed sooner, and time and again.
+"""
 
 _LOADED_AT_ONCE = 1 << 16
 _LOADED_PART = 16
@@ -109,7 +112,9 @@ class Table:
         self._max_slots = max_slots
         self._memory = memory
         self._bytes_per_slot = None if memory is None else memory / max_slots
-        self._weigh_at = _ENOUGH_TO_WEIGH
+        self._of_objects = any(one.dtype == OBJECTS for one in self._layout.columns.values())
+        self._enough_to_weigh = _ENOUGH_OF_OBJECTS if self._of_objects else _ENOUGH_TO_WEIGH
+        self._weigh_at = self._enough_to_weigh
         self._least_hash = np.uint64(-(-(groups.first << 64) // max_parallelism))
         self._greatest_hash = np.uint64(-(-(groups.end << 64) // max_parallelism) - 1)
         self._clock = TouchClock()
@@ -149,9 +154,9 @@ class Table:
         `columns` has the input columns, row for row with the keys. A table with a time to live has to know `now`.
         """
         space, slots = self._slots_to_update(keys, columns, namespace, now)
-        for output, aggregated in self.spec.outputs.items():
-            values = None if aggregated.column is None else columns[aggregated.column]
-            aggregated.aggregation.update(self._accumulators(space.columns, output), slots, values)
+        for output, aggregation in self.spec.outputs.items():
+            values = None if aggregation.column is None else columns[aggregation.column]
+            aggregation.update(self._accumulators(space.columns, output), slots, values)
         return slots
 
     def update_each(
@@ -162,11 +167,11 @@ class Table:
         turns = Turns.of(slots)
         arrays = {
             output: turns.folded(
-                aggregated.aggregation,
+                aggregation,
                 self._accumulators(space.columns, output),
-                None if aggregated.column is None else columns[aggregated.column],
+                None if aggregation.column is None else columns[aggregation.column],
             )
-            for output, aggregated in self.spec.outputs.items()
+            for output, aggregation in self.spec.outputs.items()
         }
         return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
 
@@ -546,7 +551,7 @@ class Table:
     def _read_ahead(self, places: NDArray[np.int64]) -> None:
         """Read these groups, of which none waits, as far as there is room and unless others had to go to the disk."""
         if self._memory is not None:  # what a key takes is only known when there are some
-            places = self._load_as_fits(places, lambda: True, _ENOUGH_TO_WEIGH)
+            places = self._load_as_fits(places, lambda: True, self._enough_to_weigh)
         while len(places) and not self._cold.some:
             number, found = self._read(places, min(_WAITING_TOGETHER, self._max_slots // _LOADED_PART + 1))
             if not number:
@@ -626,7 +631,9 @@ class Table:
         return max(0, self._room) * self._bytes_per_slot - self._clock.noted_bytes
 
     def _weigh(self) -> None:
-        """Learn what a key takes. What counts are all slots there ever were, as their memory is not given back."""
+        """Learn what a key takes. What counts are all slots there ever were, as their memory is not given back but for
+        that of texts and bytes.
+        """
         if self._memory is None or self._size < self._weigh_at:
             return
         spaces = self._spaces.values()
@@ -639,8 +646,11 @@ class Table:
         made_for = sum(space.room_in_table for space in spaces)
         fit_in = min(made_for, (memory - made) * slots // (taken - made))
         self._max_slots = max(1, memory * slots // taken, fit_in)
+        of_objects = sum(space.object_bytes() for space in spaces)
+        if of_objects and memory < taken - of_objects + of_objects * slots // self._size:
+            self._max_slots = max(1, (memory - taken + of_objects) * self._size // of_objects)
         self._bytes_per_slot = memory / self._max_slots
-        self._weigh_at = min(self._size * 5 // 4, self._max_slots)
+        self._weigh_at = min(_ENOUGH_OF_OBJECTS if self._of_objects else self._size * 5 // 4, self._max_slots)
 
     def _evict(self, count: int) -> None:
         """Move that many keys to the disk."""
@@ -724,13 +734,13 @@ class Table:
         return TableSpace(self._layout, self._clock) if space is None else space
 
     def _accumulators(self, columns: Mapping[str, Column], output: str) -> Mapping[str, Column]:
-        names = self.spec.outputs[output].aggregation.accumulators
+        names = self.spec.outputs[output].accumulators
         return {name: columns[column_of(output, name)] for name in names}
 
     def _results(self, columns: Mapping[str, Column], slots: Slots) -> pa.RecordBatch:
         arrays = {
-            output: aggregated.aggregation.result(self._accumulators(columns, output), slots)
-            for output, aggregated in self.spec.outputs.items()
+            output: aggregation.result(self._accumulators(columns, output), slots)
+            for output, aggregation in self.spec.outputs.items()
         }
         return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
 
@@ -751,8 +761,8 @@ class Table:
                 f"{self._layout.groups}; send each key to the partition that owns its group"
             )
         if columns is not None:
-            for aggregated in self.spec.outputs.values():
-                name = aggregated.column
+            for aggregation in self.spec.outputs.values():
+                name = aggregation.column
                 if name is not None and name not in columns:
                     raise TableError(f"table {self.spec.name!r} needs column {name!r}; given are {', '.join(columns)}")
                 if name is not None and len(columns[name]) != len(hashes):

@@ -11,15 +11,16 @@ import weakref
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from statebackend.keys.columns import KeyColumn
+from statebackend.tables.accumulators import OBJECTS, Column, blank, bytes_of, clear
 from statebackend.tables.aggregations import Slots
 from statebackend.tables.before_images import BeforeImages
-from statebackend.tables.blocks import Block, Column, arrow_keys
+from statebackend.tables.blocks import Block, arrow_keys
 from statebackend.tables.frozen_table import Changed, Deleted, FrozenSpace, Known
 from statebackend.tables.kept_keys import KeptKeys
 from statebackend.tables.slot_index import ABSENT, SlotIndex
@@ -85,8 +86,9 @@ class TableSpace:
         self._clock = clock
         self._index = SlotIndex(_FEW)
         self.columns: dict[str, Column] = {
-            name: np.zeros(_FEW, dtype=accumulator.dtype) for name, accumulator in layout.columns.items()
+            name: blank(_FEW, accumulator.dtype) for name, accumulator in layout.columns.items()
         }
+        self._objects = [name for name, accumulator in layout.columns.items() if accumulator.dtype == OBJECTS]
         self._touched: NDArray[np.int64] = np.zeros(_FEW, dtype=np.int64)
         self._added: NDArray[np.int64] = np.zeros(_FEW, dtype=np.int64)
         self._is_dirty: Mask = np.zeros(_FEW, dtype=np.bool_)
@@ -136,7 +138,12 @@ class TableSpace:
         per_slot = sum(array.itemsize for array in by_slot)
         lists = sum(slots.nbytes for slots in (*self._dirty, *self._others))
         kept = 0 if self._kept is None else self._kept.nbytes
-        return self._index.memory_bytes() + self._index.slot_limit * per_slot + lists + kept
+        return self._index.memory_bytes() + self._index.slot_limit * per_slot + self.object_bytes() + lists + kept
+
+    def object_bytes(self) -> int:
+        """The part of it that texts and bytes take, which is given back with their keys."""
+        columns = (self.columns[name][: self.slot_limit] for name in self._objects)
+        return sum(bytes_of(column) - column.nbytes for column in columns)
 
     @property
     def table_bytes(self) -> int:
@@ -380,6 +387,8 @@ class TableSpace:
         if waiting:  # some may have lived and died again
             dead = np.setdiff1d(dead, np.concatenate([slots for _, slots in waiting]))
         self._index.remove(dead)
+        for name in self._objects:
+            clear(self.columns[name], dead)
         self._readers.clear()
         self._dead.clear()
         self._dead_count -= len(dead)
@@ -459,9 +468,12 @@ class TableSpace:
     def keep_keys(self, part: FrozenSpace, epoch_number: int, most_values: float) -> None:
         """Have the keys of what was just frozen as a whole stored apart, if that pays: later cuts can refer to them.
 
-        It pays if values are at most that part of all bytes, and there are enough of them to be stored apart.
+        It pays if values are at most that part of all bytes, and there are enough of them to be stored apart; of texts
+        and bytes it is not known how long they are.
         """
         self._forget_kept()
+        if self._objects:
+            return
         slots, groups = self.slots(), len(self._layout.groups)
         of_values = len(slots) * sum(accumulator.dtype.itemsize for accumulator in self._layout.columns.values())
         size = of_values + self._index.key_bytes(slots)
@@ -496,7 +508,7 @@ class TableSpace:
 
 
 def _grown(array: NDArray[_Item], least: int) -> NDArray[_Item]:
-    """The same items with zeros behind them, at least so many as asked for."""
-    result: NDArray[_Item] = np.zeros(max(least, (2 if len(array) < _MANY else 8) * len(array)), dtype=array.dtype)
+    """The same items with nothing behind them, at least so many as asked for."""
+    result = cast("NDArray[_Item]", blank(max(least, (2 if len(array) < _MANY else 8) * len(array)), array.dtype))
     result[: len(array)] = array
     return result

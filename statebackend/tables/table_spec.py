@@ -17,7 +17,8 @@ from statebackend.entries import StateId, state_id
 from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import KeyColumn
 from statebackend.keys.types import KeyType
-from statebackend.tables.aggregations import Accumulator, Aggregation
+from statebackend.tables.accumulators import Accumulator
+from statebackend.tables.aggregations import Aggregation
 
 EXPIRES: Final = "_expires"
 """The accumulator column of a table with a time to live: from when on a key does not exist any more."""
@@ -33,22 +34,14 @@ class TableError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregated:
-    """One output of a table: an aggregation, and the input column that it is over, None for none."""
-
-    aggregation: Aggregation
-    column: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A table of aggregates per key: by the name of each output column what is in it.
+    """A table of aggregates per key: by the name of each output column what is in it, bound to its column's type.
 
     With a `ttl` a key expires that long after its last update, in the time that `update` is told.
     """
 
     name: str
-    outputs: Mapping[str, Aggregated]
+    outputs: Mapping[str, Aggregation]
     ttl: int | None = None
 
     def __post_init__(self) -> None:
@@ -62,8 +55,8 @@ class TableSpec:
         """Every column that is kept per key."""
         columns = {
             column_of(output, name): accumulator
-            for output, aggregated in self.outputs.items()
-            for name, accumulator in aggregated.aggregation.accumulators.items()
+            for output, aggregation in self.outputs.items()
+            for name, accumulator in aggregation.accumulators.items()
         }
         if self.ttl is not None:
             columns[EXPIRES] = Accumulator.of(np.int64, NEVER)
@@ -72,7 +65,7 @@ class TableSpec:
     @property
     def declared(self) -> dict[str, str]:
         """What decides how blocks and rows of this table are read, as texts: for the schema in a file."""
-        texts = {output: _text_of(aggregated.aggregation) for output, aggregated in self.outputs.items()}
+        texts = {output: _text_of(aggregation) for output, aggregation in self.outputs.items()}
         return texts if self.ttl is None else texts | {EXPIRES: "time to live"}
 
 
@@ -107,5 +100,5 @@ def column_of(output: str, accumulator: str) -> str:
 
 
 def _text_of(aggregation: Aggregation) -> str:
-    columns = ", ".join(f"{name}: {one.dtype.name}" for name, one in aggregation.accumulators.items())
+    columns = ", ".join(f"{name}: {one.type_name}" for name, one in aggregation.accumulators.items())
     return f"{aggregation.name} version {aggregation.version} ({columns})"

@@ -21,13 +21,13 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 
 from statebackend import entries
+from statebackend.tables.accumulators import Column, from_arrow, to_arrow
 from statebackend.tables.blocks import (
     FORMAT,
     IN_THIS_THREAD,
     KEY,
     WHOLE,
     Block,
-    Column,
     DamagedBlock,
     Streams,
     as_keys,
@@ -83,7 +83,7 @@ class ValuesEncoder:
     """Makes values of parts of many accumulators, all of one epoch and of keys that one epoch has kept."""
 
     def __init__(self, columns: Mapping[str, Column], keys_of: int, epoch_number: int) -> None:
-        rows = pa.record_batch(list(map(pa.array, columns.values())), names=list(columns))
+        rows = pa.record_batch(list(map(to_arrow, columns.values())), names=list(columns))
         metadata = {
             FORMAT: b"%d" % _VERSION,
             WHOLE: b"1",
@@ -118,7 +118,7 @@ def decode_values(payload: bytes, place: str) -> Values:
             keys_of, epoch_number = int(metadata[_KEYS_OF]), int(metadata[_EPOCH])
             end = source.tell()
         table.validate(full=True)
-        columns = {name: only_chunk(table.column(name)).to_numpy() for name in table.column_names}
+        columns = {name: from_arrow(only_chunk(table.column(name))) for name in table.column_names}
         return Values(keys_of, epoch_number, columns, decode(payload[end:], place) if end < len(payload) else None)
 
 

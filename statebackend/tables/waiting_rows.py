@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from statebackend.keys.columns import KeyColumn
+from statebackend.tables.accumulators import bytes_of
 from statebackend.tables.blocks import Block, chosen, with_hashes
 from statebackend.tables.stored_blocks import in_one
 from statebackend.tables.table_spec import Layout
@@ -118,8 +119,9 @@ class _Rows:
 
     @property
     def nbytes(self) -> int:
-        arrays = (self._keys.hashes, self._order, self._sorted, self._here, *self._block.columns.values())
-        return int(self._block.keys.nbytes) + sum(array.nbytes for array in arrays)
+        arrays = (self._keys.hashes, self._order, self._sorted, self._here)
+        columns = sum(map(bytes_of, self._block.columns.values()))
+        return int(self._block.keys.nbytes) + sum(array.nbytes for array in arrays) + columns
 
     def take(self, hashes: Hashes) -> Block | None:
         # They are sorted, and most of them are of other groups.

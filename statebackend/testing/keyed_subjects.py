@@ -21,9 +21,8 @@ from statebackend.states.declarations import Aggregating, Declaration, ListOf, M
 from statebackend.states.timer_state import Timers, TimerState
 from statebackend.states.ttl import TimeKind, Ttl
 from statebackend.tables.aggregates import Aggregates
-from statebackend.tables.aggregations import Count, Last, Max, Sum
+from statebackend.tables.aggregations import Count, Last, Max, Min, Sum
 from statebackend.tables.table import Table
-from statebackend.tables.table_spec import Aggregated
 from statebackend.testing.keyed_model import Key, Model, Place
 
 MAX_PARALLELISM: Final = 10
@@ -380,11 +379,13 @@ class Columns(Subject):
     def declaration(self) -> Aggregates:
         """One of each sort."""
         return Aggregates(
+            {"number": int, "text": str, "raw": bytes},
             ttl=None if self._ttl is None else self._ttl.milliseconds,
-            rows=Aggregated(Count()),
-            total=Aggregated(Sum(int), "number"),
-            most=Aggregated(Max(int), "number"),
-            last=Aggregated(Last(int), "number"),
+            rows=Count(),
+            total=Sum("number"),
+            most=Max("number"),
+            least=Min("text"),
+            last=Last("raw"),
         )
 
     def change(self, state: KeyedState, model: Model, keys: Sequence[Key], namespace: bytes, number: int) -> None:
@@ -402,7 +403,12 @@ class Columns(Subject):
         else:
             rows = [*keys, *keys[:2]]
             numbers = [None if number % 4 == 0 and at % 2 else number + at for at in range(len(rows))]
-            columns = {"number": pa.array(numbers, pa.int64())}
+            texts = [None if one is None else _text(one) for one in numbers]
+            columns = {
+                "number": pa.array(numbers, pa.int64()),
+                "text": pa.array(texts, pa.string()),
+                "raw": pa.array(texts, pa.string()).cast(pa.binary()),
+            }
             table.update(_column(state, rows), columns, namespace, now=model.clock)
             for key, value in zip(rows, numbers, strict=True):
                 self._update(model, Place(self.name, key, namespace), value)
@@ -413,9 +419,11 @@ class Columns(Subject):
         after: Results = {**before, "rows": rows + 1}
         if value is not None:
             total, most = cast("int | None", before["total"]), cast("int | None", before["most"])
+            least, text = cast("str | None", before["least"]), _text(value)
             after["total"] = (total or 0) + value
             after["most"] = value if most is None else max(most, value)
-            after["last"] = value
+            after["least"] = text if least is None else min(least, text)
+            after["last"] = text.encode()
         model.put(place, None, after, self._ttl)
 
     def read(self, state: KeyedState, keys: Sequence[Key], namespace: bytes, clock: int) -> dict[Key, object]:
@@ -434,7 +442,7 @@ class Columns(Subject):
         return found
 
     def _nothing(self) -> Results:
-        return {"rows": None, "total": None, "most": None, "last": None}
+        return {"rows": None, "total": None, "most": None, "least": None, "last": None}
 
     def expected(self, model: Model, place: Place) -> object:
         """All results."""
@@ -447,7 +455,7 @@ class Tally(Columns):
     @property
     def declaration(self) -> Aggregates:
         """A count."""
-        return Aggregates(ttl=None, rows=Aggregated(Count()))
+        return Aggregates(rows=Count())
 
     def change(self, state: KeyedState, model: Model, keys: Sequence[Key], namespace: bytes, number: int) -> None:
         """Count; now and then drop the namespace, or remove a key, which may come again."""
@@ -474,6 +482,11 @@ class Tally(Columns):
 def group_of(key_type: KeyType, key: Key) -> KeyGroup:
     """The key group of a key."""
     return key_group_of(key_type.hash(key), MAX_PARALLELISM)
+
+
+def _text(number: int) -> str:
+    """A text of any length, also none, for a number."""
+    return f"\u00e9{number}\0" * (number % 5)
 
 
 def _column(state: KeyedState, keys: Sequence[Key]) -> KeyColumn:

@@ -29,7 +29,6 @@ from statebackend.keyed_state import KeyedState, Options
 from statebackend.keyed_state import Operator as StateOperator
 from statebackend.stores.local_store import LocalStore
 from statebackend.tables.aggregations import Count, Sum
-from statebackend.tables.table_spec import Aggregated
 from tests.bench.figures import RUNS, Figure, figure, progress
 
 WORKLOAD = "operators"
@@ -85,12 +84,12 @@ def _figure(name: str, sizes: Sizes, runs: Sequence[float]) -> Figure:
 
 
 def _running(per: Literal["record", "batch"]) -> RunningAggregate:
-    outputs = {"count": Aggregated(Count()), "sum": Aggregated(Sum(float), "value")}
+    outputs = {"count": Count(), "sum": Sum("value")}
     return RunningAggregate(outputs, Input(SCHEMA, ("key",), timed=False), per)
 
 
 def _windowed() -> WindowAggregate:
-    outputs = {"sum": Aggregated(Sum(float), "value")}
+    outputs = {"sum": Sum("value")}
     return WindowAggregate(Tumbling(f"{SIZE}ms"), outputs, Input(SCHEMA, ("key",), timed=True))
 
 

@@ -21,9 +21,9 @@ import recovery
 from recovery.driver.events import EpochCompleted
 from snapshot import Generate, KeyedProcess, ProcessContext, Program, Stream, Tumbling, WindowFunction
 from snapshot.program.row_class import Row
-from snapshot.program.schemas import schema_of
 from snapshot.sources.generate import Columns, Indices
 from statebackend import Value
+from statebackend.columns import schema_of
 from tests.bench.figures import Figure, figure, progress
 from tests.bench.measured_sinks import Drop
 from tests.bench.process_times import cpu_seconds_of_all
@@ -138,7 +138,7 @@ def due_timers(sizes: Sizes) -> Program:
 
 def due_windows(sizes: Sizes) -> Program:
     """Rows go on coming while the keys of the first window have their results given."""
-    windows = _rows_due(sizes, 10**9).key_by("k").window(Tumbling(10**9))
+    windows = _rows_due(sizes, 10**9).key_by("k").window(Tumbling("1000000s"))
     return windows.process(SlowWindows(sizes.timer), uid=STAGE).write(Drop(), uid="out")
 
 

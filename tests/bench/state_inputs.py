@@ -27,7 +27,6 @@ from statebackend.stores.fsspec_store import open_store
 from statebackend.stores.store import BlobStore
 from statebackend.tables.aggregates import Aggregates
 from statebackend.tables.aggregations import Count, Sum
-from statebackend.tables.table_spec import Aggregated
 
 WORKLOAD = "state"
 KEY_SIZE = 80
@@ -35,9 +34,7 @@ BATCH = 32_768
 AMPLE = 64 << 30
 """More memory than any of these states needs."""
 
-OPERATOR = Operator(
-    "totals", key=str, states={"totals": Aggregates(count=Aggregated(Count()), sum=Aggregated(Sum(float), "value"))}
-)
+OPERATOR = Operator("totals", key=str, states={"totals": Aggregates({"value": float}, count=Count(), sum=Sum("value"))})
 LETTERS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", dtype=np.uint8)
 _GENERATION = Generation(1)
 

@@ -20,7 +20,7 @@ from statebackend.keys.columns import key_column
 from statebackend.keys.types import KeyType
 from statebackend.tables.aggregations import Count, Sum
 from statebackend.tables.table import Table
-from statebackend.tables.table_spec import Aggregated, TableSpec
+from statebackend.tables.table_spec import TableSpec
 from tests.bench.figures import RUNS, Figure, figure, progress
 
 WORKLOAD = "table"
@@ -29,7 +29,7 @@ BATCH = 32_768
 KEY_SIZE = 80
 _BATCHES = 32
 _KEY = KeyType.of(str)
-_SPEC = TableSpec("totals", {"count": Aggregated(Count()), "sum": Aggregated(Sum(float), "value")})
+_SPEC = TableSpec("totals", {"count": Count(), "sum": Sum("value").over(pa.float64())})
 
 
 class NoEntries:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from snapshot import KeyedProcess, ProcessContext, Program, Stream
 from snapshot.program.row_class import Row
-from statebackend import Aggregated, Count, Sum, Value
+from statebackend import Count, Sum, Value
 from tests.bench import spark_peers
 from tests.bench.figures import RUNS, Figure, figure, progress
 from tests.bench.measured_sinks import Drop
@@ -75,7 +75,7 @@ class Measure:
         keyed = Stream.read(records(self.keys), uid="records").key_by("key")
         if self.name == "row_by_row":
             return keyed.process(Totals, uid=STAGE).write(Drop(), uid="out")
-        outputs = {"count": Aggregated(Count()), "sum": Aggregated(Sum(float), "value")}
+        outputs = {"count": Count(), "sum": Sum("value")}
         per_batch = self.name.endswith("batch")
         totals = keyed.aggregate(uid=STAGE, per="batch" if per_batch else "record", **outputs)
         return totals.write(Drop(), uid="out")

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from snapshot import Generate, Program, Stream, ToDriver, ToFiles
 from snapshot.program.sink import Sink
-from statebackend import Aggregated, Count, Last, Sum
+from statebackend import Count, Last, Sum
 from tests.bench import spark_peers
 from tests.bench.figures import RUNS, Figure, figure, progress
 from tests.bench.measured_sinks import SCHEDULED, Stopwatch, noted
@@ -105,9 +105,9 @@ def program(sizes: Sizes, sink: Sink, count: int | None = None) -> Program:
     keyed = preloaded.union(Stream.read(paced, uid="records")).key_by("key")
     totals = keyed.aggregate(
         uid=STAGE,
-        count=Aggregated(Count()),
-        sum=Aggregated(Sum(float), "value"),
-        ts=Aggregated(Last(int), SCHEDULED),
+        count=Count(),
+        sum=Sum("value"),
+        ts=Last(SCHEDULED),
     )
     return totals.write(sink, uid="out")
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from snapshot import Broadcast, Collection, KeyedBroadcastProcess, ProcessContext, Stream
 from snapshot.program.row_class import Row as Event
-from snapshot.program.schemas import schema_of
 from snapshot.sources.generate import Columns, Indices
 from statebackend import Value
+from statebackend.columns import schema_of
 from tests.jobs.comparison import Comparison, by_sequence, compared, numbered
 from tests.jobs.job import Job, Scale, values
 from tests.jobs.steady import Steady

@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 
 from snapshot import Stream
-from snapshot.program.schemas import schema_of
 from snapshot.sources.generate import Columns, Indices
-from statebackend import Aggregated, Count, Max
+from statebackend import Count, Max
+from statebackend.columns import schema_of
 from tests.jobs.comparison import Comparison, Row, compared
 from tests.jobs.job import SPLITS, Job, Scale
 
@@ -30,7 +30,7 @@ def _rows(i: Indices) -> Columns:
 
 def _stream(scale: Scale) -> Stream:
     keyed = Stream.read(scale.steady(_rows, {"k": int, "i": int}), uid="rows").key_by("k")
-    return keyed.aggregate(uid="counts", n=Aggregated(Count()), i=Aggregated(Max(int), "i"))
+    return keyed.aggregate(uid="counts", n=Count(), i=Max("i"))
 
 
 def _judge(rows: Sequence[Mapping[str, object]], count: int) -> Comparison:

@@ -9,7 +9,7 @@ import numpy as np
 
 from snapshot import Stream
 from snapshot.sources.generate import Columns, Indices
-from statebackend import Aggregated, Count, Max, Sum
+from statebackend import Count, Max, Sum
 from tests.jobs.comparison import Comparison, Row, compared
 from tests.jobs.job import SPLITS, Job, Scale, values
 
@@ -23,9 +23,7 @@ def _rows(keys: int, i: Indices) -> Columns:
 
 def _stream(keys: int, scale: Scale) -> Stream:
     keyed = Stream.read(scale.steady(partial(_rows, keys), {"k": int, "v": int}), uid="rows").key_by("k")
-    return keyed.aggregate(
-        uid="totals", n=Aggregated(Count()), s=Aggregated(Sum(int), "v"), m=Aggregated(Max(int), "v")
-    )
+    return keyed.aggregate(uid="totals", n=Count(), s=Sum("v"), m=Max("v"))
 
 
 def _judge(keys: int, rows: Sequence[Mapping[str, object]], count: int) -> Comparison:

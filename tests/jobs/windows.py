@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from snapshot import Session, Stream, Tumbling
 from snapshot.sources.generate import Columns, Indices
-from statebackend import Aggregated, Count, Sum
+from statebackend import Count, Sum
 from tests.jobs.comparison import Comparison, Row, compared
 from tests.jobs.job import Job, Scale, values
 
@@ -42,9 +42,7 @@ def _in_numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _counted(stream: Stream, window: Tumbling | Session) -> Stream:
     timed = stream.with_event_time("t", out_of_order=f"{_DISORDER}ms")
-    counted = (
-        timed.key_by("k").window(window).aggregate(uid="windows", n=Aggregated(Count()), s=Aggregated(Sum(int), "v"))
-    )
+    counted = timed.key_by("k").window(window).aggregate(uid="windows", n=Count(), s=Sum("v"))
     return counted.map_batches(_in_numbers, schema=dict.fromkeys(_COLUMNS, int))
 
 
