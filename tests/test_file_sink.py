@@ -20,9 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot.frozen_json import Json
 from snapshot.ids import JobId
-from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
 from snapshot.program.sink import SinkError
 from snapshot.sinks.file_formats import Unsayable, WrittenFormat, encoded, refuse_unsayable
@@ -36,6 +34,7 @@ from snapshot.transaction_events import CommitOutcome, transaction_id
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from tests import file_sink_worker
 from tests.file_sink_worker import STEPS
+from tests.survey import watched
 
 FORMATS: tuple[WrittenFormat, ...] = ("parquet", "jsonl", "csv")
 
@@ -109,7 +108,7 @@ def test_a_local_folder_passes_the_kit(
     check: Callable[[SinkTrial], None], format: WrittenFormat, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    check(trial(str(tmp_path / "out"), format, bad=str(tmp_path / "file" / "out")))
+    check(watched(trial(str(tmp_path / "out"), format, bad=str(tmp_path / "file" / "out")), tmp_path / "out"))
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -117,12 +116,12 @@ def test_a_local_folder_passes_the_kit(
 def test_a_list_of_committed_files_passes_the_kit(
     check: Callable[[SinkTrial], None], kind: str, tmp_path: Path
 ) -> None:
-    check(trial(f"{kind}://{tmp_path}/listed", roll_bytes=1, listed=True))
+    check(watched(trial(f"{kind}://{tmp_path}/listed", roll_bytes=1, listed=True), tmp_path / "listed"))
 
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_files_that_roll_with_each_batch_pass_the_kit(check: Callable[[SinkTrial], None], tmp_path: Path) -> None:
-    check(trial(f"file://{tmp_path}/out", roll_bytes=1))
+    check(watched(trial(f"file://{tmp_path}/out", roll_bytes=1), tmp_path / "out"))
 
 
 @given(
@@ -198,20 +197,6 @@ def test_a_commit_that_ended_between_two_files_is_finished_by_the_next(tmp_path:
     first.rename(tmp_path / first.name)
     assert bench.settle(transaction, payload).outcome is CommitOutcome.COMMITTED
     bench.expect(rows, "all files appear")
-
-
-def test_files_of_a_payload_that_knows_no_nonce_are_published_under_their_names(tmp_path: Path) -> None:
-    bench = SinkBench(trial(str(tmp_path)))
-    transaction, _, rows = bench.prepared()
-    [staged] = (tmp_path / ".staged").iterdir()
-    name = file_name(transaction, 0, "parquet")
-    staged.rename(staged.with_name(name))
-    payload = CommitPayload(Json.of({"root": str(tmp_path), "listed": False, "files": [name]}))
-    bench.recover(2, [transaction])
-    assert bench.settle(transaction, payload, 2).outcome is CommitOutcome.COMMITTED
-    assert bench.settle(transaction, payload, 2).outcome is CommitOutcome.ALREADY_COMMITTED
-    bench.expect(rows, "what an older version has prepared is committed once")
-    assert (tmp_path / name).exists()
 
 
 def test_a_commit_without_its_files_fails_with_a_reason(tmp_path: Path) -> None:

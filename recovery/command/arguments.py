@@ -98,6 +98,18 @@ def add_accept_duplicates(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_accept_place(parser: argparse.ArgumentParser) -> None:
+    """For verbs that commit output."""
+    parser.add_argument(
+        "--accept-place",
+        metavar="PLACE",
+        action="append",
+        default=[],
+        help="also commit output that was prepared for this place, as `sinks list` names it, though the program's sink "
+        "writes elsewhere; repeatable",
+    )
+
+
 def attached_to(arguments: argparse.Namespace) -> Attached:
     """The job that is meant."""
     if arguments.checkpoints is None and arguments.job_folder is None:

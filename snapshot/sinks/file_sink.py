@@ -52,9 +52,10 @@ class ToFiles:
     staged in `.staged` and renamed at commit; `s3://<bucket>/<prefix>`, where it is an upload in parts that is
     completed at commit, so that the key and its secret are to be given as `storage_options`, and a rule of the bucket
     that aborts uploads has to leave them for longer than the job may be down;
-    `webhdfs://<user>@<name node>:<port>/<path>`, where it is renamed; or `memory://` within one process. A commit finds
-    its files at the uri that they were written to, even if the program's has changed since. What came to nothing there
-    stays until `recovery sinks abort` is run with the former program.
+    `webhdfs://<user>@<name node>:<port>/<path>`, where it is renamed; or `memory://` within one process. Files that
+    were staged at another uri, as the program's has changed since, are published there if that is allowed by name
+    (`accept_places`), and else refused. What came to nothing there stays until `recovery sinks abort` is run with the
+    former program.
     Files of the newest epoch must not be moved away before the next epoch is complete: a driver that starts in
     between could not tell whether they were committed, and stops.
 
