@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Unpack, cast
 
 import pyarrow as pa
 
-from recovery.driver.birth import Birth, birth_of
+from recovery.driver.birth import Birth, birth_of, folder_of
 from recovery.driver.driver import Cancelled, Driver, DriverOptions
 from recovery.driver.endings import End
 from recovery.driver.event_log import EventLog
@@ -267,7 +267,7 @@ def run(
         store=absolute(uri),
         local=str(local.absolute())
         if "local" in options or launcher.local is None
-        else f"{launcher.local}/{birth.job}",
+        else f"{launcher.local}/{folder_of(birth.job)}",
         scheme=scheme,
         coordinator=coordinator,
         host=host,

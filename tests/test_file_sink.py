@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from snapshot import Files, ToDelta
 from snapshot.ids import JobId
 from snapshot.program.rows import Rows
 from snapshot.program.sink import SinkError
@@ -32,6 +33,8 @@ from snapshot.testing.sink_machine import sink_machine
 from snapshot.testing.sinks import CHECKS, DONE, SinkBench, SinkTrial, Surroundings, attempt, write
 from snapshot.transaction_events import CommitOutcome, transaction_id
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
+from statebackend.stores.fsspec_store import has_password, open_store
+from statebackend.stores.store import UnsuitableStore
 from tests import file_sink_worker
 from tests.file_sink_worker import STEPS
 from tests.survey import watched
@@ -197,6 +200,25 @@ def test_a_commit_that_ended_between_two_files_is_finished_by_the_next(tmp_path:
     first.rename(tmp_path / first.name)
     assert bench.settle(transaction, payload).outcome is CommitOutcome.COMMITTED
     bench.expect(rows, "all files appear")
+
+
+def test_a_password_in_a_uri_is_refused_and_not_repeated() -> None:
+    sink = ToFiles("ftp://me:open-sesame@host/out", listed=True)
+    schema = pa.schema([("row", pa.string())])
+    for said in (
+        sink.check(schema),
+        ToFiles("webhdfs://me:open-sesame@host:9870/out").check(schema),
+        ToDelta("s3://me:open-sesame@bucket/out").check(schema),
+        Files("ftp://me:open-sesame@host/in", "csv", schema).check(),
+    ):
+        assert "://***@" in said[0]
+        assert "give storage_options={" in said[0]
+        assert "open-sesame" not in " ".join(said)
+    with pytest.raises(UnsuitableStore, match=r"s3://\*\*\*@bucket/tree has a password in it") as error:
+        open_store("s3://me:open-sesame@bucket/tree")
+    assert "open-sesame" not in str(error.value)
+    for uri in ("webhdfs://me@host:9870/a@b:c", "github://org:repo@main/x", "file:///a:b@c", "/a:b@c"):
+        assert not has_password(uri)
 
 
 def test_a_commit_without_its_files_fails_with_a_reason(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from recovery.command.arguments import Verbs, add_epoch, add_tree, add_verb, complain, show
-from recovery.command.exits import FoundDamage
+from recovery.command.exits import FoundDamage, exit_of
 from recovery.command.progress import amount
 from recovery.command.tables import in_columns
 from recovery.driver.birth import WrongJob
@@ -26,7 +26,6 @@ from recovery.savepoints.listing import (
     show_epoch,
 )
 from recovery.savepoints.notes import Origin
-from snapshot.journal_entries import JournalError
 from snapshot.manifest import ManifestKind
 from statebackend.ids import NO_EPOCH
 
@@ -72,8 +71,9 @@ def _list(arguments: argparse.Namespace) -> None:
     for place in places:
         try:
             jobs.append(list_job(open_tree(place)))
-        except (JournalError, WrongJob) as error:
-            jobs.append(ListedJob(place, "", "", 0, NO_EPOCH.generation, "", None, (), str(error)))
+        except Exception as error:  # one job that cannot be read hides no other
+            problem = str(error) if exit_of(error) is not None else f"{type(error).__name__}: {error}"
+            jobs.append(ListedJob(place, "", "", 0, NO_EPOCH.generation, "", None, (), problem))
     show(jobs, "\n\n".join(map(_job_in_words, jobs)), as_json=arguments.json)
     unread = sum(bool(job.problem) for job in jobs)
     if unread:

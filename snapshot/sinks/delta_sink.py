@@ -33,7 +33,7 @@ from snapshot.sinks.payloads import (
 )
 from snapshot.sinks.pieces import Pieces, SealedPieces
 from snapshot.sinks.token_target import TargetError, commit_by_token
-from snapshot.sources.location import everywhere, protocol_of
+from snapshot.sources.location import everywhere, password_faults, protocol_of
 from snapshot.token_commit import TargetAnswer
 from snapshot.transaction_events import CommitOutcome, may_be_aborted, parse_transaction_id
 from statebackend.ids import Incarnation, Uid
@@ -91,6 +91,8 @@ class ToDelta:
 
     def check(self, schema: pa.Schema) -> Sequence[str]:
         """The library is missing, the place is none for a table, or Delta has no such columns."""
+        if faults := password_faults(self.uri):
+            return faults
         problems = []
         if find_spec("deltalake") is None:
             problems.append("Delta tables need the package deltalake: pip install 'epochcut[delta]'")

@@ -23,7 +23,7 @@ from snapshot.sinks.file_writer import FilePlace, FileWriter
 from snapshot.sinks.folder import open_folder, unwritable
 from snapshot.sinks.hive_folders import unsuitable_columns
 from snapshot.sinks.table_fit import columns_of
-from snapshot.sources.location import everywhere
+from snapshot.sources.location import everywhere, password_faults
 from snapshot.transaction_events import may_be_aborted, parse_transaction_id
 from statebackend.ids import Incarnation, Uid
 
@@ -110,6 +110,8 @@ class ToFiles:
 
     def check(self, schema: pa.Schema) -> Sequence[str]:
         """Unknown formats and file systems, libraries that are missing, and columns that the format cannot hold."""
+        if faults := password_faults(self.uri):
+            return faults
         problems = list(unwritable(self.uri, self.listed))
         if self.roll_bytes < 1:
             problems.append(f"roll_bytes is {self.roll_bytes}; it must be at least 1")

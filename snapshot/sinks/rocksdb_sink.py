@@ -37,6 +37,7 @@ from snapshot.transaction_events import may_be_aborted, parse_transaction_id
 from statebackend.ids import Incarnation, Uid
 from statebackend.keys.columns import key_column
 from statebackend.keys.types import KeyType, UndeclarableKeyType
+from statebackend.stores.fsspec_store import without_password
 
 _LONGEST_NAME = 240
 """Bytes that a staged file's name may have, with room for an ending."""
@@ -95,7 +96,7 @@ class ToRocksDB:
         """Columns that are not there or of a wrong type, and folders of other machines."""
         problems = []
         if protocol_of(self.path) != "file":
-            problems.append(f"{self.path}: RocksDB needs a folder of this machine")
+            problems.append(f"{without_password(self.path)}: RocksDB needs a folder of this machine")
         if not self.keys:
             problems.append("ToRocksDB needs a key: name at least one column that tells rows apart")
         for name in (*self.keys, *([self.deleted] if self.deleted else [])):
