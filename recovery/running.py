@@ -7,7 +7,6 @@ ended the run before; everything that can be found wrong before anything starts 
 from __future__ import annotations
 
 import atexit
-import logging
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,6 +52,7 @@ from snapshot.program.problems import Problem, ProgramError, near_names
 from snapshot.program.program import Program
 from snapshot.program.row_class import mappings_of
 from snapshot.program.stream import Stream
+from snapshot.readable import readable_logger
 from snapshot.sinks.driver_sink import ToDriver
 from statebackend.ids import Epoch, Uid
 from statebackend.keygroups import check_parallelism
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PATIENCE: Final = 60.0
-_LOG: Final = logging.getLogger("epochcut.job")
+_LOG: Final = readable_logger("epochcut.job")
 
 
 class Run:

@@ -65,6 +65,11 @@ def test_list_shows_jobs_with_their_epochs(tree: Path, capsys: Capture) -> None:
     assert re.fullmatch(r"F TIME savepoint \(rescale\) complete 2 SIZE SIZE savepoint", lines[-1])
 
 
+def test_list_takes_the_place_as_other_verbs_do(tree: Path, capsys: Capture) -> None:
+    assert ran(capsys, tree, "list") == run_command(capsys, "list", tree)
+    assert "one of the arguments URI --checkpoints is required" in run_command(capsys, "list").err
+
+
 def test_list_as_json_has_what_people_see_and_more(tree: Path, capsys: Capture) -> None:
     [job] = run_command(capsys, "list", tree, "--json").json
     assert (job["name"], job["max_parallelism"], job["pid"]) == ("shop", 128, None)

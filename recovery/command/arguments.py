@@ -17,6 +17,7 @@ from recovery.attached import Attached, attach
 from recovery.command.exits import WrongUsage
 from recovery.driver.event_log import plain
 from recovery.savepoints.job_tree import NEWEST
+from snapshot.readable import readable
 
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -119,9 +120,14 @@ def attached_to(arguments: argparse.Namespace) -> Attached:
 
 def show(result: object, text: str, *, as_json: bool) -> None:
     """Print a result."""
-    print(json.dumps(plain(result)) if as_json else text, flush=True)
+    print(json.dumps(plain(result)) if as_json else readable(text), flush=True)
 
 
 def complain(sentence: str) -> None:
     """Tell people what is wrong."""
-    print(f"recovery: {sentence}", file=sys.stderr, flush=True)
+    mention(f"recovery: {sentence}")
+
+
+def mention(text: str) -> None:
+    """Tell people something that is no result."""
+    print(readable(text), file=sys.stderr, flush=True)

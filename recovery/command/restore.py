@@ -23,12 +23,14 @@ from recovery.command.arguments import (
     add_job_folder,
     add_tree,
     add_verb,
+    mention,
     show,
 )
 from recovery.command.choices import about_choice
 from recovery.command.copies import shown_progress
 from recovery.command.exits import WrongUsage
 from recovery.command.sinks import output_in_words
+from recovery.command.tables import in_lines
 from recovery.driver.endings import End, EndKind
 from recovery.driver.options import RunOptions
 from recovery.driver.spark_settings import spark_settings
@@ -123,7 +125,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
     def planned(plan: ToRestore) -> None:
         plans.append(plan)
-        print(in_words(plan), file=sys.stderr, flush=True)
+        mention(in_words(plan))
 
     with ExitStack() as stack:
         begun = stack.enter_context(shown_progress())
@@ -157,7 +159,7 @@ def in_words(plan: ToRestore) -> str:
         lines += [f"it commits {output_in_words(one)}" for one in plan.output if not one.held]
     else:
         lines.append(f"a new job in {plan.into} begins with epoch {plan.epoch} of {plan.job}, with {partitions}")
-    return "\n".join(lines)
+    return in_lines(lines)
 
 
 def _how(end: End | None) -> str:

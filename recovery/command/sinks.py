@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from recovery.command.arguments import Verbs, add_accept_place, add_dry_run, add_job_folder, add_tree, add_verb, show
 from recovery.command.progress import amount
+from recovery.command.tables import in_lines
 from recovery.savepoints.job_tree import open_tree
 from recovery.savepoints.programs import program_from
 from recovery.savepoints.sinks import (
@@ -101,13 +102,13 @@ def listed_in_words(listed: ListedOutput) -> str:
     lines = [f"passed over: {reason}" for reason in listed.passed_over]
     epoch = f"epoch {listed.epoch} of {listed.job}"
     if not listed.output:
-        return "\n".join([*lines, f"{epoch} carries no output"])
+        return in_lines([*lines, f"{epoch} carries no output"])
     settled = all(one.committed or one.held for one in listed.output)
     known = "all known to be committed" if settled else "which are not known to be committed"
     if any(one.held for one in listed.output):
         known += ", but for what its sink holds back: the job goes on with that"
     lines.append(f"{epoch} carries {_transactions(listed.output)}, {known}")
-    return "\n".join([*lines, *map(output_in_words, listed.output)])
+    return in_lines([*lines, *map(output_in_words, listed.output)])
 
 
 def committed_in_words(done: CommittedOutput) -> str:
@@ -116,7 +117,7 @@ def committed_in_words(done: CommittedOutput) -> str:
         return f"{done.job}: all up to epoch {done.epoch} is committed; there is nothing to do"
     if not done.done:
         lines = [f"{done.job}: epoch {done.epoch} carries {_transactions(done.output)} to commit"]
-        return "\n".join([*lines, *map(output_in_words, done.output), "nothing was done, as this is a dry run"])
+        return in_lines([*lines, *map(output_in_words, done.output), "nothing was done, as this is a dry run"])
     before = sum(one.before for one in done.committed)
     now = len(done.committed) - before
     return f"{done.job}: all up to epoch {done.epoch} is committed: {now} now, {before} already"
@@ -136,7 +137,7 @@ def aborted_in_words(done: AbortedOutput, *, dry_run: bool) -> str:
         lines.append(f"epoch {done.epoch} carries {_transactions(done.kept)}, which the next start commits")
     if dry_run:
         lines.append("nothing was done, as this is a dry run")
-    return "\n".join(lines)
+    return in_lines(lines)
 
 
 def output_in_words(one: PreparedOutput) -> str:
