@@ -7,7 +7,6 @@ ended the run before; everything that can be found wrong before anything starts 
 from __future__ import annotations
 
 import atexit
-import logging
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Unpack, cast
 import pyarrow as pa
 from fsspec.core import split_protocol
 
-from recovery.driver.birth import Birth, wanted_birth
+from recovery.driver.birth import Birth, folder_of, wanted_birth
 from recovery.driver.driver import Cancelled, Driver, DriverOptions
 from recovery.driver.endings import End
 from recovery.driver.event_log import EventLog
@@ -57,6 +56,7 @@ from snapshot.program.program import Program
 from snapshot.program.row_class import mappings_of
 from snapshot.program.source import AvailableNow, Source
 from snapshot.program.stream import Stream
+from snapshot.readable import readable_logger
 from snapshot.sinks.driver_sink import ToDriver
 from statebackend.ids import Epoch, Uid
 from statebackend.stores.fsspec_store import absolute
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PATIENCE: Final = 60.0
-_LOG: Final = logging.getLogger("epochcut.job")
+_LOG: Final = readable_logger("epochcut.job")
 
 
 class Run:
@@ -281,7 +281,7 @@ def run(
             store=absolute(uri),
             local=str(local.absolute())
             if "local" in options or launcher.local is None
-            else f"{launcher.local}/{birth.job}",
+            else f"{launcher.local}/{folder_of(birth.job)}",
             scheme=scheme,
             coordinator=coordinator,
             host=host,

@@ -42,6 +42,7 @@ from snapshot.transaction_events import Committable
 from statebackend.files import FileRef, FileSet, PathError
 from statebackend.ids import NO_EPOCH, Attempt, Epoch, Partition, Uid
 from statebackend.keygroups import KeyGroupRange
+from statebackend.keys.types import KeyType, UndeclarableKeyType
 from statebackend.snapshots.file_set_json import FileSetJsonError, file_of, file_text, key_groups_of
 
 FORMAT = "epochcut.manifest"
@@ -266,8 +267,16 @@ class _Reader:
             subtasks=self._each(fields, place, "subtasks", self._subtask),
             enumerator=_json(fields["enumerator"]),
             broadcast=next(iter(self._each(broadcast, place, "broadcast", self._part)), None),
-            key_type=self._text(fields, place, "key_type") if "key_type" in fields else "",
+            key_type=self._key_type(fields, place) if "key_type" in fields else "",
         )
+
+    def _key_type(self, fields: dict[str, object], place: str) -> str:
+        name = self._text(fields, place, "key_type")
+        try:
+            KeyType.parse(name)
+        except UndeclarableKeyType as error:
+            self._complain(f"{place}.key_type", str(error), error)
+        return name
 
     def _subtask(self, value: object, place: str) -> SubtaskSnapshot:
         fields = self._fields(value, place, _SUBTASK)

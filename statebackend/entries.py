@@ -47,6 +47,8 @@ _EARLY: Final = 2
 _KEYS: Final = 3
 _VALUES: Final = 4
 _EARLIEST: Final = -(1 << 63)
+_LONGEST_SHIFT: Final = 63
+"""No part is so long that its length takes more bits."""
 HEAD_SIZE: Final = _HEAD.size
 
 
@@ -61,8 +63,11 @@ def head(group: int, state: StateId, form: int) -> bytes:
 
 
 def parse_head(name: bytes) -> tuple[KeyGroup, StateId, int]:
-    """The group, state and form of an entry."""
-    group, state, form = _HEAD.unpack_from(name)
+    """The group, state and form of an entry. `ValueError` if its name is cut short."""
+    try:
+        group, state, form = _HEAD.unpack_from(name)
+    except struct.error:
+        raise _cut_short(name) from None
     return KeyGroup(group), StateId(state), form
 
 
@@ -72,8 +77,11 @@ def is_of_blocks(start: bytes) -> bool:
 
 
 def group_of(name: bytes) -> KeyGroup:
-    """The key group of an entry."""
-    return KeyGroup(_GROUP.unpack_from(name)[0])
+    """The key group of an entry. `ValueError` if its name is cut short."""
+    try:
+        return KeyGroup(_GROUP.unpack_from(name)[0])
+    except struct.error:
+        raise _cut_short(name) from None
 
 
 def bounds(groups: KeyGroupRange) -> tuple[bytes, bytes]:
@@ -106,8 +114,8 @@ def undelimited(name: bytes, start: int) -> tuple[bytes | None, int]:
     """The part that begins at `start`, and where what follows it begins. `ValueError` if it is cut short."""
     length, shift, at = 0, 0, start
     while True:
-        if at >= len(name):
-            raise ValueError(f"an entry's name is cut short: {name.hex()}")
+        if at >= len(name) or shift > _LONGEST_SHIFT:
+            raise _cut_short(name)
         byte = name[at]
         at += 1
         length |= (byte & 0x7F) << shift
@@ -118,8 +126,12 @@ def undelimited(name: bytes, start: int) -> tuple[bytes | None, int]:
         return None, at
     end = at + length - 1
     if end > len(name):
-        raise ValueError(f"an entry's name is cut short: {name.hex()}")
+        raise _cut_short(name)
     return name[at:end], end
+
+
+def _cut_short(name: bytes) -> ValueError:
+    return ValueError(f"an entry's name is cut short: {name[:100].hex()}")
 
 
 def sortable(time: int) -> bytes:
@@ -128,8 +140,11 @@ def sortable(time: int) -> bytes:
 
 
 def unsortable(data: bytes, start: int = 0) -> int:
-    """The time that `sortable` wrote."""
-    return int(_TIME.unpack_from(data, start)[0]) + _EARLIEST
+    """The time that `sortable` wrote. `ValueError` if it is cut short."""
+    try:
+        return int(_TIME.unpack_from(data, start)[0]) + _EARLIEST
+    except struct.error:
+        raise _cut_short(data) from None
 
 
 def row(group: int, state: StateId, key: bytes | None, namespace: bytes, rest: bytes = b"") -> bytes:
@@ -221,4 +236,7 @@ def block_place(name: bytes) -> bytes:
 def parse_block(name: bytes) -> tuple[bytes, int]:
     """The namespace of a block and the number of the epoch that wrote it."""
     namespace, at = undelimited(name, HEAD_SIZE)
-    return namespace or b"", int(STAMP.unpack_from(name, at)[0]) >> 1
+    try:
+        return namespace or b"", int(STAMP.unpack_from(name, at)[0]) >> 1
+    except struct.error:
+        raise _cut_short(name) from None

@@ -15,7 +15,7 @@ def answer_to_a_foreign_commit(former: SinkBench, now: Sink) -> CommitAnswer:
     """Return what `now` says when it is to commit what the former sink has prepared; it writes nothing."""
     transaction, payload, _ = former.prepared()
     other = bench_of(now)
-    other.around = former.around
+    other.around, other.job = former.around, former.job
     writer = other.writer()
     answer = writer.commit(transaction, payload)
     writer.close()

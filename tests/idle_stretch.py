@@ -17,7 +17,8 @@ import pyarrow as pa
 
 import recovery
 from recovery.driver.events import EpochCompleted
-from recovery.savepoints.coming_back import choose, go_back, without_output
+from recovery.driver.manifests import without_output
+from recovery.savepoints.coming_back import choose, go_back
 from recovery.savepoints.gc import clean_up, let_go, plan_cleanup
 from recovery.savepoints.job_tree import NEWEST_SAVEPOINT, JobTree, journal_of, open_tree
 from recovery.savepoints.stopped_job import StoppedJob, take_over

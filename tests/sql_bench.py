@@ -32,15 +32,18 @@ class SqlBench:
         self.schema = schema
         self.job, self.uid = JobId(job), Uid("out")
         self.around = Surroundings()
+        self.accept_places: frozenset[str] = frozenset()
         self._n = 0
 
     def examine(self) -> Sequence[str]:
         return [*self.sink.check(self.schema), *self.sink.examine(self.job, self.uid, self.schema)]
 
     def open(self, number: int = 1, partition: int = 0) -> SinkWriter:
-        around = self.around
+        around, incarnation, places = self.around, attempt(number), self.accept_places
         return self.sink.open(
-            SinkContext(self.job, self.uid, self.schema, attempt(number), Partition(partition), around, around.deliver)
+            SinkContext(
+                self.job, self.uid, self.schema, incarnation, Partition(partition), around, around.deliver, places
+            )
         )
 
     def begin(self, writer: SinkWriter, number: int = 1, partition: int = 0) -> TransactionId:

@@ -53,6 +53,8 @@ class Stopped:
 
     folder: Path
     job: JobId
+    copied_from: tuple[Path, ...] = ()
+    """Where it was before; output that was prepared there has been committed there."""
 
     @property
     def uri(self) -> str:
@@ -82,6 +84,7 @@ class Stopped:
         return file
 
     def start(self, uri: str = "", parallelism: int = 2, **options: Any) -> recovery.Run:
+        options.setdefault("accept_places", [f"file://{former}/output" for former in self.copied_from])
         return recovery.run(
             self.program(),
             checkpoints=uri or self.uri,
@@ -102,7 +105,7 @@ class Stopped:
         """The same once more, in another folder, for whoever changes it; its output is there too."""
         for name in ("tree", "output"):
             shutil.copytree(self.folder / name, folder / name, dirs_exist_ok=True)
-        return replace(self, folder=folder)
+        return replace(self, folder=folder, copied_from=(*self.copied_from, self.folder))
 
 
 def add_output(stopped: Stopped, *, held: bool = False) -> Epoch:

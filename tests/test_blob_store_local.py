@@ -23,6 +23,7 @@ from statebackend.stores.store import (
     UnknownOutcome,
     UnsuitableStore,
 )
+from tests.survey import survey
 
 _DIE_WHEN_LINKING = """
 import os, sys
@@ -250,3 +251,40 @@ def test_writers_and_those_who_delete_the_last_blob_of_a_folder_do_not_hinder_ea
         both = [pool.submit(write_and_delete, *one) for one in ((store, "mine"), (other, "yours"))]
         assert [done.result() for done in both] == [None, None]
     assert store.list() == ()
+
+
+def test_links_pipes_and_what_they_lead_to_are_left_alone(store: LocalStore, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "a").write_text("mine")
+    for path in ("deep/blob", "piped", "linked", "epochs"):
+        store.write(f"{path}-too", b"x")
+    (store.root / "shared").symlink_to(outside)
+    (store.root / "deep/er").symlink_to(outside)
+    (store.root / "linked").symlink_to(outside / "a")
+    os.mkfifo(store.root / "piped")
+    before = survey(outside)
+    for path in ("shared/a", "shared/b", "deep/er/a", "deep/er/b"):
+        for deed in (
+            lambda path=path: store.create(path, b"y"),
+            lambda path=path: store.write(path, b"y"),
+            lambda path=path: store.read(path),
+            lambda path=path: store.stat(path),
+            lambda path=path: store.delete(path),
+            lambda path=path: store.download(path, tmp_path / "copy"),
+            lambda path=path: store.upload(Path(__file__), path),
+            lambda: store.list("shared"),
+        ):
+            with pytest.raises(BadBlobPath, match=r"is a link, and those are not followed below the root"):
+                deed()
+    for path in ("linked", "piped"):
+        for read in (store.read, store.stat, lambda path: store.download(path, tmp_path / "copy")):
+            with pytest.raises(BadBlobPath, match="is a link, a pipe or a device; put a file there"):
+                read(path)
+    assert [blob.path for blob in store.list()] == ["deep/blob-too", "epochs-too", "linked-too", "piped-too"]
+    (store.root / ".unfinished-0").symlink_to(outside / "a")
+    assert store.remove_leftovers() == 0
+    store.write("linked", b"a blob")
+    store.delete("piped")
+    assert store.read("linked") == b"a blob"
+    assert survey(outside) == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -64,6 +65,11 @@ def test_list_shows_jobs_with_their_epochs(tree: Path, capsys: Capture) -> None:
     assert re.fullmatch(r"F TIME savepoint \(rescale\) complete 2 SIZE SIZE savepoint", lines[-1])
 
 
+def test_list_takes_the_place_as_other_verbs_do(tree: Path, capsys: Capture) -> None:
+    assert ran(capsys, tree, "list") == run_command(capsys, "list", tree)
+    assert "one of the arguments URI --checkpoints is required" in run_command(capsys, "list").err
+
+
 def test_list_as_json_has_what_people_see_and_more(tree: Path, capsys: Capture) -> None:
     [job] = run_command(capsys, "list", tree, "--json").json
     assert (job["name"], job["max_parallelism"], job["pid"]) == ("shop", 128, None)
@@ -83,6 +89,18 @@ def test_list_shows_what_cannot_be_read_beside_what_can(tree: Path, capsys: Capt
     assert f"epoch {newest.epoch} cannot be used: its manifest {newest.manifest} is missing" in listed.out
     assert f"{other}: cannot be read: journal/0000000001.json is damaged" in listed.out
     assert f"recovery repair --checkpoints {other} --dry-run" in listed.out
+
+
+def test_a_job_whose_files_nest_too_deep_hides_no_other(tree: Path, capsys: Capture) -> None:
+    deep = tree_of(tree.parent / "deep")
+    (deep / "job.json").write_bytes(b"[" * 100_000)
+    pipe = tree_of(tree.parent / "pipe")
+    (pipe / "journal/0000000001.json").unlink()
+    os.mkfifo(pipe / "journal/0000000001.json")
+    listed = run_command(capsys, "list", tree.parent)
+    assert (listed.code, listed.err) == (7, "recovery: 2 of 3 jobs cannot be read\n")
+    assert f"{deep}: cannot be read: job.json of the checkpoints is damaged: maximum recursion depth" in listed.out
+    assert f"{tree}: job " in listed.out
 
 
 def test_show_says_all_about_one_epoch(tree: Path, capsys: Capture) -> None:

@@ -44,6 +44,7 @@ from tests import delta_sink_worker
 from tests.delta_sink_worker import STEPS
 from tests.file_sink_worker import JOB, UID, context, read_journal, rows_of
 from tests.sql_bench import CHANGES, SqlBench, change
+from tests.survey import watched
 
 
 def in_log(folder: Path | str) -> list[str]:
@@ -108,12 +109,12 @@ def trial(root: Path, roll_bytes: int = 64 << 20) -> SinkTrial:
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_it_passes_the_kit(check: Callable[[SinkTrial], None], tmp_path: Path) -> None:
-    check(trial(tmp_path))
+    check(watched(trial(tmp_path), tmp_path / "table"))
 
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_files_that_roll_with_each_batch_pass_the_kit(check: Callable[[SinkTrial], None], tmp_path: Path) -> None:
-    check(trial(tmp_path, roll_bytes=1))
+    check(watched(trial(tmp_path, roll_bytes=1), tmp_path / "table"))
 
 
 def test_it_passes_any_order_of_events(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from recovery.driver.manifests import (
     roles_from,
     sources_of,
     transactions_in,
+    without_output,
 )
 from recovery.driver.program_fit import ProgramDoesNotFit, compare
-from recovery.savepoints.coming_back import without_output
 from snapshot import Collection, Program, Stream, ToDriver
 from snapshot.coordinator_events import Publish
 from snapshot.frames import Watermark

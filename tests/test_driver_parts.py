@@ -13,7 +13,7 @@ import pytest
 
 import recovery
 from recovery.driver import events as log
-from recovery.driver.birth import Birth, Wanted, WrongJob, bear, wanted_birth
+from recovery.driver.birth import Birth, Wanted, WrongJob, bear, bytes_of, find_birth, wanted_birth
 from recovery.driver.deliveries import Deliveries
 from recovery.driver.endings import End, Endings, EndKind
 from recovery.driver.event_log import EventLog, line_of
@@ -29,6 +29,7 @@ from recovery.driver.options import (
 from recovery.driver.placement import place
 from recovery.driver.progress import ProgressLine
 from recovery.driver.progress import line_of as progress_of
+from recovery.driver.reach import home_of
 from recovery.driver.recovery_clock import RecoveryClock
 from recovery.driver.savepoints import SavepointWishes
 from recovery.driver.status import RunState, RunStatus, StatusBoard
@@ -38,7 +39,7 @@ from snapshot.coordinator_options import ContradictingOptions
 from snapshot.host.executor import lasting_folder
 from snapshot.host.messages import Address, Delivery, Hello
 from snapshot.host.options import Following, HostOptions
-from snapshot.ids import TransactionId
+from snapshot.ids import JobId, TransactionId
 from snapshot.journal_state import NO_OUTPUT, EpochRecord, EpochState, JournalState
 from snapshot.program.durations import NotADuration
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
@@ -495,19 +496,49 @@ def test_where_a_tree_is_being_made_no_other_job_is_born(tmp_path: Path) -> None
     assert wanted(store, "clicks").birth == clicks, "the job is there, and only the mark is left"
 
 
+def job_bytes(name: str, job: str, groups: int) -> bytes:
+    return bytes_of(Birth(name, JobId(job), groups))
+
+
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
         (b"x", "is damaged"),
         (b"{}", "is not one"),
         (b'{"format":"epochcut.job","version":2}', "version 2; a newer program wrote it"),
+        (b"[" * 100_000, "is damaged: maximum recursion depth"),
+        (job_bytes("clicks", "/etc/cron.d", 128), "is damaged: job '/etc/cron.d' cannot be named 'clicks'"),
+        (job_bytes("clicks", "../clicks-01234567", 128), "cannot be named 'clicks'"),
+        (job_bytes("clicks", "clicks-0123456", 128), "cannot be named 'clicks'"),
+        (job_bytes("clicks", "other-01234567", 128), "cannot be named 'clicks'"),
+        (job_bytes("a/b", "a/b-01234567", 128), "cannot be named 'a/b'"),
+        (job_bytes("clicks", "clicks-01234567", 0), r"no job has 0 key groups \(max_parallelism\); there are 1 to 32768"),
+        (job_bytes("clicks", "clicks-01234567", 32769), "no job has 32769 key groups"),
+        (job_bytes("clicks", "clicks-01234567", True), "no job has True key groups"),
     ],
 )
-def test_a_birth_that_cannot_be_read_is_refused(tmp_path: Path, data: bytes, complaint: str) -> None:
+def test_a_birth_that_cannot_be_read_or_that_no_job_ever_had_is_refused(
+    tmp_path: Path, data: bytes, complaint: str
+) -> None:
     store = LocalStore(tmp_path)
     store.write("job.json", data)
     with pytest.raises(WrongJob, match=complaint):
         wanted(store)
+    with pytest.raises(WrongJob, match=complaint):
+        find_birth(store, "here")
+
+
+@pytest.mark.parametrize("job", ["", "..", "/etc/cron.d", "a/../b-01234567", "clicks", "clicks-01234567/x"])
+def test_no_folder_is_named_after_what_is_no_id_of_a_job(job: str) -> None:
+    with pytest.raises(WrongJob, match="is no id of a job"):
+        home_of(JobId(job))
+    assert home_of(JobId("clicks-01234567")).name == "clicks-01234567"
+
+
+def test_a_job_is_not_born_with_more_key_groups_than_there_can_be(tmp_path: Path) -> None:
+    with pytest.raises(ContradictingOptions, match="max_parallelism is 32769; 1 to 32768 are possible"):
+        wanted(LocalStore(tmp_path), "clicks", 32769)
+    assert LocalStore(tmp_path).list() == ()
 
 
 # --- options

@@ -59,7 +59,7 @@ def test_what_was_prepared_is_committed_by_a_program_that_no_longer_waits_for_ep
     bench = SinkBench(TRIAL)
     transaction, payload, rows = bench.prepared()
     changed = SinkBench(SinkTrial(ToDriver(at_commit=False), lambda around: around.delivered))
-    changed.around = bench.around
+    changed.around, changed.job = bench.around, bench.job
     changed.settle(transaction, payload)
     bench.expect(rows, "what an epoch names is committed")
 

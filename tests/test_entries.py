@@ -89,3 +89,23 @@ def test_a_name_that_is_cut_short_is_refused(part: bytes) -> None:
     for size in (0, 1, 2, len(whole) - 1):
         with pytest.raises(ValueError, match="cut short"):
             entries.undelimited(whole[:size], 0)
+
+
+@given(GROUPS, STATES, TIMES, PARTS, PARTS, st.data())
+def test_the_name_of_an_entry_that_is_cut_short_is_a_value_error(
+    group: int, state: StateId, time: int, key: bytes, namespace: bytes, data: st.DataObject
+) -> None:
+    short = data.draw(st.integers(0, entries.HEAD_SIZE - 1))
+    row = entries.row(group, state, key, namespace)
+    timer = entries.timer(group, state, time, key, namespace)
+    block = entries.block(group, state, namespace, 1)
+    for cut in (
+        lambda: entries.parse_head(row[:short]),
+        lambda: entries.group_of(row[: min(short, 1)]),
+        lambda: entries.parse_row(row[: data.draw(st.integers(0, len(row) - 1))]),
+        lambda: entries.parse_timer(timer[: data.draw(st.integers(0, len(timer) - 1))]),
+        lambda: entries.parse_block(block[: data.draw(st.integers(0, len(block) - 1))]),
+        lambda: entries.undelimited(b"\xff" * 100_000 + b"\x01", 0),
+    ):
+        with pytest.raises(ValueError, match="cut short"):
+            cut()

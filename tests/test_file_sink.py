@@ -20,9 +20,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot.frozen_json import Json
+from snapshot import Files, ToDelta
 from snapshot.ids import JobId
-from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
 from snapshot.program.sink import SinkError
 from snapshot.sinks.file_formats import Unsayable, WrittenFormat, encoded, refuse_unsayable
@@ -34,8 +33,11 @@ from snapshot.testing.sink_machine import sink_machine
 from snapshot.testing.sinks import CHECKS, DONE, SinkBench, SinkTrial, Surroundings, attempt, write
 from snapshot.transaction_events import CommitOutcome, transaction_id
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
+from statebackend.stores.fsspec_store import has_password, open_store
+from statebackend.stores.store import UnsuitableStore
 from tests import file_sink_worker
 from tests.file_sink_worker import STEPS
+from tests.survey import watched
 
 FORMATS: tuple[WrittenFormat, ...] = ("parquet", "jsonl", "csv")
 
@@ -109,7 +111,7 @@ def test_a_local_folder_passes_the_kit(
     check: Callable[[SinkTrial], None], format: WrittenFormat, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    check(trial(str(tmp_path / "out"), format, bad=str(tmp_path / "file" / "out")))
+    check(watched(trial(str(tmp_path / "out"), format, bad=str(tmp_path / "file" / "out")), tmp_path / "out"))
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -117,12 +119,12 @@ def test_a_local_folder_passes_the_kit(
 def test_a_list_of_committed_files_passes_the_kit(
     check: Callable[[SinkTrial], None], kind: str, tmp_path: Path
 ) -> None:
-    check(trial(f"{kind}://{tmp_path}/listed", roll_bytes=1, listed=True))
+    check(watched(trial(f"{kind}://{tmp_path}/listed", roll_bytes=1, listed=True), tmp_path / "listed"))
 
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_files_that_roll_with_each_batch_pass_the_kit(check: Callable[[SinkTrial], None], tmp_path: Path) -> None:
-    check(trial(f"file://{tmp_path}/out", roll_bytes=1))
+    check(watched(trial(f"file://{tmp_path}/out", roll_bytes=1), tmp_path / "out"))
 
 
 @given(
@@ -200,18 +202,23 @@ def test_a_commit_that_ended_between_two_files_is_finished_by_the_next(tmp_path:
     bench.expect(rows, "all files appear")
 
 
-def test_files_of_a_payload_that_knows_no_nonce_are_published_under_their_names(tmp_path: Path) -> None:
-    bench = SinkBench(trial(str(tmp_path)))
-    transaction, _, rows = bench.prepared()
-    [staged] = (tmp_path / ".staged").iterdir()
-    name = file_name(transaction, 0, "parquet")
-    staged.rename(staged.with_name(name))
-    payload = CommitPayload(Json.of({"root": str(tmp_path), "listed": False, "files": [name]}))
-    bench.recover(2, [transaction])
-    assert bench.settle(transaction, payload, 2).outcome is CommitOutcome.COMMITTED
-    assert bench.settle(transaction, payload, 2).outcome is CommitOutcome.ALREADY_COMMITTED
-    bench.expect(rows, "what an older version has prepared is committed once")
-    assert (tmp_path / name).exists()
+def test_a_password_in_a_uri_is_refused_and_not_repeated() -> None:
+    sink = ToFiles("ftp://me:open-sesame@host/out", listed=True)
+    schema = pa.schema([("row", pa.string())])
+    for said in (
+        sink.check(schema),
+        ToFiles("webhdfs://me:open-sesame@host:9870/out").check(schema),
+        ToDelta("s3://me:open-sesame@bucket/out").check(schema),
+        Files("ftp://me:open-sesame@host/in", "csv", schema).check(),
+    ):
+        assert "://***@" in said[0]
+        assert "give storage_options={" in said[0]
+        assert "open-sesame" not in " ".join(said)
+    with pytest.raises(UnsuitableStore, match=r"s3://\*\*\*@bucket/tree has a password in it") as error:
+        open_store("s3://me:open-sesame@bucket/tree")
+    assert "open-sesame" not in str(error.value)
+    for uri in ("webhdfs://me@host:9870/a@b:c", "github://org:repo@main/x", "file:///a:b@c", "/a:b@c"):
+        assert not has_password(uri)
 
 
 def test_a_commit_without_its_files_fails_with_a_reason(tmp_path: Path) -> None:

@@ -65,15 +65,15 @@ class Bench:
         assert isinstance(writer, FileWriter)
         if self.held:
             writer.take_over(self.held)
-        self.writer = writer
-        writer.begin(self.bench.name())
+        self.writer, self.open = writer, self.bench.name()
+        writer.begin(self.open)
 
     def epoch(self, rows: Sequence[str] = ()) -> CommitPayload | None:
         """Write rows and commit what there is to commit."""
         write(self.writer, list(rows))
-        sealed, transaction = self.writer.seal(), self.bench.name()
+        sealed, transaction, self.open = self.writer.seal(), self.open, self.bench.name()
         payload = sealed.prepare()
-        self.writer.begin(transaction)
+        self.writer.begin(self.open)
         self.held = [payload] if payload is not None and payload.held else []
         if payload is not None and not payload.held:
             settled(self.writer, transaction, payload)
@@ -147,9 +147,15 @@ def test_what_several_partitions_held_back_becomes_one_file(tmp_path: Path, cloc
     assert jobs[0].files() == ["row 0", "row 1", "row 2"]
 
 
-def test_rows_go_where_they_were_to_go_though_the_program_says_another_place(tmp_path: Path, clock: Clock) -> None:
+def test_rows_that_wait_for_another_place_go_there_if_that_is_allowed_by_name_and_else_the_start_is_refused(
+    tmp_path: Path, clock: Clock
+) -> None:
     job = Bench(ToFiles(str(tmp_path / "old"), "jsonl", roll_every="1m"))
     job.epoch(["a"])
+    place = f"file://{tmp_path}/old"
+    with pytest.raises(SinkError, match=rf"were held back are for {place}, .*accept_places=\['{place}'\]"):
+        job.start(ToFiles(f"file://{tmp_path}/new", "csv", listed=True, roll_every="1m"))
+    job.bench.accept_places = frozenset([place])
     job.start(ToFiles(f"file://{tmp_path}/new", "csv", listed=True, roll_every="1m"))
     payload = job.epoch(["b"])
     assert payload is not None
@@ -164,7 +170,7 @@ def test_rows_go_where_they_were_to_go_though_the_program_says_another_place(tmp
 def test_rows_that_another_sink_held_back_are_refused(tmp_path: Path) -> None:
     writer = Bench(ToFiles(str(tmp_path))).writer
     with pytest.raises(
-        SinkError, match=r"rows that ToDelta held back, which ToFiles cannot take over\. Start the job with"
+        SinkError, match=r"were prepared by ToDelta, and their sink is ToFiles by now, .* or drain the job with it"
     ):
         writer.take_over([CommitPayload(Json.of({"sink": "ToDelta", "held": []}), held=True)])
 

@@ -277,7 +277,7 @@ def test_staged_rows_that_are_gone_fail_the_commit(server: RowServer) -> None:
     bench.around.stored.clear()
     answer = writer.commit(*prepared)
     assert answer.outcome is CommitOutcome.FAILED
-    assert "the rows that were staged in the job's tree are gone" in answer.reason
+    assert "the rows that were staged in the job's tree cannot be had" in answer.reason
 
 
 def test_what_cannot_be_right_is_said_without_the_server() -> None:

@@ -142,7 +142,13 @@ def test_notes_are_read_as_they_were_written() -> None:
         {"took": [[1, 2], None, [0, 1.0, 2.0, 3.0, 4.0, 5]]},
         {"origin": {"how": "fork"}},
         {"origin": "here", "later": {"more": True}},
+        {"took": [[0, 1.0, 2.0, 3.0, 4.0]]},
     ],
 )
 def test_notes_that_are_not_understood_are_left_out(found: object) -> None:
     assert notes.from_json(Json.of(found)) == Notes()  # type: ignore[arg-type]
+
+
+def test_a_time_that_is_no_number_of_milliseconds_is_not_known() -> None:
+    took = [[0, 10**400, 2.0, None, 4.0, 5, 6]]
+    assert notes.from_json(Json.of({"took": took})) == Notes(took=(PartTook(Partition(0), 0.0, 2.0, 0.0, 4.0, 5, 6),))

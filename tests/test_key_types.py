@@ -182,6 +182,8 @@ def test_what_cannot_be_a_key_is_not_declared(declared: object) -> None:
         *("decimal(5,2)", "decimal(0, 0)", "decimal(77, 0)", "timestamp[us, Europe/Berlin]"),
         *("struct<>", "struct<int64", "struct<int64,int8>", "struct<int64>>", 'struct<"a: int8>', 'struct<"a"int8>'),
         *('struct<"a"::int8>', 'struct<"a": int8, int8>', 'struct<"a": int8, "a": int8>'),
+        *("struct<" * 17 + "int8" + ">" * 17, "struct<" * 5000, 'struct<"\\ud800": int8>', f"binary[{2**31}]"),
+        *(f"decimal(5, {2**31})", "decimal(5, 99999999999)", "binary[" + "9" * 5000 + "]"),
     ],
 )
 def test_a_name_of_no_type_is_refused(name: str) -> None:
@@ -339,3 +341,13 @@ def test_a_struct_without_names_is_not_one_with_the_names_that_arrow_gives_it() 
     unnamed = KeyType.of((str, int))
     assert isinstance(unnamed, StructKey)
     assert KeyType.of(unnamed.arrow) != unnamed
+
+
+def test_sixteen_structs_may_be_one_in_the_other_and_no_more() -> None:
+    name = "struct<" * 16 + "int8" + ">" * 16
+    assert KeyType.parse(name).name == name
+    deep: object = pa.int8()
+    for _ in range(17):
+        deep = (deep,)
+    with pytest.raises(UndeclarableKeyType, match="more than 16 structs"):
+        KeyType.of(deep)

@@ -394,6 +394,16 @@ FIRST_FILE = "body.operators[1].subtasks[0].files[0]"
         ('{"offset":1.5}', '{"offset":NaN}', "subtasks[0]: a value cannot be written as JSON"),
         ('{"offset":1.5}', '{"offset":1.50}', "not in the form in which manifests are written"),
         ('"parallelism":2', '"parallelism":2,"broadcast":null', "operators[0].broadcast[0]: expected an object"),
+        (
+            '"parallelism":2',
+            '"parallelism":2,"key_type":"int"',
+            "operators[0].key_type: 'int' is not the name of a key",
+        ),
+        (
+            '"parallelism":2',
+            '"parallelism":2,"key_type":"' + "struct<" * 500 + '"',
+            "is not the name of a key type: more than 16 structs",
+        ),
         ('"parallelism":2', '"parallelism":2,"broadcast":"A"', "operators[0].broadcast[0]: "),
         ('"parallelism":2', '"parallelism":2,"broadcast":"AA=="', "not in the form in which manifests are written"),
     ],

@@ -26,6 +26,7 @@ from snapshot.sinks.hive_folders import NO_VALUE, divided, folders_of, too_long
 from snapshot.sinks.listed_folder import committed_files
 from snapshot.testing.sinks import CHECKS, SinkBench, SinkTrial, Surroundings, attempt, settled, some
 from statebackend.ids import Partition
+from tests.survey import watched
 
 DAYS = ["2026-01-01", "2026-01-02"]
 
@@ -78,7 +79,7 @@ def trial(uri: str, listed: bool = False, roll_bytes: int = 64 << 20) -> SinkTri
 @pytest.mark.parametrize("kind", ["local", "remote", "listed", "rolling"])
 def test_files_in_folders_pass_the_kit(check: Callable[[SinkTrial], None], kind: str, tmp_path: Path) -> None:
     uri = f"memory://{tmp_path}/out" if kind in ("remote", "listed") else str(tmp_path / "out")
-    check(trial(uri, kind == "listed", 1 if kind == "rolling" else 64 << 20))
+    check(watched(trial(uri, kind == "listed", 1 if kind == "rolling" else 64 << 20), tmp_path / "out"))
 
 
 def written(uri: str, rows: pa.Table, format: WrittenFormat = "parquet", **options: object) -> ToFiles:

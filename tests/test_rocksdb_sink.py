@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import subprocess
@@ -26,9 +25,9 @@ from snapshot.sinks.rocksdb_folder import RocksDBFolder
 from snapshot.sinks.rocksdb_sink import ToRocksDB, read_rocksdb
 from snapshot.testing.sink_machine import sink_machine
 from snapshot.testing.sinks import CHECKS, DONE, SinkBench, SinkTrial, Surroundings, attempt
-from snapshot.testing.sinks import SCHEMA as KIT
 from snapshot.transaction_events import CommitOutcome
 from statebackend.ids import Partition
+from tests.survey import watched
 
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64()), ("gone", pa.bool_())])
 
@@ -65,7 +64,7 @@ def test_a_database_passes_the_kit(check: Callable[[SinkTrial], None], tmp_path:
     others = upserts(tmp_path / "others")
     others.commit([{"user": "ann", "n": 1, "gone": False}])
     bad = [ToRocksDB(str(tmp_path / "file"), key="row"), ToRocksDB(str(tmp_path / "others"), key="row")]
-    check(trial(tmp_path / "database", bad=bad))
+    check(watched(trial(tmp_path / "database", bad=bad), tmp_path / "database"))
 
 
 def test_any_order_of_cuts_completions_and_crashes_keeps_the_promises(tmp_path: Path, search_factor: int) -> None:
@@ -198,21 +197,6 @@ def test_a_reader_keeps_what_it_opened_while_commits_and_compactions_go_on(tmp_p
         assert set(database.rows().column("n").to_pylist()) == {0}
     assert set(content(tmp_path).values()) == {14}
     assert len(list(tmp_path.glob("*.sst"))) < 14
-
-
-def test_a_payload_that_knows_no_nonce_is_committed_once_under_its_transactions_name(tmp_path: Path) -> None:
-    sink = ToRocksDB(str(tmp_path), key="row")
-    bench = SinkBench(trial(tmp_path))
-    transaction, payload, _ = bench.prepared()
-    stored = payload.value.value()
-    assert isinstance(stored, dict)
-    [row] = rows = bench.rows(1)
-    line = json.dumps({"row": row}).encode()
-    RocksDBFolder(tmp_path).stage("older.sst", transaction, sink.stored(KIT), [(b"key", line)])
-    older = CommitPayload(Json.of({"path": str(tmp_path), "file": "older.sst", "schema": stored["schema"]}))
-    assert bench.settle(transaction, older).outcome is CommitOutcome.COMMITTED
-    assert bench.settle(transaction, older).outcome is CommitOutcome.ALREADY_COMMITTED
-    bench.expect(rows, "what an older version has prepared is committed once")
 
 
 def test_other_programs_can_open_the_database(tmp_path: Path) -> None:

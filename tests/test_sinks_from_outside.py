@@ -14,7 +14,7 @@ from recovery.savepoints import fail_points
 from recovery.savepoints.coming_back import choose
 from recovery.savepoints.sinks import NotCommitted, abort_output, commit_output, list_output
 from recovery.savepoints.stopped_job import take_over
-from snapshot import Program, Stream, ToDriver
+from snapshot import Program, Stream, ToDriver, ToFiles
 from snapshot.ids import JobId, TransactionId
 from snapshot.journal_entries import Committed
 from snapshot.manifest import CommitPayload
@@ -57,7 +57,13 @@ def test_what_a_killed_job_left_is_listed_and_committed_and_the_job_goes_on_exac
     dry = commit_output(stopped.program(), stopped.tree, dry_run=True)
     assert (dry.output, dry.done) == (listed.output, False)
     assert rows(stopped) == before
-    done = commit_output(stopped.program(), stopped.tree)
+    [place] = {place for one in listed.output for place in one.places}
+    assert all(line.endswith(f", for {place}") for line in listed_in_words(listed).splitlines()[1:])
+    moved = with_sink(stopped, ToFiles(str(tmp_path / "moved")))
+    with pytest.raises(NotCommitted, match=rf"are for {place}, .*accept_places=\['{place}'\]"):
+        commit_output(moved, stopped.tree)
+    assert rows(stopped) == before
+    done = commit_output(moved, stopped.tree, accept_places=[place])
     assert [one.transaction for one in done.committed] == [one.transaction for one in listed.output]
     assert not newest & {one.transaction for one in done.committed if one.before}
     assert rows(stopped) > before
@@ -117,7 +123,7 @@ class _Writer:
         pass
 
 
-def with_sink(stopped: Stopped, sink: Nowhere | ToDriver, uid: str = OUT) -> Program:
+def with_sink(stopped: Stopped, sink: Nowhere | ToDriver | ToFiles, uid: str = OUT) -> Program:
     (output,) = stopped.program().outputs
     return Stream(output.input).write(sink, uid=uid)
 

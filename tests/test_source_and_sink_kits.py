@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from re import fullmatch
 from secrets import token_hex
 
 import pyarrow as pa
@@ -31,6 +32,8 @@ Name = tuple[TransactionId, str]
 """A transaction, and what was drawn when it was begun."""
 STAGED: dict[Name, list[str]] = {}
 VISIBLE: list[tuple[Name, list[str]]] = []
+STRANGE: list[str] = []
+"""What lies beside the target."""
 BY: dict[Name, Incarnation] = {}
 """Who committed it."""
 REACHABLE = threading.Event()
@@ -111,12 +114,33 @@ class Writer:
         if not REACHABLE.is_set():
             return self.commit_in_an_outage()
         stored = payload.value.value()
-        assert isinstance(stored, dict)
-        name = transaction, str(stored["nonce"])
+        if self.fault == "asserts what a payload is":
+            assert isinstance(stored, dict)
+        nonce = stored.get("nonce") if isinstance(stored, dict) else None
+        if self.fault not in ("believes any transaction", "asks again what is forged") and not self.is_mine(
+            transaction
+        ):
+            return CommitAnswer(CommitOutcome.FAILED, "not of this sink")
+        if self.fault == "goes where a payload says" and isinstance(nonce, str) and nonce.startswith("../"):
+            STRANGE.append(nonce)
+        if not isinstance(nonce, str) or not fullmatch("[0-9a-f]{16}|", nonce):
+            if self.fault == "believes payloads":
+                VISIBLE.append(((transaction, ""), ["forged"]))
+                return CommitAnswer(CommitOutcome.COMMITTED)
+            forged = CommitOutcome.RETRY_LATER if self.fault == "asks again what is forged" else CommitOutcome.FAILED
+            return CommitAnswer(forged, "" if self.fault == "refuses without a word" else "forged")
+        name = transaction, nonce
         if self.fault == "commits at the same time":
             return self.commit_unlocked(name)
         with LOCK:
             return self.commit_unlocked(name)
+
+    def is_mine(self, transaction: TransactionId) -> bool:
+        try:
+            made = parse_transaction_id(transaction)
+        except ValueError:
+            return False
+        return (made.job, made.sink) == (self.context.job, self.context.uid)
 
     def commit_unlocked(self, name: Name) -> CommitAnswer:
         done = any(visible == name for visible, _ in VISIBLE)
@@ -195,6 +219,7 @@ def clear() -> None:
     STAGED.clear()
     VISIBLE.clear()
     BY.clear()
+    STRANGE.clear()
     REACHABLE.set()
 
 
@@ -212,7 +237,9 @@ def nothing_is_there() -> None:
 
 def trial(fault: str = "") -> SinkTrial:
     bad = Target(fault, table="bad")
-    return SinkTrial(Target(fault), visible, clear, outage, pending, [bad], ["open sesame"])
+    return SinkTrial(
+        Target(fault), visible, clear, outage, pending, [bad], ["open sesame"], outside=lambda: list(STRANGE)
+    )
 
 
 FAULTS = {
@@ -241,6 +268,12 @@ FAULTS = {
     "is blind to outages": "out of reach is found before anything starts",
     "is blind": "not right is found before anything starts",
     "complains of a good target": "nothing to say of a good target",
+    "asserts what a payload is": "a payload that its sink did not write is refused; .* raised AssertionError",
+    "believes payloads": "shows the rows of its transaction, once",
+    "asks again what is forged": "a payload that its sink did not write is refused for good",
+    "refuses without a word": "a refusal says why",
+    "goes where a payload says": "leads nowhere but to the sink's target",
+    "believes any transaction": "refuses a transaction that is not its own",
     "writes its password": "no secret is written or printed; but one is in a payload",
     "prints its password": "no secret is written or printed; but one is in the sink as it is printed",
     "says its password": "no secret is written or printed; but one is in what is said",

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from snapshot import ToPostgres, ToSQLite
-from snapshot.frozen_json import Json
 from snapshot.program.sink import Abilities, SinkError
 from snapshot.sinks import sqlite_target
 from snapshot.testing.sink_machine import sink_machine
 from snapshot.testing.sinks import CHECKS, DONE, SCHEMA, SinkTrial, Surroundings, settled
 from snapshot.transaction_events import CommitOutcome
 from tests.sql_bench import CHANGES, SqlBench, change
+from tests.survey import watched
 
 KINDS = {
     "appends": ToSQLite("", "texts", create=True),
@@ -81,7 +81,10 @@ def impatient() -> Iterator[None]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("check", CHECKS)
 def test_it_passes_the_kit(check: Callable[[SinkTrial], None], kind: str, tmp_path: Path) -> None:
-    check(trial(tmp_path, kind))
+    (tmp_path / "target").mkdir()
+    do(tmp_path / "other.db", "CREATE TABLE texts (row text PRIMARY KEY)")
+    database = watched(trial(tmp_path / "target", kind), tmp_path / "target")
+    check(replace(database, elsewhere=[*database.elsewhere, str(tmp_path / "other.db"), "others"]))
 
 
 @pytest.mark.parametrize("kind", ["appends", "upserts"])
@@ -246,35 +249,21 @@ def test_a_job_whose_tree_is_an_older_copy_is_told_so_and_loses_nothing(bench: S
     assert content(bench) == {1: "first life", 2: "second life"}
 
 
-def test_rows_go_to_the_file_that_they_were_meant_for_whatever_the_path_is_by_now(bench: SqlBench) -> None:
+def test_rows_for_the_file_of_before_are_committed_there_if_that_is_allowed_by_name_and_else_refused(
+    bench: SqlBench,
+) -> None:
     one = bench.prepared(bench.open(), [change(1, "a")])
     later = later_at("other.db", bench)
+    refused = later.open().commit(*one)
+    assert refused.outcome is CommitOutcome.FAILED
+    place = f"path={path_of(bench)} table=t"
+    assert f"are for {place}, and their sink writes to path={path_of(later)} table=t" in refused.reason
+    assert f"accept_places=['{place}'], or --accept-place of the command" in refused.reason
+    assert (content(bench), content(later)) == ({}, {})
+    later.accept_places = frozenset([place])
     assert later.open().commit(*one).outcome is CommitOutcome.COMMITTED
     assert later.open().commit(*one).outcome is CommitOutcome.ALREADY_COMMITTED
     assert (content(bench), content(later)) == ({1: "a"}, {})
-
-
-def test_a_file_that_was_moved_is_looked_for_where_it_was_and_found_by_a_link(bench: SqlBench) -> None:
-    one = bench.prepared(bench.open(), [change(1, "a")])
-    former = Path(path_of(bench))
-    former.rename(former.with_name("moved.db"))
-    later = later_at("moved.db", bench)
-    answer = later.open().commit(*one)
-    assert answer.outcome is CommitOutcome.FAILED
-    assert f"the rows are for {former}, and the sink's file is {path_of(later)} by now" in answer.reason
-    assert content(later) == {}
-    former.symlink_to(path_of(later))
-    settled(later.open(), *one)
-    assert content(later) == {1: "a"}
-
-
-def test_a_payload_that_names_no_file_is_committed_to_the_programs(bench: SqlBench) -> None:
-    transaction, payload = bench.prepared(bench.open(), [change(1, "a")])
-    stored = payload.value.value()
-    assert isinstance(stored, dict)
-    older = replace(payload, value=Json.of({name: stored[name] for name in stored.keys() - {"sink", "path"}}))
-    settled(bench.open(), transaction, older)
-    assert content(bench) == {1: "a"}
 
 
 def later_at(name: str, bench: SqlBench) -> SqlBench:
@@ -359,7 +348,7 @@ def test_staged_rows_that_are_gone_fail_the_commit_and_leave_nothing(bench: SqlB
     bench.around.stored.clear()
     answer = writer.commit(*one)
     assert answer.outcome is CommitOutcome.FAILED
-    assert "the rows that were staged in the job's tree are gone" in answer.reason
+    assert "the rows that were staged in the job's tree cannot be had" in answer.reason
     assert tokens(bench) == 0
 
 

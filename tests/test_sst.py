@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from rocksdict import DBCompressionType, SstFileWriter
 
 from statebackend.backends.backend import BackendError, DamagedFile, LocalDiskError, LocalDiskFull
 from statebackend.backends.rocksdb_tables import table_options
-from statebackend.backends.sst import Compression, Entry, SstInfo, read_sst, write_sst
+from statebackend.backends.sst import DELETED, Compression, Entry, SstInfo, read_sst, write_sst
 from statebackend.entries import META_KEY, STAMP, StateId, row
 from statebackend.ids import KeyGroup
 from statebackend.keygroups import KeyGroupRange
@@ -198,6 +199,29 @@ def test_a_file_of_another_user_of_rocksdb_is_not_taken_for_ours(tmp_path: Path,
         writer[b"\xff\xffmore"] = STAMP.pack(1)
     writer.finish()
     with pytest.raises(DamagedFile, match=r"a\.sst is a file of RocksDB"):
+        read(tmp_path / "a.sst", tmp_path / "scratch")
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        b"\0\0\0\x10garbage",
+        (4 << 30).to_bytes(5, "big")[1:] + pa.compress(b"\x02a", codec="zstd", asbytes=True),
+        (0xFFFFFFFF).to_bytes(4, "big") + pa.compress(bytes(100_000), codec="zstd", asbytes=True),
+        (3).to_bytes(4, "big") + pa.compress(b"\x09ab", codec="zstd", asbytes=True),
+    ],
+    ids=["garbage", "another size", "4 GiB", "a name cut short"],
+)
+def test_a_list_of_deletions_that_is_not_as_it_was_written_is_damage_and_takes_no_memory(
+    tmp_path: Path, listed: bytes
+) -> None:
+    writer = SstFileWriter(table_options(DBCompressionType.zstd()))
+    writer.open(str(tmp_path / "a.sst"))
+    writer[name(0, b"key")] = STAMP.pack(1)
+    writer[DELETED + (0).to_bytes(4, "big")] = STAMP.pack(1) + listed
+    writer[META_KEY] = STAMP.pack(1) + META
+    writer.finish()
+    with pytest.raises(DamagedFile, match=r"the list of what .*a\.sst deletes is not as it was written"):
         read(tmp_path / "a.sst", tmp_path / "scratch")
 
 

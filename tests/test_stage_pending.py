@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 import pytest
 
@@ -67,13 +69,13 @@ class Echo:
 class Held:
     """A keyed stage with one sender and one receiver, before its state is there; two rows were in flight to it."""
 
-    def __init__(self, folder: Path, batch_rows: int = 1, **options: int) -> None:
+    def __init__(self, folder: Path, batch_rows: int = 1, **options: Any) -> None:
         store = MemoryStore(token_hex(8))
         files = TreeFiles(store, Incarnation(Generation(1), Attempt(1)), OWN)
         in_flight = stored({A: [number(1), number(2)]}, files, inline=1 << 20)
         groups = range_of(OWN, 1, 128)
         role = Role(FileSet(groups), watermark=Watermark(5), channels=in_flight)
-        chosen = HostOptions(batch_rows=batch_rows, state_backend="heap", **options)
+        chosen = replace(HostOptions(batch_rows=batch_rows, state_backend="heap"), **options)
         seat = Seat(Uid("stage"), OWN, 1, 128, role, chosen, store, files, folder)
         self.taken: list[list[int]] = []
         inputs = (Input(SCHEMA, ("n",), timed=False),)

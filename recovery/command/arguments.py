@@ -17,6 +17,7 @@ from recovery.attached import Attached, attach
 from recovery.command.exits import WrongUsage
 from recovery.driver.event_log import plain
 from recovery.savepoints.job_tree import NEWEST
+from snapshot.readable import readable
 
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -98,6 +99,18 @@ def add_accept_duplicates(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_accept_place(parser: argparse.ArgumentParser) -> None:
+    """For verbs that commit output."""
+    parser.add_argument(
+        "--accept-place",
+        metavar="PLACE",
+        action="append",
+        default=[],
+        help="also commit output that was prepared for this place, as `sinks list` names it, though the program's sink "
+        "writes elsewhere; repeatable",
+    )
+
+
 def attached_to(arguments: argparse.Namespace) -> Attached:
     """The job that is meant."""
     if arguments.checkpoints is None and arguments.job_folder is None:
@@ -107,9 +120,14 @@ def attached_to(arguments: argparse.Namespace) -> Attached:
 
 def show(result: object, text: str, *, as_json: bool) -> None:
     """Print a result."""
-    print(json.dumps(plain(result)) if as_json else text, flush=True)
+    print(json.dumps(plain(result)) if as_json else readable(text), flush=True)
 
 
 def complain(sentence: str) -> None:
     """Tell people what is wrong."""
-    print(f"recovery: {sentence}", file=sys.stderr, flush=True)
+    mention(f"recovery: {sentence}")
+
+
+def mention(text: str) -> None:
+    """Tell people something that is no result."""
+    print(readable(text), file=sys.stderr, flush=True)

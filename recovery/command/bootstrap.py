@@ -8,6 +8,7 @@ from typing import Final
 from recovery.command.arguments import Verbs, add_dry_run, add_verb, show
 from recovery.command.exits import WrongUsage
 from recovery.command.progress import amount
+from recovery.command.tables import in_lines
 from recovery.savepoints.bootstrapping import Bootstrapped, StateFrom, bootstrap
 from recovery.savepoints.programs import program_from
 from statebackend.canonical.mapping import Columns
@@ -74,7 +75,7 @@ def in_words(done: Bootstrapped) -> str:
     lines = [f"{one.uid}, {one.state}: {one.rows:,} rows" for one in done.states]
     files = f"{done.files} file{'' if done.files == 1 else 's'} with {amount(done.bytes)}"
     if done.made is None:
-        return "\n".join([*lines, f"{files} would be written; nothing was done, as this is a dry run"])
+        return in_lines([*lines, f"{files} would be written; nothing was done, as this is a dry run"])
     partitions = f"{done.parallelism} partition{'' if done.parallelism == 1 else 's'}"
     lines.append(f"epoch {done.made} of {done.job} is made at {done.uri}, with {partitions}; {files} written")
-    return "\n".join(lines)
+    return in_lines(lines)

@@ -22,6 +22,7 @@ from recovery.command.arguments import (
 )
 from recovery.command.choices import about_choice
 from recovery.command.progress import Progress, amount
+from recovery.command.tables import in_lines
 from recovery.driver.birth import JobMoved
 from recovery.savepoints.copying import Begun, Copied, copy, finish_move, fork, move
 from recovery.savepoints.job_tree import open_tree
@@ -136,7 +137,7 @@ def in_words(done: Copied) -> str:
     files = f"{plan.files} file{'' if plan.files == 1 else 's'}, {amount(plan.bytes)}"
     if done.made is None:
         what = f"epoch {plan.epoch} of {plan.job}" if plan.how != "move" else f"{plan.job}, {_epochs(plan.epochs)}"
-        return "\n".join(
+        return in_lines(
             [*lines, f"{plan.how}: {what} into {plan.into}, {files}; nothing was done, as this is a dry run"]
         )
     match plan.how:
@@ -152,7 +153,7 @@ def in_words(done: Copied) -> str:
             lines.append("both are the same job: only one of the two may be started")
         case _:
             lines.append(f"{plan.job} is now in {plan.into}, with {_epochs(plan.epochs)}: {files}")
-    return "\n".join(lines)
+    return in_lines(lines)
 
 
 def _epochs(count: int) -> str:

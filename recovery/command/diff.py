@@ -9,9 +9,11 @@ from typing import Final
 from recovery.command.arguments import Verbs, add_tree, add_verb, show
 from recovery.command.exits import WrongUsage
 from recovery.command.progress import amount
+from recovery.command.tables import in_lines
 from recovery.savepoints.comparing import Compared, KeyDiff, compare
 from recovery.savepoints.job_tree import NEWEST, open_tree
 from recovery.savepoints.reading import read_epoch
+from snapshot.readable import one_line
 
 _EXAMPLE: Final = """examples:
   $ recovery diff --checkpoints /data/clicks --epoch 212-2 --epoch 213-3 --rows
@@ -63,7 +65,7 @@ def _as_json(key: KeyDiff) -> None:
 def _in_rows(key: KeyDiff) -> None:
     for sign, rows in (("-", key.before), ("+", key.after)):
         for row in rows:
-            print(f"{sign} {json.dumps({'uid': key.uid, **row}, ensure_ascii=False)}")
+            print(one_line(f"{sign} {json.dumps({'uid': key.uid, **row}, ensure_ascii=False)}"))
 
 
 def in_words(found: Compared) -> str:
@@ -76,4 +78,4 @@ def in_words(found: Compared) -> str:
     read = f"{amount(found.read.bytes)} in {found.read.files} files were read"
     same = f"{found.same_files} of {found.groups} key groups have the same files"
     lines.append(f"from epoch {found.before} to {found.after}{nothing}; {same}; {read}")
-    return "\n".join(lines)
+    return in_lines(lines)

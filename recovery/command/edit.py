@@ -21,6 +21,7 @@ from recovery.command.arguments import (
 from recovery.command.choices import about_choice
 from recovery.command.exits import WrongUsage
 from recovery.command.progress import amount
+from recovery.command.tables import in_lines
 from recovery.savepoints.editing import Edited, edit
 from recovery.savepoints.job_tree import open_tree
 from recovery.savepoints.reading import read_epoch
@@ -118,4 +119,4 @@ def in_words(done: Edited, into: str | None, *, dry_run: bool) -> str:
         files = f"{done.files} file{'' if done.files == 1 else 's'} with {amount(done.bytes)}"
         where = f" at {into}, a job of its own" if into is not None else ", a savepoint"
         lines.append(f"epoch {done.made} is made of {done.epoch}{where}; {files} written")
-    return "\n".join(lines)
+    return in_lines(lines)

@@ -8,6 +8,7 @@ from typing import Final
 
 from recovery.command.arguments import Verbs, add_dry_run, add_epoch, add_tree, add_verb, show
 from recovery.command.progress import Progress, amount
+from recovery.command.tables import in_lines
 from recovery.savepoints.exporting import Exported, TableFormat, export
 from recovery.savepoints.job_tree import open_tree
 from recovery.savepoints.reading import read_epoch
@@ -55,4 +56,4 @@ def in_words(done: Exported, *, dry_run: bool) -> str:
             "nothing was done, as this is a dry run"
         )
     lines = [f"{table.path}: {table.rows:,} rows, {amount(table.bytes)}" for table in done.tables]
-    return "\n".join([*lines, f"all of epoch {done.epoch}, of which {amount(done.read)} were read"])
+    return in_lines([*lines, f"all of epoch {done.epoch}, of which {amount(done.read)} were read"])

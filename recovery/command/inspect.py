@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -12,10 +11,12 @@ from typing import Any, Final
 from recovery.attached import attach
 from recovery.command.arguments import Verbs, add_epoch, add_tree, add_verb, show
 from recovery.command.exits import WrongUsage
+from recovery.command.tables import in_columns, in_lines
 from recovery.driver.event_log import plain
 from recovery.savepoints.inspecting import StateRows, Summary, Wanted, rows_of, summarise
 from recovery.savepoints.job_tree import NEWEST, open_tree
 from recovery.savepoints.reading import EpochReading, read_epoch
+from snapshot.readable import one_line
 
 _EXAMPLE: Final = """examples:
   $ recovery inspect --checkpoints /data/clicks
@@ -115,18 +116,15 @@ def _show_rows(reading: EpochReading, arguments: argparse.Namespace, wanted: Wan
         print(f"epoch {reading.epoch}: {files} file{'' if files == 1 else 's'} with {size:,} bytes read")
 
 
-def _table(rows: list[dict[str, Any]], with_state: bool) -> Iterator[str]:
+def _table(rows: list[dict[str, Any]], with_state: bool) -> list[str]:
     """Columns side by side; those that say nothing in any row are left out."""
     names = list(dict.fromkeys(name for row in rows for name, value in row.items() if value is not None))
     names = [name for name in names if with_state or name != "state"]
-    cells = [[_cell(row.get(name)) for name in names] for row in rows]
-    widths = [max(len(cell) for cell in column) for column in zip(names, *cells, strict=True)]
-    for line in (names, *cells):
-        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+    return in_columns(names, [[_cell(row.get(name)) for name in names] for row in rows])
 
 
 def _cell(value: object) -> str:
-    text = value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
+    text = one_line(value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False))
     return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..."
 
 
@@ -140,4 +138,4 @@ def _in_words(summary: Summary) -> str:
             expires = "" if state.expires is None else f", expires in {state.expires} time"
             lines.append(f"  {state.name}: {state.kind.value}{what}{expires}")
     lines += [f"{uid}: broadcast state" for uid in summary.broadcast]
-    return "\n".join(lines)
+    return in_lines(lines)

@@ -10,9 +10,9 @@ import time
 from collections.abc import Sequence
 
 from recovery.command.arguments import Verbs, add_epoch, add_tree, add_verb, complain, show
-from recovery.command.exits import FoundDamage
+from recovery.command.exits import FoundDamage, exit_of
 from recovery.command.progress import amount
-from recovery.command.tables import in_columns
+from recovery.command.tables import in_columns, in_lines
 from recovery.driver.birth import WrongJob
 from recovery.savepoints.history import Happened, history
 from recovery.savepoints.job_tree import find_jobs, open_tree
@@ -26,8 +26,8 @@ from recovery.savepoints.listing import (
     show_epoch,
 )
 from recovery.savepoints.notes import Origin
-from snapshot.journal_entries import JournalError
 from snapshot.manifest import ManifestKind
+from snapshot.readable import one_line
 from statebackend.ids import NO_EPOCH
 
 _LIST = """example:
@@ -53,7 +53,11 @@ def add_to(verbs: Verbs) -> None:
     listed = add_verb(verbs, "list", "the jobs at a place, with their epochs and savepoints", _LIST, _list)
     where = listed.add_mutually_exclusive_group(required=True)
     where.add_argument(
-        "uri", nargs="?", metavar="URI", help="a folder or URI: of one job's checkpoints, or above several"
+        "uri",
+        nargs="?",
+        default=argparse.SUPPRESS,
+        metavar="URI",
+        help="a folder or URI: of one job's checkpoints, or above several",
     )
     where.add_argument("--checkpoints", dest="uri", metavar="URI", help="the same, as other verbs say it")
     shown = add_verb(verbs, "show", "an epoch or savepoint in full", _SHOW, _show)
@@ -72,8 +76,9 @@ def _list(arguments: argparse.Namespace) -> None:
     for place in places:
         try:
             jobs.append(list_job(open_tree(place)))
-        except (JournalError, WrongJob) as error:
-            jobs.append(ListedJob(place, "", "", 0, NO_EPOCH.generation, "", None, (), str(error)))
+        except Exception as error:  # one job that cannot be read hides no other
+            problem = str(error) if exit_of(error) is not None else f"{type(error).__name__}: {error}"
+            jobs.append(ListedJob(place, "", "", 0, NO_EPOCH.generation, "", None, (), problem))
     show(jobs, "\n\n".join(map(_job_in_words, jobs)), as_json=arguments.json)
     unread = sum(bool(job.problem) for job in jobs)
     if unread:
@@ -89,20 +94,20 @@ def _show(arguments: argparse.Namespace) -> None:
 
 def _history(arguments: argparse.Namespace) -> None:
     found = history(open_tree(arguments.checkpoints))
-    show(found, "\n".join(_happened_in_words(found)), as_json=arguments.json)
+    show(found, in_lines(_happened_in_words(found)), as_json=arguments.json)
 
 
 def _job_in_words(job: ListedJob) -> str:
     if job.problem:
-        return f"{job.uri}: cannot be read: {job.problem.removeprefix(f'{job.uri}: ')}"
+        return one_line(f"{job.uri}: cannot be read: {job.problem.removeprefix(f'{job.uri}: ')}")
     running = f"runs here as process {job.pid}" if job.pid is not None else "not known to run on this host"
     first = f"{job.uri}: job {job.job}, {job.max_parallelism} key groups, generation {job.generation}, {running}"
     if not job.epochs:
-        return f"{first}\n  no complete epoch"
+        return in_lines([first, "  no complete epoch"])
     heads = ("epoch", "taken", "kind", "state", "partitions", "size", "new", "pins")
     lines = in_columns(heads, [_line_in_words(line) for line in job.epochs], right=("partitions", "size", "new"))
     problems = [f"epoch {line.epoch} cannot be used: {line.problem}" for line in job.epochs if line.problem]
-    return "\n  ".join([first, *lines, *problems])
+    return in_lines([first, *(f"  {line}" for line in (*lines, *problems))])
 
 
 def _line_in_words(line: EpochLine) -> Sequence[str]:
@@ -166,7 +171,7 @@ def _epoch_in_words(found: EpochInFull, *, files: bool) -> str:
         lines += ["", *in_columns(of_files, rows_of_files, right=("size",))]
     shared = sum(1 for file in found.files if file.shared_with)
     lines += ["", f"{shared} of {len(found.files)} files are shared with other epochs"]
-    return "\n".join(lines)
+    return in_lines(lines)
 
 
 def _operator_in_words(operator: OperatorInFull) -> list[str]:

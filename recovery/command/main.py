@@ -1,7 +1,7 @@
 """The command itself: its verbs, and how each of them may end.
 
 What always holds: it ends with a code of `exits`. Ctrl-C ends it wherever it is: what it was to make is there as a
-whole, or not at all.
+whole, or not at all. Of what it prints for people nothing reaches a terminal as a command.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import argparse
 import os
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
+from types import TracebackType
 from typing import Final, NoReturn
 
 from recovery.command import (
@@ -36,6 +38,7 @@ from recovery.command.arguments import complain
 from recovery.command.choices import in_command
 from recovery.command.exits import MEANINGS, Exit, exit_of
 from snapshot.program.problems import near_names
+from snapshot.readable import readable
 
 _UNKNOWN: Final = re.compile(r"argument VERB: invalid choice: '(.*?)' \(choose from (.*)\)")
 
@@ -62,6 +65,7 @@ _VERBS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command, and say how it ended."""
+    sys.excepthook = _show_in_full
     parser = _parser()
     given = parser.parse_args(arguments)
     try:
@@ -79,6 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         complain(in_command(str(error), has_option="accept_duplicates" in given))
         return code
+
+
+def _show_in_full(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Show a mistake of ours, whose message may have text of anybody in it."""
+    print(readable("".join(traceback.format_exception(kind, error, trace))), end="", file=sys.stderr)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import argparse
 import random
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from recovery.attached import Attached, CommandDeclined, ConnectionLost
-from recovery.command.arguments import Verbs, add_running_job, add_verb, attached_to, show
+from recovery.command.arguments import Verbs, add_running_job, add_verb, attached_to, mention, show
 from recovery.command.exits import WrongUsage
 from recovery.command.inject_words import entry_in_words, report_in_words
 from recovery.driver.events import AnyEvent, Finished, GaveUp, Recovered, Stopped
@@ -25,6 +24,7 @@ from recovery.inject.report import Entry, KindTotals, Report
 from recovery.inject.schedule import Group, RandomFaults, Schedule, Span
 from recovery.inject.targets import TheDriver
 from snapshot.program.durations import NotADuration, milliseconds
+from snapshot.readable import readable
 
 _EXAMPLE: Final = """example:
   $ recovery inject random --checkpoints /data/clicks --kinds kill,stop,cut --seed 7 --count 200 --every 1s..4s
@@ -110,7 +110,7 @@ class _Faults:
             entry.refused = str(declined)
         self.report.add(entry)
         if not self._arguments.json:
-            print(entry_in_words(entry), flush=True)
+            print(readable(entry_in_words(entry)), flush=True)
         if isinstance(order.target, TheDriver) and order.kind is Kind.KILL and entry.done is not None:
             self._attach_again(entry.done.pid)
 
@@ -132,7 +132,7 @@ class _Faults:
         """To the driver that is started after that one."""
         self._job.close()
         if not self._arguments.json:
-            print("waiting for the job to be started again", file=sys.stderr, flush=True)
+            mention("waiting for the job to be started again")
         deadline = time.monotonic() + self._patience
         while True:
             with suppress(JobNotRunning):

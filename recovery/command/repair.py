@@ -16,6 +16,7 @@ from recovery.command.arguments import (
     add_verb,
     show,
 )
+from recovery.command.tables import in_lines
 from recovery.savepoints.repair import Repaired, repair
 
 _EXAMPLE = """example:
@@ -73,7 +74,7 @@ def _in_words(done: Repaired) -> str:
         lines.append(f"{done.job} goes on {goes_on}; what is replaced is put aside in {done.aside} of the tree")
     if not done.done:
         lines.append("nothing was done, as this is a dry run")
-    return "\n".join(lines)
+    return in_lines(lines)
 
 
 def _listed(epochs: tuple[object, ...]) -> str:

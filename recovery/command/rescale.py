@@ -16,6 +16,7 @@ from recovery.command.arguments import (
 )
 from recovery.command.choices import about_choice
 from recovery.command.progress import amount
+from recovery.command.tables import in_lines
 from recovery.savepoints.job_tree import open_tree
 from recovery.savepoints.rescaling import PartToRead, Rescaled, rescale
 
@@ -58,7 +59,7 @@ def in_words(done: Rescaled, *, files: bool) -> str:
     plan = done.plan
     lines = about_choice(done.passed_over, done.gives_up, done.repeats, plan.epoch)
     if not done.new:
-        return "\n".join([*lines, f"epoch {plan.epoch} has {_partitions(plan.after)} already; there is nothing to do"])
+        return in_lines([*lines, f"epoch {plan.epoch} has {_partitions(plan.after)} already; there is nothing to do"])
     lines.append(
         f"{plan.job}, epoch {plan.epoch}: from {_partitions(plan.before)} to {plan.after}; {amount(plan.stored)} of "
         "state stay as they are"
@@ -74,7 +75,7 @@ def in_words(done: Rescaled, *, files: bool) -> str:
         lines.append("nothing was done, as this is a dry run")
     else:
         lines.append(f"epoch {done.made} is made, a savepoint for {_partitions(plan.after)}")
-    return "\n".join(lines)
+    return in_lines(lines)
 
 
 def _part(part: PartToRead) -> str:

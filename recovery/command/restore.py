@@ -17,16 +17,20 @@ from typing import TYPE_CHECKING, cast
 from recovery.command.arguments import (
     Verbs,
     add_accept_duplicates,
+    add_accept_place,
     add_dry_run,
     add_epoch,
     add_job_folder,
     add_tree,
     add_verb,
+    mention,
     show,
 )
 from recovery.command.choices import about_choice
 from recovery.command.copies import shown_progress
 from recovery.command.exits import WrongUsage
+from recovery.command.sinks import output_in_words
+from recovery.command.tables import in_lines
 from recovery.driver.endings import End, EndKind
 from recovery.driver.options import RunOptions
 from recovery.driver.spark_settings import spark_settings
@@ -85,6 +89,7 @@ def add_to(verbs: Verbs) -> None:
         help="let this operator begin anew; repeatable",
     )
     add_accept_duplicates(parser)
+    add_accept_place(parser)
     parser.add_argument(
         "--option",
         metavar="NAME=VALUE",
@@ -120,7 +125,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
     def planned(plan: ToRestore) -> None:
         plans.append(plan)
-        print(in_words(plan), file=sys.stderr, flush=True)
+        mention(in_words(plan))
 
     with ExitStack() as stack:
         begun = stack.enter_context(shown_progress())
@@ -151,9 +156,10 @@ def in_words(plan: ToRestore) -> str:
     lines = about_choice(plan.passed_over, plan.gives_up, plan.repeats, plan.epoch)
     if plan.into is None:
         lines.append(f"{plan.job} goes on from epoch {plan.epoch} with {partitions}")
+        lines += [f"it commits {output_in_words(one)}" for one in plan.output if not one.held]
     else:
         lines.append(f"a new job in {plan.into} begins with epoch {plan.epoch} of {plan.job}, with {partitions}")
-    return "\n".join(lines)
+    return in_lines(lines)
 
 
 def _how(end: End | None) -> str:
@@ -174,6 +180,8 @@ def _options(arguments: argparse.Namespace) -> RunOptions:
             options[name] = value
     if arguments.allow_non_restored_state:
         options["allow_non_restored_state"] = True
+    if arguments.accept_place:
+        options["accept_places"] = tuple(arguments.accept_place)
     if arguments.accept_duplicates:
         options["accept_duplicates"] = True
     if arguments.ignore_state:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from recovery.command.arguments import Verbs, add_dry_run, add_job_folder, add_tree, add_verb, show
+from recovery.command.arguments import Verbs, add_accept_place, add_dry_run, add_job_folder, add_tree, add_verb, show
 from recovery.command.progress import amount
+from recovery.command.tables import in_lines
 from recovery.savepoints.job_tree import open_tree
 from recovery.savepoints.programs import program_from
 from recovery.savepoints.sinks import (
@@ -25,8 +26,8 @@ from recovery.savepoints.sinks import (
 _EXAMPLES = {
     "list": """  $ recovery sinks list --checkpoints /data/clicks
   epoch 212-2 of clicks-5f0c21aa carries 2 transactions, which are not known to be committed
-  counts, partition 0: clicks-5f0c21aa/counts/2-1-0-212, sealed in 212-2
-  counts, partition 1: clicks-5f0c21aa/counts/2-1-1-212, sealed in 212-2""",
+  counts, partition 0: clicks-5f0c21aa/counts/2-1-0-212, sealed in 212-2, for file:///data/counts
+  counts, partition 1: clicks-5f0c21aa/counts/2-1-1-212, sealed in 212-2, for file:///data/counts""",
     "commit": """  $ recovery sinks commit jobs/clicks.py:program --checkpoints /data/clicks
   clicks-5f0c21aa: all up to epoch 212-2 is committed: 1 now, 1 was already""",
     "abort": """  $ recovery sinks abort jobs/clicks.py:program --checkpoints /data/clicks
@@ -48,7 +49,9 @@ def add_to(verbs: Verbs) -> None:
     listed = add_verb(whats, "list", "what the newest epoch carries", f"example:\n{_EXAMPLES['list']}\n", _list)
     add_tree(listed)
     summary = "commit what the newest epoch carries, without starting the job"
-    _add_common(add_verb(whats, "commit", summary, f"example:\n{_EXAMPLES['commit']}\n", _commit))
+    committed = add_verb(whats, "commit", summary, f"example:\n{_EXAMPLES['commit']}\n", _commit)
+    _add_common(committed)
+    add_accept_place(committed)
     aborted = add_verb(
         whats, "abort", "abort what no complete epoch names", f"example:\n{_EXAMPLES['abort']}\n", _abort
     )
@@ -72,7 +75,13 @@ def _list(arguments: argparse.Namespace) -> None:
 
 def _commit(arguments: argparse.Namespace) -> None:
     tree, program = open_tree(arguments.checkpoints), program_from(arguments.program)
-    done = commit_output(program, tree, dry_run=arguments.dry_run, job_folder=arguments.job_folder)
+    done = commit_output(
+        program,
+        tree,
+        accept_places=arguments.accept_place,
+        dry_run=arguments.dry_run,
+        job_folder=arguments.job_folder,
+    )
     show(done, committed_in_words(done), as_json=arguments.json)
 
 
@@ -93,13 +102,13 @@ def listed_in_words(listed: ListedOutput) -> str:
     lines = [f"passed over: {reason}" for reason in listed.passed_over]
     epoch = f"epoch {listed.epoch} of {listed.job}"
     if not listed.output:
-        return "\n".join([*lines, f"{epoch} carries no output"])
+        return in_lines([*lines, f"{epoch} carries no output"])
     settled = all(one.committed or one.held for one in listed.output)
     known = "all known to be committed" if settled else "which are not known to be committed"
     if any(one.held for one in listed.output):
         known += ", but for what its sink holds back: the job goes on with that"
     lines.append(f"{epoch} carries {_transactions(listed.output)}, {known}")
-    return "\n".join([*lines, *map(_line, listed.output)])
+    return in_lines([*lines, *map(output_in_words, listed.output)])
 
 
 def committed_in_words(done: CommittedOutput) -> str:
@@ -108,7 +117,7 @@ def committed_in_words(done: CommittedOutput) -> str:
         return f"{done.job}: all up to epoch {done.epoch} is committed; there is nothing to do"
     if not done.done:
         lines = [f"{done.job}: epoch {done.epoch} carries {_transactions(done.output)} to commit"]
-        return "\n".join([*lines, *map(_line, done.output), "nothing was done, as this is a dry run"])
+        return in_lines([*lines, *map(output_in_words, done.output), "nothing was done, as this is a dry run"])
     before = sum(one.before for one in done.committed)
     now = len(done.committed) - before
     return f"{done.job}: all up to epoch {done.epoch} is committed: {now} now, {before} already"
@@ -123,17 +132,19 @@ def aborted_in_words(done: AbortedOutput, *, dry_run: bool) -> str:
         lines = [f"{done.job}: what no complete epoch names is aborted in {where}"]
     if done.given_up:
         what = "would be given up" if dry_run else f"is given up; the job goes on from epoch {done.made}"
-        lines += [f"output of epoch {done.epoch} {what}:", *map(_line, done.given_up)]
+        lines += [f"output of epoch {done.epoch} {what}:", *map(output_in_words, done.given_up)]
     if done.kept:
         lines.append(f"epoch {done.epoch} carries {_transactions(done.kept)}, which the next start commits")
     if dry_run:
         lines.append("nothing was done, as this is a dry run")
-    return "\n".join(lines)
+    return in_lines(lines)
 
 
-def _line(one: PreparedOutput) -> str:
+def output_in_words(one: PreparedOutput) -> str:
+    """For people: whose it is, and where it goes."""
     staged = f", {amount(one.staged_bytes)} staged" if one.staged_bytes else ""
-    return f"{one.uid}, partition {one.partition}: {one.transaction}, sealed in {one.sealed_in}{staged}"
+    places = f", for {' and '.join(one.places)}" if one.places else ""
+    return f"{one.uid}, partition {one.partition}: {one.transaction}, sealed in {one.sealed_in}{staged}{places}"
 
 
 def _transactions(some: Sequence[PreparedOutput]) -> str:

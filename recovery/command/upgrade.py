@@ -20,6 +20,7 @@ from recovery.command.arguments import (
 from recovery.command.choices import about_choice
 from recovery.command.exits import WrongUsage
 from recovery.command.progress import Progress
+from recovery.command.tables import in_lines
 from recovery.savepoints.job_tree import NEWEST, open_tree
 from recovery.savepoints.programs import program_from
 from recovery.savepoints.upgrading import Upgraded, UpgradePlan, migrate, plan_upgrade
@@ -86,7 +87,7 @@ def in_words(plan: UpgradePlan) -> str:
     for one in plan.states:
         how = " -> ".join(dict.fromkeys(filter(None, (one.stored, one.declared))))
         lines.append(f"{one.uid}.{one.state}: {one.reason or one.fit.value} ({how})")
-    return "\n".join(lines)
+    return in_lines(lines)
 
 
 def migrated_in_words(done: Upgraded) -> str:
@@ -97,4 +98,4 @@ def migrated_in_words(done: Upgraded) -> str:
     lines = about_choice(plan.passed_over, plan.gives_up, plan.repeats, plan.epoch)
     lines.append(f"epoch {done.made} is made, a savepoint in which all values are as declared")
     lines += [f"{one.uid}.{one.state}: {one.rows} rows, {one.migrated} of them migrated" for one in done.states]
-    return "\n".join(lines)
+    return in_lines(lines)

@@ -12,6 +12,7 @@ from pathlib import Path
 from recovery.command.arguments import Verbs, add_job_folder, add_tree, add_verb, show
 from recovery.command.exits import FoundDamage
 from recovery.command.progress import Progress, amount
+from recovery.command.tables import in_lines
 from recovery.savepoints.disposal import Disposed, dispose
 from recovery.savepoints.gc import (
     Cleaned,
@@ -112,7 +113,7 @@ def _verified_in_words(found: Verified) -> str:
             "now, or died before it did; if the journal may have lost its newest entries: recovery repair "
             "--entries-lost --dry-run"
         )
-    return "\n".join(lines)
+    return in_lines(lines)
 
 
 def _plan_in_words(plan: CleanupPlan) -> str:
@@ -121,14 +122,14 @@ def _plan_in_words(plan: CleanupPlan) -> str:
     for why, count in counts.items():
         size = sum(file.size for file in plan.doomed if file.why is why)
         lines.append(f"would delete {count} files, {amount(size)}: {why.value}")
-    return "\n".join([*(lines or ["there is nothing to delete"]), *_kept_in_words(plan)])
+    return in_lines([*(lines or ["there is nothing to delete"]), *_kept_in_words(plan)])
 
 
 def _cleaned_in_words(done: Cleaned, plan: CleanupPlan) -> str:
     leftovers = f", and {done.leftovers} that writers had left unfinished" if done.leftovers else ""
     gone = [f"let epochs {_listed(done.let_go)} go"] if done.let_go else []
     deleted = f"deleted {done.files} files, {amount(done.bytes)}{leftovers}"
-    return "\n".join([*gone, deleted, *_kept_in_words(plan)])
+    return in_lines([*gone, deleted, *_kept_in_words(plan)])
 
 
 def _kept_in_words(plan: CleanupPlan) -> list[str]:

@@ -25,6 +25,7 @@ _FORMAT: Final = "epochcut.job"
 _MOVED: Final = "epochcut.moved"
 _VERSION: Final = 1
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_ID: Final = re.compile(rf"({_NAME.pattern})-[0-9a-f]{{8}}")
 
 
 class WrongJob(ValueError):
@@ -120,8 +121,9 @@ def bear(store: BlobStore, birth: Birth, uri: str) -> None:
 
 
 def new_birth(name: str, max_parallelism: int) -> Birth:
-    """A job that nobody else is; `WrongJob` if it cannot have this name."""
+    """A job that nobody else is; `WrongJob` if it cannot have this name, or so many key groups."""
     _check_name(name)
+    _check_groups(max_parallelism)
     return Birth(name, JobId(f"{name}-{token_hex(4)}"), max_parallelism)
 
 
@@ -200,14 +202,32 @@ def _refuse_if_lost(store: BlobStore, uri: str) -> None:
 def _json_of(data: bytes) -> object:
     try:
         found: object = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found
+
+
+def name_in(job: str) -> str | None:
+    """Return the name in a job's id; None if no job was ever born with this id."""
+    match = _ID.fullmatch(job)
+    return match[1] if match else None
+
+
+def folder_of(job: JobId) -> str:
+    """Return the name of the folder for a job's files; `WrongJob` for an id that would be another place."""
+    if name_in(job) is None:
+        raise WrongJob(f"{job[:100]!r} is no id of a job, so no folder is named after it")
+    return job
 
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise WrongJob(f"{name!r} is no name of a job; use 1 to 64 letters, digits, '_', '.' and '-'")
+
+
+def _check_groups(count: int) -> None:
+    if isinstance(count, bool) or not 1 <= count <= LARGEST_MAX_PARALLELISM:
+        raise WrongJob(f"no job has {count} key groups (max_parallelism); there are 1 to {LARGEST_MAX_PARALLELISM}")
 
 
 def bytes_of(birth: Birth) -> bytes:
@@ -226,10 +246,13 @@ def bytes_of(birth: Birth) -> bytes:
 def _birth_from(data: bytes) -> Birth:
     try:
         found = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WrongJob(f"{JOB} of the checkpoints is damaged: {error}") from error
     match found:
         case {"format": "epochcut.job", "version": 1, "name": str(name), "job": str(job), "max_parallelism": int(most)}:
+            if name_in(job) != name:
+                raise WrongJob(f"{JOB} of the checkpoints is damaged: job {job[:100]!r} cannot be named {name[:100]!r}")
+            _check_groups(most)
             return Birth(name, JobId(job), most)
         case {"format": "epochcut.job", "version": int(version)} if version > _VERSION:
             raise WrongJob(f"{JOB} of the checkpoints has version {version}; a newer program wrote it, use that")

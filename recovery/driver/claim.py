@@ -24,7 +24,7 @@ from recovery.decision import (
 from recovery.driver.birth import JobOnItsWay, bear
 from recovery.driver.evidence import examine
 from recovery.driver.job import JobSettings
-from recovery.driver.manifests import known_in, reading_in, sources_of, without_operators
+from recovery.driver.manifests import known_in, reading_in, sources_of, without_operators, without_output
 from recovery.driver.program_fit import check_ignored, compare
 from recovery.driver.tree import JournalInDoubt, Tree, propose, read_broadcast
 from snapshot.journal import Reason
@@ -122,6 +122,8 @@ def claim(store: BlobStore, settings: JobSettings, driver: str, patience: Patien
             skipped = tuple(f"{one.epoch}: {one.fault.value} ({one.detail})" for one in unusable)
             repeats = gives_up.repeats
     manifest = None if epoch is None else without_operators(way.sound[epoch], settings.ignore_state)
+    if manifest is not None and epoch not in replay:  # the journal says that all it names is committed
+        manifest = without_output(manifest, held=True)
     if manifest is not None:
         check_job(manifest, settings.job, settings.store)
         check_ignored(way.sound[manifest.epoch], settings.ignore_state, unsettled=bool(replay))

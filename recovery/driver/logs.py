@@ -1,7 +1,8 @@
 """What is said of a job through `logging`, under `epochcut`: every event, at the level that it deserves.
 
 What always holds: without any configuration of logging, warnings and errors reach the standard error. Of warnings that
-are alike only one in ten seconds is said, with the number of those in between.
+are alike only one in ten seconds is said, with the number of those in between. No text of an event, which may be of
+an end user or of a server, reaches a terminal with control characters in it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from typing import Final
 
 from recovery.driver import events as log
 from snapshot.coordinator_events import AbandonReason
+from snapshot.readable import readable_logger
 
-_JOB: Final = logging.getLogger("epochcut.job")
-_EPOCHS: Final = logging.getLogger("epochcut.epochs")
-_PROCESSES: Final = logging.getLogger("epochcut.processes")
+_JOB: Final = readable_logger("epochcut.job")
+_EPOCHS: Final = readable_logger("epochcut.epochs")
+_PROCESSES: Final = readable_logger("epochcut.processes")
 _SECONDS: Final = 10.0
 _OF_A_ROLLBACK: Final = (AbandonReason.ATTEMPT_BROKEN.value, AbandonReason.SUBSUMED.value)
 

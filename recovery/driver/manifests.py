@@ -164,6 +164,21 @@ def without_operators(manifest: Manifest, uids: Collection[Uid]) -> Manifest:
     return replace(manifest, operators=tuple(one for one in manifest.operators if one.uid not in uids))
 
 
+def without_output(manifest: Manifest, *, held: bool = False) -> Manifest:
+    """The same epoch with nothing to commit; with `held`, the rows that its sinks hold back stay."""
+
+    def kept(subtask: SubtaskSnapshot) -> SubtaskSnapshot:
+        return replace(subtask, committables=tuple(one for one in subtask.committables if held and one.payload.held))
+
+    operators = (
+        replace(one, subtasks=tuple(map(kept, one.subtasks)))
+        if any(subtask.committables for subtask in one.subtasks)
+        else one
+        for one in manifest.operators
+    )
+    return replace(manifest, operators=tuple(operators))
+
+
 def _role(restore: SubtaskRestore, broadcast: bytes | None) -> Role:
     return Role(
         restore.state,

@@ -74,6 +74,11 @@ class RunOptions(TypedDict, total=False):
     """Go back behind epochs that are damaged, or start a copy that is older than its job, though output of later epochs
     may be committed and is made once more then. Say it for one start only (False)."""
 
+    accept_places: Collection[str]
+    """The places to which the job may commit output that was prepared for them, though its sinks write elsewhere by
+    now, as `recovery sinks list` names them. Whoever wrote the tree may have named any place there, so only those of
+    the program's own sinks are written to unless they are given here (())."""
+
     # --- processes and network
 
     driver_host: str

@@ -10,6 +10,7 @@ import time
 from typing import Final, Protocol
 
 from recovery.driver.status import RunStatus
+from snapshot.readable import one_line
 
 _EVERY: Final = 0.25
 
@@ -93,7 +94,7 @@ def line_of(status: RunStatus, rate: float) -> str:
         parts.append(f"{count} epoch{'s' if count > 1 else ''} abandoned since")
     if status.restarts:
         parts.append("1 restart" if status.restarts == 1 else f"{status.restarts} restarts")
-    return " | ".join(parts)
+    return one_line(" | ".join(parts))
 
 
 def _short(number: float) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
+from recovery.driver.birth import folder_of
 from snapshot.host.messages import Address
 from snapshot.host.tls import Tls
 from snapshot.ids import JobId
@@ -75,7 +76,7 @@ class Made:
 
 def home_of(job: JobId) -> Path:
     """The folder of a job's files on a host, unless it was started with another one."""
-    return Path(tempfile.gettempdir()) / "epochcut" / job
+    return Path(tempfile.gettempdir()) / "epochcut" / folder_of(job)
 
 
 def leave(folder: Path, reach: Reach) -> None:
@@ -138,6 +139,6 @@ def _parsed(path: Path, text: str) -> Reach:
                 raise JobNotRunning(f"{path} is of version {version}; the job runs with another version of epochcut")
             case _:
                 pass
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     raise JobNotRunning(f"{path} is damaged, so the job's driver cannot be reached; is the disk full?")

@@ -7,17 +7,18 @@ that a running job has removed while it was looked at is not taken for damaged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from recovery.decision import ACCEPT_DUPLICATES, Fault, GivenUp, StartFresh, given_up_for, in_words
 from recovery.driver.claim import StartRefused, way_back, whole_files
+from recovery.driver.manifests import without_output
 from recovery.savepoints.job_tree import NEWEST, FoundEpoch, JobTree, NoSuchEpoch, UnusableEpoch
 from recovery.savepoints.stopped_job import StoppedJob
 from snapshot.journal_entries import Rewound
 from snapshot.journal_state import OutputMade
 from snapshot.layout import SHARED
-from snapshot.manifest import ForeignJob, Manifest, SubtaskSnapshot, check_job
+from snapshot.manifest import ForeignJob, Manifest, check_job
 from statebackend.ids import Epoch
 from statebackend.stores.patience import Patience
 from statebackend.stores.store import StoreUnavailable
@@ -110,21 +111,6 @@ def go_back(job: StoppedJob, which: str = NEWEST, *, accept_duplicates: bool = F
     if chosen.given_up.is_anything:
         job.propose(Rewound(job.generation, chosen.found.record.epoch))
     return chosen
-
-
-def without_output(manifest: Manifest, *, held: bool = False) -> Manifest:
-    """The same epoch with nothing to commit; with `held`, the rows that its sinks hold back stay."""
-
-    def kept(subtask: SubtaskSnapshot) -> SubtaskSnapshot:
-        return replace(subtask, committables=tuple(one for one in subtask.committables if held and one.payload.held))
-
-    operators = (
-        replace(one, subtasks=tuple(map(kept, one.subtasks)))
-        if any(subtask.committables for subtask in one.subtasks)
-        else one
-        for one in manifest.operators
-    )
-    return replace(manifest, operators=tuple(operators))
 
 
 def _newest(tree: JobTree, *, accept_duplicates: bool) -> Chosen:

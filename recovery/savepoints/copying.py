@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Final
 
 from recovery.driver.birth import Birth, JobMoved, JobOnItsWay, WrongJob, mark_moved, new_birth
+from recovery.driver.manifests import without_output
 from recovery.driver.tree import FencedOff
 from recovery.savepoints import fail_points
-from recovery.savepoints.coming_back import Chosen, choose, go_back, without_output
+from recovery.savepoints.coming_back import Chosen, choose, go_back
 from recovery.savepoints.fail_points import reached
 from recovery.savepoints.job_tree import NEWEST, JobTree, NoSuchEpoch, UnusableEpoch, journal_of, open_tree
 from recovery.savepoints.new_tree import KeptEpoch, NewTree, begin, check_free, make_whole

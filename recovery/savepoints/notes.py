@@ -120,10 +120,17 @@ def _origin_from(found: JsonLike) -> Origin | None:
 def _took_from(found: JsonLike) -> PartTook | None:
     match found:
         case [int(partition), *times, int(state), int(channel)] if len(times) == len(_TIMES):
-            since, alignment, sync, later = (float(time) if isinstance(time, int | float) else 0.0 for time in times)
+            since, alignment, sync, later = map(_milliseconds, times)
             return PartTook(Partition(partition), since, alignment, sync, later, state, channel)
         case _:
             return None
+
+
+def _milliseconds(found: JsonLike) -> float:
+    try:
+        return float(found) if isinstance(found, int | float) else 0.0
+    except OverflowError:
+        return 0.0
 
 
 def _epoch(found: JsonLike) -> Epoch | None:

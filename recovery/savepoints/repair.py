@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from recovery.driver.birth import Birth, BirthLost, JobMoved, WrongJob, bytes_of, find_birth
+from recovery.driver.birth import Birth, BirthLost, JobMoved, WrongJob, bytes_of, find_birth, name_in
 from recovery.driver.tree import FencedOff
 from recovery.losses import Unreadable
 from recovery.mending import CannotMend, Damage, Found, FoundManifest, Mended, damage_of, mend, newest_claim
@@ -56,7 +55,6 @@ from statebackend.stores.store import BlobNotFound, BlobStore
 _SECONDS: Final = 60.0
 _PATIENCE: Final = 10.0
 _Content = TypeVar("_Content")
-_ID: Final = re.compile(r"(.+)-[0-9a-f]{8}")
 
 
 class CannotRepair(Exception):
@@ -144,8 +142,12 @@ class _Repair:
             data = self._store.read(REPAIR)
         except BlobNotFound:
             return 0
-        match json.loads(data):
-            case {"format": "epochcut.repair", "number": int(number)}:
+        try:
+            mark = json.loads(data)
+        except (ValueError, RecursionError):
+            mark = None
+        match mark:
+            case {"format": "epochcut.repair", "number": int(number)} if 1 <= number < 10**10:
                 return number
             case _:
                 raise CannotRepair(f"{self._uri}: {REPAIR} cannot be understood; delete it, and do this again")
@@ -291,8 +293,10 @@ def _derived(uri: str, found: Found) -> Birth:
         jobs = ", ".join(sorted({job for job, _ in born}))
         raise CannotRepair(f"{uri}: there are manifests of several jobs, {jobs}; put those of all but one aside")
     [(job, most)] = born
-    named = _ID.fullmatch(job)
-    return Birth(named[1] if named else job, JobId(job), most)
+    name = name_in(job)
+    if name is None:
+        raise CannotRepair(f"{uri}: the manifests are of job {job[:100]!r}, and no job was ever born with that id")
+    return Birth(name, JobId(job), most)
 
 
 def _readable(found: Found) -> list[Manifest]:

@@ -20,6 +20,7 @@ from recovery.savepoints.coming_back import Chosen, choose, go_back
 from recovery.savepoints.copying import Begun, fork
 from recovery.savepoints.job_tree import NEWEST, JobTree
 from recovery.savepoints.rescaling import parallelism_of
+from recovery.savepoints.sinks import PreparedOutput, output_of
 from recovery.savepoints.stopped_job import refuse_if_it_runs, take_over
 from snapshot.journal_state import OutputMade
 from snapshot.program.durations import Duration
@@ -48,6 +49,8 @@ class ToRestore:
     passed_over: tuple[str, ...]
     gives_up: tuple[Epoch, ...]
     repeats: OutputMade
+    output: tuple[PreparedOutput, ...] = ()
+    """What the epoch carries, which the job commits as it starts."""
 
 
 class BeyondMaximum(ValueError):
@@ -82,7 +85,8 @@ def plan_restore_of(
     _check_fit(program, tree, chosen, allow_non_restored_state, ignore_state, unsettled=unsettled)
     gives_up = () if into is not None else chosen.gives_up
     passed_over = tuple(map(str, chosen.found.passed_over))
-    return ToRestore(tree.uri, tree.birth.job, chosen.epoch, many, into, passed_over, gives_up, chosen.repeats)
+    output = output_of(chosen) if into is None else ()
+    return ToRestore(tree.uri, tree.birth.job, chosen.epoch, many, into, passed_over, gives_up, chosen.repeats, output)
 
 
 def restore(

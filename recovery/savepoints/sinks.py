@@ -8,7 +8,7 @@ be done again after a crash.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,9 +16,9 @@ from typing import Final
 import pyarrow as pa
 
 from recovery.decision import given_up_for
-from recovery.driver.manifests import sinks_of, transactions_in
+from recovery.driver.manifests import sinks_of, transactions_in, without_output
 from recovery.driver.program_fit import ProgramDoesNotFit
-from recovery.savepoints.coming_back import Chosen, choose, go_back, without_output
+from recovery.savepoints.coming_back import Chosen, choose, go_back
 from recovery.savepoints.job_tree import JobTree
 from recovery.savepoints.stopped_job import StoppedJob, refuse_if_it_runs, take_over
 from snapshot.host.tree_files import TreeFiles
@@ -29,6 +29,7 @@ from snapshot.program.plan import ToSink
 from snapshot.program.problems import Problem, ProgramError
 from snapshot.program.program import Program
 from snapshot.program.sink import CommitAnswer, SinkContext, SinkWriter
+from snapshot.sinks.payloads import places_in
 from snapshot.transaction_events import CommitOutcome, Committable
 from statebackend.ids import Attempt, Epoch, Incarnation, Partition, Uid
 
@@ -54,6 +55,8 @@ class PreparedOutput:
     committed: bool
     held: bool = False
     """Rows that the sink holds back: the job goes on with them, and they are not committed before."""
+    places: tuple[str, ...] = ()
+    """Where the rows go; empty where that is for the program to say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ class AbortedOutput:
 def list_output(tree: JobTree) -> ListedOutput:
     """The committables of the newest epoch that can be read. The job may run."""
     found = tree.find(fall_back=True)
-    output = _output_of(
+    output = output_of(
         Chosen(tree, found, given_up_for(tree.state, found.record)), known=not found.record.awaits_commit
     )
     return ListedOutput(tree.birth.job, found.record.epoch, output, tuple(map(str, found.passed_over)))
@@ -115,13 +118,15 @@ def commit_output(
     program: Program,
     tree: JobTree,
     *,
+    accept_places: Collection[str] = (),
     dry_run: bool = False,
     job_folder: Path | None = None,
     patience: float = PATIENCE,
     told: Callable[[CommittedNow], object] = lambda _: None,
     sleep: Callable[[float], object] = time.sleep,
 ) -> CommittedOutput:
-    """Commit what the newest epoch carries, by the sinks of the program, and journal that.
+    """Commit what the newest epoch carries, by the sinks of the program, and journal that. `accept_places` are those
+    beside the sinks' own to which output is committed that was prepared for them.
 
     Raises `JobRuns`, what `coming_back.choose` raises, `ProgramDoesNotFit` if the program lacks a sink, `ProgramError`
     for a target that cannot be reached, and `NotCommitted`: then some may be committed, and it can be done again.
@@ -129,7 +134,7 @@ def commit_output(
     refuse_if_it_runs(tree, job_folder)
     chosen = choose(tree)
     job, epoch = tree.birth.job, chosen.found.record.epoch
-    pending = tuple(one for one in _output_of(chosen) if not one.held)
+    pending = tuple(one for one in output_of(chosen) if not one.held)
     sinks = _sinks_for(program, tree, pending)
     if dry_run or not pending:
         return CommittedOutput(job, epoch, pending, (), False)
@@ -140,7 +145,8 @@ def commit_output(
     for uid, partition, some in _committables(chosen):
         incarnation = Incarnation(taken.generation, Attempt(1))
         staging = TreeFiles(tree.store, incarnation, partition)
-        context = SinkContext(job, uid, sinks[uid].schema, incarnation, partition, staging, _nobody_takes(uid))
+        schema, places = sinks[uid].schema, frozenset(accept_places)
+        context = SinkContext(job, uid, schema, incarnation, partition, staging, _nobody_takes(uid), places)
         writer = sinks[uid].sink.open(context)
         try:
             for committable in some:
@@ -168,7 +174,7 @@ def abort_output(
     """
     refuse_if_it_runs(tree, job_folder)
     chosen = choose(tree)
-    job, epoch, pending = tree.birth.job, chosen.found.record.epoch, _output_of(chosen)
+    job, epoch, pending = tree.birth.job, chosen.found.record.epoch, output_of(chosen)
     sinks = _sinks_for(program, tree, pending if accept_loss else ())
     given_up, kept = (pending, ()) if accept_loss else ((), pending)
     if dry_run:
@@ -194,13 +200,13 @@ def _without_output(taken: StoppedJob, chosen: Chosen) -> Epoch:
 
 def _settle(taken: StoppedJob, chosen: Chosen) -> None:
     """Have the journal say that nothing before the newest epoch is to be committed, if that epoch carries nothing."""
-    if any(not one.held for one in _output_of(chosen)):
+    if any(not one.held for one in output_of(chosen)):
         return
     if any(record.awaits_commit for record in taken.tree.state.usable):
         taken.propose(Committed(taken.generation, chosen.found.record.epoch))
 
 
-def _output_of(chosen: Chosen, *, known: bool = False) -> tuple[PreparedOutput, ...]:
+def output_of(chosen: Chosen, *, known: bool = False) -> tuple[PreparedOutput, ...]:
     """What the epoch carries; unless all of it is `known` to be committed, that is what is pending."""
     manifest = chosen.found.manifest if known else chosen.manifest
     return tuple(
@@ -212,6 +218,7 @@ def _output_of(chosen: Chosen, *, known: bool = False) -> tuple[PreparedOutput, 
             sum(file.size for file in one.payload.staged),
             known and not one.payload.held,
             one.payload.held,
+            places_in(one.payload),
         )
         for operator in manifest.operators
         for part in operator.subtasks

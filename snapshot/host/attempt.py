@@ -158,7 +158,14 @@ class PartitionAttempt:
             self._around.loop.wake(lambda: self._say(message))
 
         context = SinkContext(
-            deploy.job, uid, target.schema, deploy.incarnation, deploy.partition, self._files, deliver
+            deploy.job,
+            uid,
+            target.schema,
+            deploy.incarnation,
+            deploy.partition,
+            self._files,
+            deliver,
+            frozenset(deploy.options.accept_places),
         )
         self._settled[uid] = None
         return SinkRun(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 
@@ -57,8 +58,13 @@ class HostOptions:
     state_memory: int = 256 << 20
     """What the keyed state of one operator in one partition may take."""
     state_backend: str = "rocksdb"
+    accept_places: Collection[str] = frozenset()
+    """The places beside its own to which a sink may commit what was prepared for them."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.accept_places, str):
+            raise ContradictingOptions(f"accept_places is a list of places: accept_places=[{self.accept_places!r}]")
+        object.__setattr__(self, "accept_places", frozenset(self.accept_places))
         least = (("batch_rows", 1), ("linger", 0), ("channel_buffer", 1), ("input_buffer", 1), ("socket_buffer", 4096))
         coarse = (("channel_timeout", 1000), ("store_timeout", 1))
         for name, smallest in (*least, ("watermark_interval", 1), ("heartbeat", 10), ("status_interval", 10), *coarse):

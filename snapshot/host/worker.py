@@ -76,6 +76,7 @@ from snapshot.host.tree_files import TreeFiles
 from snapshot.ids import ChannelId
 from snapshot.program.pickling import loads
 from snapshot.program.plan import Plan
+from snapshot.readable import readable
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from statebackend.stores.limited_store import find_limited_later
 from statebackend.stores.store import BlobStore
@@ -566,10 +567,10 @@ def main(arguments: list[str], read_secret: Callable[[], str]) -> int:
     try:
         run_worker(Address(host, int(port)), secret, int(slot), int(launch), Tls(*files) if files else None)
     except DriverLost as error:
-        print(f"the job's process ends: {error}", file=sys.stderr)
+        print(readable(f"the job's process ends: {error}"), file=sys.stderr)
         return DRIVER_LOST
     except UnusableTls as error:
-        print(f"the job's process ends: {error}", file=sys.stderr)
+        print(readable(f"the job's process ends: {error}"), file=sys.stderr)
         return 1
     return 0
 

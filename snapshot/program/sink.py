@@ -59,7 +59,8 @@ class SinkContext:
     """Where a sink is opened. `deliver` brings rows to the driver's program, with the transaction that they are of.
 
     A delivery of a transaction that was delivered before is dropped by the driver; without a transaction every
-    delivery counts.
+    delivery counts. `accept_places` are the places beside its own to which the sink may commit what was prepared for
+    them, by their names (`snapshot.sinks.payloads.place_text`).
     """
 
     job: JobId
@@ -69,6 +70,7 @@ class SinkContext:
     partition: Partition
     staging: Staging
     deliver: Callable[[TransactionId | None, pa.RecordBatch], None]
+    accept_places: frozenset[str] = frozenset()
 
 
 class Sealed(Protocol):
@@ -100,6 +102,10 @@ class SinkWriter(Protocol):
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Make the transaction visible, or find that it is. An outcome that is not known is not an outcome: find out,
         or say `RETRY_LATER`.
+
+        The payload comes from the job's tree, which others may have written: see that it is one of this sink, for this
+        transaction and for the sink's own target, before anything is done with it, and else say `FAILED`.
+        `snapshot.sinks.payloads.read_payload` does that.
         """
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
@@ -19,12 +20,20 @@ from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
 from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
 from snapshot.sinks.delta_columns import misfits, unsuitable, written_schema
-from snapshot.sinks.delta_table import DataFile, DeltaPlace, files_in, found_table, schema_json
+from snapshot.sinks.delta_table import DataFile, DeltaPlace, checked_columns, files_in, found_table, schema_json
 from snapshot.sinks.delta_tokens import DeltaToken, Slots, token_of
-from snapshot.sinks.origins import MADE_BY, of_another_kind
+from snapshot.sinks.payloads import (
+    MADE_BY,
+    NONCE,
+    PLACE,
+    BadPayload,
+    PayloadFields,
+    read_payload,
+    whole_number,
+)
 from snapshot.sinks.pieces import Pieces, SealedPieces
 from snapshot.sinks.token_target import TargetError, commit_by_token
-from snapshot.sources.location import everywhere, protocol_of
+from snapshot.sources.location import everywhere, password_faults, protocol_of
 from snapshot.token_commit import TargetAnswer
 from snapshot.transaction_events import CommitOutcome, may_be_aborted, parse_transaction_id
 from statebackend.ids import Incarnation, Uid
@@ -82,6 +91,8 @@ class ToDelta:
 
     def check(self, schema: pa.Schema) -> Sequence[str]:
         """The library is missing, the place is none for a table, or Delta has no such columns."""
+        if faults := password_faults(self.uri):
+            return faults
         problems = []
         if find_spec("deltalake") is None:
             problems.append("Delta tables need the package deltalake: pip install 'epochcut[delta]'")
@@ -140,6 +151,7 @@ class _Writer:
     def __init__(self, sink: ToDelta, context: SinkContext) -> None:
         self._sink = sink
         self._place = sink.place
+        self._context = context
         self._uid = context.uid
         self._columns = written_schema(context.schema)
         self._slots = Slots()
@@ -178,9 +190,12 @@ class _Writer:
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Write the log's entry, unless it is there."""
-        if (refusal := of_another_kind(ToDelta.__name__, transaction, payload)) is not None:
-            return refusal
-        answer = commit_by_token(_Committable(transaction, payload, self._sink.storage_options))
+        staged = read_payload(
+            ToDelta.__name__, self._context, transaction, payload, partial(_staged_in, transaction, self._place.uri)
+        )
+        if isinstance(staged, CommitAnswer):
+            return staged
+        answer = commit_by_token(_Committable(staged, self._sink.storage_options))
         if answer.outcome in _DONE:
             self._slots.free(transaction)
         return answer
@@ -208,7 +223,7 @@ class _SealedFiles:
             return None
         about: dict[str, JsonLike] = {
             MADE_BY: ToDelta.__name__,
-            "uri": self.place.uri,
+            PLACE: self.place.uri,
             "columns": schema_json(self.columns),
             "writer": self.token.writer,
             "slot": self.token.slot,
@@ -217,19 +232,37 @@ class _SealedFiles:
         return CommitPayload(Json.of(about))
 
 
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """What a payload says: which files to add to which table."""
+
+    uri: str
+    token: DeltaToken
+    columns: str
+    files: tuple[DataFile, ...]
+
+
+def _staged_in(transaction: TransactionId, uri: str, fields: PayloadFields) -> _Staged:
+    """Read a payload; its files have names that the transaction gave them."""
+    token = DeltaToken(transaction, fields.text("writer", NONCE), fields.number("slot"))
+    files = []
+    for stored in fields.items("files"):
+        match stored:
+            case [str(name), size, rows] if token_of(name) == token:
+                files.append(DataFile(name, whole_number(size, "size"), whole_number(rows, "rows")))
+            case other:
+                raise BadPayload(f"{str(other)[:300]!r} is no file of the transaction")
+    if not files or len({file.name for file in files}) < len(files):
+        raise BadPayload("it has no files, or one twice")
+    return _Staged(fields.own_place(uri), token, checked_columns(fields.text("columns")), tuple(files))
+
+
 class _Committable:
     """Data files at their table, as the commit by token asks for them."""
 
-    def __init__(self, transaction: TransactionId, payload: CommitPayload, storage: Mapping[str, str]) -> None:
-        stored = payload.value.value()
-        assert isinstance(stored, dict)
-        files, slot = stored["files"], stored["slot"]
-        assert isinstance(files, Sequence)
-        assert isinstance(slot, int)
-        self._place = DeltaPlace(str(stored["uri"]), storage)
-        self._token = DeltaToken(transaction, str(stored["writer"]), slot)
-        self._columns = str(stored["columns"])
-        self._files = [DataFile(*file) for file in files]
+    def __init__(self, staged: _Staged, storage: Mapping[str, str]) -> None:
+        self._place = DeltaPlace(staged.uri, storage)
+        self._token, self._columns, self._files = staged.token, staged.columns, staged.files
         self._table: DeltaTable | None = None
 
     def fence(self) -> None:

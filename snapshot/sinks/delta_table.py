@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from snapshot.sinks.delta_columns import FoundDelta, written_schema
 from snapshot.sinks.delta_tokens import DeltaToken
+from snapshot.sinks.payloads import BadPayload
 from snapshot.sinks.token_target import TargetError
 from snapshot.token_commit import TargetAnswer
 
@@ -198,6 +199,17 @@ def schema_json(schema: pa.Schema) -> str:
     from deltalake import Schema
 
     return Schema.from_arrow(written_schema(schema)).to_json()
+
+
+def checked_columns(text: str) -> str:
+    """Return columns as `schema_json` wrote them; `BadPayload` for any other text."""
+    from deltalake import Schema
+
+    try:
+        Schema.from_json(text)
+    except Exception as error:
+        raise BadPayload(f"{text[:80]!r} are no columns: {error}") from error
+    return text
 
 
 def files_in(table: DeltaTable) -> Collection[str]:

@@ -15,7 +15,7 @@ from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
 from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkWriter
-from snapshot.sinks.origins import MADE_BY, of_another_kind
+from snapshot.sinks.payloads import MADE_BY, read_payload
 from snapshot.sinks.staged_rows import UNREADABLE, StagedRows, staged_batches, unreadable
 from snapshot.transaction_events import CommitOutcome
 from statebackend.ids import Incarnation, Uid
@@ -84,8 +84,11 @@ class _Writer:
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Deliver the rows; the driver drops them if it has them."""
-        if (refusal := of_another_kind(ToDriver.__name__, transaction, payload)) is not None:
-            return refusal
+        rows = read_payload(
+            ToDriver.__name__, self._context, transaction, payload, lambda fields: fields.number("rows", 1)
+        )
+        if isinstance(rows, CommitAnswer):
+            return rows
         try:
             batches = list(staged_batches(payload, self._context.staging))
         except UNREADABLE as error:

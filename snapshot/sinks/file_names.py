@@ -6,6 +6,7 @@ What always holds: no two files of transactions have the same name; a name that 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from snapshot.ids import TransactionId
 from snapshot.transaction_events import parse_transaction_id
@@ -25,6 +26,11 @@ def file_name(transaction: TransactionId, number: int, extension: str, nonce: st
     """
     escaped = _UNSAFE.sub(lambda match: "".join(f".{byte:02x}" for byte in match[0].encode()), transaction)
     return f"part-{escaped.replace('/', '~')}{f'-{nonce}' if nonce else ''}-{number}.{extension}"
+
+
+def is_of(transaction: TransactionId, name: str, extensions: Collection[str]) -> bool:
+    """True if `file_name` makes this name for the transaction, with one of these extensions."""
+    return transaction_of(name) == transaction and "/" not in name and name.rpartition(".")[2] in extensions
 
 
 def transaction_of(name: str) -> TransactionId | None:

@@ -23,7 +23,7 @@ from snapshot.sinks.file_writer import FilePlace, FileWriter
 from snapshot.sinks.folder import open_folder, unwritable
 from snapshot.sinks.hive_folders import unsuitable_columns
 from snapshot.sinks.table_fit import columns_of
-from snapshot.sources.location import everywhere
+from snapshot.sources.location import everywhere, password_faults
 from snapshot.transaction_events import may_be_aborted, parse_transaction_id
 from statebackend.ids import Incarnation, Uid
 
@@ -52,9 +52,10 @@ class ToFiles:
     staged in `.staged` and renamed at commit; `s3://<bucket>/<prefix>`, where it is an upload in parts that is
     completed at commit, so that the key and its secret are to be given as `storage_options`, and a rule of the bucket
     that aborts uploads has to leave them for longer than the job may be down;
-    `webhdfs://<user>@<name node>:<port>/<path>`, where it is renamed; or `memory://` within one process. A commit finds
-    its files at the uri that they were written to, even if the program's has changed since. What came to nothing there
-    stays until `recovery sinks abort` is run with the former program.
+    `webhdfs://<user>@<name node>:<port>/<path>`, where it is renamed; or `memory://` within one process. Files that
+    were staged at another uri, as the program's has changed since, are published there if that is allowed by name
+    (`accept_places`), and else refused. What came to nothing there stays until `recovery sinks abort` is run with the
+    former program.
     Files of the newest epoch must not be moved away before the next epoch is complete: a driver that starts in
     between could not tell whether they were committed, and stops.
 
@@ -109,6 +110,8 @@ class ToFiles:
 
     def check(self, schema: pa.Schema) -> Sequence[str]:
         """Unknown formats and file systems, libraries that are missing, and columns that the format cannot hold."""
+        if faults := password_faults(self.uri):
+            return faults
         problems = list(unwritable(self.uri, self.listed))
         if self.roll_bytes < 1:
             problems.append(f"roll_bytes is {self.roll_bytes}; it must be at least 1")

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from itertools import count, groupby
 from secrets import token_hex
-from typing import Final
+from typing import Final, cast
 
 import pyarrow as pa
 
@@ -23,11 +24,11 @@ from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
 from snapshot.program.sink import CommitAnswer, Sealed, SinkContext, SinkError, Staging
 from snapshot.sinks.file_formats import EXTENSIONS, Unsayable, WrittenFormat, encoded, refuse_unsayable
-from snapshot.sinks.file_names import LONGEST_NAME, file_name
+from snapshot.sinks.file_names import LONGEST_NAME, file_name, is_of
 from snapshot.sinks.folder import Folder, StagedFile, open_folder
 from snapshot.sinks.held_rows import HeldPiece, decoded_pieces, encoded_pieces, rows_of, with_rows
-from snapshot.sinks.hive_folders import divided, too_long
-from snapshot.sinks.origins import MADE_BY, of_another_kind, stored_in
+from snapshot.sinks.hive_folders import divided, is_folder, too_long
+from snapshot.sinks.payloads import MADE_BY, PLACE, BadPayload, PayloadFields, read_held, read_payload
 from snapshot.sinks.pieces import Pieces, SealedPieces
 from snapshot.transaction_events import CommitOutcome
 
@@ -81,15 +82,12 @@ class FileWriter:
         self._at_once = False
 
     def take_over(self, held: Sequence[CommitPayload]) -> None:
-        """Have the rows that wait. What waits for another place, or has other columns, becomes files there at once."""
+        """Have the rows that wait. What waits for another place, or has other columns, becomes files there at once;
+        `SinkError` for another place that was not allowed.
+        """
         found: list[_Held] = []
         for payload in held:
-            if (kind := stored_in(payload).get(MADE_BY)) != KIND:
-                raise SinkError(
-                    f"sink {self._context.uid}: the epoch has rows that {kind} held back, which {KIND} cannot take "
-                    f"over. Start the job with the former sink and drain it, and give the new one a uid of its own"
-                )
-            found += _held_in(payload)
+            found += read_held(KIND, self._context, payload, partial(_held_in, payload, self._place.root))
         self._order.held = _joined(found)
         if not found:
             return
@@ -153,14 +151,17 @@ class FileWriter:
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Publish the files, those that are not visible yet."""
-        if (refusal := of_another_kind(KIND, transaction, payload)) is not None:
-            return refusal
-        if payload.held:
-            return CommitAnswer(CommitOutcome.FAILED, f"the rows of transaction {transaction} wait for a later one")
+        found = read_payload(
+            KIND, self._context, transaction, payload, partial(_committed_in, transaction, self._place.root)
+        )
+        if isinstance(found, CommitAnswer):
+            return found
         already = True
-        for committed in _committed_in(payload):
+        for committed in found:
             try:
                 published = self._storing.folder_at(committed.root, committed.listed).publish(committed.files)
+            except BadPayload as error:
+                return CommitAnswer(CommitOutcome.FAILED, f"transaction {transaction}: {error}")
             except Exception as error:  # what storage raises has no common ancestor, and none of it says what happened
                 reason = f"the files in {committed.root} could not be made visible now: {error}"
                 return CommitAnswer(CommitOutcome.RETRY_LATER, reason)
@@ -304,7 +305,7 @@ class _Committed:
             file.name if file.ticket == NULL else {"name": file.name, "ticket": file.ticket.value()}
             for file in self.files
         ]
-        return {"root": self.root, "listed": self.listed, "files": files}
+        return {PLACE: self.root, "listed": self.listed, "files": files}
 
 
 def _payload(committed: Sequence[_Committed]) -> CommitPayload:
@@ -313,35 +314,36 @@ def _payload(committed: Sequence[_Committed]) -> CommitPayload:
     return CommitPayload(Json.of({MADE_BY: KIND, **first, **more}))
 
 
-def _committed_in(payload: CommitPayload) -> Iterator[_Committed]:
-    yield _one_committed(payload.value.value())
-    for other in _sequence(stored_in(payload).get("elsewhere", [])):
-        yield _one_committed(other)
+def _committed_in(transaction: TransactionId, root: str, fields: PayloadFields) -> list[_Committed]:
+    """Read the files that a payload names; each has the name that the sink gives to files of the transaction."""
+    found = []
+    for one in (fields, *fields.objects("elsewhere")):
+        files = [_staged_file(transaction, file) for file in one.items("files")]
+        if not files or len({file.name for file in files}) < len(files):
+            raise BadPayload("it has no files, or one twice")
+        found.append(_Committed(one.own_place(root), one.flag("listed"), files))
+    return found
 
 
-def _one_committed(stored: JsonLike) -> _Committed:
-    match stored:
-        case {"root": str(root), "files": list(files), **more}:
-            return _Committed(root, more.get("listed") is True, [_staged_file(file) for file in files])
-        case other:
-            raise ValueError(f"{other!r} is no payload of files")
-
-
-def _staged_file(stored: JsonLike) -> StagedFile:
+def _staged_file(transaction: TransactionId, stored: JsonLike) -> StagedFile:
     match stored:
         case str(name):
-            return StagedFile(name)
+            file = StagedFile(name)
         case {"name": str(name), "ticket": ticket}:
-            return StagedFile(name, Json.of(ticket))
+            file = StagedFile(name, Json.of(ticket))
         case other:
-            raise ValueError(f"{other!r} is no staged file")
+            raise BadPayload(f"{str(other)[:80]!r} is no staged file")
+    folder, slash, last = file.name.rpartition("/")
+    if not is_of(transaction, last, EXTENSIONS.values()) or (slash and not is_folder(folder)):
+        raise BadPayload(f"{file.name[:300]!r} is no name of a file of the transaction")
+    return file
 
 
 def _waiting_payload(held: Sequence[_Held]) -> CommitPayload:
     """A payload that is not committed."""
     stored: list[JsonLike] = [
         {
-            "root": one.place.root,
+            PLACE: one.place.root,
             "listed": one.place.listed,
             "format": one.place.format,
             "folders": list(one.place.folders),
@@ -355,19 +357,16 @@ def _waiting_payload(held: Sequence[_Held]) -> CommitPayload:
     return CommitPayload(Json.of({MADE_BY: KIND, "held": stored}), files, held=True)
 
 
-def _held_in(payload: CommitPayload) -> Iterator[_Held]:
-    files = list(payload.staged)
-    for stored in _sequence(stored_in(payload).get("held")):
-        match stored:
-            case {
-                "root": str(root), "listed": bool(listed), "format": ("parquet" | "jsonl" | "csv") as format,
-                "folders": list(folders), "schema": str(schema), "since": int(since), "pieces": list(pieces),
-            }:  # fmt: skip
-                place = FilePlace(root, listed, format, tuple(map(str, folders)))
-                here, files = files[: len(pieces)], files[len(pieces) :]
-                yield _Held(place, schema, since, decoded_pieces(pieces, here))
-            case other:
-                raise ValueError(f"{other!r} says nothing of rows that wait")
+def _held_in(payload: CommitPayload, root: str, fields: PayloadFields) -> list[_Held]:
+    files, found = list(payload.staged), []
+    for one in fields.objects("held"):
+        listed, format, pieces = one.flag("listed"), one.text("format"), one.items("pieces")
+        if format not in EXTENSIONS:
+            raise BadPayload(f"format is {format[:80]!r}")
+        place = FilePlace(one.own_place(root), listed, cast("WrittenFormat", format), one.texts("folders"))
+        here, files = files[: len(pieces)], files[len(pieces) :]
+        found.append(_Held(place, one.text("schema"), one.number("since"), decoded_pieces(pieces, here)))
+    return found
 
 
 def _joined(held: Sequence[_Held]) -> tuple[_Held, ...]:
@@ -379,12 +378,6 @@ def _joined(held: Sequence[_Held]) -> tuple[_Held, ...]:
             one = _Held(*kind, min(before.since_ms, one.since_ms), (*before.pieces, *one.pieces))
         found[kind] = one
     return tuple(found.values())
-
-
-def _sequence(stored: JsonLike) -> Sequence[JsonLike]:
-    if not isinstance(stored, list):
-        raise ValueError(f"{stored!r} is no list")
-    return stored
 
 
 def _digest(schema: pa.Schema) -> str:

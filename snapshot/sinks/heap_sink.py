@@ -19,7 +19,7 @@ from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
 from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
 from snapshot.sinks.commit_tokens import Token
-from snapshot.sinks.origins import MADE_BY, of_another_kind
+from snapshot.sinks.payloads import MADE_BY, NONCE, PLACE, read_payload
 from snapshot.transaction_events import CommitOutcome, may_be_aborted, parse_transaction_id
 from statebackend.ids import Incarnation, Uid
 
@@ -88,7 +88,7 @@ class ToHeap:
         """Open it in a partition; `SinkError` in another process."""
         if self.process != os.getpid():
             raise SinkError(f"sink {context.uid}: {self._elsewhere()}")
-        return _Writer(self.name)
+        return _Writer(self.name, context)
 
     def recover(self, job: JobId, uid: Uid, older_than: Incarnation, named: Collection[TransactionId]) -> None:
         """Drop what is prepared and a leftover."""
@@ -109,8 +109,9 @@ class ToHeap:
 class _Writer:
     """The sink in a partition."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, context: SinkContext) -> None:
         self._name = name
+        self._context = context
         self._token: Token | None = None
         self._batches: list[pa.RecordBatch] = []
 
@@ -131,11 +132,16 @@ class _Writer:
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Swap the rows that readers see for those with the transaction's."""
-        if (refusal := of_another_kind(ToHeap.__name__, transaction, payload)) is not None:
-            return refusal
-        stored = payload.value.value()
-        assert isinstance(stored, dict)
-        name, token = str(stored["name"]), Token(transaction, str(stored["nonce"]))
+        found = read_payload(
+            ToHeap.__name__,
+            self._context,
+            transaction,
+            payload,
+            lambda fields: (fields.own_place(self._name), Token(transaction, fields.text("nonce", NONCE))),
+        )
+        if isinstance(found, CommitAnswer):
+            return found
+        name, token = found
         with _one_at_a_time:
             target = _targets.setdefault(name, _Target())
             if token in target.committed:
@@ -170,7 +176,7 @@ class _SealedRows:
             target = _targets.setdefault(self.name, _Target())
             if self.token not in target.committed:
                 target.prepared[self.token] = copied
-        return CommitPayload(Json.of({MADE_BY: ToHeap.__name__, "name": self.name, "nonce": self.token.nonce}))
+        return CommitPayload(Json.of({MADE_BY: ToHeap.__name__, PLACE: self.name, "nonce": self.token.nonce}))
 
 
 def _copy(batch: pa.RecordBatch) -> pa.RecordBatch:

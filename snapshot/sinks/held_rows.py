@@ -15,6 +15,7 @@ import pyarrow as pa
 from snapshot.frozen_json import JsonLike
 from snapshot.manifest import StoredFile
 from snapshot.program.sink import Staging
+from snapshot.sinks.staged_rows import batches_in
 
 _MERGED: Final = 8
 """Pieces of a size that become one."""
@@ -60,8 +61,7 @@ def rows_of(pieces: Iterable[HeldPiece], staging: Staging) -> list[pa.RecordBatc
     """Read the rows again; raises what the store raises, and `DamagedFile` or `MissingFile`."""
     found: list[pa.RecordBatch] = []
     for piece in pieces:
-        with pa.ipc.open_stream(staging.get(piece.file)) as stream:
-            found += list(stream)
+        found += batches_in(piece.file, staging.get(piece.file))
     return found
 
 

@@ -6,6 +6,7 @@ reader that knows Hive's folders (Spark, `pyarrow.dataset`) finds each value aga
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Final
@@ -20,6 +21,8 @@ _LONGEST_NAME: Final = 255
 """Bytes that a folder's name may have on the usual file systems."""
 _ESCAPED: Final = {ord(char): f"%{ord(char):02X}" for char in (*map(chr, range(1, 32)), *"\"#%'*/:=?\\\x7f{[]^")}
 """What Spark does not leave as it is; the same list as in its `ExternalCatalogUtils`."""
+_PLAIN: Final = r"(?:[^\x00-\x1f\"#%'*/:=?\\\x7f{\[\]^]|%[0-9A-F]{2})"
+_FOLDER: Final = re.compile(f"{_PLAIN}+={_PLAIN}+")
 
 
 def divided(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
@@ -47,6 +50,13 @@ def folders_of(column: str, values: pa.Array) -> list[str]:
     """Return the names of the folders for these values of a column."""
     start = column.translate(_ESCAPED)
     return [f"{start}={text.translate(_ESCAPED) if text else NO_VALUE}" for text in _texts(values)]
+
+
+def is_folder(name: str) -> bool:
+    """True if rows may be in a folder of this name, or in several, one in the other; none lies outside of where it is
+    looked for.
+    """
+    return all(_FOLDER.fullmatch(part) and len(part.encode()) <= _LONGEST_NAME for part in name.split("/"))
 
 
 def unsuitable_columns(schema: pa.Schema, columns: Sequence[str]) -> list[str]:

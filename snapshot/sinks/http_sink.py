@@ -25,7 +25,7 @@ from snapshot.program.rows import Rows
 from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
 from snapshot.sinks.file_formats import Unsayable, encoded, refuse_unsayable, unsuitable
 from snapshot.sinks.http_sending import KEY_HEADER, HttpPlace, HttpSender, NotSent, NotTaken, reach
-from snapshot.sinks.origins import MADE_BY, of_another_kind
+from snapshot.sinks.payloads import MADE_BY, NONCE, BadPayload, PayloadFields, read_payload
 from snapshot.sinks.staged_rows import UNREADABLE, StagedRows, staged_batches, unreadable
 from snapshot.transaction_events import CommitOutcome
 from statebackend.ids import Incarnation, Uid
@@ -147,6 +147,21 @@ class ToHTTP:
 
 
 @dataclass(frozen=True, slots=True)
+class _Sent:
+    """What a payload says of the requests that send its rows; where to, the program says."""
+
+    nonce: str
+    key: str
+    rows_per_request: int
+
+    @classmethod
+    def read(cls, fields: PayloadFields) -> _Sent:
+        """Read what `seal` wrote."""
+        fields.number("rows", 1)
+        return cls(fields.text("nonce", NONCE), fields.text("key"), fields.number("rows_per_request", 1))
+
+
+@dataclass(frozen=True, slots=True)
 class _Request:
     """Some rows of a transaction, from the n-th on."""
 
@@ -201,18 +216,19 @@ class _Writer:
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Send the rows, from the first that this process does not know to be taken."""
-        if (refusal := of_another_kind(ToHTTP.__name__, transaction, payload)) is not None:
-            return refusal
+        sent = read_payload(ToHTTP.__name__, self._context, transaction, payload, _Sent.read)
+        if isinstance(sent, CommitAnswer):
+            return sent
         at, taken = self._taken
         done = taken if at == transaction else 0
         try:
-            for request in requests(transaction, payload, self._batches(payload)):
+            for request in requests(transaction, sent, staged_batches(payload, self._context.staging)):
                 if request.first < done:
                     continue
                 if self._closed:
                     return CommitAnswer(CommitOutcome.RETRY_LATER, "the attempt is over")
                 try:
-                    self._sender.send(request.key, *_body(request, payload))
+                    self._sender.send(request.key, *_body(request, sent))
                 except NotSent as error:
                     return CommitAnswer(CommitOutcome.RETRY_LATER, f"{request.rows} of {transaction}: {error}")
                 except NotTaken as error:
@@ -229,27 +245,18 @@ class _Writer:
         self._closed = True
         self._staged.close()
 
-    def _batches(self, payload: CommitPayload) -> Iterator[pa.RecordBatch]:
-        return staged_batches(payload, self._context.staging)
-
     def _refused(self, transaction: TransactionId, request: _Request, error: NotTaken) -> str:
         row = request.lines[0].decode("utf-8", "replace")[:_QUOTED]
         which = request.rows if len(request.lines) == 1 else f"{request.rows}, of which this is the first,"
         return f"{error}. So {which} of transaction {transaction}, sent with the key {request.key}, is refused: {row}"
 
 
-def requests(
-    transaction: TransactionId, payload: CommitPayload, batches: Iterator[pa.RecordBatch]
-) -> Iterator[_Request]:
+def requests(transaction: TransactionId, sent: _Sent, batches: Iterator[pa.RecordBatch]) -> Iterator[_Request]:
     """The requests of a transaction, which are the same whoever asks: rows in order, so many in each."""
-    stored = payload.value.value()
-    assert isinstance(stored, dict)
-    nonce, column, most = str(stored["nonce"]), str(stored["key"]), stored["rows_per_request"]
-    assert isinstance(most, int)
-    rows = _rows(batches, column)
+    rows = _rows(batches, sent.key)
     first = 0
-    while chunk := list(islice(rows, most)):
-        key = chunk[0][0] or str(uuid5(_KEYS, f"{nonce}/{transaction}/{first}"))
+    while chunk := list(islice(rows, sent.rows_per_request)):
+        key = chunk[0][0] or str(uuid5(_KEYS, f"{sent.nonce}/{transaction}/{first}"))
         yield _Request(first, [line for _, line in chunk], key)
         first += len(chunk)
 
@@ -257,16 +264,16 @@ def requests(
 def _rows(batches: Iterator[pa.RecordBatch], column: str) -> Iterator[tuple[str, bytes]]:
     """The key of each row, if it has one of its own, and the row as JSON."""
     for batch in batches:
+        if column and batch.schema.names.count(column) != 1:
+            raise BadPayload(f"the rows have no column {column[:80]!r}, of which their keys are")
         lines = encoded("jsonl", pa.Table.from_batches([batch])).to_pybytes().split(b"\n")[:-1]
         keys = batch.column(column).to_pylist() if column else [""] * len(lines)
         for key, line in zip(keys, lines, strict=True):
             yield quote(str(key), safe=_VISIBLE), line
 
 
-def _body(request: _Request, payload: CommitPayload) -> tuple[bytes, str]:
-    stored = payload.value.value()
-    assert isinstance(stored, dict)
-    if stored["rows_per_request"] == 1:
+def _body(request: _Request, sent: _Sent) -> tuple[bytes, str]:
+    if sent.rows_per_request == 1:
         return request.lines[0], "application/json"
     return b"".join(line + b"\n" for line in request.lines), "application/x-ndjson"
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from snapshot.readable import readable_logger
 from snapshot.sinks.token_target import TargetError
 from snapshot.token_commit import TargetAnswer
 
@@ -37,7 +38,7 @@ _OF_PRODUCERS: Final[Mapping[str, Setting]] = {
     "delivery.report.only.error": True,
 }
 _MINUTES: Final = "offsets.retention.minutes"
-_LOG: Final = logging.getLogger("epochcut.kafka")
+_LOG: Final = readable_logger("epochcut.kafka")  # a broker may say anything
 _LOG.addHandler(logging.NullHandler())
 
 

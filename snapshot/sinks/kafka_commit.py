@@ -10,15 +10,15 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Final
 
 import pyarrow as pa
 
 from snapshot.ids import TransactionId
 from snapshot.manifest import CommitPayload
-from snapshot.program.sink import CommitAnswer, Staging
+from snapshot.program.sink import CommitAnswer, SinkContext, Staging
 from snapshot.sinks.kafka_client import KafkaClients, told_apart
+from snapshot.sinks.kafka_records import are_records
 from snapshot.sinks.kafka_slot import Slot, TokenPlace
 from snapshot.sinks.kafka_tokens import (
     SHORTEST_MEMORY,
@@ -28,7 +28,7 @@ from snapshot.sinks.kafka_tokens import (
     may_be_forgotten,
     may_be_of_one_cluster,
 )
-from snapshot.sinks.origins import for_another_place, of_another_kind
+from snapshot.sinks.payloads import PLACE, BadPayload, PayloadFields, for_another_place, read_payload
 from snapshot.sinks.staged_rows import UNREADABLE, staged_batches, unreadable
 from snapshot.sinks.token_target import TargetError, commit_by_token
 from snapshot.token_commit import TargetAnswer
@@ -42,16 +42,23 @@ _AT_ONCE: Final = 16 << 20
 class KafkaCommits:
     """Commits transactions of a sink, one at a time, from any thread. `close` does not wait for one that is under way.
 
-    `kind` is the class of the sink, which payloads name. `tokens_kept` says for how many seconds the broker keeps
-    committed offsets; None asks it.
+    `kind` is the class of the sink, which payloads name, and `topic` is the sink's. `tokens_kept` says for how many
+    seconds the broker keeps committed offsets; None asks it.
     """
 
     def __init__(
-        self, kind: str, clients: KafkaClients, transaction_timeout: float, tokens_kept: float | None, staging: Staging
+        self,
+        kind: str,
+        topic: str,
+        clients: KafkaClients,
+        transaction_timeout: float,
+        tokens_kept: float | None,
+        context: SinkContext,
     ) -> None:
         self._kind = kind
+        self._topic = topic
+        self._context = context
         self.clients = clients
-        self.staging = staging
         self.transaction_timeout = transaction_timeout
         self._tokens_kept = tokens_kept
         self._slot: Slot | None = None
@@ -61,17 +68,21 @@ class KafkaCommits:
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Commit, or find that it is committed. The producer is kept for the next commit if all went well."""
-        refusal = self._refusal(transaction, payload)
-        return refusal if refusal is not None else self._commit([_Staged.of(transaction, payload)])
+        staged = self._read(transaction, payload)
+        return staged if isinstance(staged, CommitAnswer) else self._commit([staged])
 
     def commit_together(self, due: Sequence[Committable[CommitPayload]]) -> CommitAnswer:
         """The same for the first of them, and in the same transaction for those behind it that fit. After a try that
         did not succeed the first is tried alone, so that it does not answer for another.
         """
-        ours = takewhile(lambda one: self._refusal(one.transaction, one.payload) is None, due)
-        staged = [_Staged.of(one.transaction, one.payload) for one in ours]
-        if not staged:
-            return self.commit(due[0].transaction, due[0].payload)
+        staged: list[_Staged] = []
+        for one in due:
+            found = self._read(one.transaction, one.payload)
+            if isinstance(found, CommitAnswer):
+                if not staged:
+                    return found
+                break
+            staged.append(found)
         together = staged[:1] if self._alone else _fitting(staged)
         self._alone = True  # whatever comes of it
         answer = self._commit(together)
@@ -80,14 +91,18 @@ class KafkaCommits:
             return CommitAnswer(CommitOutcome.RETRY_LATER, f"one of {len(together)} transactions: {answer.reason}")
         return answer
 
-    def _refusal(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer | None:
-        if (refusal := of_another_kind(self._kind, transaction, payload)) is not None:
-            return refusal
-        theirs, ours = About.read(payload.value.value()).bootstrap, self.clients.bootstrap
-        if may_be_of_one_cluster(theirs, ours):
-            return None
-        advice = f"if it is the same cluster, give both lists: bootstrap='{ours},{theirs}'"
-        return for_another_place(transaction, f"Kafka at {theirs}", f"Kafka at {ours}", advice)
+    def _read(self, transaction: TransactionId, payload: CommitPayload) -> _Staged | CommitAnswer:
+        ours, topic = self.clients.bootstrap, self._topic
+
+        def read(fields: PayloadFields) -> _Staged | CommitAnswer:
+            theirs = fields.part(fields.fields.get(PLACE), PLACE).fields.get("bootstrap")
+            if isinstance(theirs, str) and not may_be_of_one_cluster(theirs, ours):
+                advice = f"if it is the same cluster, give both lists: bootstrap='{ours},{theirs}'"
+                return for_another_place(transaction, f"Kafka at {theirs}", f"Kafka at {ours}", advice)
+            place = fields.own_object({"bootstrap": ours, "topic": topic}, lambda place: place["topic"] == topic)
+            return _Staged(transaction, payload, About.read(transaction, place, fields))
+
+        return read_payload(self._kind, self._context, transaction, payload, read)
 
     def _commit(self, staged: Sequence[_Staged]) -> CommitAnswer:
         with self._one_at_a_time:
@@ -100,6 +115,11 @@ class KafkaCommits:
                 if self._closed or answer is None or answer.outcome not in _DONE:
                     self._let_go()
             return answer
+
+    @property
+    def staging(self) -> Staging:
+        """Where the records wait."""
+        return self._context.staging
 
     def close(self) -> None:
         """Let the producer go; whoever commits later takes over its transactional id."""
@@ -137,10 +157,6 @@ class _Staged:
     transaction: TransactionId
     payload: CommitPayload
     about: About
-
-    @classmethod
-    def of(cls, transaction: TransactionId, payload: CommitPayload) -> _Staged:
-        return cls(transaction, payload, About.read(payload.value.value()))
 
     @property
     def number(self) -> int:
@@ -208,7 +224,10 @@ class _Commit:
 
     def _batches(self, staged: Sequence[_Staged]) -> Iterator[pa.RecordBatch]:
         for one in staged:
-            yield from staged_batches(one.payload, self._commits.staging)
+            for batch in staged_batches(one.payload, self._commits.staging):
+                if not are_records(batch.schema):
+                    raise BadPayload(f"what is staged for transaction {one.transaction} are no records of Kafka")
+                yield batch
 
     def _committed(self) -> Committed:
         return self._commits.slot(self._first.about.producer).committed(self._first.place)

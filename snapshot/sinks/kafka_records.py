@@ -131,6 +131,15 @@ class RecordShape:
         return pa.array([None if is_gone else next(values) for is_gone in gone.to_pylist()], pa.binary())
 
 
+def are_records(schema: pa.Schema) -> bool:
+    """True if rows of this schema are such as `RecordShape.encode` gives."""
+    return (
+        set(_RECORD) - set(_OTHERS) <= set(schema.names) <= set(_RECORD)
+        and len(set(schema.names)) == len(schema.names)
+        and all(field.type == _RECORD[field.name] for field in schema)
+    )
+
+
 def _plain_bytes(column: pa.Array) -> pa.Array:
     """Bytes as they are, texts in UTF-8, anything else as JSON; nulls stay."""
     if _is_bytes(column.type):
@@ -246,6 +255,14 @@ _OTHERS: Final[Mapping[str, Callable[[pa.Array], pa.Array]]] = {
     "partition": _partitions,
     "timestamp": _milliseconds,
 }
+_RECORD: Final[Mapping[str, pa.DataType]] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": pa.map_(pa.string(), pa.binary()),
+    "partition": pa.int32(),
+    "timestamp": pa.int64(),
+}
+"""The columns of records, and their types."""
 
 
 def _is_bytes(type: pa.DataType) -> bool:

@@ -25,7 +25,7 @@ from snapshot.sinks.kafka_examine import Expectation, examined
 from snapshot.sinks.kafka_producing import Undelivered, produce
 from snapshot.sinks.kafka_records import RecordFormat, RecordShape
 from snapshot.sinks.kafka_tokens import About, producer_of
-from snapshot.sinks.origins import MADE_BY
+from snapshot.sinks.payloads import MADE_BY
 from snapshot.sinks.staged_rows import StagedRows
 from snapshot.transaction_events import Committable, parse_transaction_id, transaction_id
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
@@ -60,6 +60,7 @@ class ToKafka:
 
     What was prepared is committed to brokers of the list that it was prepared for: a `bootstrap` that shares none with
     it is refused until that is done, as it may be another cluster. Give both lists where one cluster has got new names.
+    So is another topic, unless the former one is allowed by name (`accept_places`).
 
     Let `transaction_timeout` be longer than a broker may be away. What has timed out meanwhile is ended while the
     broker starts, and Kafka 4.3 was seen to do that before it knew its topics (one node, 3 s): it wrote no abort, and
@@ -114,8 +115,8 @@ class ToKafka:
 
     def open(self, context: SinkContext) -> SinkWriter:
         """Open it in a partition."""
-        kind, clients = ToKafka.__name__, self._clients
-        commits = KafkaCommits(kind, clients, self.transaction_timeout, self.tokens_kept, context.staging)
+        kind, timeout = ToKafka.__name__, self.transaction_timeout
+        commits = KafkaCommits(kind, self.topic, self._clients, timeout, self.tokens_kept, context)
         if self.exactly_once:
             return _StagingWriter(self.topic, self._shape, context, commits)
         return _SendingWriter(self.topic, self._shape, context, commits, self._clients)

@@ -14,6 +14,7 @@ from typing import Final
 
 from snapshot.frozen_json import JsonLike
 from snapshot.ids import TransactionId
+from snapshot.sinks.payloads import NONCE, PLACE, PayloadFields
 from snapshot.transaction_events import parse_transaction_id
 
 _PREFIX: Final = "epochcut/"
@@ -66,33 +67,36 @@ class About:
 
     `producer` is the transactional id of whoever commits it. Between `first` and the transaction itself there is none
     of its writer that has rows. `sealed_at` is in milliseconds, by the clock of its worker. `writer` was drawn when its
-    writer was opened, `bootstrap` are the brokers that the sink was given; either is empty in payloads that know none.
+    writer was opened, `bootstrap` are the brokers that the sink was given.
     """
 
     topic: str
     producer: str
     first: int
     sealed_at: int
-    writer: str = ""
-    bootstrap: str = ""
+    writer: str
+    bootstrap: str
+
+    @property
+    def place(self) -> dict[str, JsonLike]:
+        """The topic, and where it is."""
+        return {"bootstrap": self.bootstrap, "topic": self.topic}
 
     def json(self) -> dict[str, JsonLike]:
         """What goes into the payload."""
         return {
-            "topic": self.topic, "producer": self.producer, "first": self.first, "sealed_at": self.sealed_at,
-            "writer": self.writer, "bootstrap": self.bootstrap,
+            PLACE: self.place, "producer": self.producer, "first": self.first, "sealed_at": self.sealed_at,
+            "writer": self.writer,
         }  # fmt: skip
 
     @classmethod
-    def read(cls, value: JsonLike) -> About:
-        """What `json` gave."""
-        assert isinstance(value, Mapping)
-        topic, producer, first, sealed_at = (value[name] for name in ("topic", "producer", "first", "sealed_at"))
-        assert isinstance(topic, str)
-        assert isinstance(producer, str)
-        assert isinstance(first, int)
-        assert isinstance(sealed_at, int)
-        return cls(topic, producer, first, sealed_at, str(value.get("writer", "")), str(value.get("bootstrap", "")))
+    def read(cls, transaction: TransactionId, place: Mapping[str, JsonLike], fields: PayloadFields) -> About:
+        """Read what `json` gave, for a place that was checked: the transactional id follows from the transaction."""
+        fields.number("rows", 1)
+        producer = fields.same("producer", producer_of(transaction))
+        first = fields.number("first", 0, parse_transaction_id(transaction).n)
+        about = fields.number("sealed_at"), fields.text("writer", NONCE)
+        return cls(str(place["topic"]), producer, first, *about, str(place["bootstrap"]))
 
 
 def producer_of(transaction: TransactionId) -> str:
@@ -106,8 +110,7 @@ def group_of(transaction: TransactionId, writer: str) -> str:
     and what was drawn for it, as a job whose tree was put back from an older copy has attempts of the same numbers
     again.
     """
-    group = _PREFIX + transaction.rpartition("-")[0]
-    return f"{group}/{writer}" if writer else group
+    return f"{_PREFIX}{transaction.rpartition('-')[0]}/{writer}"
 
 
 def may_be_of_one_cluster(bootstrap: str, other: str) -> bool:

@@ -23,6 +23,7 @@ from snapshot.program.sink import CommitAnswer, Sealed, SinkContext, SinkError, 
 from snapshot.sinks.commit_tokens import Token, TokenLives
 from snapshot.sinks.direct_rows import BATCH, WAITING
 from snapshot.sinks.last_rows import in_chunks
+from snapshot.sinks.payloads import MADE_BY, PLACE
 from snapshot.sinks.postgres_columns import copy_rows
 from snapshot.sinks.postgres_prepared import gid_of, is_prepared, prepare, rolled_back_if_over
 from snapshot.sinks.postgres_session import Connection, Sessions, execute, passes, words
@@ -63,44 +64,44 @@ class _Transaction:
         del self.rows[: self.taken]
         self.taken = 0
 
-    def prepared(self, origin: Mapping[str, JsonLike], table: str) -> None:
+    def prepared(self, kind: str, place: Mapping[str, JsonLike]) -> None:
         """The server has all, and keeps it."""
-        about = {"table": table, "gid": gid_of(self.token), "nonce": self.token.nonce, "settled": list(self.settled)}
-        self.payload = CommitPayload(Json.of({**origin, **about}))
+        about = {"gid": gid_of(self.token), "nonce": self.token.nonce, "settled": list(self.settled)}
+        self.payload = CommitPayload(Json.of({MADE_BY: kind, PLACE: place, **about}))
         self.rows = []
 
-    def stage(self, origin: Mapping[str, JsonLike], table: str, staging: Staging, uid: Uid) -> None:
+    def stage(self, kind: str, place: Mapping[str, JsonLike], staging: Staging, uid: Uid) -> None:
         """Store the rows in the job's tree: the server has none of them."""
         staged = StagedRows(uid, staging)
         staged.begin()
         for batch in self.rows:
             staged.write(Rows(batch))
-        about = StagedChanges(table, (), "", self.token, self.settled)
-        self.payload = staged.seal({**origin, **about.stored()}).prepare()
+        about = StagedChanges(place, (), "", self.token, self.settled)
+        self.payload = staged.seal({MADE_BY: kind, **about.stored()}).prepare()
         staged.close()
         self.rows = []
 
 
 class PreparedAppends:
-    """A writer that appends to one table. `origin` goes into each payload: which sink makes it, and where the table
-    is.
+    """A writer that appends to one table. `kind` and `place` go into each payload: which sink makes it, and which table
+    it is for.
     """
 
     def __init__(
         self,
         context: SinkContext,
         sessions: Sessions,
-        origin: Mapping[str, JsonLike],
-        table: str,
+        kind: str,
+        place: Mapping[str, JsonLike],
         lives: TokenLives,
         commit: Callable[[TransactionId, CommitPayload], CommitAnswer],
     ) -> None:
         self._uid = context.uid
         self._staging = context.staging
         self._sessions = sessions
-        self._origin = origin
-        self._table = table
-        self._tokens = Tokens(context.job, context.uid, context.incarnation, table)
+        self._kind, self._place = kind, place
+        self._table = str(place["table"])
+        self._tokens = Tokens(context.job, context.uid, context.incarnation, self._table)
         self._lives = lives
         self._commit = commit
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"rows-{context.uid}")
@@ -212,7 +213,7 @@ class PreparedAppends:
                         copy_rows(connection, quoted(self._table), chunk)
                     self._prepare(connection, transaction)
         except psycopg.errors.OutOfMemory:  # which is what the server says when it has as many as it may
-            transaction.stage(self._origin, self._table, self._staging, self._uid)
+            transaction.stage(self._kind, self._place, self._staging, self._uid)
         except psycopg.Error as error:
             self._failed(transaction, error)
             raise SinkError(f"sink {self._uid}: {transaction.broken}") from error
@@ -226,7 +227,7 @@ class PreparedAppends:
         """It is prepared: that counts, unless the attempt is over."""
         overtaken = rolled_back_if_over(connection, self._tokens, transaction.token)
         if overtaken is None:
-            transaction.prepared(self._origin, self._table)
+            transaction.prepared(self._kind, self._place)
         else:
             self._failure = overtaken
 

@@ -16,11 +16,12 @@ from typing import Final
 import psycopg
 
 from snapshot.ids import JobId, TransactionId
-from snapshot.manifest import CommitPayload
 from snapshot.program.sink import CommitAnswer
 from snapshot.sinks.commit_tokens import Token, token_of
+from snapshot.sinks.payloads import NONCE, PayloadFields
 from snapshot.sinks.postgres_session import Connection, execute, passes, words
 from snapshot.sinks.postgres_target import Tokens
+from snapshot.sinks.staged_sql import settled_in
 from snapshot.transaction_events import CommitOutcome, may_be_aborted, parse_transaction_id
 from statebackend.ids import Incarnation, Uid
 
@@ -111,14 +112,10 @@ class PreparedCommit:
     """Tokens that may be deleted after this commit."""
 
     @classmethod
-    def of(cls, transaction: TransactionId, payload: CommitPayload) -> PreparedCommit | None:
-        """Read what a prepared transaction's payload says; None if the rows are staged instead."""
-        stored = payload.value.value()
-        assert isinstance(stored, dict)
-        if "gid" not in stored:
-            return None
-        settled = tuple(map(str, stored["settled"]))
-        return cls(str(stored["table"]), str(stored["gid"]), Token(transaction, str(stored["nonce"])), settled)
+    def read(cls, transaction: TransactionId, table: str, fields: PayloadFields) -> PreparedCommit:
+        """Read what a prepared transaction's payload says; the server keeps it under the name that its token gives."""
+        token = Token(transaction, fields.text("nonce", NONCE))
+        return cls(table, fields.same("gid", gid_of(token)), token, settled_in(transaction, fields))
 
 
 def commit_prepared(connection: Connection, dsn: str, tokens: Tokens, commit: PreparedCommit) -> CommitAnswer:

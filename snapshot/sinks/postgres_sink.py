@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
@@ -19,7 +20,7 @@ from snapshot.manifest import CommitPayload
 from snapshot.program.sink import Abilities, CommitAnswer, SinkContext, SinkWriter
 from snapshot.sinks.commit_tokens import TokenLives
 from snapshot.sinks.direct_rows import DirectRows
-from snapshot.sinks.origins import MADE_BY, for_another_place, of_another_kind, stored_in
+from snapshot.sinks.payloads import PLACE, PayloadFields, for_another_place, place_text, read_payload
 from snapshot.sinks.postgres_types import declared_for
 from snapshot.sinks.staged_rows import UNREADABLE, staged_batches, unreadable
 from snapshot.sinks.staged_sql import StagedChanges, StagedSql
@@ -29,6 +30,7 @@ from snapshot.transaction_events import CommitOutcome
 from statebackend.ids import Incarnation, Uid
 
 if TYPE_CHECKING:
+    from snapshot.sinks.postgres_prepared import PreparedCommit
     from snapshot.sinks.postgres_session import Connection, Sessions
 
 Mode = Literal["prepared", "staged"]
@@ -58,7 +60,8 @@ class ToPostgres:
     true delete instead.
 
     What was prepared is committed where it was meant to go: a dsn with another database, or that names none of the
-    servers of before, is refused until that is done. Name both where one server has got another name.
+    servers of before, is refused until that is done. Name both where one server has got another name. So is another
+    table, unless the former one is allowed by name (`accept_places`).
 
     With `exactly_once=False`, rows are written as they come, in batches, and again after a rollback.
     """
@@ -122,7 +125,7 @@ class ToPostgres:
         from snapshot.sinks.postgres_session import Sessions, place_of
         from snapshot.sinks.postgres_target import put, transaction
 
-        origin: dict[str, JsonLike] = {MADE_BY: ToPostgres.__name__, **place_of(self.dsn)}
+        kind, place = ToPostgres.__name__, {**place_of(self.dsn), "table": self.table}
         sessions = Sessions(self.dsn)
         commits = _Commits(self, context, sessions)
         if not self.exactly_once:
@@ -134,8 +137,8 @@ class ToPostgres:
             return DirectRows(context.uid, write, commits.commit, sessions.close)
         if self._is_staged:
             key, deleted = self.keys, self.deleted
-            return StagedSql(context, origin, self.table, key, deleted, commits.lives, commits.commit, sessions.close)
-        return PreparedAppends(context, sessions, origin, self.table, commits.lives, commits.commit)
+            return StagedSql(context, kind, place, key, deleted, commits.lives, commits.commit, sessions.close)
+        return PreparedAppends(context, sessions, kind, place, commits.lives, commits.commit)
 
     def recover(self, job: JobId, uid: Uid, older_than: Incarnation, named: Collection[TransactionId]) -> None:
         """Fence older attempts off, roll back what they have prepared and no epoch names, and delete tokens that nobody
@@ -174,49 +177,49 @@ class _Commits:
 
         from snapshot.sinks.postgres_session import passes, words
 
-        if (refusal := self._refusal(transaction, payload)) is not None:
-            return refusal
+        found = read_payload(ToPostgres.__name__, self._context, transaction, payload, partial(self._read, transaction))
+        if isinstance(found, CommitAnswer):
+            return found
         self.lives.asked()
         try:
             with self._sessions.session() as connection:
-                return self._commit(connection, transaction, payload)
+                return self._commit(connection, payload, found)
         except UNREADABLE as error:
             return unreadable(error)
         except psycopg.Error as error:
             outcome = CommitOutcome.RETRY_LATER if passes(error) else CommitOutcome.FAILED
             return CommitAnswer(outcome, words(error, self._sink.dsn))
 
-    def _refusal(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer | None:
-        from snapshot.sinks.postgres_session import address, may_be_one_place
+    def _read(self, transaction: TransactionId, fields: PayloadFields) -> PreparedCommit | StagedChanges | CommitAnswer:
+        from snapshot.sinks.postgres_prepared import PreparedCommit
+        from snapshot.sinks.postgres_session import address, may_be_one_place, place_of
 
-        if (refusal := of_another_kind(ToPostgres.__name__, transaction, payload)) is not None:
-            return refusal
-        stored = stored_in(payload)
-        if may_be_one_place(stored, self._sink.dsn):
-            return None
-        servers, database = stored.get("servers"), stored.get("database")
-        names = ", ".join(map(str, servers)) if isinstance(servers, Sequence) else ""
-        theirs = f"the database {database} at {names or 'another server'}"
-        advice = "if it is the same server, name both in the dsn, as in host=former,present"
-        return for_another_place(transaction, theirs, address(self._sink.dsn), advice)
+        dsn, table = self._sink.dsn, self._sink.table
+        ours: dict[str, JsonLike] = {**place_of(dsn), "table": table}
+        here = fields.part(fields.fields.get(PLACE), PLACE).fields
+        if not may_be_one_place(here, dsn):
+            theirs = place_text({name: here.get(name, "") for name in ours})
+            advice = "if it is the same server, name both in the dsn, as in host=former,present"
+            return for_another_place(transaction, theirs, address(dsn), advice)
+        place = fields.own_object(ours, lambda theirs: theirs["table"] == table)
+        if "gid" in fields.fields:
+            return PreparedCommit.read(transaction, str(place["table"]), fields)
+        return StagedChanges.read(transaction, place, fields)
 
-    def _commit(self, connection: Connection, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
-        from snapshot.sinks.postgres_prepared import PreparedCommit, commit_prepared
+    def _commit(
+        self, connection: Connection, payload: CommitPayload, found: PreparedCommit | StagedChanges
+    ) -> CommitAnswer:
+        from snapshot.sinks.postgres_prepared import commit_prepared
         from snapshot.sinks.postgres_target import StagedCommit, Tokens
 
         context, dsn = self._context, self._sink.dsn
-        prepared = PreparedCommit.of(transaction, payload)
-        if prepared is not None:
-            tokens = Tokens(context.job, context.uid, context.incarnation, prepared.table)
-            answer = commit_prepared(connection, dsn, tokens, prepared)
-            token, settled = prepared.token, prepared.settled
+        tokens = Tokens(context.job, context.uid, context.incarnation, found.table)
+        if isinstance(found, StagedChanges):
+            rows = found.checked(staged_batches(payload, context.staging))
+            answer = commit_by_token(StagedCommit(connection, dsn, tokens, found, rows))
         else:
-            staged = StagedChanges.of(transaction, payload)
-            tokens = Tokens(context.job, context.uid, context.incarnation, staged.table)
-            rows = staged_batches(payload, context.staging)
-            answer = commit_by_token(StagedCommit(connection, dsn, tokens, staged, rows))
-            token, settled = staged.token, staged.settled
+            answer = commit_prepared(connection, dsn, tokens, found)
         if answer.outcome in _DONE:
-            self.lives.committed(token.text)
-            self.lives.forgotten(settled)
+            self.lives.committed(found.token.text)
+            self.lives.forgotten(found.settled)
         return answer

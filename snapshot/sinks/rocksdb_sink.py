@@ -11,6 +11,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from secrets import token_hex
@@ -27,7 +28,7 @@ from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, 
 from snapshot.sinks.file_formats import Unsayable, encoded, refuse_unsayable, unsuitable
 from snapshot.sinks.file_names import file_name, transaction_of
 from snapshot.sinks.local_folder import make_folder
-from snapshot.sinks.origins import MADE_BY, of_another_kind
+from snapshot.sinks.payloads import MADE_BY, NONCE, PLACE, BadPayload, PayloadFields, read_payload
 from snapshot.sinks.rocksdb_folder import FolderError, OpenDatabase, RocksDBFolder
 from snapshot.sinks.token_target import TargetError, commit_by_token
 from snapshot.sources.location import protocol_of
@@ -36,6 +37,7 @@ from snapshot.transaction_events import may_be_aborted, parse_transaction_id
 from statebackend.ids import Incarnation, Uid
 from statebackend.keys.columns import key_column
 from statebackend.keys.types import KeyType, UndeclarableKeyType
+from statebackend.stores.fsspec_store import without_password
 
 _LONGEST_NAME = 240
 """Bytes that a staged file's name may have, with room for an ending."""
@@ -94,7 +96,7 @@ class ToRocksDB:
         """Columns that are not there or of a wrong type, and folders of other machines."""
         problems = []
         if protocol_of(self.path) != "file":
-            problems.append(f"{self.path}: RocksDB needs a folder of this machine")
+            problems.append(f"{without_password(self.path)}: RocksDB needs a folder of this machine")
         if not self.keys:
             problems.append("ToRocksDB needs a key: name at least one column that tells rows apart")
         for name in (*self.keys, *([self.deleted] if self.deleted else [])):
@@ -148,6 +150,7 @@ class _Writer:
 
     def __init__(self, sink: ToRocksDB, context: SinkContext) -> None:
         self._sink = sink
+        self._context = context
         self._uid = context.uid
         self._schema = sink.stored(context.schema)
         self._transaction: TransactionId | None = None
@@ -185,10 +188,13 @@ class _Writer:
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Let the database take the file."""
-        if (refusal := of_another_kind(ToRocksDB.__name__, transaction, payload)) is not None:
-            return refusal
+        staged = read_payload(
+            ToRocksDB.__name__, self._context, transaction, payload, partial(_staged_in, transaction, self._sink.path)
+        )
+        if isinstance(staged, CommitAnswer):
+            return staged
         with ExitStack() as open_until_done:
-            return commit_by_token(_Committable(transaction, payload, open_until_done))
+            return commit_by_token(_Committable(staged, open_until_done))
 
     def close(self) -> None:
         """Forget what is not prepared."""
@@ -212,7 +218,7 @@ class _SealedRows:
         name, token = file_name(self.transaction, 0, "sst", self.nonce), _token(self.transaction, self.nonce)
         RocksDBFolder(Path(self.sink.path)).stage(name, token, self.schema, self._newest())
         schema = b64encode(self.schema.serialize().to_pybytes()).decode()
-        about = {"path": self.sink.path, "file": name, "nonce": self.nonce, "schema": schema}
+        about = {PLACE: self.sink.path, "file": name, "nonce": self.nonce, "schema": schema}
         return CommitPayload(Json.of({MADE_BY: ToRocksDB.__name__, **about}))
 
     def _newest(self) -> Iterator[tuple[bytes, bytes | None]]:
@@ -235,16 +241,34 @@ def _stored_rows(batch: pa.RecordBatch, deleted: str) -> pa.RecordBatch:
     return batch.filter(pc.invert(pc.fill_null(batch.column(deleted), False))) if deleted else batch
 
 
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """What a payload says: which file to take, and into which database."""
+
+    transaction: TransactionId
+    path: str
+    file: str
+    token: str
+    schema: pa.Schema
+
+
+def _staged_in(transaction: TransactionId, path: str, fields: PayloadFields) -> _Staged:
+    """Read a payload; its file and token are those of the transaction."""
+    place, nonce = fields.own_place(path), fields.text("nonce", NONCE)
+    file = fields.same("file", file_name(transaction, 0, "sst", nonce))
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(b64decode(fields.text("schema"), validate=True)))
+    except OSError as error:
+        raise BadPayload(f"schema is none: {error}") from error
+    return _Staged(transaction, place, file, _token(transaction, nonce), schema)
+
+
 class _Committable:
     """A staged file at its database, as the commit by token asks for it."""
 
-    def __init__(self, transaction: TransactionId, payload: CommitPayload, open_until_done: ExitStack) -> None:
-        self._transaction = transaction
-        stored = payload.value.value()
-        assert isinstance(stored, dict)
-        self._path, self._file = str(stored["path"]), str(stored["file"])
-        self._token = _token(transaction, str(stored.get("nonce", "")))
-        self._schema = pa.ipc.read_schema(pa.py_buffer(b64decode(str(stored["schema"]))))
+    def __init__(self, staged: _Staged, open_until_done: ExitStack) -> None:
+        self._transaction, self._path, self._file = staged.transaction, staged.path, staged.file
+        self._token, self._schema = staged.token, staged.schema
         self._folder = RocksDBFolder(Path(self._path))
         self._open_until_done = open_until_done
         self._database: OpenDatabase | None = None
@@ -286,8 +310,8 @@ class _Committable:
 
 
 def _token(transaction: TransactionId, nonce: str) -> str:
-    """What the database keeps of a transaction; payloads that know no nonce have a file whose token has none."""
-    return f"{transaction}/{nonce}" if nonce else transaction
+    """What the database keeps of a transaction."""
+    return f"{transaction}/{nonce}"
 
 
 def _differing(path: str, found: pa.Schema, ours: pa.Schema) -> Sequence[str]:

@@ -7,8 +7,10 @@ believed without that: one that was repeated, or met another, may be answered be
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from secrets import token_hex
 from typing import Final, TypeAlias
 
@@ -18,8 +20,10 @@ from s3fs import S3FileSystem
 
 from snapshot.frozen_json import Json, JsonLike
 from snapshot.sinks.folder import Published, StagedFile
+from snapshot.sinks.payloads import BadPayload, PayloadFields
 
 _NONCE: Final = "epochcut-upload"
+_NONCES: Final = re.compile(r"[0-9a-f]{32}")
 _PART: Final = 16 << 20
 """Bytes of a part; servers want 5 MiB at least, but for the last one."""
 _MOST_PARTS: Final = 10_000
@@ -77,25 +81,25 @@ class S3Folder:
 
     def publish(self, files: Sequence[StagedFile]) -> Published:
         """See `Folder.publish`."""
-        completed = [self._complete(file) for file in files]
+        tickets = [_Ticket.of(file) for file in files]
+        completed = [self._complete(file.name, ticket) for file, ticket in zip(files, tickets, strict=True)]
         missing = []
-        for file, was_there in zip(files, completed, strict=True):
-            if self._nonce_of(file.name) == _field(file, "nonce"):
+        for file, ticket, was_there in zip(files, tickets, completed, strict=True):
+            if self._nonce_of(file.name) == ticket.nonce:
                 continue
             if was_there:
                 raise OSError(f"S3 says that {file.name} is complete, but it is not there yet")
             missing.append(file.name)
         return Published(missing, already=not any(completed))
 
-    def _complete(self, file: StagedFile) -> bool:
+    def _complete(self, name: str, ticket: _Ticket) -> bool:
         """Complete the upload; whether the server knew of it, which it no longer does some time after that."""
-        parts = {"Parts": _field(file, "parts")}
         try:
-            upload = _field(file, "upload")
-            self._call("complete_multipart_upload", file.name, UploadId=upload, MultipartUpload=parts)
+            parts = {"Parts": ticket.parts}
+            self._call("complete_multipart_upload", name, UploadId=ticket.upload, MultipartUpload=parts)
         except Exception as error:
             # A server that died while it completed may have made the object, and know an upload without parts.
-            if _code_of(error) in _GONE or self._nonce_of(file.name) == _field(file, "nonce"):
+            if _code_of(error) in _GONE or self._nonce_of(name) == ticket.nonce:
                 return False
             raise
         return True
@@ -127,7 +131,7 @@ class S3Folder:
     def drop(self, file: StagedFile) -> None:
         """See `Folder.drop`."""
         try:
-            self._call("abort_multipart_upload", file.name, UploadId=_field(file, "upload"))
+            self._call("abort_multipart_upload", file.name, UploadId=_ticket_of(file).text("upload"))
         except Exception as error:
             if _code_of(error) not in _GONE:
                 raise
@@ -145,12 +149,32 @@ _ADVICE: Final = {
 }
 
 
-def _field(file: StagedFile, name: str) -> JsonLike:
+@dataclass(frozen=True, slots=True)
+class _Ticket:
+    """What completes an upload, as a payload has it."""
+
+    upload: str
+    nonce: str
+    parts: Sequence[Mapping[str, str | int]]
+
+    @classmethod
+    def of(cls, file: StagedFile) -> _Ticket:
+        """Read what `stage` gave; `BadPayload` for anything else."""
+        ticket = _ticket_of(file)
+        parts: list[Mapping[str, str | int]] = [
+            {"PartNumber": part.number("PartNumber", 1, _MOST_PARTS), "ETag": part.text("ETag")}
+            for part in ticket.objects("parts")
+        ]
+        if [part["PartNumber"] for part in parts] != list(range(1, len(parts) + 1)) or not parts:
+            raise BadPayload(f"{file.name} does not have the parts 1, 2, ... of an upload")
+        return cls(ticket.text("upload"), ticket.text("nonce", _NONCES), parts)
+
+
+def _ticket_of(file: StagedFile) -> PayloadFields:
     ticket = file.ticket.value()
-    if not isinstance(ticket, dict) or name not in ticket:
-        raise ValueError(f"{ticket!r} is no ticket of an upload: it has no {name}")
-    field: JsonLike = ticket[name]
-    return field
+    if not isinstance(ticket, dict):
+        raise BadPayload(f"{file.name} has no ticket of an upload")
+    return PayloadFields(ticket, file.name)
 
 
 def _code_of(error: BaseException) -> str:

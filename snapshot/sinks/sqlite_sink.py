@@ -13,12 +13,13 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
+from snapshot.frozen_json import JsonLike
 from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.sink import Abilities, CommitAnswer, SinkContext, SinkWriter
 from snapshot.sinks.commit_tokens import TokenLives
 from snapshot.sinks.direct_rows import DirectRows
-from snapshot.sinks.origins import MADE_BY, of_another_kind, stored_in
+from snapshot.sinks.payloads import PayloadFields, read_payload
 from snapshot.sinks.sql_statements import TokenStatements
 from snapshot.sinks.sqlite_columns import affinities, found_table, takes
 from snapshot.sinks.sqlite_target import (
@@ -53,8 +54,8 @@ class ToSQLite:
     unique index, a row replaces the one with its key, as the table compares keys, and the last one of a transaction
     counts; rows whose column `deleted` is true delete instead. `create` makes the file and the table if they are
     missing. Beside it is a table `epochcut_commits`, a row for each transaction that may be asked for again; who
-    deletes rows there may get output twice. A commit finds its file at the path that its rows were written for, even if
-    the program's has changed since.
+    deletes rows there may get output twice. What was prepared for another file or table, as the program's has changed
+    since, is committed there if that is allowed by name (`accept_places`), and else refused.
 
     One partition commits at a time; others, and strangers who write, are waited for. While the file cannot be written
     for lack of room or because of others, commits are tried again; what SQLite refuses for good stops the job, with the
@@ -123,8 +124,8 @@ class ToSQLite:
         """Open it in a partition."""
         commits = _Commits(self, context)
         if self.exactly_once:
-            origin = {MADE_BY: ToSQLite.__name__, "path": self.path}
-            return StagedSql(context, origin, self.table, self.keys, self.deleted, commits.lives, commits.commit)
+            kind, keys = ToSQLite.__name__, self.keys
+            return StagedSql(context, kind, self.place, keys, self.deleted, commits.lives, commits.commit)
 
         def write(rows: pa.Table) -> None:
             with opened(self.path, self.journal) as connection, transaction(connection):
@@ -137,6 +138,11 @@ class ToSQLite:
         if self.exactly_once:
             with opened(self.path, self.journal) as connection:
                 begin_attempt(connection, self.table, Who(job, uid, older_than), named)
+
+    @property
+    def place(self) -> dict[str, JsonLike]:
+        """The file and the table, as payloads have them."""
+        return {"path": self.path, "table": self.table}
 
     @property
     def _wanted(self) -> Wanted:
@@ -163,21 +169,18 @@ class _Commits:
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Write rows and token, or find the token, in the file that the rows are for."""
-        if (refusal := of_another_kind(ToSQLite.__name__, transaction, payload)) is not None:
-            return refusal
-        path = str(stored_in(payload).get("path", self._sink.path))
-        answer = self._commit(path, transaction, payload)
-        if path == self._sink.path or answer.outcome is not CommitOutcome.FAILED:
-            return answer
-        moved = f"the rows are for {path}, and the sink's file is {self._sink.path} by now"
-        advice = "if it was moved there, make a link to it where it was"
-        return CommitAnswer(answer.outcome, f"{answer.reason}; {moved}: {advice}")
+        context = self._context
 
-    def _commit(self, path: str, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
-        staged, context = StagedChanges.of(transaction, payload), self._context
+        def read(fields: PayloadFields) -> StagedChanges:
+            return StagedChanges.read(transaction, fields.own_object(self._sink.place), fields)
+
+        staged = read_payload(ToSQLite.__name__, context, transaction, payload, read)
+        if isinstance(staged, CommitAnswer):
+            return staged
+        path = str(staged.place["path"])
         self.lives.asked()
         who = Who(context.job, context.uid, context.incarnation)
-        rows = staged_batches(payload, context.staging)
+        rows = staged.checked(staged_batches(payload, context.staging))
         try:
             with opened(path, self._sink.journal) as connection:
                 answer = commit_by_token(SqliteCommit(connection, path, who, staged, rows))

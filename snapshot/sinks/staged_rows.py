@@ -6,7 +6,7 @@ transaction until then, but for the parts that were full and are stored while fu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -17,6 +17,7 @@ from snapshot.frozen_json import Json, JsonLike
 from snapshot.manifest import CommitPayload, StoredFile
 from snapshot.program.rows import Rows
 from snapshot.program.sink import CommitAnswer, Sealed, Staging
+from snapshot.sinks.payloads import BadPayload
 from snapshot.sinks.pieces import Pieces, SealedPieces
 from snapshot.transaction_events import CommitOutcome
 from statebackend.backends.backend import DamagedFile
@@ -77,14 +78,30 @@ class _SealedRows:
 def staged_batches(payload: CommitPayload, staging: Staging) -> Iterator[pa.RecordBatch]:
     """The rows of a prepared transaction, in order, a part at a time in memory.
 
-    Raises what `unreadable` understands.
+    Raises what `unreadable` understands, in the end also if these are not as many as the payload says.
     """
+    said, count = payload.value.value(), 0
     for file in payload.staged:
-        with pa.ipc.open_stream(staging.get(file)) as stream:
-            yield from stream
+        for batch in batches_in(file, staging.get(file)):
+            count += len(batch)
+            yield batch
+    if not isinstance(said, Mapping) or said.get("rows") != count:
+        raise BadPayload(f"{count} rows are staged, and the payload says {said}")
 
 
-UNREADABLE: Final = (MissingFile, DamagedFile, pa.ArrowInvalid, StoreError)
+def batches_in(file: StoredFile, data: bytes) -> Sequence[pa.RecordBatch]:
+    """Read rows that were stored as an Arrow stream; `BadPayload` for anything else."""
+    try:
+        with pa.ipc.open_stream(data) as stream:
+            batches: list[pa.RecordBatch] = list(stream)
+        for batch in batches:
+            batch.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        raise BadPayload(f"{file.path} does not have rows as they are staged: {error}") from error
+    return batches
+
+
+UNREADABLE: Final = (MissingFile, DamagedFile, BadPayload, pa.ArrowInvalid, StoreError)
 """What may be raised when staged rows are read."""
 
 
@@ -92,4 +109,4 @@ def unreadable(error: Exception) -> CommitAnswer:
     """What became of a commit whose rows could not be read, by one of the errors in `UNREADABLE`."""
     if isinstance(error, StoreError):
         return CommitAnswer(CommitOutcome.RETRY_LATER, f"the rows that were staged could not be read: {error}")
-    return CommitAnswer(CommitOutcome.FAILED, f"the rows that were staged in the job's tree are gone: {error}")
+    return CommitAnswer(CommitOutcome.FAILED, f"the rows that were staged in the job's tree cannot be had: {error}")

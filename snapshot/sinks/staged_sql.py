@@ -7,23 +7,27 @@ the payload, too; its sink reads it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import pyarrow as pa
 
 from snapshot.frozen_json import JsonLike
 from snapshot.ids import TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
 from snapshot.program.sink import CommitAnswer, Sealed, SinkContext, SinkError
-from snapshot.sinks.commit_tokens import Token, TokenLives
+from snapshot.sinks.commit_tokens import Token, TokenLives, token_of
+from snapshot.sinks.payloads import MADE_BY, NONCE, PLACE, BadPayload, PayloadFields
 from snapshot.sinks.staged_rows import StagedRows
+from snapshot.transaction_events import parse_transaction_id
 
 
 @dataclass(frozen=True, slots=True)
 class StagedChanges:
-    """What a payload says beside the rows."""
+    """What a payload says beside the rows. `place` names the table, and where it is."""
 
-    table: str
+    place: Mapping[str, JsonLike]
     key: tuple[str, ...]
     deleted: str
     token: Token
@@ -31,35 +35,54 @@ class StagedChanges:
     """Tokens that may be deleted together with this commit."""
 
     @classmethod
-    def of(cls, transaction: TransactionId, payload: CommitPayload) -> StagedChanges:
-        """Read what `stored` has written."""
-        stored = payload.value.value()
-        assert isinstance(stored, dict)
-        key, settled = stored["key"], stored["settled"]
-        assert isinstance(key, Sequence)
-        assert isinstance(settled, Sequence)
-        token = Token(transaction, str(stored["nonce"]))
-        names = tuple(map(str, key)), tuple(map(str, settled))
-        return cls(str(stored["table"]), names[0], str(stored["deleted"]), token, names[1])
+    def read(cls, transaction: TransactionId, place: Mapping[str, JsonLike], fields: PayloadFields) -> StagedChanges:
+        """Read what `stored` has written, for a place that was checked."""
+        fields.number("rows", 1)
+        token = Token(transaction, fields.text("nonce", NONCE))
+        return cls(place, fields.texts("key"), fields.text("deleted"), token, settled_in(transaction, fields))
+
+    @property
+    def table(self) -> str:
+        """The table that the rows are for."""
+        return str(self.place["table"])
 
     def stored(self) -> dict[str, JsonLike]:
         """What a payload says."""
         key, settled = list(self.key), list(self.settled)
         return {
-            "table": self.table, "key": key, "deleted": self.deleted, "nonce": self.token.nonce, "settled": settled
+            PLACE: self.place, "key": key, "deleted": self.deleted, "nonce": self.token.nonce, "settled": settled
         }  # fmt: skip
+
+    def checked(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows; `BadPayload` if they do not have the columns that tell what each of them does."""
+        for batch in batches:
+            for name in (*self.key, *([self.deleted] if self.deleted else [])):
+                if batch.schema.names.count(name) != 1:
+                    raise BadPayload(f"the rows have no column {name[:80]!r}")
+            if self.deleted and not pa.types.is_boolean(batch.schema.field(self.deleted).type):
+                raise BadPayload(f"the column {self.deleted[:80]!r} does not say what is deleted")
+            yield batch
+
+
+def settled_in(transaction: TransactionId, fields: PayloadFields) -> tuple[str, ...]:
+    """Read which tokens of the transaction's sink may be deleted."""
+    made, settled = parse_transaction_id(transaction), fields.texts("settled")
+    for text in settled:
+        if not NONCE.fullmatch(token_of(made.job, made.sink, text).nonce):
+            raise BadPayload(f"settled has {text[:80]!r}")
+    return settled
 
 
 class StagedSql:
-    """A writer that stages rows; `commit` is what commits them, and `close` is called in the end. `origin` goes into
-    each payload: which sink makes it, and where the table is.
+    """A writer that stages rows; `commit` is what commits them, and `close` is called in the end. `kind` and `place` go
+    into each payload: which sink makes it, and where the table is.
     """
 
     def __init__(
         self,
         context: SinkContext,
-        origin: Mapping[str, JsonLike],
-        table: str,
+        kind: str,
+        place: Mapping[str, JsonLike],
         key: Sequence[str],
         deleted: str,
         lives: TokenLives,
@@ -68,8 +91,8 @@ class StagedSql:
     ) -> None:
         self._uid = context.uid
         self._rows = StagedRows(context.uid, context.staging)
-        self._origin = origin
-        self._table, self._key, self._deleted = table, tuple(key), deleted
+        self._kind, self._place = kind, place
+        self._key, self._deleted = tuple(key), deleted
         self._lives = lives
         self._commit = commit
         self._close = close
@@ -90,8 +113,8 @@ class StagedSql:
     def seal(self) -> Sealed:
         """Hand over the rows, with what their committer has to know."""
         assert self._token is not None, "a transaction was begun"
-        about = StagedChanges(self._table, self._key, self._deleted, self._token, tuple(self._lives.settled))
-        return self._rows.seal({**self._origin, **about.stored()})
+        about = StagedChanges(self._place, self._key, self._deleted, self._token, tuple(self._lives.settled))
+        return self._rows.seal({MADE_BY: self._kind, **about.stored()})
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Write rows and token, unless the token is there."""

@@ -18,7 +18,7 @@ from snapshot.frozen_json import JsonLike
 from snapshot.program.durations import Duration, milliseconds
 from snapshot.program.source import Available, Reader, SourceError, SourceVanished, SplitContext
 from snapshot.sources.file_readers import LineReader, ParquetReader
-from snapshot.sources.location import everywhere
+from snapshot.sources.location import everywhere, password_faults
 from snapshot.sources.stored_file import StoredFile
 
 FileFormat: TypeAlias = Literal["parquet", "jsonl", "csv", "text"]
@@ -76,6 +76,8 @@ class Files:
 
     def check(self) -> Sequence[str]:
         """An unknown format, or a schema that it cannot give."""
+        if faults := password_faults(self.uri):
+            return faults
         if self.format not in FORMATS:
             return [f"files of format {self.format!r} cannot be read; known are {', '.join(FORMATS)}"]
         types = [field.type for field in self.schema]

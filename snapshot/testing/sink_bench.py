@@ -80,7 +80,9 @@ class SinkTrial:
     unreachable for every process, for as long as its context lasts. `pending` says how many transactions of a job the
     target itself holds that are neither committed nor aborted. `bad` are sinks of which `examine` has something to
     say: targets that are down, refuse the credentials, lack the table. `secrets` are texts that must not be written or
-    printed anywhere, such as passwords.
+    printed anywhere, such as passwords. `elsewhere` are texts which, in a payload in place of the sink's own, would
+    lead to something that is not its target: another folder, a file beside it, another table. `outside` says what is
+    there, which must not change.
     """
 
     sink: Sink
@@ -90,6 +92,8 @@ class SinkTrial:
     pending: Callable[[JobId], int] | None = None
     bad: Sequence[Sink] = ()
     secrets: Sequence[str] = ()
+    elsewhere: Sequence[str] = ()
+    outside: Callable[[], object] | None = None
 
 
 def attempt(number: int, generation: int = 1) -> Incarnation:
@@ -113,6 +117,7 @@ class SinkBench:
         self.job = JobId(f"check {token_hex(8)}")
         self.uid = Uid("the/sink")
         self.around = Surroundings()
+        self.accept_places: frozenset[str] = frozenset()
         self._trial = trial
         self._made = 0
 
@@ -125,7 +130,9 @@ class SinkBench:
         """The sink opened in an attempt."""
         around = self.around
         incarnation = attempt(number, generation)
-        context = SinkContext(self.job, self.uid, SCHEMA, incarnation, Partition(partition), around, around.deliver)
+        context = SinkContext(
+            self.job, self.uid, SCHEMA, incarnation, Partition(partition), around, around.deliver, self.accept_places
+        )
         return self.sink().open(context)
 
     def name(self, number: int = 1, partition: int = 0, generation: int = 1) -> TransactionId:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from snapshot.testing import sink_crashes, sink_promises, sink_targets
+from snapshot.testing import sink_crashes, sink_payloads, sink_promises, sink_targets
 from snapshot.testing.sink_bench import (
     DONE,
     SCHEMA,
@@ -43,6 +43,7 @@ CHECKS: tuple[Callable[[SinkTrial], None], ...] = (
     *sink_promises.PROMISES,
     *sink_crashes.PROMISES,
     *sink_targets.PROMISES,
+    *sink_payloads.PROMISES,
 )
 """Every promise of a sink in two phases, in the order in which it helps to know that it is broken."""
 

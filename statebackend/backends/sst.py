@@ -42,6 +42,8 @@ DELETED: Final = b"\xff\xffdeleted"
 _END: Final = b"\xff\xff\xff"
 _STAMP_SIZE: Final = naming.STAMP.size
 _PIECE: Final = 1 << 20
+_LARGEST_PIECE: Final = 64 << 20
+"""A piece has names of so many bytes in all, and one more; a larger one was not written by us."""
 SMALL: Final = 16 << 20
 """Files up to so many bytes are small."""
 _FOREIGN: Final = "is a file of RocksDB's, but none that this library wrote: it does not say whose it is"
@@ -177,15 +179,20 @@ class _DeletedNames:
         self._open_size = 0
 
 
-def _deleted_in(piece: bytes) -> Iterator[bytes]:
+def _deleted_in(path: Path, piece: bytes) -> Iterator[bytes]:
     import pyarrow as pa
 
     size = int.from_bytes(piece[:4], "big")
-    listed: bytes = pa.decompress(piece[4:], size, codec="zstd", asbytes=True)
-    at = 0
-    while at < size:
-        name, at = naming.undelimited(listed, at)
-        yield name or b""
+    try:
+        if size > _LARGEST_PIECE:
+            raise ValueError(f"it says that {size} bytes are deleted names")
+        listed: bytes = pa.decompress(piece[4:], size, codec="zstd", asbytes=True)
+        at = 0
+        while at < size:
+            name, at = naming.undelimited(listed, at)
+            yield name or b""
+    except (ValueError, OSError) as error:
+        raise DamagedFile(f"the list of what {path} deletes is not as it was written: {error}") from error
 
 
 @contextmanager
@@ -241,8 +248,10 @@ def _content(path: Path, database: Rdict) -> SstContent:
     meta = own.pop(META_KEY, None)
     if meta is None or not all(name.startswith(DELETED) for name in own):
         raise DamagedFile(f"{path} {_FOREIGN}")
-    deleted = (name for piece in own.values() for name in _deleted_in(piece[_STAMP_SIZE:]))
+    deleted = (name for piece in own.values() for name in _deleted_in(path, piece[_STAMP_SIZE:]))
     stored = iterate(database, b"", DELETED, f"read {path}")
+    if len(meta) < _STAMP_SIZE:
+        raise DamagedFile(f"{path} {_FOREIGN}")
     return SstContent(int(naming.STAMP.unpack_from(meta)[0]), meta[_STAMP_SIZE:], _merged(stored, deleted))
 
 

@@ -12,7 +12,7 @@ from typing import Final, get_args
 
 import pyarrow as pa
 
-from statebackend.keys.structs import StructKey
+from statebackend.keys.structs import DEEPEST, TOO_DEEP, StructKey
 from statebackend.keys.times import DateKey, TimestampKey, TimeUnit, ZonedTimestampKey
 from statebackend.keys.types import (
     BinaryKey,
@@ -81,22 +81,24 @@ def _by_arrow(declared: pa.DataType) -> KeyType:
 
 
 _WORD: Final = re.compile(r"[a-z0-9]+(?:\[[^\[\]]*\]|\([^()]*\))?")
-_BINARY: Final = re.compile(r"binary\[([1-9][0-9]*)\]")
-_DECIMAL: Final = re.compile(r"decimal\(([1-9][0-9]*), (0|-?[1-9][0-9]*)\)")
+_BINARY: Final = re.compile(r"binary\[([1-9][0-9]{0,9})\]")
+_DECIMAL: Final = re.compile(r"decimal\(([1-9][0-9]{0,2}), (0|-?[1-9][0-9]{0,9})\)")
 
 
 def named(name: str) -> KeyType:
     """What `KeyType.parse` promises."""
-    found, end = _parsed(name, 0)
+    found, end = _parsed(name, 0, 0)
     if end != len(name):
         raise UndeclarableKeyType(f"{name!r} is not the name of a key type: {name[end:]!r} is too much")
     return found
 
 
-def _parsed(name: str, start: int) -> tuple[KeyType, int]:
-    """The type whose name begins at `start`, and where that name ends."""
+def _parsed(name: str, start: int, depth: int) -> tuple[KeyType, int]:
+    """The type whose name begins at `start`, in so many structs, and where that name ends."""
     if name.startswith("struct<", start):
-        return _parsed_struct(name, start + len("struct<"))
+        if depth == DEEPEST:
+            raise UndeclarableKeyType(f"{name[:80]!r}... is not the name of a key type: {TOO_DEEP}")
+        return _parsed_struct(name, start + len("struct<"), depth + 1)
     word = _WORD.match(name, start)
     text = word.group() if word else ""
     if text in _SIMPLE:
@@ -110,7 +112,7 @@ def _parsed(name: str, start: int) -> tuple[KeyType, int]:
     return found, start + len(text)
 
 
-def _parsed_struct(name: str, at: int) -> tuple[KeyType, int]:
+def _parsed_struct(name: str, at: int, depth: int) -> tuple[KeyType, int]:
     fields: list[KeyType] = []
     names: list[str] = []
     while True:
@@ -125,7 +127,7 @@ def _parsed_struct(name: str, at: int) -> tuple[KeyType, int]:
                 raise UndeclarableKeyType(f"{name!r} is not the name of a key type: a field's name stands alone")
             names.append(str(field_name))
             at += len(": ")
-        field, at = _parsed(name, at)
+        field, at = _parsed(name, at, depth)
         fields.append(field)
         if name.startswith(", ", at):
             at += len(", ")

@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from json import dumps
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import pyarrow as pa
 
 from statebackend.entries import delimited, undelimited
 from statebackend.keys.types import BrokenKey, KeyType, UndeclarableKeyType, WrongKeyType
+
+DEEPEST: Final = 16
+"""So many structs may be one in the other."""
+TOO_DEEP: Final = f"more than {DEEPEST} structs are one in the other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,15 @@ class StructKey(KeyType):
             raise UndeclarableKeyType("a struct without fields is no key")
         if self.names is not None and len(set(self.names)) < len(self.names):
             raise UndeclarableKeyType(f"fields of a key share a name: {', '.join(self.names)}")
+        if any("\ud800" <= letter <= "\udfff" for name in self.names or () for letter in name):
+            raise UndeclarableKeyType("a field of a key has a name that is no text")
+        if self.depth > DEEPEST:
+            raise UndeclarableKeyType(TOO_DEEP)
+
+    @property
+    def depth(self) -> int:
+        """How many structs are one in the other."""
+        return 1 + max(field.depth if isinstance(field, StructKey) else 0 for field in self.fields)
 
     def _name(self) -> str:
         if self.names is None:

@@ -283,8 +283,8 @@ class BinaryKey(KeyType):
     tag: ClassVar[int] = 6
 
     def __post_init__(self) -> None:
-        if self.size is not None and self.size < 1:
-            raise UndeclarableKeyType(f"keys of {self.size} bytes cannot be told apart")
+        if self.size is not None and not 1 <= self.size < 2**31:
+            raise UndeclarableKeyType(f"keys have 1 to {2**31 - 1} bytes, not {self.size}")
 
     def _name(self) -> str:
         return "binary" if self.size is None else f"binary[{self.size}]"
@@ -317,6 +317,8 @@ class DecimalKey(KeyType):
     def __post_init__(self) -> None:
         if not 1 <= self.precision <= 76:
             raise UndeclarableKeyType(f"decimals have 1 to 76 digits, not {self.precision}")
+        if not -(2**31) <= self.scale < 2**31:
+            raise UndeclarableKeyType(f"decimals have no scale of {self.scale}")
 
     def _name(self) -> str:
         return f"decimal({self.precision}, {self.scale})"

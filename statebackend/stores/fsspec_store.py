@@ -15,6 +15,7 @@ from statebackend.stores.memory_store import MemoryStore
 from statebackend.stores.store import BadBlobPath, BlobStore, Creation, StoreError, StoreUnavailable, UnsuitableStore
 
 _TRIAL: Final = re.compile(r"probe-[0-9a-f]{32}")
+_PASSWORD: Final = re.compile(r"://[^/]*:[^/]*@")
 
 
 def open_store(uri: str, **options: object) -> BlobStore:
@@ -50,12 +51,24 @@ def is_trial(path: str) -> bool:
     return _TRIAL.fullmatch(path) is not None
 
 
+def has_password(uri: str) -> bool:
+    """True if a URI names a user with a password, which would be written and told wherever the URI is."""
+    return _PASSWORD.search(uri) is not None and not uri.startswith("github://")  # org:repo@branch
+
+
+def without_password(uri: str) -> str:
+    """The URI for people."""
+    return _PASSWORD.sub("://***@", uri) if has_password(uri) else uri
+
+
 def absolute(uri: str) -> str:
     """The same place, also for processes that have another working directory."""
     return uri if "://" in uri else str(Path(uri).absolute())
 
 
 def _store_for(uri: str, options: dict[str, object]) -> BlobStore:
+    if has_password(uri):
+        raise UnsuitableStore(f"{without_password(uri)} has a password in it; give it as storage_options instead")
     protocol, rest = split_protocol(uri)
     match protocol:
         case "s3" | "s3a":

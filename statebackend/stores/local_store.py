@@ -3,6 +3,9 @@
 A blob is first a temporary file in the same folder, whose name begins with a dot; only when it is on the disk does
 it get its name, and only when the folder is on the disk too is it reported. A hard link fails if the name is taken,
 which is what makes one creator of many.
+
+A tree may have come from somebody else, so below the root no link is followed, and nothing is read but regular files:
+what lies elsewhere is neither read, written nor deleted.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
-from stat import S_ISDIR
+from stat import S_ISDIR, S_ISREG
 from typing import BinaryIO
 
 from statebackend import fail_points
@@ -106,19 +109,20 @@ class LocalStore:
     def read(self, path: str) -> bytes:
         """Return the whole content. See `BlobStore.read`."""
         with self._unavailable(f"read {path}"), self._found(path) as file:
+            self._refuse_special(file, path)
             return file.read_bytes()
 
     def stat(self, path: str) -> BlobInfo:
         """Return the size. See `BlobStore.stat`."""
         with self._unavailable(f"stat {path}"), self._found(path) as file:
-            status = file.stat()
-            if S_ISDIR(status.st_mode):
+            if file.is_dir() and not file.is_symlink():
                 raise BlobNotFound(f"{path} is a folder in {self}, not a blob")
-            return BlobInfo(path, status.st_size)
+            return BlobInfo(path, self._refuse_special(file, path))
 
     def download(self, path: str, target: Path) -> None:
         """Copy the blob into a local file. See `BlobStore.download`."""
         with self._unavailable(f"download {path} to {target}"), self._found(path) as file:
+            self._refuse_special(file, path)
             new = target.with_name(f"{_TEMPORARY}{token_hex(8)}")
             try:
                 shutil.copyfile(file, new)
@@ -127,8 +131,9 @@ class LocalStore:
                 new.unlink(missing_ok=True)
 
     def list(self, folder: str = "") -> tuple[BlobInfo, ...]:
-        """Return all blobs below the folder, sorted by path. See `BlobStore.list`."""
+        """Return all blobs below the folder, sorted by path. See `BlobStore.list`. Links, pipes and devices are not."""
         check_folder(folder)
+        self._refuse_links(self.root / folder / "any", folder)
         with self._unavailable(f"list {folder or 'everything'}"):
             return tuple(sorted(self._walk(self.root / folder)))
 
@@ -137,7 +142,9 @@ class LocalStore:
             path = file.relative_to(self.root).as_posix()
             if could_be_ours(path):
                 with suppress(FileNotFoundError):  # deleted since the folder was read
-                    yield BlobInfo(path, file.stat().st_size)
+                    about = file.lstat()
+                    if S_ISREG(about.st_mode):
+                        yield BlobInfo(path, about.st_size)
 
     def delete(self, path: str) -> None:
         """Make sure that there is no such blob. See `BlobStore.delete`. Folders go with the last blob in them."""
@@ -197,7 +204,26 @@ class LocalStore:
 
     def _file(self, path: str) -> Path:
         check_path(path)
-        return self.root / path
+        file = self.root / path
+        self._refuse_links(file, path)
+        return file
+
+    def _refuse_links(self, file: Path, path: str) -> None:
+        for folder in file.parents:
+            if folder == self.root or len(folder.parts) < len(self.root.parts):
+                return
+            if os.path.islink(folder):  # noqa: PTH114 (it answers where `Path.is_symlink` raises)
+                raise BadBlobPath(
+                    f"{path} in {self}: {folder} is a link, and those are not followed below the root; put the folder "
+                    f"itself there"
+                )
+
+    def _refuse_special(self, file: Path, path: str) -> int:
+        """Return the size of a file; what is none may lead elsewhere or have no end. Folders are left to the caller."""
+        about = file.lstat()
+        if not S_ISREG(about.st_mode) and not S_ISDIR(about.st_mode):
+            raise BadBlobPath(f"{path} in {self} is a link, a pipe or a device; put a file there")
+        return about.st_size
 
     @contextmanager
     def _found(self, path: str) -> Iterator[Path]:
@@ -242,6 +268,8 @@ def _files_below(top: Path) -> Iterator[Path]:
 
 
 def _removed_if_abandoned(file: Path) -> bool:
+    if file.is_symlink():
+        return False
     with suppress(FileNotFoundError), file.open("r+b") as opened:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)

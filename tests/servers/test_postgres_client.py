@@ -45,5 +45,5 @@ def test_a_sink_of_another_kind_commits_nothing_of_postgres_nor_the_other_way_ro
     for former, now in ((postgres, sqlite), (sqlite, postgres)):
         answer = answer_to_a_foreign_commit(bench_of(former), now)
         assert answer.outcome is CommitOutcome.FAILED
-        names = f"prepared by {type(former).__name__}, and its sink is {type(now).__name__} by now"
+        names = f"prepared by {type(former).__name__}, and their sink is {type(now).__name__} by now"
         assert names in answer.reason
