@@ -43,6 +43,7 @@ from recovery.driver.spark_tasks import SparkTasks
 from recovery.driver.status import RunStatus
 from recovery.passive import Passive
 from snapshot.frames import MarkerMode
+from snapshot.host.folders import make_job_folder
 from snapshot.host.storage import use_storage
 from snapshot.ids import JobId
 from snapshot.program.durations import Duration
@@ -91,7 +92,7 @@ class Run:
 
     @property
     def events(self) -> tuple[AnyEvent, ...]:
-        """What has happened, oldest first: the newest ten thousand; all are in `events_file`."""
+        """What has happened, oldest first: the newest ten thousand; `events_file` goes back further."""
         return self._driver.events.events
 
     def listen(self, listener: Callable[[AnyEvent], object]) -> Callable[[], None]:
@@ -257,7 +258,8 @@ def run(
     check_parallelism(parallelism, birth.max_parallelism)
     plan = program.plan(birth.max_parallelism)
     _examine_targets(plan, birth.job)
-    local = Path(options.get("local") or home_of(birth.job))
+    local = Path(options.get("local") or home_of(birth.job)).absolute()
+    make_job_folder(local)
     events_file = Path(options.get("events") or local / "events.jsonl")
     settings = JobSettings(
         job=birth.job,
@@ -265,9 +267,7 @@ def run(
         pickled_plan=_pickled(plan),
         parallelism=parallelism,
         store=absolute(uri),
-        local=str(local.absolute())
-        if "local" in options or launcher.local is None
-        else f"{launcher.local}/{birth.job}",
+        local=str(local) if options.get("local") else "" if launcher.local is None else f"{launcher.local}/{birth.job}",
         scheme=scheme,
         coordinator=coordinator,
         host=host,
@@ -291,7 +291,7 @@ def run(
             start_timeout=seconds(options, "start_timeout", 120.0),
             stop_timeout=seconds(options, "stop_timeout", 10.0),
             give_up_after=None if options.get("give_up_after", 0) is None else seconds(options, "give_up_after", 600.0),
-            folder=local.absolute(),
+            folder=local,
             tls=tls,
             storage_options=storage,
         ),
