@@ -45,6 +45,7 @@ from recovery.driver.status import RunStatus
 from recovery.passive import Passive
 from recovery.savepoints.stopped_job import refuse_second_start
 from snapshot.frames import MarkerMode
+from snapshot.host.folders import make_job_folder
 from snapshot.host.storage import use_storage
 from snapshot.ids import JobId
 from snapshot.operators.aggregate import RunningAggregate
@@ -94,7 +95,7 @@ class Run:
 
     @property
     def events(self) -> tuple[AnyEvent, ...]:
-        """What has happened, oldest first: the newest ten thousand; all are in `events_file`."""
+        """What has happened, oldest first: the newest ten thousand; `events_file` goes back further."""
         return self._driver.events.events
 
     def listen(self, listener: Callable[[AnyEvent], object]) -> Callable[[], None]:
@@ -264,7 +265,7 @@ def run(
         wanted = wanted_birth(store, absolute(uri), job, options.get("max_parallelism"), parallelism)
         birth = wanted.birth
         home = home_of(birth.job)
-        local = Path(options.get("local") or home)
+        local = Path(options.get("local") or home).absolute()
         if not wanted.is_new and not options.get("take_over", False):
             refuse_second_start(birth.job, absolute(uri), {local, home})
         plan = program.plan(birth.max_parallelism)
@@ -273,14 +274,17 @@ def run(
         _examine_targets(plan, birth.job)
         events_file = Path(options.get("events") or local / "events.jsonl")
         made.expect(local, events_file)
+        make_job_folder(local)
         settings = JobSettings(
             job=birth.job,
             plan=plan,
             pickled_plan=_pickled(plan),
             parallelism=parallelism,
             store=absolute(uri),
-            local=str(local.absolute())
-            if "local" in options or launcher.local is None
+            local=str(local)
+            if options.get("local")
+            else ""
+            if launcher.local is None
             else f"{launcher.local}/{folder_of(birth.job)}",
             scheme=scheme,
             coordinator=coordinator,
@@ -309,7 +313,7 @@ def run(
                 give_up_after=None
                 if options.get("give_up_after", 0) is None
                 else seconds(options, "give_up_after", 600.0),
-                folder=local.absolute(),
+                folder=local,
                 made=made,
                 tls=tls,
                 storage_options=storage,

@@ -554,7 +554,7 @@ def lock_folder(folder: Path) -> int:
     """
     with local_disk(f"use the folder {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -512,7 +512,10 @@ def job_bytes(name: str, job: str, groups: int) -> bytes:
         (job_bytes("clicks", "clicks-0123456", 128), "cannot be named 'clicks'"),
         (job_bytes("clicks", "other-01234567", 128), "cannot be named 'clicks'"),
         (job_bytes("a/b", "a/b-01234567", 128), "cannot be named 'a/b'"),
-        (job_bytes("clicks", "clicks-01234567", 0), r"no job has 0 key groups \(max_parallelism\); there are 1 to 32768"),
+        (
+            job_bytes("clicks", "clicks-01234567", 0),
+            r"no job has 0 key groups \(max_parallelism\); there are 1 to 32768",
+        ),
         (job_bytes("clicks", "clicks-01234567", 32769), "no job has 32769 key groups"),
         (job_bytes("clicks", "clicks-01234567", True), "no job has True key groups"),
     ],

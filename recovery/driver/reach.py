@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import stat
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from secrets import token_hex
 from typing import Final
 
 from recovery.driver.birth import folder_of
+from snapshot.host.folders import user_folder
 from snapshot.host.messages import Address
 from snapshot.host.tls import Tls
 from snapshot.ids import JobId
@@ -76,12 +77,11 @@ class Made:
 
 def home_of(job: JobId) -> Path:
     """The folder of a job's files on a host, unless it was started with another one."""
-    return Path(tempfile.gettempdir()) / "epochcut" / folder_of(job)
+    return user_folder() / folder_of(job)
 
 
 def leave(folder: Path, reach: Reach) -> None:
-    """Write the file, in place of one that there may be. `OSError` if the folder does not take it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write the file, in place of one that there may be, into this folder. `OSError` if it does not take the file."""
     content = {"format": _FORMAT, "version": _VERSION, **asdict(reach), "secret": reach.secret.hex()}
     fresh = folder / f".{FILE}-{token_hex(8)}"
     try:
@@ -98,7 +98,7 @@ def read(folder: Path) -> Reach:
     """What the last driver left there; `JobNotRunning` if there is nothing, `NotAllowed` if it is not for us."""
     path = folder / FILE
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe would keep us waiting
     except FileNotFoundError:
         raise JobNotRunning(
             f"the job does not run on this host: no driver has left {folder / FILE}; if it runs elsewhere, run this "
@@ -108,8 +108,8 @@ def read(folder: Path) -> Reach:
         raise NotAllowed(f"{path} cannot be read: {error.strerror}") from error
     with os.fdopen(descriptor, encoding="utf-8") as file:
         found = os.fstat(descriptor)
-        if found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise NotAllowed(f"{path} is not ours alone: it must belong to this user, and be closed to all others")
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise NotAllowed(f"{path} is not ours alone: it must be a file of this user, and closed to all others")
         return _parsed(path, file.read(_MOST))
 
 
