@@ -12,8 +12,8 @@ later manifest does not name of the earlier one was committed before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -52,7 +52,8 @@ class Observed:
     """All that the decision depends on: found after our claim was won, so that no older driver adds to it.
 
     `manifests` has one for each usable epoch of the journal; `present` are the files that the store lists, each as
-    long as it was written.
+    long as it was written. `damaged` are those of which it is known what is wrong with their content: nobody looks at
+    all of them before a start.
     """
 
     journal: JournalState
@@ -60,6 +61,7 @@ class Observed:
     manifests: tuple[FoundManifest, ...]
     present: frozenset[str]
     accept_duplicates: bool = False
+    damaged: Mapping[str, str] = field(default_factory=dict)
 
 
 class Fault(Enum):
@@ -70,6 +72,7 @@ class Fault(Enum):
     NEWER = "its manifest was written by a newer program"
     OTHER_DIGEST = "its manifest is not the one that was journalled"
     FILES_MISSING = "files that it refers to are missing or cut short"
+    FILES_DAMAGED = "files that it refers to are damaged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,11 +202,13 @@ def _not_ours(observed: Observed) -> Hindrance | None:
 
 def _unusable(records: tuple[EpochRecord, ...], observed: Observed) -> dict[Epoch, Unusable]:
     found = {manifest.epoch: manifest for manifest in observed.manifests}
-    faults = (_fault(record, found.get(record.epoch), observed.present) for record in records)
+    faults = (_fault(record, found.get(record.epoch), observed.present, observed.damaged) for record in records)
     return {fault.epoch: fault for fault in faults if fault is not None}
 
 
-def _fault(record: EpochRecord, manifest: FoundManifest | None, present: frozenset[str]) -> Unusable | None:
+def _fault(
+    record: EpochRecord, manifest: FoundManifest | None, present: frozenset[str], damaged: Mapping[str, str]
+) -> Unusable | None:
     if manifest is None:
         raise ValueError(f"nothing was observed of epoch {record.epoch}; every usable epoch is looked at first")
     match manifest.condition:
@@ -219,9 +224,16 @@ def _fault(record: EpochRecord, manifest: FoundManifest | None, present: frozens
                 return Unusable(record.epoch, Fault.OTHER_DIGEST, detail)
             missing = sorted(manifest.files - present)
             if missing:
-                more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-                return Unusable(record.epoch, Fault.FILES_MISSING, ", ".join(missing[:3]) + more)
+                return Unusable(record.epoch, Fault.FILES_MISSING, _some(missing))
+            broken = sorted(manifest.files & damaged.keys())
+            if broken:
+                detail = _some([f"{path}: {damaged[path]}" for path in broken])
+                return Unusable(record.epoch, Fault.FILES_DAMAGED, detail)
             return None
+
+
+def _some(files: Sequence[str]) -> str:
+    return ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
 
 
 def _nothing_sound(unusable: Mapping[Epoch, Unusable]) -> Hindrance:
@@ -252,8 +264,8 @@ def _manifest_newer(newer: tuple[Epoch, ...]) -> Hindrance:
 def _output_may_repeat(epoch: Epoch, gives_up: GivenUp) -> Hindrance:
     again = f"{in_words(gives_up.repeats, epoch)} may be committed and would be made once more"
     text = (
-        f"the job could go back to epoch {epoch}, but {again}; repair what is damaged, or accept the repeated output "
-        f"({ACCEPT_DUPLICATES})"
+        f"the job could go back to epoch {epoch}, but {again}; put back what is damaged or missing, from a copy, or "
+        f"accept the repeated output ({ACCEPT_DUPLICATES})"
         if gives_up.epochs
         else f"this tree is a copy of epoch {epoch}, and the job went on elsewhere after it: {again}; go on there, or "
         f"accept the repeated output ({ACCEPT_DUPLICATES})"
@@ -262,7 +274,10 @@ def _output_may_repeat(epoch: Epoch, gives_up: GivenUp) -> Hindrance:
 
 
 def _no_sound_epoch(epochs: tuple[Epoch, ...]) -> Hindrance:
-    text = f"none of the complete epochs can be restored: {_named(epochs)}; repair one, or begin a new job"
+    text = (
+        f"none of the complete epochs can be restored: {_named(epochs)}; put back what is damaged or missing of one, "
+        "from a copy, or begin a new job"
+    )
     return Hindrance(Why.NO_SOUND_EPOCH, epochs, text)
 
 

@@ -121,9 +121,15 @@ class IdleJob:
 
     def outcome(self, run: recovery.Run, expected: Counter[int]) -> Counter[int]:
         """What there is to be seen when the job has gone on for long enough to make that, and was stopped then."""
-        _until(run, lambda: self.output().total() >= expected.total())
+        until(run, lambda: self.output().total() >= expected.total())
         run.stop(savepoint=True, timeout=PATIENCE)
         return self.output()
+
+    def tallies(self, rows: range) -> dict[int, int]:
+        """What went out for these rows."""
+        files = sorted((self.folder / "output").glob("part-*"))
+        found = (json.loads(line) for file in files for line in file.read_text().splitlines())
+        return {one["row"]: one["tally"] for one in found if one["row"] in rows}
 
     def copied(self, folder: Path) -> IdleJob:
         """The same once more, in another folder, for whoever changes it."""
@@ -143,14 +149,14 @@ def idle_job(folder: Path) -> IdleJob:
     """Run it: 200 rows, a savepoint, 200 rows more, four epochs without any; then it is cancelled."""
     job = IdleJob(folder / "rows", folder)
     job.rows.mkdir()
-    _put(job.rows, EARLY)
+    put(job.rows, EARLY)
     run = job.start()
-    _until(run, lambda: job.output() == Counter(EARLY))
+    until(run, lambda: job.output() == Counter(EARLY))
     run.savepoint(PATIENCE)
-    _put(job.rows, LATE)
-    _until(run, lambda: job.output() == ONCE)
+    put(job.rows, LATE)
+    until(run, lambda: job.output() == ONCE)
     so_far = _completed(run)
-    _until(run, lambda: _completed(run) > so_far + IDLE)
+    until(run, lambda: _completed(run) > so_far + IDLE)
     run.cancel()
     run.wait(PATIENCE)
     return job
@@ -198,16 +204,20 @@ def _with_output(stopped: StoppedJob, of: Manifest) -> Manifest:
     return replace(manifest, operators=tuple(operators))
 
 
-def _put(folder: Path, rows: range) -> None:
+def put(folder: Path, rows: range) -> None:
+    """Have these rows as input, if they are not yet."""
     written = folder / f".{rows.start}"
     written.write_text("".join(json.dumps({"row": row, "key": str(row % 7)}) + "\n" for row in rows))
-    written.rename(folder / f"{rows.start:06}.jsonl")
+    final = folder / f"{rows.start:06}.jsonl"
+    if not final.exists():
+        written.rename(final)
 
 
 def _completed(run: recovery.Run) -> int:
     return sum(isinstance(event, EpochCompleted) for event in run.events)
 
 
-def _until(run: recovery.Run, reached: Callable[[], bool]) -> None:
+def until(run: recovery.Run, reached: Callable[[], bool]) -> None:
+    """Wait for it, as long as the job runs."""
     while not reached():
         assert not run._driver.over.wait(0.02), "the job is over"

@@ -123,10 +123,10 @@ def test_broadcast_state_is_read_back_and_its_damage_is_noticed(tree: Tree, stor
     assert read_broadcast(store, manifest) == {COUNT: BIG}
     (file,) = (store.root / "shared").iterdir()
     file.write_bytes(BIG[:-1] + b"?")
-    with pytest.raises(DamagedBroadcast, match="does not match its checksum"):
+    with pytest.raises(DamagedBroadcast, match=r"its content has sha256:.* was written"):
         read_broadcast(store, manifest)
     file.unlink()
-    with pytest.raises(DamagedBroadcast, match="which is not there"):
+    with pytest.raises(DamagedBroadcast, match="it is not there"):
         read_broadcast(store, manifest)
 
 

@@ -88,6 +88,27 @@ def test_an_input_that_has_enough_comes_first() -> None:
     assert not taken.gathering.is_enough
 
 
+def test_of_large_rows_few_are_enough() -> None:
+    large = Rows(pa.record_batch([pa.array(range(50_000), pa.int64())], schema=SCHEMA))
+    batches: list[int] = []
+
+    def take(_: str, some: Rows) -> int:
+        batches.append(len(some))
+        return min(len(some), 70_000)
+
+    gathering = Gathering[str](take, ALL, lambda *_: None)
+    gathering._most = ALL
+    for _ in range(3):
+        assert not gathering.is_enough
+        gathering.add("a", CHANNELS[0], large)
+        assert gathering.bytes == sum(rows.size for some in gathering.left().values() for rows in some)
+    assert gathering.is_enough
+    for _ in range(3):
+        gathering.hand_on(ALL)
+        assert gathering.bytes == sum(rows.size for some in gathering.left().values() for rows in some)
+    assert batches == [100_000, 80_000, 10_000]
+
+
 def test_event_times_stay_with_their_rows() -> None:
     found: list[Rows] = []
 

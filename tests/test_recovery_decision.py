@@ -48,12 +48,15 @@ def found(number: int, condition: Condition = SOUND) -> FoundManifest:
     return FoundManifest(epoch(number), condition, "", f"sha256:{number:02x}", frozenset({f"shared/{number}"}))
 
 
-def observed(*epochs: tuple[EpochRecord, Condition], accept_duplicates: bool = False) -> Observed:
+def observed(
+    *epochs: tuple[EpochRecord, Condition], accept_duplicates: bool = False, damaged: Iterable[int] = ()
+) -> Observed:
     records = counted(item for item, _ in epochs)
     journal = JournalState(number=9, generation=OURS, driver="us", epochs=records)
     manifests = tuple(found(item.epoch.number, condition) for item, condition in epochs)
     present = frozenset(f"shared/{item.epoch.number}" for item in records)
-    return Observed(journal, OURS, manifests, present, accept_duplicates)
+    faults = {f"shared/{number}": "its content is another" for number in damaged}
+    return Observed(journal, OURS, manifests, present, accept_duplicates, faults)
 
 
 def counted(records: Iterable[EpochRecord]) -> tuple[EpochRecord, ...]:
@@ -195,6 +198,24 @@ def test_an_epoch_whose_files_are_missing_is_not_used_and_the_files_are_named() 
     decision = decide(replace(seen, present=frozenset({"shared/1"})))
     assert isinstance(decision, Restore)
     assert decision.skipped == (Unusable(epoch(2), Fault.FILES_MISSING, "shared/2"),)
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+@pytest.mark.parametrize("output", [False, True])
+def test_a_damaged_file_and_a_missing_one_have_the_same_consequences(output: bool, accepted: bool) -> None:
+    epochs = ((record(1, COMPLETE), SOUND), (record(2, COMPLETE, output=output), SOUND))
+    damaged = decide(observed(*epochs, accept_duplicates=accepted, damaged=[2, 7]))
+    missing = decide(replace(observed(*epochs, accept_duplicates=accepted), present=frozenset({"shared/1"})))
+    unusable = Unusable(epoch(2), Fault.FILES_DAMAGED, "shared/2: its content is another")
+    if output and not accepted:
+        assert refused(damaged) == refused(missing) == [(Why.OUTPUT_MAY_REPEAT, [2])]
+        assert isinstance(damaged, Refuse)
+        assert damaged.unusable == (unusable,)
+    else:
+        assert isinstance(damaged, Restore)
+        assert isinstance(missing, Restore)
+        assert replace(damaged, skipped=()) == replace(missing, skipped=())
+        assert damaged.skipped == (unusable,)
 
 
 IDLE = [(record(1, COMMITTED), SOUND), (record(2, REMOVED), MISSING), (record(3, REMOVED), MISSING)]

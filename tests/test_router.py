@@ -121,9 +121,10 @@ def test_an_unaligned_marker_overtakes_rows_that_were_still_gathered_and_says_wh
     overtaken = routed.put(Marker(Epoch(Generation(1), 1), MarkerMode.UNALIGNED))
     assert [type(frame) for frame in channels[0].frames()] == [Marker, Data]
     assert [len(frames) for frames in overtaken.values()] == [1]
-    wire = RowsWire(SCHEMA, timed=False)
-    encoded = routed.encoded(next(iter(overtaken.values())))
-    assert wire.decode(encoded[0]).batch.to_pylist() == [{"user": "x", "n": 0}]
+    ((channel, (frame,)),) = overtaken.items()
+    assert routed.has(channel)
+    assert isinstance(frame.payload, Rows)
+    assert routed.wire.decode(routed.wire.encode(frame.payload)).batch.to_pylist() == [{"user": "x", "n": 0}]
 
 
 def test_a_full_batch_leaves_at_once_and_the_rest_waits() -> None:
@@ -162,6 +163,33 @@ def test_it_is_full_when_one_channel_has_been_given_all_rows_that_it_is_allowed(
     first.allowed = Allowance(given + 40, 40)
     assert not routed.is_full(1 << 30)
     assert routed.room == 80
+
+
+def test_of_large_rows_it_takes_no_more_at_once_than_a_batch_may_have() -> None:
+    routed, _ = router(Exchange.KEYED, 2, batch_rows=1000)
+    assert routed.room > 1000
+    routed.rows(rows_of(["x" * 1000] * 4))
+    routed.flush()
+    assert routed.room == 2 * (BATCH_BYTES // 1016)
+    routed.rows(rows_of(["x" * 9000]))
+    routed.flush()
+    assert routed.room == 2, "a larger one is believed at once"
+    for _ in range(12):
+        routed.rows(rows_of(["x"]))
+        routed.flush()
+    assert routed.room > 100
+
+
+def test_large_rows_do_not_wait_for_a_full_batch() -> None:
+    routed, channels = router(Exchange.FORWARD, 1, batch_rows=1000)
+    routed.rows(rows_of(["x" * 1000]))
+    routed.flush()
+    channels[0].frames()
+    for _ in range(4):
+        routed.rows(rows_of(["x" * 1000]))
+    assert channels[0].frames() == []
+    routed.rows(rows_of(["x" * 1000]))
+    assert len(channels[0].frames()) == 2, "neither has more than a batch may have"
 
 
 def test_rows_that_are_large_leave_in_smaller_batches() -> None:

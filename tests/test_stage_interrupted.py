@@ -111,7 +111,7 @@ class Standing:
         while found is None:
             found = next((news.files for news in self.state.poll() if isinstance(news, Durable)), None)
         received = self.reports.recorded.get(FIRST, {})
-        return Role(found, watermark=cut.watermark, channels=stored(received, self.files, 1 << 20))
+        return Role(found, watermark=cut.watermark, channels=stored(received, self.files, 1 << 20, self.run.encoded))
 
     def turn(self) -> bool:
         """One turn, which has time for one call."""

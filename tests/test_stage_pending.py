@@ -39,6 +39,7 @@ from tests.test_stage_run import (
     Valve,
     Wire,
     number,
+    wired,
 )
 
 
@@ -72,7 +73,7 @@ class Held:
     def __init__(self, folder: Path, batch_rows: int = 1, **options: Any) -> None:
         store = MemoryStore(token_hex(8))
         files = TreeFiles(store, Incarnation(Generation(1), Attempt(1)), OWN)
-        in_flight = stored({A: [number(1), number(2)]}, files, inline=1 << 20)
+        in_flight = stored({A: [number(1), number(2)]}, files, 1 << 20, wired)
         groups = range_of(OWN, 1, 128)
         role = Role(FileSet(groups), watermark=Watermark(5), channels=in_flight)
         chosen = replace(HostOptions(batch_rows=batch_rows, state_backend="heap"), **options)

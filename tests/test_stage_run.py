@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from snapshot.frames import Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.host import channel_state
 from snapshot.host.allowances import FIRST as FIRST_ALLOWED
 from snapshot.host.allowances import UNLIMITED, Allowance
 from snapshot.host.channel_state import Frames, recalled, stored
@@ -20,6 +21,7 @@ from snapshot.host.rows_wire import RowsWire
 from snapshot.host.stage_run import StageCut, StageRun
 from snapshot.host.tree_files import TreeFiles
 from snapshot.ids import ChannelId
+from snapshot.manifest import StoredFile
 from snapshot.outbox import Outbox
 from snapshot.program.plan import Edge, Exchange, PassHead, Stage, ToEdge
 from snapshot.program.rows import Rows
@@ -130,6 +132,10 @@ class Stood:
             pass
 
 
+def wired(_channel: ChannelId, rows: Rows) -> Data:
+    return WIRE.encode(rows)
+
+
 def number(n: int) -> Data:
     return WIRE.encode(Rows(pa.record_batch([pa.array([n])], schema=SCHEMA)))
 
@@ -196,7 +202,7 @@ def test_an_unaligned_marker_overtakes_what_waits_on_the_way_in_and_out(tmp_path
 
 def test_what_was_in_flight_is_processed_again_before_new_input(tmp_path: Path) -> None:
     before = Stood(tmp_path / "before")
-    states = stored({A: [number(1), number(2)]}, before.files, inline=0)
+    states = stored({A: [number(1), number(2)]}, before.files, 0, wired)
     after = Stood(tmp_path / "after")
     after.files = before.files
     role = Role(watermark=Watermark(5), channels=states)
@@ -214,7 +220,7 @@ def test_what_was_in_flight_is_processed_again_before_new_input(tmp_path: Path) 
 
 def test_of_in_flight_data_a_rescaled_stage_processes_only_what_has_its_own_keys(tmp_path: Path) -> None:
     origin = Stood(tmp_path)
-    states = stored({A: [number(n) for n in range(40)]}, origin.files, inline=1 << 20)
+    states = stored({A: [number(n) for n in range(40)]}, origin.files, 1 << 20, wired)
     taken: list[object] = []
     for own in range(3):
         partition = Partition(own)
@@ -274,9 +280,33 @@ def test_the_figures_of_a_stage_say_how_many_rows_came_too_late(stood: Stood) ->
 def test_in_flight_data_is_the_same_in_the_manifest_and_in_a_file(stood: Stood) -> None:
     frames = {A: [number(1), number(2)], B: [number(3)]}
     for inline in (0, 1 << 20):
-        states = stored(frames, stood.files, inline)
+        states = stored(frames, stood.files, inline, wired)
         found = {state.channel: recalled(state, stood.files) for state in states}
         assert numbers(found) == {A: [1, 2], B: [3]}
+
+
+def test_in_flight_data_is_encoded_and_stored_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stood = Stood(tmp_path)
+    monkeypatch.setattr(channel_state, "_AT_ONCE", 2 * number(1).size)
+    done: list[str] = []
+
+    def encode(channel: ChannelId, rows: Rows) -> Data:
+        done.append("encoded")
+        return stood.run.encoded(channel, rows)
+
+    def put(data: bytes) -> StoredFile:
+        done.append("stored")
+        return put_channel(data)
+
+    put_channel = stood.files.put_channel
+    monkeypatch.setattr(stood.files, "put_channel", put)
+    rows = [Data(Rows(pa.record_batch([pa.array([n])], schema=SCHEMA)), 8) for n in range(5)]
+    (state,) = stored({A: rows}, stood.files, 0, encode)
+    assert done == ["encoded", "encoded", "stored", "encoded", "encoded", "stored", "encoded", "stored"]
+    assert len(state.parts) == 3
+    assert numbers({A: recalled(state, stood.files)}) == {A: [0, 1, 2, 3, 4]}
+    out = stood.out[1].id
+    assert number(7).payload == stood.run.encoded(out, Rows(pa.record_batch([pa.array([7])], schema=SCHEMA))).payload
 
 
 def test_too_much_that_waits_to_be_processed_closes_the_channels_until_half_of_it_is_gone(tmp_path: Path) -> None:

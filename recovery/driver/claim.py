@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 from recovery.decision import (
@@ -26,7 +27,7 @@ from recovery.driver.evidence import examine
 from recovery.driver.job import JobSettings
 from recovery.driver.manifests import known_in, reading_in, sources_of, without_operators, without_output
 from recovery.driver.program_fit import check_ignored, compare
-from recovery.driver.tree import JournalInDoubt, Tree, propose, read_broadcast
+from recovery.driver.tree import DamagedBroadcast, JournalInDoubt, Tree, propose, read_broadcast
 from snapshot.journal import Reason
 from snapshot.journal_entries import Claimed, Rewound
 from snapshot.journal_state import NO_OUTPUT, JournalState, OutputMade
@@ -83,8 +84,16 @@ class _Manifests:
     found: list[FoundManifest] = field(default_factory=list)
 
 
-def claim(store: BlobStore, settings: JobSettings, driver: str, patience: Patience | None = None) -> Start:
+def claim(
+    store: BlobStore,
+    settings: JobSettings,
+    driver: str,
+    patience: Patience | None = None,
+    damaged: Mapping[str, str] = MappingProxyType({}),
+) -> Start:
     """Take the job, as its next generation. It blocks; a crash in it leaves a claim that the next start supersedes.
+
+    `damaged` are files that are known not to be as they were written, and what is wrong with them.
 
     A new job is born first, when its sources have been looked at. `DamagedTree`, `WrongJob` and what a source of a new
     job raises come before anything is written. `StartRefused`, `ProgramDoesNotFit` or what a new source raises if the
@@ -99,15 +108,7 @@ def claim(store: BlobStore, settings: JobSettings, driver: str, patience: Patien
     examined = examine(store, settings.store, journal, patience)
     writer = JournalWriter(examined.state)
     generation = claim_next(journal, writer, driver)
-    way = way_back(
-        store,
-        settings.store,
-        writer.state,
-        generation,
-        patience,
-        accept_duplicates=settings.accept_duplicates,
-        listed=examined.shared,
-    )
+    way, broadcasts = _sound_way_back(store, settings, writer.state, generation, patience, damaged, examined.shared)
     epoch: Epoch | None = None
     replay: tuple[Epoch, ...] = ()
     skipped: tuple[str, ...] = ()
@@ -129,14 +130,43 @@ def claim(store: BlobStore, settings: JobSettings, driver: str, patience: Patien
         check_ignored(way.sound[manifest.epoch], settings.ignore_state, unsettled=bool(replay))
         fit = compare(settings.plan, manifest, unsettled=bool(replay))
         fit.check(allow_non_restored_state=settings.allow_non_restored_state)
-    broadcasts = {}
-    if manifest is not None:
-        found = manifest
-        broadcasts[found.epoch] = patience.ask(lambda: read_broadcast(store, found))
     restored = {} if manifest is None else {manifest.epoch: manifest}
     tree = Tree(store, writer, generation, way.sound, broadcasts, patience, restored)
     sources = _look_at_sources(settings, manifest) if seen is None else seen
     return Start(generation, tree, epoch, replay, skipped, repeats, sources)
+
+
+def _sound_way_back(
+    store: BlobStore,
+    settings: JobSettings,
+    state: JournalState,
+    generation: Generation,
+    patience: Patience,
+    damaged: Mapping[str, str],
+    listed: Sequence[BlobInfo],
+) -> tuple[WayBack, dict[Epoch, dict[Uid, bytes]]]:
+    """From which epoch it goes on, and its broadcast state: the driver reads that itself, and so finds it damaged."""
+    known = dict(damaged)
+    while True:
+        way = way_back(
+            store,
+            settings.store,
+            state,
+            generation,
+            patience,
+            accept_duplicates=settings.accept_duplicates,
+            listed=listed,
+            damaged=known,
+        )
+        if isinstance(way.decision, StartFresh):
+            return way, {}
+        manifest = without_operators(way.sound[way.decision.epoch], settings.ignore_state)
+        try:
+            return way, {manifest.epoch: patience.ask(partial(read_broadcast, store, manifest))}
+        except DamagedBroadcast as error:
+            if error.path in known:
+                raise
+            known[error.path] = error.fault
 
 
 def way_back(
@@ -148,17 +178,19 @@ def way_back(
     *,
     accept_duplicates: bool = False,
     listed: Sequence[BlobInfo] | None = None,
+    damaged: Mapping[str, str] = MappingProxyType({}),
 ) -> WayBack:
     """From which epoch a generation goes on, as the journal and the store are now; writes nothing.
 
-    `listed` are the shared files, if they were listed before; they are listed anew unless all is there that is needed.
+    `damaged` is as for `claim`. `listed` are the shared files, if they were listed before; they are listed anew unless
+    all is there that is needed.
     `StartRefused` with every reason if it cannot. It counts for good only if the generation was claimed before.
     """
     manifests = _look(store, state, patience)
     present = None if listed is None else whole_files(listed, manifests.sound.values())
     if present is None or not all(found.files <= present for found in manifests.found):
         present = whole_files(patience.ask(lambda: store.list(SHARED)), manifests.sound.values())
-    observed = Observed(state, generation, tuple(manifests.found), present, accept_duplicates=accept_duplicates)
+    observed = Observed(state, generation, tuple(manifests.found), present, accept_duplicates, damaged)
     match decide(observed):
         case Refuse(hindrances, unusable):
             reasons = "\n".join(f"  {hindrance.why.value}: {hindrance.text}" for hindrance in hindrances)
@@ -172,7 +204,8 @@ def way_back(
 def whole_files(listed: Iterable[BlobInfo], manifests: Iterable[Manifest]) -> frozenset[str]:
     """The paths of the files that the store lists, but for those that are not as long as the manifests say.
 
-    A file that is cut short is as good as missing. One that was changed in place is found when it is read.
+    A file that is cut short is as good as missing. One that was changed in place is found by whoever reads it (see
+    `recovery.driver.damage`).
     """
     sizes = {file.path: file.size for manifest in manifests for file in manifest.files()}
     return frozenset(info.path for info in listed if sizes.get(info.path, info.size) == info.size)

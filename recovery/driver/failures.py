@@ -7,7 +7,6 @@ also one that the coordinator broke itself, but not one that was ended to move a
 from __future__ import annotations
 
 import random
-import re
 import time
 from collections.abc import Collection
 from typing import Final, Protocol
@@ -16,22 +15,12 @@ from recovery.driver.events import AttemptFailed, WorkerDied
 from recovery.restarts import Cause, Death, Failure, GiveUp, Known, Restart, RestartLimit
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.messages import Failed, FailureKind
-from statebackend.backends.backend import DamagedFile
 from statebackend.ids import Attempt, Incarnation, Partition
-from statebackend.snapshots.transfer import MissingFile
 
 _BETTER_CAUSE: Final = 0.3
 """Seconds for which a failure without a cause of its own waits for one that explains it, before the job is given up."""
 _SETTLE: Final = 0.01
 """Seconds between a broken channel and the next deployment: mostly a process is dead, whose connection says so soon."""
-_OF_FILES: Final = {DamagedFile.__name__, MissingFile.__name__}
-"""What partitions call it, of whose errors there is the text alone."""
-_WORD: Final = re.compile(r"\w+")
-_DAMAGED: Final = (
-    ": put the file back, from a copy of it; or move it out of the tree, and a start passes its epochs over as it does "
-    "where a file is missing: it goes on from the newest sound epoch, and refuses that if output would be made once "
-    "more. `recovery verify` says which epochs are sound"
-)
 
 
 class JobFailed(Exception):
@@ -130,19 +119,12 @@ class Failures:
         return verdict
 
     def _give_up(self, failure: Failure, reason: str) -> None:
-        error = JobFailed(f"{failure} ({reason}{_advice(failure)})", failure.traceback)
+        error = JobFailed(f"{failure} ({reason})", failure.traceback)
         if failure.cause in (Cause.PROGRAM, Cause.UNUSABLE):
             self._consequences.give_up(error)
             return
         self._giving_up = reason
         self._loop.call_at(self._loop.now() + _BETTER_CAUSE, lambda: self._consequences.give_up(error))
-
-
-def _advice(failure: Failure) -> str:
-    """What to do about a file of the epoch that is not as it was written, which is found when it is read."""
-    if failure.cause is Cause.UNUSABLE and _OF_FILES & set(_WORD.findall(failure.reason)):
-        return _DAMAGED
-    return ""
 
 
 def before(incarnation: Incarnation) -> Incarnation:

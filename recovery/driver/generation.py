@@ -1,4 +1,4 @@
-"""One generation of a job in the real driver, from its claim to its end.
+"""One generation of a job in the real driver, from its claim to its end; and the next, if its epoch is damaged.
 
 What always holds: it contains no rule of the protocol. What happens is fed to the coordinator, and what that says is
 done; what the store is told goes through the tree's one thread, in order. An event is handled, and all that follows
@@ -10,12 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Protocol
 
 from recovery.driver import events as log
 from recovery.driver import reports
 from recovery.driver.attempt import AttemptRun
 from recovery.driver.claim import Start, claim
+from recovery.driver.damage import faults_of, files_in_doubt
 from recovery.driver.deaths import Deaths
 from recovery.driver.deliveries import Deliveries
 from recovery.driver.deployment import Deployment
@@ -64,6 +66,7 @@ from snapshot.host.messages import (
     Refusal,
     Restored,
     Stalled,
+    StandDown,
     StateRead,
     TriggerEpoch,
     WantsSplit,
@@ -155,6 +158,9 @@ class GenerationRun:
         self._hellos: dict[str, Hello] = {}
         """Of the processes that are there."""
         self._memory: dict[Partition, int] = {}
+        self._damaged: dict[str, str] = {}
+        """The files that were found not to be as they were written, and what is wrong with them."""
+        self._in_doubt = False
         self._ended = False
 
     # --- claim and decide ---------------------------------------------------------------------------------------------
@@ -162,12 +168,13 @@ class GenerationRun:
     def begin(self) -> None:
         """Claim the job; all else follows from that."""
         settings, store, driver = self._settings, self._means.store, str(self._means.workers.address)
-        patience = self._patience
-        self._means.threads.in_order.submit(lambda: claim(store, settings, driver, patience), self._claimed)
+        patience, damaged = self._patience, dict(self._damaged)
+        self._means.threads.in_order.submit(lambda: claim(store, settings, driver, patience, damaged), self._claimed)
 
     def _claimed(self, outcome: Start | BaseException) -> None:
         if self._ended:
             return
+        self._in_doubt = False
         if isinstance(outcome, BaseException):
             self._end(outcome if isinstance(outcome, Exception) else RuntimeError(str(outcome)))
             return
@@ -463,10 +470,48 @@ class GenerationRun:
     # --- failures -----------------------------------------------------------------------------------------------------
 
     def _fail(self, failure: Failure) -> None:
-        if failure.incarnation.generation == self._incarnation.generation:
+        if failure.incarnation.generation == self._incarnation.generation and not self._looks_into(failure):
             if self._is_current(failure.incarnation) and not self._failures.is_planned(failure.incarnation):
                 self._clock.detected(self._now_ms())
             self._failures.failed(failure)
+
+    def _looks_into(self, failure: Failure) -> bool:
+        """True if a partition cannot be restored for files that may be damaged: whether they are is known later."""
+        epoch, tree = self._restored_epoch, self._tree
+        if failure.cause is not Cause.UNUSABLE or tree is None or self._is_running:
+            return False
+        files, store = files_in_doubt(failure.reason, tree.manifest(epoch)), self._means.store
+        if files and not self._in_doubt:
+            self._in_doubt = True
+            looked = partial(self._looked_into, failure, epoch)
+            self._means.threads.aside.submit(lambda: faults_of(store, files), looked)
+        return bool(files)
+
+    def _looked_into(self, failure: Failure, epoch: Epoch | None, faults: Mapping[str, str] | BaseException) -> None:
+        self._in_doubt = False
+        if self._ended or self._is_running or epoch != self._restored_epoch:
+            return
+        if isinstance(faults, Mapping) and faults:
+            self._go_back(failure, faults)
+            return
+        why = "as it was written" if isinstance(faults, Mapping) else f"not: {type(faults).__name__}: {faults}"
+        reason = f"{failure.reason}; the driver reads it {why}"
+        self._fail(replace(failure, cause=Cause.RESOURCE, reason=reason))
+
+    def _go_back(self, failure: Failure, faults: Mapping[str, str]) -> None:
+        """Do what a start of the job does that finds an epoch damaged, with the processes that are there."""
+        self._in_doubt = True  # what else this epoch's partitions say changes nothing
+        self._damaged |= faults
+        self._note(reports.damaged(failure))
+        self._clock.detected(self._now_ms())
+        self._clock.decided(self._now_ms())
+        self._failures.planned(self._incarnation)
+        self._means.workers.send_all(StandDown(self._incarnation, "files of the epoch are damaged"))
+        if self._deployment is not None:
+            self._deployment.close()
+        self._tell(events.AttemptBroken(self._incarnation, "files of the epoch are damaged"))
+        self._close_parts()
+        self.begin()
 
     @property
     def suspects(self) -> Collection[Partition]:
@@ -618,16 +663,7 @@ class GenerationRun:
         self._ended = True
         self._patience.give_up()
         self._deaths.close()
-        for part in (
-            self._feeder,
-            self._publications,
-            self._deployment,
-            self._housekeeping,
-            self._orphans,
-            self._spreader,
-        ):
-            if part is not None:
-                part.close()
+        self._close_parts()
         marks = self._clock.over(self._now_ms(), finally_=True)
         if marks is not None:
             self._note_marks(marks)
@@ -642,6 +678,18 @@ class GenerationRun:
             self._means.workers.send_all(
                 Leave(reason, of_no_use(end, self._settings.plan))
             )  # only now, as nobody starts them again any more
+
+    def _close_parts(self) -> None:
+        for part in (
+            self._feeder,
+            self._publications,
+            self._deployment,
+            self._housekeeping,
+            self._orphans,
+            self._spreader,
+        ):
+            if part is not None:
+                part.close()
 
     # --- in short -----------------------------------------------------------------------------------------------------
 

@@ -124,7 +124,8 @@ class RunOptions(TypedDict, total=False):
     linger: Duration
     """Rows wait no longer than this for others before they are sent (2ms)."""
     channel_buffer: int
-    """Data that may wait to be sent on one channel before its stage stops working (1 MiB)."""
+    """Data that may wait to be sent on one channel before its stage stops working; and about as much is worked on at
+    once (1 MiB)."""
     input_buffer: int
     """Data that may wait to be processed in one stage before its channels are no longer read (4 MiB)."""
     socket_buffer: int

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 
 from recovery.driver import events as log
+from recovery.restarts import Failure
 from snapshot.host import messages
 
 
@@ -55,4 +56,18 @@ def restored(report: messages.Restored) -> log.PartitionRestored:
         in_place=report.in_place,
         downloaded_ms=report.downloaded_ms,
         opened_ms=report.opened_ms,
+    )
+
+
+def damaged(failure: Failure) -> log.AttemptFailed:
+    """A partition cannot be restored, as files of the epoch are damaged or missing."""
+    return log.AttemptFailed(
+        at=time.time(),
+        incarnation=failure.incarnation,
+        partition=failure.partition,
+        uid=failure.uid,
+        cause="files of the epoch are damaged",
+        reason=failure.reason,
+        traceback=failure.traceback,
+        then="go back to the newest sound epoch, if that repeats no output",
     )

@@ -303,31 +303,38 @@ def note_end(store: BlobStore, state: JournalState) -> None:
 
 
 def read_broadcast(store: BlobStore, manifest: Manifest) -> dict[Uid, bytes]:
-    """The broadcast state that an epoch refers to; `JournalInDoubt`'s opposite, a clear error, if it is damaged."""
+    """The broadcast state that an epoch refers to; `DamagedBroadcast` if it is not as it was written."""
     found: dict[Uid, bytes] = {}
     for operator in manifest.operators:
         match operator.broadcast:
             case Inline(data):
                 found[operator.uid] = data
-            case StoredFile(path, _, checksum):
-                data = _read(store, path, manifest.epoch)
-                if checksum_of(data) != checksum:
-                    raise DamagedBroadcast(f"epoch {manifest.epoch}: {path} does not match its checksum {checksum}")
-                found[operator.uid] = data
+            case StoredFile() as file:
+                found[operator.uid] = _read(store, file, manifest.epoch)
             case None:
                 pass
     return found
 
 
 class DamagedBroadcast(Exception):
-    """The broadcast state of an epoch is not as it was written."""
+    """The broadcast state of an epoch is not as it was written: a file at `path`, and what is wrong with it."""
+
+    def __init__(self, epoch: Epoch, path: str, fault: str) -> None:
+        super().__init__(f"epoch {epoch} refers to {path}, and {fault}")
+        self.path = path
+        self.fault = fault
 
 
-def _read(store: BlobStore, path: str, epoch: Epoch) -> bytes:
+def _read(store: BlobStore, file: StoredFile, epoch: Epoch) -> bytes:
     try:
-        return store.read(path)
+        data = store.read(file.path)
     except BlobNotFound as error:
-        raise DamagedBroadcast(f"epoch {epoch} refers to {path}, which is not there") from error
+        raise DamagedBroadcast(epoch, file.path, "it is not there") from error
+    if checksum_of(data) != file.checksum:
+        raise DamagedBroadcast(
+            epoch, file.path, f"its content has {checksum_of(data)}, and {file.checksum} was written"
+        )
+    return data
 
 
 def checksum_of(data: bytes) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from recovery.driver.tree import checksum_of
+from recovery.driver.damage import fault_of
 from recovery.savepoints.job_tree import JobTree, NoSuchEpoch, UnusableEpoch
 from recovery.savepoints.scratch import scratch_folder
 from snapshot.manifest import Manifest, StoredFile
@@ -23,9 +23,8 @@ from statebackend.canonical.schema import KEY, KEY_GROUP
 from statebackend.files import FileRef, FileSet
 from statebackend.ids import Epoch, Uid
 from statebackend.keys.columns import key_column
-from statebackend.snapshots.transfer import download_all
 from statebackend.state_reader import StateReader, UnreadableState
-from statebackend.stores.store import BlobNotFound, BlobStore, StoreError
+from statebackend.stores.store import BlobStore, StoreError
 from statebackend.tables.blocks import BlockError
 
 _AT_ONCE = 8
@@ -134,7 +133,7 @@ def verify(
 def _damaged_files(store: BlobStore, todo: ToVerify, folder: Path, seen: Seen) -> list[Damage]:
     def look(one: tuple[FileRef | StoredFile, tuple[Epoch, ...]]) -> Damage | None:
         file, epochs = one
-        fault = _fault_of_state(store, file, folder) if isinstance(file, FileRef) else _fault_of_blob(store, file)
+        fault = fault_of(store, file, folder)
         seen(file.size)
         return None if fault is None else Damage(epochs, file.path, fault)
 
@@ -143,25 +142,6 @@ def _damaged_files(store: BlobStore, todo: ToVerify, folder: Path, seen: Seen) -
         return [damage for damage in pool.map(look, todo.files) if damage is not None]
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _fault_of_state(store: BlobStore, file: FileRef, folder: Path) -> str | None:
-    try:
-        [local] = download_all(store, [file], folder, 1)
-    except BackendError as error:
-        return str(error)
-    local.unlink()
-    return None
-
-
-def _fault_of_blob(store: BlobStore, file: StoredFile) -> str | None:
-    try:
-        data = store.read(file.path)
-    except BlobNotFound:
-        return "it is missing"
-    if len(data) != file.size or checksum_of(data) != file.checksum:
-        return f"it has {len(data)} bytes with {checksum_of(data)}; {file.size} with {file.checksum} were written"
-    return None
 
 
 def _usable(tree: JobTree) -> frozenset[Epoch]:

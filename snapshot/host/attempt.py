@@ -59,6 +59,7 @@ from snapshot.participant import Part
 from snapshot.program.plan import Plan, Stage, ToSink
 from snapshot.program.sink import SinkContext
 from snapshot.transaction_events import Committable
+from statebackend.backends.unused_memory import give_back_of_thread
 from statebackend.ids import Epoch, Incarnation, Partition, Uid
 from statebackend.snapshots.uploads import Durable, NotDurable
 
@@ -401,7 +402,11 @@ class PartitionAttempt:
         self._epochs.has_in_flight(epoch, overtaken)
 
         def work() -> ChannelParts:
-            return ChannelParts(stored(received, self._files, inline), stored(overtaken, self._files, inline))
+            try:
+                received_parts = stored(received, self._files, inline, stage.encoded)
+                return ChannelParts(received_parts, stored(overtaken, self._files, inline, stage.encoded))
+            finally:
+                give_back_of_thread()
 
         def done(outcome: ChannelParts | BaseException) -> None:
             if self._closed:

@@ -1,24 +1,33 @@
 """In-flight data of a cut as bytes, and back: what a marker overtook, kept with the epoch.
 
-What always holds: frames come back one by one, in the order in which they were on the channel.
+What always holds: frames come back one by one, in the order in which they were on the channel. However much there is,
+no more of it than a few megabytes, or one frame, is in memory a second time.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from snapshot.frames import Data
 from snapshot.host.tree_files import TreeFiles
 from snapshot.ids import ChannelId
 from snapshot.manifest import ChannelState, Inline
+from snapshot.program.rows import Rows
+from snapshot.wire import Buffer
 from statebackend.backends.backend import DamagedFile
 
 _LENGTH: Final = struct.Struct(">I")
 
+_AT_ONCE: Final = 4 << 20
+"""Files have about so many bytes, as each is put together in memory."""
+
 Frames = Mapping[ChannelId, Sequence[Data]]
-"""Encoded frames by their channel."""
+"""Frames by their channel, encoded or as rows."""
+
+Encode = Callable[[ChannelId, Rows], Data]
+"""Encodes rows of a channel; any thread may call it."""
 
 
 def size_of(frames: Frames) -> int:
@@ -26,14 +35,17 @@ def size_of(frames: Frames) -> int:
     return sum(frame.size for some in frames.values() for frame in some)
 
 
-def stored(frames: Frames, files: TreeFiles, inline: int) -> tuple[ChannelState, ...]:
+def stored(frames: Frames, files: TreeFiles, inline: int, encode: Encode) -> tuple[ChannelState, ...]:
     """Make in-flight data durable: in the manifest if it is at most `inline` bytes, else in files of the tree.
 
     May wait for the store, and raises what that raises.
     """
     small = size_of(frames) <= inline
     return tuple(
-        ChannelState(channel, (Inline(_packed(some)) if small else files.put_channel(_packed(some)),))
+        ChannelState(
+            channel,
+            tuple(Inline(data) if small else files.put_channel(data) for data in _packed(channel, some, encode)),
+        )
         for channel, some in sorted(frames.items())
         if some
     )
@@ -48,12 +60,20 @@ def recalled(state: ChannelState, files: TreeFiles) -> list[Data]:
     return frames
 
 
-def _packed(frames: Iterable[Data]) -> bytes:
-    pieces: list[bytes] = []
+def _packed(channel: ChannelId, frames: Iterable[Data], encode: Encode) -> Iterator[bytes]:
+    """The frames in pieces, none of which is empty."""
+    pieces: list[Buffer] = []
+    size = 0
     for frame in frames:
-        assert isinstance(frame.payload, bytes | bytearray | memoryview)
-        pieces += (_LENGTH.pack(frame.size), bytes(frame.payload))
-    return b"".join(pieces)
+        whole = encode(channel, frame.payload) if isinstance(frame.payload, Rows) else frame
+        assert isinstance(whole.payload, bytes | bytearray | memoryview)
+        pieces += (_LENGTH.pack(whole.size), whole.payload)
+        size += whole.size
+        if size >= _AT_ONCE:
+            yield b"".join(pieces)
+            pieces, size = [], 0
+    if pieces:
+        yield b"".join(pieces)
 
 
 def _unpacked(data: bytes, where: str) -> list[Data]:

@@ -20,21 +20,24 @@ Input = TypeVar("Input")
 
 _ENOUGH: Final = 4096
 """So many rows are not worth a copy to have more of them together."""
+_ENOUGH_BYTES: Final = 1 << 20
+"""Nor are so many bytes, however few rows they are."""
 
 
 @dataclass(slots=True)
 class _Line:
-    """The rows of one input, in order."""
+    """The rows of one input, in order: batches with the channel and the size of each."""
 
-    pieces: deque[tuple[ChannelId, Rows]] = field(default_factory=deque)
+    pieces: deque[tuple[ChannelId, Rows, int]] = field(default_factory=deque)
     count: int = 0
+    bytes: int = 0
 
 
 class Gathering(Generic[Input]):
     """Rows of several inputs on their way to `take`, which says how many of the first ones it took: one at least.
 
-    It gets no more than `most` at once unless a batch has more. The caller owes that all is handed on before anything
-    that has its place behind the rows.
+    It gets no more than `most` at once, and no more bytes than are worth it, unless a batch has more. The caller owes
+    that all is handed on before anything that has its place behind the rows, and as soon as there is enough.
     """
 
     def __init__(
@@ -53,12 +56,12 @@ class Gathering(Generic[Input]):
     @property
     def is_enough(self) -> bool:
         """True if an input has so many rows that waiting for more is not worth it."""
-        return any(line.count >= self._most for line in self._lines.values())
+        return any(self._has_enough(line) for line in self._lines.values())
 
     @property
     def bytes(self) -> int:
         """The memory that the rows refer to, about."""
-        return sum(rows.size for line in self._lines.values() for _, rows in line.pieces)
+        return sum(line.bytes for line in self._lines.values())
 
     def add(self, input: Input, channel: ChannelId, rows: Rows) -> None:
         """Take a batch of an input that has come on this channel."""
@@ -67,12 +70,14 @@ class Gathering(Generic[Input]):
         line = self._lines.get(input)
         if line is None:
             line = self._lines[input] = _Line()
-        line.pieces.append((channel, rows))
+        size = rows.size
+        line.pieces.append((channel, rows, size))
         line.count += len(rows)
+        line.bytes += size
 
     def hand_on(self, limit: int) -> None:
         """Hand on a batch, of so many rows at most, of an input that has enough, or else of that which began first."""
-        enough = (input for input, line in self._lines.items() if line.count >= self._most)
+        enough = (input for input, line in self._lines.items() if self._has_enough(line))
         input = next(enough, next(iter(self._lines)))
         line = self._lines[input]
         batch = self._batch(line, limit)
@@ -81,10 +86,13 @@ class Gathering(Generic[Input]):
         if not line.count:
             del self._lines[input]
         while taken:
-            channel, rows = line.pieces.popleft()
+            channel, rows, size = line.pieces.popleft()
             some = min(taken, len(rows))
+            line.bytes -= size
             if some < len(rows):
-                line.pieces.appendleft((channel, rows.slice(some, len(rows) - some)))
+                left = rows.slice(some, len(rows) - some)
+                line.pieces.appendleft((channel, left, left.size))
+                line.bytes += left.size
             taken -= some
             self._on_taken(channel, some)
 
@@ -97,19 +105,22 @@ class Gathering(Generic[Input]):
         """What has not been taken, by the channel that it came on, in order."""
         found: dict[ChannelId, list[Rows]] = {}
         for line in self._lines.values():
-            for channel, rows in line.pieces:
+            for channel, rows, _ in line.pieces:
                 found.setdefault(channel, []).append(rows)
         return found
+
+    def _has_enough(self, line: _Line) -> bool:
+        return line.count >= self._most or line.bytes >= _ENOUGH_BYTES
 
     def _batch(self, line: _Line, limit: int) -> Rows:
         """The first rows of an input: as many of its batches as come to no more than is wanted, or one."""
         some: list[Rows] = []
-        count = 0
-        for _, rows in line.pieces:
-            if some and count + len(rows) > self._most:
+        count = together = 0
+        for _, rows, size in line.pieces:
+            if some and (count + len(rows) > self._most or together + size > _ENOUGH_BYTES):
                 break
             some.append(rows)
-            count += len(rows)
+            count, together = count + len(rows), together + size
             if count >= limit:
                 break
         batch = joined(some)

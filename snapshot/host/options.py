@@ -29,8 +29,9 @@ class HostOptions:
     linger: int = 2
     """Rows wait no longer than this for others before they are sent."""
     channel_buffer: int = 1 << 20
-    """Data that may wait to be sent on one channel before its stage stops working; also without it, no more rows are
-    under way than the receiver works off in a quarter of a second."""
+    """Data that may wait to be sent on one channel before its stage stops working, which works on no more rows at once
+    than come to about as much; also without it, no more rows are under way than the receiver works off in a quarter of
+    a second."""
     input_buffer: int = 4 << 20
     """Data that may wait to be processed in one stage before its channels are no longer read."""
     socket_buffer: int = 256 << 10

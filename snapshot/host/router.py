@@ -1,7 +1,8 @@
 """Rows of a stage on their way to the next one: divided over the receivers, gathered into batches, put on channels.
 
 What always holds: on each channel rows leave in the order in which they came, and a frame that is put is behind all
-rows that came before it.
+rows that came before it. No frame has more than `batch_bytes`, but for a single row that has. As far as rows before can
+tell, neither have the rows that wait for others on a channel, nor those that it has `room` for at once.
 """
 
 from __future__ import annotations
@@ -55,13 +56,16 @@ class Router:
         self._max_parallelism = max_parallelism
         self._batch_rows = batch_rows
         self._batch_bytes = batch_bytes
-        self._wire = RowsWire(edge.schema, edge.timed)
+        self.wire = RowsWire(edge.schema, edge.timed)
+        """How rows travel between processes; what stays in this one may be rows as they are."""
         self._local = [channel.id.sender == channel.id.receiver for channel in channels]
         self._waiting: list[list[Rows]] = [[] for _ in channels]
         self._counts = [0] * len(channels)
         self._put = [0] * len(channels)
         """How many rows each channel was given, with those that wait for others."""
         self._turn = 0
+        self._row_bytes = 0.0
+        """What a row takes, by those that have come."""
         self._key_type = KeyType.of(_declared(edge)) if edge.exchange is Exchange.KEYED else None
         self.rows_out = 0
 
@@ -75,6 +79,10 @@ class Router:
         """Whether rows wait for others to go with."""
         return any(self._counts)
 
+    def has(self, channel: ChannelId) -> bool:
+        """True if it is one of these channels."""
+        return any(own.id == channel for own in self._channels)
+
     def is_full(self, limit: int) -> bool:
         """Whether one of the channels has as many bytes waiting as it may, or was given all rows that are allowed."""
         for channel, put in zip(self._channels, self._put, strict=True):
@@ -86,11 +94,14 @@ class Router:
     def room(self) -> int:
         """About how many rows it may be given now; 0 or less if none. Those with keys are expected to be spread."""
         least = min(channel.allowed.room(put) for channel, put in zip(self._channels, self._put, strict=True))
+        if self._row_bytes:
+            least = min(least, max(1, int(self._batch_bytes / self._row_bytes)))
         return least * len(self._channels) if self._edge.exchange is Exchange.KEYED else least
 
     def rows(self, rows: Rows) -> None:
         """Take rows; what has become a full batch leaves at once."""
         self.rows_out += len(rows)
+        self._learn(rows)
         if len(self._channels) == 1:
             self._add(0, rows)
             return
@@ -116,10 +127,6 @@ class Router:
         overtaken = {channel.id: channel.put(frame) for channel in self._channels}
         return {channel: frames for channel, frames in overtaken.items() if frames}
 
-    def encoded(self, frames: Sequence[Data]) -> list[Data]:
-        """The frames as they travel between processes: what stayed in this one may be rows as they are."""
-        return [self._wire.encode(f.payload) if isinstance(f.payload, Rows) else f for f in frames]
-
     def _divide(self, rows: Rows) -> None:
         assert self._key_type is not None
         groups = key_column(keys_in(rows.batch, self._edge.keys), self._key_type).groups(self._max_parallelism)
@@ -141,7 +148,8 @@ class Router:
         self._waiting[place].append(rows)
         self._counts[place] += len(rows)
         self._put[place] += len(rows)
-        if self._counts[place] >= self._batch_rows:
+        count = self._counts[place]
+        if count >= self._batch_rows or count * self._row_bytes >= self._batch_bytes:
             self._send(place)
 
     def _send(self, place: int) -> None:
@@ -150,8 +158,13 @@ class Router:
         self._counts[place] = 0
         for start in range(0, len(rows), self._batch_rows):
             for piece in self._small(rows.slice(start, min(self._batch_rows, len(rows) - start))):
-                data = Data(piece, piece.size) if self._local[place] else self._wire.encode(piece)
+                data = Data(piece, piece.size) if self._local[place] else self.wire.encode(piece)
                 self._channels[place].put(data)
+
+    def _learn(self, rows: Rows) -> None:
+        """Rows that are larger than those before are believed at once, smaller ones by and by."""
+        size = rows.size / len(rows)
+        self._row_bytes = max(size, (self._row_bytes + size) / 2)
 
     def _small(self, rows: Rows) -> Iterator[Rows]:
         """The rows in batches that are not too many bytes; one row alone may be."""

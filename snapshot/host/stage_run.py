@@ -56,6 +56,9 @@ to begin again.
 _MUCH: Final = 1 << 30
 """Rows for which there is always room."""
 
+_LEAST_FRAME: Final = 64 << 10
+"""Rows of so many bytes go in one frame, however little may wait on a channel."""
+
 _FOR_MARKERS = 4
 """So many times the input's buffer may be queued while a marker that overtakes is awaited."""
 
@@ -74,7 +77,7 @@ class StageCut:
     broadcast: bytes | None
     """In the first partition only."""
     overtaken: Frames
-    """What its own markers overtook on their way out, encoded."""
+    """What its own markers overtook on their way out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ class StageReports(Protocol):
         """It took so many seconds. The stage's sinks are cut after this call."""
 
     def in_flight(self, stage: StageRun, cut: StageCut, frames: Frames) -> None:
-        """All that was in flight on the inputs of an unaligned cut, encoded."""
+        """All that was in flight on the inputs of an unaligned cut."""
 
     def missed(self, stage: StageRun, epoch: Epoch, reason: str) -> None:
         """The epoch cannot be cut here any more."""
@@ -616,23 +619,25 @@ class StageRun:
         for router in self._routers:
             router.put(watermark)
 
-    def _encoded(self, channel: ChannelId, frames: Sequence[Data]) -> list[Data]:
-        wire = self._wires[self._inputs[channel].port_of]
-        return [wire.encode(f.payload) if isinstance(f.payload, Rows) else f for f in frames]
+    def encoded(self, channel: ChannelId, rows: Rows) -> Data:
+        """Encode rows that were in flight on a channel that ends or begins here; any thread may ask."""
+        place = self._inputs.get(channel)
+        if place is not None:
+            return self._wires[place.port_of].encode(rows)
+        return next(router.wire for router in self._routers if router.has(channel)).encode(rows)
 
     def _report_in_flight(self, unfinished: _Unfinished, received: Mapping[ChannelId, Sequence[Data]]) -> None:
         left, channels = unfinished.left, [*unfinished.left, *(c for c in received if c not in unfinished.left)]
-        frames = {c: self._encoded(c, [*left.get(c, ()), *received.get(c, ())]) for c in channels}
+        frames = {c: [*left.get(c, ()), *received.get(c, ())] for c in channels}
         self._reports.in_flight(self, unfinished.cut, frames)
 
     def _cut(self, marker: Marker) -> None:
         began = monotonic()
         unaligned = marker.mode is MarkerMode.UNALIGNED
         assert unaligned or not self._gathering, "a marker was reached before the rows in front of it were processed"
-        overtaken: dict[ChannelId, list[Data]] = {}
+        overtaken: dict[ChannelId, Sequence[Data]] = {}
         for router in self._routers:
-            for channel, frames in router.put(marker).items():
-                overtaken[channel] = router.encoded(frames)
+            overtaken.update(router.put(marker))
             reached(fail_points.MARKER_SENT)
         if self.keyed is not None:
             self.keyed.cut(marker.epoch)
@@ -751,7 +756,8 @@ def _router(edge: Edge, seat: Seat, sending: Mapping[ChannelId, Sending]) -> Rou
     receivers = edge.receivers(seat.partition, seat.parallelism)
     channels = [sending[edge.channel(seat.partition, receiver)] for receiver in receivers]
     options = seat.options
-    return Router(edge, channels, seat.max_parallelism, options.batch_rows, options.max_frame // 2)
+    most = min(max(options.channel_buffer, _LEAST_FRAME), options.max_frame // 2)
+    return Router(edge, channels, seat.max_parallelism, options.batch_rows, most)
 
 
 def _times(stage: Stage, role: Role) -> SourceTimes | None:
