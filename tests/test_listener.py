@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from snapshot.host.connector import Connecting
+from snapshot.host.conversation import Proved
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.handshake import _Step
 from snapshot.host.listener import Listener, PortTaken, StrangerLimits
@@ -72,12 +73,12 @@ class Scene:
     def until(self, true: Callable[[], bool]) -> None:
         assert self.loop.run(true, LIMIT), f"it did not happen; refused: {self.refused}, failed: {self.failed}"
 
-    def _hosted(self, sock: socket.socket, purpose: Purpose, peer: str) -> None:
-        self.hosted.append(self.stack.enter_context(sock))
+    def _hosted(self, proved: Proved, purpose: Purpose, peer: str) -> None:
+        self.hosted.append(self.stack.enter_context(proved.sock))
         self.purposes.append(purpose)
 
-    def _connected(self, sock: socket.socket) -> None:
-        self.connected.append(self.stack.enter_context(sock))
+    def _connected(self, proved: Proved) -> None:
+        self.connected.append(self.stack.enter_context(proved.sock))
 
 
 @pytest.fixture
@@ -213,7 +214,7 @@ def test_an_honest_peer_that_was_too_slow_for_its_place_gets_in_when_there_is_ro
     listener = scene.listen(limits=StrangerLimits(connections=1, patience=LIMIT, grace=0.0))
     slow = EventLoop()
     scene.stack.callback(slow.close)
-    connected: list[socket.socket] = []
+    connected: list[Proved] = []
     peer = Connecting(slow, listener.address, SECRET, CONTROL, connected.append, scene.failed.append, seconds=LIMIT)
     assert slow.run(lambda: peer._conversation is not None, LIMIT), "it has said its greeting"
     scene.until(lambda: any(one.handshake._step is not _Step.GREETING for one in listener._strangers))
@@ -224,7 +225,7 @@ def test_an_honest_peer_that_was_too_slow_for_its_place_gets_in_when_there_is_ro
         slow.run_once(0.001)
         scene.loop.run_once(0.001)
     assert scene.failed == []
-    scene.stack.enter_context(connected[0])
+    scene.stack.enter_context(connected[0].sock)
     scene.until(lambda: bool(scene.hosted))
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from snapshot.host.conversation import Conversation, HungUp
+from snapshot.host.conversation import Conversation, HungUp, Proved
 from snapshot.host.event_loop import EventLoop, Timer, Watch
 from snapshot.host.handshake import NONCE_SIZE, CallerHandshake, HandshakeRefused
 from snapshot.host.messages import Address
@@ -48,7 +48,7 @@ class Connecting:
         address: Address,
         secret: bytes,
         purpose: Purpose,
-        on_connected: Callable[[socket.socket], object],
+        on_connected: Callable[[Proved], object],
         on_failed: Callable[[str], object],
         *,
         seconds: float,
@@ -125,7 +125,7 @@ class Connecting:
         if sock is not None:
             self._limit.cancel()
             self._sock = None  # it is not ours any more, so a cancel leaves it open
-            self._on_connected(sock)
+            self._on_connected(Proved(sock, self._handshake.seals))
 
     def _refused(self, why: HandshakeRefused) -> None:
         if not isinstance(why, HungUp):

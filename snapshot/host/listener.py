@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from snapshot.host.conversation import Conversation
+from snapshot.host.conversation import Conversation, Proved
 from snapshot.host.event_loop import EventLoop, Timer
 from snapshot.host.handshake import NONCE_SIZE, HandshakeRefused, HostHandshake, TurnedAway
 from snapshot.host.messages import Address
@@ -58,8 +58,8 @@ class Listener:
     """Listens at the first free port of `ports`; 0 is any port that is free. `PortTaken` if there is none.
 
     `judge` is asked what is wrong with a connection whose peer has proved the secret, and answers "" for nothing; then
-    `on_connection(socket, purpose, peer)` takes over the socket, which is non-blocking, with all that its peer has sent
-    since still in it. `on_refused(peer, reason)` hears of every other one. With `tls` all connections are encrypted.
+    `on_connection(proved, purpose, peer)` takes over the connection, whose socket is non-blocking, with all that its
+    peer has sent since still in it. `on_refused(peer, reason)` hears of every other one. With `tls` all are encrypted.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Listener:
         secret: bytes,
         *,
         judge: Callable[[Purpose], str],
-        on_connection: Callable[[socket.socket, Purpose, str], object],
+        on_connection: Callable[[Proved, Purpose, str], object],
         on_refused: Callable[[str, str], object],
         ports: Sequence[int] = (0,),
         limits: StrangerLimits | None = None,
@@ -147,7 +147,7 @@ class Listener:
         sock = conversation.take()
         if sock is not None:
             self._leave(stranger)
-            self._on_connection(sock, purpose, stranger.peer)
+            self._on_connection(Proved(sock, stranger.handshake.seals), purpose, stranger.peer)
 
     def _gone(self, stranger: _Stranger, why: HandshakeRefused) -> None:
         self._leave(stranger)
