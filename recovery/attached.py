@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import socket
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -45,6 +44,7 @@ from recovery.inject.orders import Order
 from recovery.inject.report import Injected
 from snapshot.host.connector import Connecting
 from snapshot.host.control import ControlConnection
+from snapshot.host.conversation import Proved
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.purposes import CommandOf
 from snapshot.host.tls import TlsRefused, UnusableTls
@@ -82,7 +82,7 @@ class Attached:
         self.pid = reach.pid
         self._timeout = timeout
         self._loop = EventLoop()
-        self._sock: socket.socket | None = None
+        self._proved: Proved | None = None
         self._lost = ""
         self._last = 0
         self._answers: dict[int, Answered | Declined] = {}
@@ -220,8 +220,8 @@ class Attached:
         self.close()
 
     def _connect(self, reach: Reach) -> None:
-        def connected(sock: socket.socket) -> None:
-            self._sock = sock
+        def connected(proved: Proved) -> None:
+            self._proved = proved
 
         def failed(reason: str) -> None:
             self._lost = reason
@@ -237,10 +237,10 @@ class Attached:
             self._loop, reach.address, reach.secret, purpose, connected, failed, seconds=self._timeout, tls=tls
         )
         try:
-            self._loop.run(lambda: self._sock is not None or bool(self._lost))
+            self._loop.run(lambda: self._proved is not None or bool(self._lost))
         finally:
             connecting.cancel()
-        if self._sock is None:
+        if self._proved is None:
             if TlsRefused.__name__ in self._lost:
                 raise NotAllowed(self._lost)
             if "secret" in self._lost:
@@ -250,7 +250,7 @@ class Attached:
                     f"the driver of job {reach.job} (process {reach.pid}) is there and does not answer; {self._lost}"
                 )
             raise JobNotRunning(_gone(self.folder, reach, self._lost))
-        self._connection = ControlConnection(self._loop, self._sock, self._heard, self._closed)
+        self._connection = ControlConnection(self._loop, self._proved, self._heard, self._closed)
 
     def _heard(self, message: FromDriver) -> None:
         match message:

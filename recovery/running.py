@@ -253,8 +253,6 @@ def run(
     launcher = launcher or (LocalProcesses() if spark is None else SparkTasks(spark, options.get("driver_host")))
     for warning in launcher.check(parallelism + scheme.standbys):
         _LOG.warning("%s", warning)
-    if storage and tls is None and launcher.host != "127.0.0.1":
-        _LOG.warning("storage_options are sent to the processes without encryption; use tls")
     use_storage(storage)
     uri = str(checkpoints)
     made = Made()

@@ -11,16 +11,23 @@ the decoder refuses everything, because where the next frame begins cannot be kn
 `flag` says that a marker is a savepoint's or a watermark idle. What a kind does not use is zero. The checksum (CRC-32)
 is over the header, so that no stray byte is taken for a length, a marker or a watermark. What data says is for
 its reader to check.
+
+On a channel that is not encrypted, every frame but data is followed by a seal of 16 bytes (`snapshot.seals`): over its
+header, the bytes of the channel before it, and the number of sealed frames before it. So somebody on the path can
+neither make, change, repeat nor leave out a marker, a watermark or an end, nor move one between data. Data is not
+sealed: its rows can be read, and changed for others of as many bytes.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Final, TypeAlias
 
 from snapshot.frames import Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.seals import SEAL_SIZE, Seals, is_sealed, seal
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation
 
 VERSION: Final = 1
@@ -70,6 +77,10 @@ class DamagedFrame(WireError):
     """A checksum does not match."""
 
 
+class ForgedFrame(WireError):
+    """A frame does not carry the seal of this channel at this place: somebody on the path changed what was sent."""
+
+
 class MalformedFrame(WireError):
     """A frame is whole, and makes no sense."""
 
@@ -112,17 +123,65 @@ def encode(frame: Frame, incarnation: Incarnation, max_frame: int = DEFAULT_MAX_
             return (_header(_Kind.END, incarnation, 0),)
 
 
+class Encoder:
+    """Encodes the frames of one channel, each for the place at which it will be."""
+
+    def __init__(
+        self, incarnation: Incarnation, max_frame: int = DEFAULT_MAX_FRAME, seals: Seals | None = None
+    ) -> None:
+        self._incarnation = incarnation
+        self._max_frame = max_frame
+        self._key = None if seals is None else seals.speaking
+        self._offset = 0
+        self._sealed = 0
+
+    def encode(self, frames: Iterable[Frame]) -> Iterator[tuple[tuple[Buffer, ...], int]]:
+        """Give the buffers of each frame, as `encode` does, and their length, for frames that follow what has `left`.
+
+        Frames that have not left may be encoded again, in another order.
+        """
+        offset, sealed = self._offset, self._sealed
+        for frame in frames:
+            buffers = encode(frame, self._incarnation, self._max_frame)
+            if isinstance(frame, Data):
+                length = HEADER_SIZE + frame.size
+            elif self._key is None:
+                length = HEADER_SIZE
+            else:
+                buffers = (*buffers, seal(self._key, bytes(buffers[0]), sealed, offset))
+                length = HEADER_SIZE + SEAL_SIZE
+                sealed += 1
+            offset += length
+            yield buffers, length
+
+    def left(self, frame: Frame, length: int) -> None:
+        """Note that a frame of this length is on its way, so that nothing overtakes it any more."""
+        self._offset += length
+        self._sealed += not isinstance(frame, Data)
+
+
 class Decoder:
     """Puts the frames of one channel together from the bytes that arrive, in whatever pieces.
 
-    It holds no more memory than has arrived of one frame, whatever the frame says of its length.
+    It holds no more memory than has arrived of one frame, whatever the frame says of its length. With `seals`, all
+    frames but data have to carry theirs.
     """
 
-    def __init__(self, channel: str, incarnation: Incarnation, max_frame: int = DEFAULT_MAX_FRAME) -> None:
+    def __init__(
+        self,
+        channel: str,
+        incarnation: Incarnation,
+        max_frame: int = DEFAULT_MAX_FRAME,
+        seals: Seals | None = None,
+    ) -> None:
         self._channel = channel
         self._incarnation = incarnation
         self._max_frame = max_frame
+        self._key = None if seals is None else seals.hearing
         self._offset = 0  # where the frame that is being put together begins
+        self._sealed = 0  # frames before it
+        self._to_check: tuple[bytes | bytearray, int, int, int, int] | None = None
+        """The header whose seal comes next, and what is in it."""
         self._in_payload = False
         self._needed = HEADER_SIZE
         self._pending = bytearray()
@@ -148,7 +207,12 @@ class Decoder:
                 whole += piece  # where the rest lies already: a long payload is not copied again
             else:
                 whole = bytes(piece)
-            frame = self._payload(whole) if self._in_payload else self._header(whole)
+            if self._in_payload:
+                frame: Frame | None = self._payload(whole)
+            elif self._to_check is None:
+                frame = self._header(whole)
+            else:
+                frame = self._checked(whole, *self._to_check)
             if frame is not None:
                 frames.append(frame)
         return frames
@@ -156,8 +220,8 @@ class Decoder:
     def close(self) -> None:
         """The connection has ended; `CutShort` if that was inside a frame."""
         self._check_whole()
-        if self._in_payload or self._pending:
-            part = "payload" if self._in_payload else "header"
+        if self._in_payload or self._to_check or self._pending:
+            part = "payload" if self._in_payload else "seal" if self._to_check else "header"
             raise self._refusal(
                 CutShort, f"the connection ended after {len(self._pending)} of {self._needed} {part} bytes"
             )
@@ -181,8 +245,26 @@ class Decoder:
                 raise self._refusal(OverLong, f"data of {value} bytes; a frame has at most {self._max_frame}")
             self._in_payload, self._needed = True, value
             return None
+        if self._key is not None and kind != _Kind.DATA:
+            self._to_check, self._needed = (header, kind, mode, flag, value), SEAL_SIZE
+            return None
         frame = self._control(kind, mode, flag, value)
         self._offset += HEADER_SIZE
+        return frame
+
+    def _checked(
+        self, shown: bytes | bytearray, header: bytes | bytearray, kind: int, mode: int, flag: int, value: int
+    ) -> Frame:
+        """The frame that a header is, if this is its seal."""
+        if self._key is not None and not is_sealed(self._key, header, shown, self._sealed, self._offset):
+            raise self._refusal(
+                ForgedFrame,
+                "it does not carry the channel's seal: somebody on the network changes what is sent; use tls",
+            )
+        frame = self._control(kind, mode, flag, value)
+        self._to_check, self._needed = None, HEADER_SIZE
+        self._sealed += 1
+        self._offset += HEADER_SIZE + SEAL_SIZE
         return frame
 
     def _control(self, kind: int, mode: int, flag: int, value: int) -> Frame:

@@ -6,7 +6,6 @@ that the worker says, with a limit.
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from recovery.driver.manifests import DriversPart, manifest_of, roles_from, sour
 from recovery.driver.workers import Workers
 from snapshot.coordinator_events import Publish
 from snapshot.frames import Marker, MarkerMode
+from snapshot.host.conversation import Proved
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.messages import (
     Acknowledgement,
@@ -99,7 +99,7 @@ class DrivenWorker:
     def lost(self, worker: str, reason: str, *, silent: bool) -> None:
         pass
 
-    def commanded(self, sock: socket.socket, name: str) -> None:
+    def commanded(self, proved: Proved, name: str) -> None:
         pass
 
     def reported(self, worker: str, message: FromWorker) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from snapshot.frozen_json import NULL, Json
 from snapshot.host.connector import Connecting
 from snapshot.host.control import ControlConnection
+from snapshot.host.conversation import Proved
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.heartbeat import Heartbeat
 from snapshot.host.messages import (
@@ -138,8 +139,8 @@ class ScriptedWorker:
         self._loop.close()
         self.cluster.gone(self)
 
-    def _reached(self, sock: object) -> None:
-        self._control = ControlConnection(self._loop, sock, self._told, self._lost)  # type: ignore[arg-type]
+    def _reached(self, proved: Proved) -> None:
+        self._control = ControlConnection(self._loop, proved, self._told, self._lost)
         self._heart = Heartbeat(self._driver, self._secret, self.name, 0.05)
         self._tell(Hello(self.name, Address("127.0.0.1", 1), os.getpid(), self.slot, self.launch, self.executor))
 

@@ -16,6 +16,7 @@ from recovery.driver.workers import Workers
 from snapshot.frozen_json import Json
 from snapshot.host.attempt import PartitionAttempt, Surroundings
 from snapshot.host.control import OverLongMessage
+from snapshot.host.conversation import Proved
 from snapshot.host.event_loop import Background, EventLoop
 from snapshot.host.heads import seat_of
 from snapshot.host.joining import Joined, Joining
@@ -237,7 +238,7 @@ class Letting:
     def reported(self, worker: str, message: FromWorker) -> None:
         pass
 
-    def commanded(self, sock: socket.socket, name: str) -> None:
+    def commanded(self, proved: Proved, name: str) -> None:
         pass
 
     def refused(self, peer: str, reason: str) -> None:

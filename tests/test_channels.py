@@ -19,8 +19,10 @@ from snapshot.host.channels import LocalChannel, ReceivingChannel, SendingChanne
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.options import HostOptions
 from snapshot.ids import ChannelId
-from snapshot.wire import Buffer, OverLong, encode
+from snapshot.seals import RecordWriter
+from snapshot.wire import Buffer, Encoder, OverLong, encode
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
+from tests.connections import FAR, NEAR, sealed
 
 LIMIT = 10.0
 US = Incarnation(Generation(3), Attempt(2))
@@ -70,7 +72,7 @@ class Road:
     def sending(self) -> SendingChannel:
         channel = SendingChannel(
             self.loop,
-            self.near,
+            sealed(self.near, self.far)[0],
             CHANNEL,
             US,
             lambda: self.drained.append(channel.bytes),
@@ -84,7 +86,13 @@ class Road:
 
     def receiving(self) -> ReceivingChannel:
         channel = ReceivingChannel(
-            self.loop, self.far, CHANNEL, US, self._take, self.broken.append, options=self.options
+            self.loop,
+            sealed(self.near, self.far)[1],
+            CHANNEL,
+            US,
+            self._take,
+            self.broken.append,
+            options=self.options,
         )
         self.stack.callback(channel.close)
         return channel
@@ -364,12 +372,13 @@ def test_what_the_receiver_allows_comes_to_the_sender_who_may_be_waiting_for_it(
 
 def test_of_words_that_come_in_pieces_the_last_whole_one_counts(road: Road) -> None:
     sending = road.sending()
-    words = b"".join(struct.pack(">QQ", rows, 7) for rows in (70, 80, 90))
-    for piece in (words[:5], words[5:21], words[21:46]):
+    writer = RecordWriter(FAR)
+    words = b"".join(writer.record(struct.pack(">QQ", rows, 7)) for rows in (70, 80, 90))
+    for piece in (words[:5], words[5:41], words[41:106]):
         road.far.sendall(piece)
         road.turns()
     assert sending.allowed == Allowance(80, 7)
-    road.far.sendall(words[46:])
+    road.far.sendall(words[106:])
     road.until(lambda: sending.allowed == Allowance(90, 7))
 
 
@@ -383,7 +392,7 @@ def test_of_what_the_network_does_not_take_the_last_word_goes_on(road: Road) -> 
         receiving.allow(Allowance(rows, 1))
     for more in range(1, 9):
         receiving.allow(Allowance(rows + more, 1))
-    assert len(receiving._unsaid) < 32
+    assert len(receiving._unsaid) <= len(RecordWriter(FAR).record(bytes(16)))
     sending._watch.reading(True)
     road.until(lambda: sending.allowed.rows == rows + 8)
 
@@ -420,10 +429,33 @@ def test_frames_of_a_former_attempt_break_the_channel_and_are_not_handed_on(road
 
 def test_frames_behind_the_end_break_the_channel(road: Road) -> None:
     road.receiving()
-    road.near.sendall(b"".join([*encode(End(), US), *encode(data(1), US)]))
+    said = Encoder(US, seals=NEAR).encode([End(), data(1)])
+    road.near.sendall(b"".join(buffer for buffers, _ in said for buffer in buffers))
     road.until(lambda: bool(road.broken))
     assert road.arrived == [End()]
     assert road.broken == ["Data came behind the end"]
+
+
+def test_a_marker_that_somebody_on_the_path_adds_breaks_the_channel_and_is_not_handed_on(road: Road) -> None:
+    sending = road.sending()
+    road.receiving()
+    sending.put(data(1))
+    sending.put(Watermark(5))
+    road.until(lambda: len(road.arrived) == 2)
+    road.near.sendall(b"".join(encode(marker(), US)) + bytes(16))
+    road.until(lambda: bool(road.broken))
+    assert numbers(road.arrived) == [1, "Watermark"]
+    assert road.broken[0].startswith("ForgedFrame: channel clicks/0->count/1, frame at byte 72: it does not carry")
+
+
+def test_an_allowance_that_somebody_on_the_path_says_breaks_the_channel_and_allows_nothing(road: Road) -> None:
+    sending, receiving = road.sending(), road.receiving()
+    receiving.allow(Allowance(70, 10))
+    road.until(lambda: sending.allowed == Allowance(70, 10))
+    road.far.sendall(RecordWriter(NEAR).record(struct.pack(">QQ", 2**40, 2**40)))
+    road.until(lambda: bool(road.broken))
+    assert sending.allowed == Allowance(70, 10)
+    assert road.broken[0].startswith("ForgedRecord: message 1 of 16 bytes does not carry the connection's seal")
 
 
 def test_random_bytes_break_the_channel_by_name(road: Road) -> None:

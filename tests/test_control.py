@@ -17,14 +17,18 @@ import pytest
 from recovery.driver.workers import Workers
 from snapshot import Collection, Stream, ToDriver
 from snapshot.host import worker
+from snapshot.host.connector import Connecting
 from snapshot.host.control import ControlConnection, OverLongMessage
+from snapshot.host.conversation import Proved
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.heartbeat import Beats, Heartbeat
 from snapshot.host.listener import Listener
-from snapshot.host.messages import Address, BeatEvery, Drain, FromWorker, Hello, Leave, ToWorker
+from snapshot.host.messages import Address, BeatEvery, Drain, FromWorker, Hello, Leave, Stalled, ToWorker
 from snapshot.host.purposes import HeartbeatOf, Purpose
+from snapshot.seals import RecordWriter
 from statebackend.columns import schema_of
-from statebackend.ids import Attempt, Generation, Incarnation
+from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
+from tests.connections import FAR, sealed
 from tests.driven_worker import DrivenWorker
 
 LIMIT = 10.0
@@ -47,12 +51,12 @@ class Wire:
         self.other = listener.accept()[0]
         listener.close()
         self.driver = ControlConnection[ToWorker, FromWorker](
-            self.loop, self.one, self.at_driver.append, self.closed.append, MAX
+            self.loop, sealed(self.one, self.other)[0], self.at_driver.append, self.closed.append, MAX
         )
 
     def worker(self) -> ControlConnection[FromWorker, ToWorker]:
         return ControlConnection[FromWorker, ToWorker](
-            self.loop, self.other, self.at_worker.append, self.closed.append, MAX
+            self.loop, sealed(self.one, self.other)[1], self.at_worker.append, self.closed.append, MAX
         )
 
 
@@ -106,14 +110,14 @@ def test_a_message_that_is_too_long_is_refused_by_who_sends_it_and_the_connectio
 def test_a_length_that_is_too_long_ends_the_connection_before_it_is_read(wire: Wire) -> None:
     wire.other.sendall(struct.pack(">I", MAX + 1))
     assert wire.loop.run(lambda: bool(wire.closed), LIMIT)
-    assert wire.closed == ["the peer announced a message of 1048577 bytes; at most 1048576 are read"]
+    assert wire.closed == ["OverLongRecord: the peer announced a message of 1048577 bytes; at most 1048576 are read"]
 
 
 @pytest.mark.parametrize("pickled", [b"nonsense", b"", pickle.dumps(Leave("x"))[:-3], b"cno_such_module\nname\n."])
 def test_a_message_that_cannot_be_read_ends_the_connection(wire: Wire, pickled: bytes) -> None:
     good: FromWorker = Hello("w", Address("host", 1), 1, 0)
-    whole = pickle.dumps(good)
-    wire.other.sendall(struct.pack(">I", len(whole)) + whole + struct.pack(">I", len(pickled)) + pickled)
+    writer = RecordWriter(FAR)
+    wire.other.sendall(writer.record(pickle.dumps(good)) + writer.record(pickled))
     assert wire.loop.run(lambda: bool(wire.closed), LIMIT)
     assert wire.at_driver == [good]
     assert wire.closed[0].startswith("a message cannot be read: ")
@@ -148,7 +152,9 @@ def test_nothing_is_told_after_a_close_even_in_the_middle_of_messages(wire: Wire
         seen.append(message)
         again.close()
 
-    again = ControlConnection[ToWorker, FromWorker](wire.loop, wire.one.dup(), close_at_once, wire.closed.append)
+    again = ControlConnection[ToWorker, FromWorker](
+        wire.loop, sealed(wire.one.dup(), wire.other)[0], close_at_once, wire.closed.append
+    )
     wire.driver.close()
     for number in range(3):
         worker.send(Hello("w", Address("host", number), 1, 0))
@@ -167,6 +173,8 @@ class Driver:
     stack: ExitStack
     beats: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
+    heard: list[Stalled] = field(default_factory=list)
+    whys: list[str] = field(default_factory=list)
     ends: list[Beats] = field(default_factory=list)
 
     def listen(self, ports: tuple[int, ...] = (0,)) -> Listener:
@@ -182,10 +190,15 @@ class Driver:
         self.stack.callback(listener.close)
         return listener
 
-    def _hear(self, sock: socket.socket, purpose: Purpose, peer: str) -> None:
+    def _hear(self, proved: Proved, purpose: Purpose, peer: str) -> None:
         assert isinstance(purpose, HeartbeatOf)
         worker = purpose.worker
-        self.ends.append(Beats(self.loop, sock, lambda: self.beats.append(worker), lambda: self.ended.append(worker)))
+
+        def ended(why: str) -> None:
+            self.ended.append(worker)
+            self.whys.append(why)
+
+        self.ends.append(Beats(self.loop, proved, lambda: self.beats.append(worker), ended, self.heard.append))
         self.stack.callback(self.ends[-1].close)
 
 
@@ -205,6 +218,37 @@ def test_beats_arrive_whatever_the_main_thread_of_the_process_does_and_end_with_
     assert set(driver.beats) == {"w"}
     assert driver.ended == ["w"]
     assert not any(thread.name == "heartbeat-w" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize(
+    "word", [b"nonsense", pickle.dumps(Leave("x")), pickle.dumps(Leave("x"))[:-3], b"cno_such_module\nname\n."]
+)
+def test_a_word_between_beats_that_makes_no_sense_ends_that_connection_and_nothing_else(
+    driver: Driver, word: bytes
+) -> None:
+    connected: list[Proved] = []
+    address = driver.listen().address
+    Connecting(driver.loop, address, SECRET, HeartbeatOf("w"), connected.append, pytest.fail, seconds=LIMIT)
+    assert driver.loop.run(lambda: bool(connected and driver.ends), LIMIT)
+    writer = RecordWriter(connected[0].seals)
+    connected[0].sock.sendall(writer.record(b"") + writer.record(word))
+    assert driver.loop.run(lambda: bool(driver.ended), LIMIT)
+    assert driver.whys[0].startswith("MalformedWord: ")
+    connected[0].sock.close()
+    heartbeat = Heartbeat(address, SECRET, "w", 0.005)
+    assert driver.loop.run(lambda: bool(driver.beats), LIMIT)
+    heartbeat.stop()
+
+
+def test_a_word_between_beats_is_heard_beside_the_beats(driver: Driver) -> None:
+    stalled = Stalled(Incarnation(Generation(1), Attempt(2)), Partition(1), Uid("count"), 70.0, "a call", None, "stack")
+    said = [stalled]
+    heartbeat = Heartbeat(
+        driver.listen().address, SECRET, "w", 0.005, watch=lambda: said.pop() if said and driver.beats else None
+    )
+    assert driver.loop.run(lambda: bool(driver.heard), LIMIT)
+    heartbeat.stop()
+    assert driver.heard == [stalled]
 
 
 def test_a_heart_that_is_told_to_beat_faster_does_so_at_once(driver: Driver) -> None:

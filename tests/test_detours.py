@@ -15,6 +15,7 @@ from snapshot.host.detours import Detour
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.tls import TlsSide
 from tests.certificates import Authority
+from tests.connections import plain
 
 PATIENCE = 10.0
 
@@ -29,10 +30,10 @@ class Ends:
         self.closed: list[str] = []
         self.over: list[Detour] = []
         self.here: ControlConnection[object, object] = ControlConnection(
-            loop, sockets[0], self.here_heard.append, self.closed.append
+            loop, plain(sockets[0]), self.here_heard.append, self.closed.append
         )
         self.there: ControlConnection[object, object] = ControlConnection(
-            loop, sockets[1], self.there_heard.append, self.closed.append
+            loop, plain(sockets[1]), self.there_heard.append, self.closed.append
         )
 
     def detour(self) -> Detour:

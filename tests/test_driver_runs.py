@@ -59,6 +59,7 @@ from snapshot.trace import replay
 from statebackend.backends.backend import DamagedFile
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from statebackend.stores.local_store import LocalStore
+from tests.certificates import Authority
 from tests.scripted_workers import OUT, PATIENCE, SOURCE, ScriptedCluster
 
 NUMBERS = pa.schema({"k": pa.string(), "n": pa.int64()})
@@ -182,6 +183,31 @@ def test_a_recorded_trace_replays_through_a_fresh_coordinator(tmp_path: Path, cl
     run.stop(savepoint=True)
     with trace.open() as lines:
         assert replay(lines) > 20
+
+
+@pytest.mark.parametrize(
+    ("host", "encrypted", "warned"),
+    [("0.0.0.0", False, True), ("0.0.0.0", True, False), ("127.0.0.1", False, False)],
+    ids=["network", "network with tls", "this machine"],
+)
+def test_who_runs_over_a_network_without_tls_is_warned_at_the_start(
+    tmp_path: Path,
+    cluster: ScriptedCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    host: str,
+    encrypted: bool,
+    warned: bool,
+) -> None:
+    monkeypatch.setattr(ScriptedCluster, "host", property(lambda _: host))
+    run = start(tmp_path, cluster, tls=Authority(tmp_path / "tls").issue() if encrypted else None)
+    run.cancel()
+    troubles = [f"{trouble.what}: {trouble.reason}" for trouble in of_kind(run, Trouble)]
+    assert len(troubles) == warned
+    for trouble in troubles:
+        assert "passwords in the program" in trouble
+        assert "give tls=recovery.Tls(" in trouble
+    assert [record.levelname for record in caplog.records if "not encrypted" in record.message] == ["WARNING"] * warned
 
 
 # --- failures

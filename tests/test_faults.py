@@ -12,6 +12,7 @@ from snapshot.host.control import ControlConnection
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.faults import Faults, Line
 from snapshot.host.messages import Address, BreakInside, Cut, Delay, Fault, Inject, Injected, Kill, Links, Stop
+from tests.connections import sealed
 
 PATIENCE = 10.0
 ONE, TWO = Address("127.0.0.1", 1), Address("127.0.0.1", 2)
@@ -50,8 +51,9 @@ class Process:
             one = socket.create_connection(server.getsockname())
             other = server.accept()[0]
         heard: list[object] = []
-        here: ControlConnection[object, object] = ControlConnection(self.loop, one, heard.append, self.closed.append)
-        there: ControlConnection[object, object] = ControlConnection(self.loop, other, heard.append, self.closed.append)
+        near, far = sealed(one, other)
+        here: ControlConnection[object, object] = ControlConnection(self.loop, near, heard.append, self.closed.append)
+        there: ControlConnection[object, object] = ControlConnection(self.loop, far, heard.append, self.closed.append)
         return Connection(Line(peer, here), here, there, heard)
 
     def inject(self, fault: Fault) -> str:

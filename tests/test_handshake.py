@@ -36,6 +36,7 @@ from snapshot.host.purposes import (
     purpose_bytes,
 )
 from snapshot.ids import ChannelId
+from snapshot.seals import Seals
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 
 SECRET = b"s" * 32
@@ -91,6 +92,49 @@ def test_both_sides_agree_on_the_purpose_whatever_the_pieces(
     assert b.purpose == purpose
     assert [a.accepted, told(a, b.accept(), step), a.accepted] == [False, b"", True]
     assert a.wanted == b.wanted == 0
+
+
+def seals_of(a: CallerHandshake, b: HostHandshake) -> tuple[Seals, Seals]:
+    """The keys of both ends after the handshake."""
+    proved(a, b)
+    told(a, b.accept())
+    assert a.seals is not None
+    assert b.seals is not None
+    return a.seals, b.seals
+
+
+@given(purposes, secrets)
+def test_afterwards_both_have_the_same_two_keys_one_for_each_direction(purpose: Purpose, secret: bytes) -> None:
+    a, b = seals_of(caller(secret, purpose=purpose), host(secret))
+    assert (a.speaking, a.hearing) == (b.hearing, b.speaking)
+    assert a.speaking != a.hearing
+    assert len(a.speaking) == len(a.hearing) == 32
+
+
+def test_no_two_connections_have_a_key_in_common() -> None:
+    pairs = [
+        seals_of(caller(), host()),
+        seals_of(caller(nonce=b"C" * NONCE_SIZE), host()),
+        seals_of(caller(), host(nonce=b"H" * NONCE_SIZE)),
+        seals_of(caller(purpose=HeartbeatOf("w")), host()),
+        seals_of(caller(b"S" * 32), host(b"S" * 32)),
+    ]
+    keys = [key for a, _ in pairs for key in (a.speaking, a.hearing)]
+    assert len(set(keys)) == 10
+
+
+def test_there_are_no_keys_before_both_have_proved_the_secret_and_none_with_tls() -> None:
+    a, b = caller(), host()
+    for side in (a, b):
+        with pytest.raises(ValueError, match="before both sides have proved"):
+            _ = side.seals
+    for side in (a, b):
+        side.bind(b"a session of TLS")
+    proved(a, b)
+    with pytest.raises(ValueError, match="before both sides have proved"):
+        _ = b.seals
+    told(a, b.accept())
+    assert a.seals is b.seals is None
 
 
 @given(st.text(max_size=300))

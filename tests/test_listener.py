@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import random
+import resource
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 import pytest
 
 from snapshot.host.connector import Connecting
+from snapshot.host.conversation import Proved
 from snapshot.host.event_loop import EventLoop
-from snapshot.host.handshake import _Step
+from snapshot.host.handshake import NONCE_SIZE, CallerHandshake
 from snapshot.host.listener import Listener, PortTaken, StrangerLimits
 from snapshot.host.messages import Address
 from snapshot.host.purposes import ControlOf, HeartbeatOf, Purpose
@@ -63,8 +66,9 @@ class Scene:
     ) -> Connecting:
         return Connecting(self.loop, address, secret, purpose, self._connected, self.failed.append, seconds=seconds)
 
-    def stranger(self, address: Address, says: bytes = b"") -> socket.socket:
-        sock = self.stack.enter_context(socket.create_connection((address.host, address.port)))
+    def stranger(self, address: Address, says: bytes = b"", source: str = HOME) -> socket.socket:
+        reached = socket.create_connection((address.host, address.port), source_address=(source, 0))
+        sock = self.stack.enter_context(reached)
         sock.sendall(says)
         sock.setblocking(False)
         return sock
@@ -72,12 +76,12 @@ class Scene:
     def until(self, true: Callable[[], bool]) -> None:
         assert self.loop.run(true, LIMIT), f"it did not happen; refused: {self.refused}, failed: {self.failed}"
 
-    def _hosted(self, sock: socket.socket, purpose: Purpose, peer: str) -> None:
-        self.hosted.append(self.stack.enter_context(sock))
+    def _hosted(self, proved: Proved, purpose: Purpose, peer: str) -> None:
+        self.hosted.append(self.stack.enter_context(proved.sock))
         self.purposes.append(purpose)
 
-    def _connected(self, sock: socket.socket) -> None:
-        self.connected.append(self.stack.enter_context(sock))
+    def _connected(self, proved: Proved) -> None:
+        self.connected.append(self.stack.enter_context(proved.sock))
 
 
 @pytest.fixture
@@ -176,8 +180,8 @@ def test_who_is_too_slow_is_refused(scene: Scene) -> None:
     assert is_closed(stranger)
 
 
-def test_strangers_who_say_nothing_make_room_for_an_honest_peer(scene: Scene) -> None:
-    listener = scene.listen(limits=StrangerLimits(connections=4, patience=LIMIT, grace=0.02))
+def test_strangers_who_say_nothing_make_room_for_an_honest_peer_at_once(scene: Scene) -> None:
+    listener = scene.listen(limits=StrangerLimits(connections=8, per_address=4, patience=LIMIT))
     strangers = [scene.stranger(listener.address) for _ in range(6)]
     scene.connect(listener.address)
     scene.until(lambda: bool(scene.connected))
@@ -186,37 +190,87 @@ def test_strangers_who_say_nothing_make_room_for_an_honest_peer(scene: Scene) ->
     assert is_closed(strangers[0])
 
 
-def test_there_are_never_more_strangers_than_allowed(scene: Scene) -> None:
-    listener = scene.listen(limits=StrangerLimits(connections=4, patience=LIMIT, grace=LIMIT))
+@pytest.mark.parametrize("limits", [{"connections": 4}, {"connections": 9, "per_address": 4}])
+def test_there_are_never_more_strangers_than_allowed_and_the_oldest_make_room(
+    scene: Scene, limits: dict[str, int]
+) -> None:
+    listener = scene.listen(limits=StrangerLimits(**limits, patience=LIMIT))
     strangers = [scene.stranger(listener.address) for _ in range(6)]
     most = 0
-    for _ in range(20):
-        scene.loop.run_once(0.001)
+    while len(scene.refused) < 2:
+        scene.loop.run_once(LIMIT)
         most = max(most, listener.strangers)
-    assert most == 4
+    assert most == listener.strangers == 4
+    assert [is_closed(stranger) for stranger in strangers] == [True, True, False, False, False, False]
     strangers[2].close()
-    scene.until(lambda: bool(scene.refused))
-    assert "HungUp" in scene.refused[0]
-    scene.until(lambda: listener.strangers == 4)
+    scene.until(lambda: listener.strangers == 3)
+
+
+def test_room_is_made_by_the_address_that_has_most(scene: Scene) -> None:
+    listener = scene.listen(limits=StrangerLimits(connections=8, per_address=6, patience=LIMIT))
+    few = [scene.stranger(listener.address, source="127.0.0.2") for _ in range(2)]
+    many = [scene.stranger(listener.address, source="127.0.0.3") for _ in range(20)]
+    scene.until(lambda: len(scene.refused) == 14 and listener.strangers == 8)
+    last = scene.stranger(listener.address, source="127.0.0.4")
+    scene.until(lambda: len(scene.refused) == 15)
+    assert all("TooManyStrangers" in refused and refused.startswith("127.0.0.3") for refused in scene.refused)
+    assert not any(is_closed(one) for one in (*few, *many[15:], last))
+
+
+def test_who_has_greeted_keeps_its_place_whatever_silent_ones_of_its_address_do_and_the_other_way_round(
+    scene: Scene,
+) -> None:
+    listener = scene.listen(limits=StrangerLimits(connections=20, per_address=6, patience=LIMIT))
+    handshake = CallerHandshake(SECRET, b"n" * NONCE_SIZE, CONTROL)
+    polite = scene.stranger(listener.address, handshake.greeting)
+    scene.until(lambda: any(one.greeted for one in listener._strangers))
+    silent = [scene.stranger(listener.address) for _ in range(20)]
+    scene.until(lambda: len(scene.refused) == 15 and listener.strangers == 6)
+    assert not is_closed(polite)
+    others = [scene.stranger(listener.address, handshake.greeting) for _ in range(20)]
+    scene.until(lambda: len(scene.refused) == 35)
+    assert any(not is_closed(one) for one in silent)
+    assert sum(not is_closed(one) for one in others) >= 3
+
+
+def test_a_caller_far_away_keeps_its_place_whatever_other_addresses_do(scene: Scene) -> None:
+    listener = scene.listen()
+    handshake = CallerHandshake(SECRET, b"n" * NONCE_SIZE, CONTROL)
+    caller = scene.stranger(listener.address, handshake.greeting, source="127.0.0.2")
+    answer = bytearray()
+
+    def answered() -> bool:
+        with suppress(BlockingIOError):
+            answer.extend(caller.recv(handshake.wanted))
+        return len(answer) == handshake.wanted
+
+    scene.until(answered)
+    for _ in range(400):  # while our proof is on its way
+        scene.stranger(listener.address, source="127.0.0.3").close()
+        scene.stranger(listener.address, source="127.0.0.4")
+        scene.loop.run_once(0)
+    scene.until(lambda: len(scene.refused) > 400)
+    caller.sendall(handshake.receive(bytes(answer)))
+    scene.until(lambda: bool(scene.hosted))
 
 
 def test_many_honest_peers_at_once_all_get_in(scene: Scene) -> None:
-    listener = scene.listen(limits=StrangerLimits(connections=4))
-    for number in range(60):
+    listener = scene.listen()
+    for number in range(200):
         scene.connect(listener.address, purpose=ControlOf(str(number)))
-    scene.until(lambda: len(scene.hosted) == len(scene.connected) == 60)
-    assert {str(purpose) for purpose in scene.purposes} == {f"control of {number}" for number in range(60)}
-    assert scene.refused == []
+    scene.until(lambda: len(scene.hosted) == len(scene.connected) == 200)
+    assert {str(purpose) for purpose in scene.purposes} == {f"control of {number}" for number in range(200)}
+    assert scene.failed == []
 
 
 def test_an_honest_peer_that_was_too_slow_for_its_place_gets_in_when_there_is_room(scene: Scene) -> None:
-    listener = scene.listen(limits=StrangerLimits(connections=1, patience=LIMIT, grace=0.0))
+    listener = scene.listen(limits=StrangerLimits(connections=1, patience=LIMIT))
     slow = EventLoop()
     scene.stack.callback(slow.close)
-    connected: list[socket.socket] = []
+    connected: list[Proved] = []
     peer = Connecting(slow, listener.address, SECRET, CONTROL, connected.append, scene.failed.append, seconds=LIMIT)
     assert slow.run(lambda: peer._conversation is not None, LIMIT), "it has said its greeting"
-    scene.until(lambda: any(one.handshake._step is not _Step.GREETING for one in listener._strangers))
+    scene.until(lambda: any(one.greeted for one in listener._strangers))
     stranger = scene.stranger(listener.address)  # while the peer is busy with something else
     scene.until(lambda: bool(scene.refused))
     stranger.close()
@@ -224,7 +278,7 @@ def test_an_honest_peer_that_was_too_slow_for_its_place_gets_in_when_there_is_ro
         slow.run_once(0.001)
         scene.loop.run_once(0.001)
     assert scene.failed == []
-    scene.stack.enter_context(connected[0])
+    scene.stack.enter_context(connected[0].sock)
     scene.until(lambda: bool(scene.hosted))
 
 
@@ -293,3 +347,55 @@ def test_nothing_is_told_after_a_cancel_or_a_close(scene: Scene) -> None:
     assert scene.connected == scene.hosted == []
     assert scene.failed == scene.refused == []
     assert is_closed(stranger)
+
+
+@contextmanager
+def no_free_descriptor() -> Iterator[None]:
+    """Until the end this process has only those file descriptors that it has."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_who_has_no_free_descriptor_for_a_moment_connects_after_it(scene: Scene) -> None:
+    listener = scene.listen()
+    with no_free_descriptor():
+        connecting = scene.connect(listener.address)
+        assert not scene.loop.run(lambda: bool(scene.failed), 0.2)
+    assert connecting._last == "[Errno 24] Too many open files"
+    scene.until(lambda: bool(scene.connected))
+
+
+def test_who_has_no_free_descriptor_for_long_is_told_so(scene: Scene) -> None:
+    listener = scene.listen()
+    with no_free_descriptor():
+        scene.connect(listener.address, seconds=0.1)
+        scene.until(lambda: bool(scene.failed))
+    assert "Too many open files, and the time is over" in scene.failed[0]
+
+
+def test_a_port_without_a_free_descriptor_takes_the_connection_when_there_is_one(scene: Scene) -> None:
+    listener = scene.listen()
+    scene.stranger(listener.address)
+    with no_free_descriptor():
+        scene.until(lambda: bool(scene.refused))
+        assert "a connection cannot be accepted: [Errno 24] Too many open files" in scene.refused[0]
+        assert listener.strangers == 0
+    scene.until(lambda: listener.strangers == 1)
+
+
+def test_a_stranger_gives_its_descriptor_to_the_next_caller_if_none_is_free(scene: Scene) -> None:
+    listener = scene.listen()
+    silent = scene.stranger(listener.address)
+    scene.until(lambda: listener.strangers == 1)
+    caller = scene.stranger(listener.address, b"epochcut")
+    with no_free_descriptor():
+        scene.until(lambda: len(scene.refused) == 2)
+        scene.until(lambda: listener.strangers == 1)
+    assert is_closed(silent)
+    assert not is_closed(caller)

@@ -17,6 +17,7 @@ from snapshot.coordinator_options import ContradictingOptions
 from snapshot.frames import Data, Frame
 from snapshot.host import worker
 from snapshot.host.channels import ReceivingChannel, SendingChannel
+from snapshot.host.conversation import Proved
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.heartbeat import Beats, Heartbeat
 from snapshot.host.listener import Listener
@@ -26,6 +27,7 @@ from snapshot.host.purposes import Purpose
 from snapshot.host.worker import DriverLost, Worker
 from snapshot.ids import ChannelId
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
+from tests.connections import sealed
 from tests.silence import deafen
 
 US = Incarnation(Generation(3), Attempt(2))
@@ -49,7 +51,7 @@ class Line:
         self.loop = EventLoop()
         self.sending = SendingChannel(
             self.loop,
-            self.near,
+            sealed(self.near, self.far)[0],
             CHANNEL,
             US,
             lambda: None,
@@ -59,7 +61,7 @@ class Line:
         )
         self.receiving = ReceivingChannel(
             self.loop,
-            self.far,
+            sealed(self.near, self.far)[1],
             CHANNEL,
             US,
             lambda _, frame: self.arrived.append(frame),
@@ -136,7 +138,7 @@ class Lost:
     def reported(self, worker: str, message: FromWorker) -> None:
         pass
 
-    def commanded(self, sock: socket.socket, name: str) -> None:
+    def commanded(self, proved: Proved, name: str) -> None:
         pass
 
     def refused(self, peer: str, reason: str) -> None:
@@ -175,8 +177,8 @@ def test_a_process_hears_from_its_heart_that_the_driver_does_not_react_any_more(
     with ExitStack() as stack:
         stack.callback(loop.close)
 
-        def connected(sock: socket.socket, _purpose: Purpose, _peer: str) -> None:
-            beats.append(Beats(loop, sock, lambda: None, lambda: None))
+        def connected(proved: Proved, _purpose: Purpose, _peer: str) -> None:
+            beats.append(Beats(loop, proved, lambda: None, lambda _: None))
             stack.callback(beats[-1].close)
 
         listener = Listener(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,7 +19,7 @@ from recovery.driver import events as log
 from snapshot import PAUSE, Collection, Stream, ToDriver
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.messages import StageFigures, Stalled
-from snapshot.host.stalls import LoopWatch, PendingEpoch, StallWatch, Words, word_of
+from snapshot.host.stalls import LoopWatch, MalformedWord, PendingEpoch, StallWatch, parse_stalled, stalled_bytes
 from snapshot.participant import Part, PartDurable, Participant, SubtaskCut
 from snapshot.program.row_class import Row
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
@@ -92,23 +94,39 @@ def test_a_partition_knows_for_whom_an_epoch_waits() -> None:
     assert participant.awaited(SEVENTH) == {}
 
 
-STALLS = st.lists(st.builds(Stalled, st.just(US), st.just(Partition(0)), st.none(), st.floats(0), st.text(), st.none()))
+epochs = st.builds(Epoch, st.builds(Generation, st.integers(1)), st.integers(0))
+stalls = st.builds(
+    Stalled, st.just(US), st.just(Partition(3)), st.none() | st.just(COUNT), st.floats(0, 1e9), st.text(),
+    st.none() | epochs, st.text(),
+)  # fmt: skip
 
 
-@given(STALLS, st.data())
-def test_words_between_beats_come_whole_however_they_are_cut(stalls: list[Stalled], data: st.DataObject) -> None:
-    said = b"".join(b"." * data.draw(st.integers(0, 3)) + word_of(stalled) for stalled in stalls) + b".."
-    words, found = Words(), list[Stalled]()
-    while said:
-        size = data.draw(st.integers(1, len(said)))
-        found += words.feed(said[:size])
-        said = said[size:]
-    assert found == stalls
+@given(stalls)
+def test_what_is_told_between_beats_is_read_as_it_was_written(stalled: Stalled) -> None:
+    assert parse_stalled(stalled_bytes(stalled)) == stalled
 
 
-def test_what_is_too_long_for_a_word_is_refused() -> None:
-    with pytest.raises(ValueError, match="a word of 4294967295 bytes"):
-        Words().feed(b".!\xff\xff\xff\xff")
+GOOD = json.loads(stalled_bytes(Stalled(US, Partition(1), COUNT, 1.0, "why", SEVENTH, "stack")))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pickle.dumps(Stalled(US, Partition(1), COUNT, 1.0, "why")),
+        b"\xff",
+        b"[" * 100_000,
+        b"{}",
+        json.dumps(GOOD[:-1]).encode(),
+        *(json.dumps([*GOOD[:at], {}, *GOOD[at + 1 :]]).encode() for at in range(len(GOOD))),
+        *(
+            json.dumps([*GOOD[:5], seconds, *GOOD[6:]]).encode()
+            for seconds in (-1, 10**400, float("inf"), float("nan"))
+        ),
+    ],
+)
+def test_what_makes_no_sense_between_beats_is_refused_by_name(said: bytes) -> None:
+    with pytest.raises(MalformedWord):
+        parse_stalled(said)
 
 
 @pytest.fixture

@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -148,3 +151,36 @@ def besieged(ports: Mapping[object, Where], until: float) -> dict[object, list[s
     for thread in besiegers:
         thread.join()
     return visited
+
+
+@contextmanager
+def silent_strangers(where: Where, count: int, a_second: int) -> Iterator[None]:
+    """A process of somebody else's holds so many connections, says nothing, and replaces those that are closed."""
+    command = [sys.executable, "-m", "tests.silent_strangers", where[0], str(where[1]), str(count), str(a_second)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parent.parent) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"there\n"
+            yield
+        finally:
+            process.kill()
+
+
+@pytest.mark.timeout(300)
+def test_a_thousand_silent_strangers_do_not_hold_up_a_recovery(tmp_path: Path) -> None:
+    settings = Settings(folder=str(tmp_path / "job"), job="sequences", every="150ms", rows=60_000)
+    with RunningJob(settings) as job:
+        job.start()
+        job.wait_for_kind("EpochCommitted")
+        driver = reach.read(settings.local).address
+        took = []
+        with silent_strangers((driver.host, driver.port), 1_000, a_second=1_000):
+            for _ in range(3):
+                assert job.kill_worker(sorted(job.course.placed)[0])
+                marks = job.wait_for_kind("Recovered")["marks"]
+                assert isinstance(marks, dict)
+                took.append(marks["opened"])
+                job.wait_for_kind("EpochCommitted")
+        compared = job.finish()
+    assert compared.exact, compared.examples
+    assert min(took) <= 300, took

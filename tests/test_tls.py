@@ -17,16 +17,18 @@ from snapshot.frames import Data, End, Frame, Marker, MarkerMode
 from snapshot.host.channels import ReceivingChannel, SendingChannel
 from snapshot.host.connector import Connecting
 from snapshot.host.control import ControlConnection
+from snapshot.host.conversation import Proved
 from snapshot.host.detours import Detour
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.listener import Listener, StrangerLimits
 from snapshot.host.messages import Address
 from snapshot.host.options import HostOptions
-from snapshot.host.purposes import ControlOf
+from snapshot.host.purposes import ControlOf, Purpose
 from snapshot.host.tls import Tls, TlsSide, TlsSocket, UnusableTls
 from snapshot.ids import ChannelId
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from tests.certificates import Authority, with_password
+from tests.connections import plain
 
 LIMIT = 10.0
 SECRET = b"s" * 32
@@ -56,8 +58,8 @@ class Scene:
 
     loop: EventLoop
     stack: ExitStack
-    hosted: list[socket.socket] = field(default_factory=list)
-    connected: list[socket.socket] = field(default_factory=list)
+    hosted: list[Proved] = field(default_factory=list)
+    connected: list[Proved] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
@@ -67,7 +69,7 @@ class Scene:
             HOME,
             secret,
             judge=lambda purpose: "",
-            on_connection=lambda sock, purpose, peer: self.hosted.append(self.stack.enter_context(sock)),
+            on_connection=self._hosted,
             on_refused=lambda peer, reason: self.refused.append(reason),
             limits=StrangerLimits(patience=patience),
             tls=tls,
@@ -81,7 +83,7 @@ class Scene:
             address,
             SECRET,
             ControlOf("w"),
-            lambda sock: self.connected.append(self.stack.enter_context(sock)),
+            self._connected,
             self.failed.append,
             seconds=seconds,
             tls=tls,
@@ -91,7 +93,15 @@ class Scene:
         """The host's and the caller's end of a connection that stands."""
         self.connect(self.listen(host), caller or host)
         self.until(lambda: bool(self.hosted and self.connected))
-        return self.hosted[0], self.connected[0]
+        return self.hosted[0].sock, self.connected[0].sock
+
+    def _hosted(self, proved: Proved, _purpose: Purpose, _peer: str) -> None:
+        self.stack.enter_context(proved.sock)
+        self.hosted.append(proved)
+
+    def _connected(self, proved: Proved) -> None:
+        self.stack.enter_context(proved.sock)
+        self.connected.append(proved)
 
     def until(self, true: Callable[[], bool]) -> None:
         assert self.loop.run(true, LIMIT), f"it did not happen; refused: {self.refused}, failed: {self.failed}"
@@ -123,10 +133,10 @@ def test_what_is_said_right_behind_the_handshake_arrives(scene: Scene, ours: Tls
     scene.connect(scene.listen(ours), ours)
     while not scene.hosted:
         scene.loop.run_once(LIMIT)
-    scene.hosted[0].send(b"first frame")
+    scene.hosted[0].sock.send(b"first frame")
     scene.until(lambda: bool(scene.connected))
     arrived: list[bytes] = []
-    scene.loop.watch(scene.connected[0], lambda: arrived.append(scene.connected[0].recv(100))).reading(True)
+    scene.loop.watch(scene.connected[0].sock, lambda: arrived.append(scene.connected[0].sock.recv(100))).reading(True)
     scene.until(lambda: bool(arrived))
     assert arrived == [b"first frame"]
 
@@ -388,7 +398,9 @@ def test_bytes_that_were_changed_on_the_way_break_the_connection(scene: Scene, o
     host, caller = scene.pair(ours)
     os.write(caller.fileno(), b"\x17\x03\x03\x00\x20" + bytes(32))
     broken: list[str] = []
-    control: ControlConnection[object, object] = ControlConnection(scene.loop, host, lambda _: None, broken.append)
+    control: ControlConnection[object, object] = ControlConnection(
+        scene.loop, plain(host), lambda _: None, broken.append
+    )
     scene.until(lambda: bool(broken))
     assert "decryption failed or bad record mac" in broken[0]
     control.close()
@@ -399,8 +411,12 @@ def test_control_messages_longer_than_any_buffer_arrive_and_are_counted_until_th
 ) -> None:
     host, caller = scene.pair(ours)
     arrived: list[object] = []
-    one: ControlConnection[object, object] = ControlConnection(scene.loop, caller, arrived.append, arrived.append)
-    other: ControlConnection[object, object] = ControlConnection(scene.loop, host, arrived.append, arrived.append)
+    one: ControlConnection[object, object] = ControlConnection(
+        scene.loop, plain(caller), arrived.append, arrived.append
+    )
+    other: ControlConnection[object, object] = ControlConnection(
+        scene.loop, plain(host), arrived.append, arrived.append
+    )
     messages = [bytes(5_000_000), *range(1000)]
     for message in messages:
         one.send(message)
@@ -416,10 +432,14 @@ def test_a_message_counts_as_queued_while_it_waits_inside_tls(scene: Scene, ours
     host, caller = scene.pair(ours)
     caller.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
     arrived: list[object] = []
-    one: ControlConnection[object, object] = ControlConnection(scene.loop, caller, arrived.append, arrived.append)
+    one: ControlConnection[object, object] = ControlConnection(
+        scene.loop, plain(caller), arrived.append, arrived.append
+    )
     one.send(bytes(60_000))
     assert one.queued_bytes > 0
-    other: ControlConnection[object, object] = ControlConnection(scene.loop, host, arrived.append, arrived.append)
+    other: ControlConnection[object, object] = ControlConnection(
+        scene.loop, plain(host), arrived.append, arrived.append
+    )
     scene.until(lambda: one.queued_bytes == 0)
     one.close()
     scene.until(lambda: bool(arrived))
@@ -435,10 +455,10 @@ def test_a_channel_is_held_up_by_a_slow_receiver_and_its_unaligned_marker_overta
     arrived: list[Frame] = []
     broken: list[str] = []
     sending = SendingChannel(
-        scene.loop, caller, CHANNEL, US, lambda: None, broken.append, ordered=False, options=options
+        scene.loop, plain(caller), CHANNEL, US, lambda: None, broken.append, ordered=False, options=options
     )
     receiving = ReceivingChannel(
-        scene.loop, host, CHANNEL, US, lambda _, frame: arrived.append(frame), broken.append, options=options
+        scene.loop, plain(host), CHANNEL, US, lambda _, frame: arrived.append(frame), broken.append, options=options
     )
     receiving.pause()
     payloads = [os.urandom(100_000) for _ in range(40)]
@@ -497,8 +517,12 @@ def test_who_records_a_channel_finds_its_rows_only_if_it_is_not_encrypted(
 def test_an_encrypted_connection_can_be_led_through_a_detour(scene: Scene, ours: TlsSide) -> None:
     host, caller = scene.pair(ours)
     arrived: list[object] = []
-    one: ControlConnection[object, object] = ControlConnection(scene.loop, caller, arrived.append, arrived.append)
-    other: ControlConnection[object, object] = ControlConnection(scene.loop, host, arrived.append, arrived.append)
+    one: ControlConnection[object, object] = ControlConnection(
+        scene.loop, plain(caller), arrived.append, arrived.append
+    )
+    other: ControlConnection[object, object] = ControlConnection(
+        scene.loop, plain(host), arrived.append, arrived.append
+    )
     detours: list[Detour] = []
 
     def through(sock: socket.socket) -> socket.socket:

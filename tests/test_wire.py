@@ -6,18 +6,22 @@ import struct
 import tracemalloc
 import zlib
 from collections.abc import Iterable, Sequence
+from itertools import permutations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from snapshot.frames import Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.seals import Seals
 from snapshot.wire import (
     HEADER_SIZE,
     CutShort,
     DamagedFrame,
     Decoder,
     DecoderBroken,
+    Encoder,
+    ForgedFrame,
     FromZombie,
     MalformedFrame,
     OverLong,
@@ -28,6 +32,7 @@ from snapshot.wire import (
     encode,
 )
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation
+from tests.connections import FAR, NEAR
 
 US = Incarnation(Generation(3), Attempt(2))
 CHANNEL = "clicks/0->count/1"
@@ -213,3 +218,82 @@ def test_what_cannot_be_said_is_not_sent(frame: Frame, error: type[WireError], c
 def test_a_savepoint_that_is_not_aligned_has_no_marker() -> None:
     with pytest.raises(ValueError, match="always aligned"):
         Marker(Epoch(Generation(1), 1), MarkerMode.UNALIGNED, savepoint=True)
+
+
+# --- seals
+
+
+def sealed(items: Sequence[Frame], seals: Seals = NEAR) -> list[bytes]:
+    """Each frame as it is sent at its place on a channel that is not encrypted."""
+    return [b"".join(buffers) for buffers, _ in Encoder(US, seals=seals).encode(items)]
+
+
+def steered(pieces: Iterable[bytes]) -> list[tuple[int, Frame]]:
+    """The frames but data that come out until something is refused, and the bytes of data before each."""
+    decoder, found, size = Decoder(CHANNEL, US, max_frame=100, seals=FAR), list[tuple[int, Frame]](), 0
+    try:
+        for piece in pieces:
+            for at in range(len(piece)):
+                for frame in decoder.feed(piece[at : at + 1]):
+                    if isinstance(frame, Data):
+                        size += HEADER_SIZE + frame.size
+                    else:
+                        found.append((size, frame))
+    except WireError:
+        pass
+    return found
+
+
+@given(st.lists(frames, max_size=8), st.data())
+def test_sealed_frames_come_out_as_they_went_in_whatever_the_pieces(items: list[Frame], data: st.DataObject) -> None:
+    decoder = Decoder(CHANNEL, US, max_frame=100, seals=FAR)
+    pieces = data.draw(cut_up(b"".join(sealed(items))))
+    assert [frame for piece in pieces for frame in decoder.feed(piece)] == items
+    decoder.close()
+
+
+@given(st.lists(frames, min_size=1, max_size=8), st.data())
+def test_no_marker_watermark_or_end_is_invented_repeated_left_out_or_moved_between_data(
+    items: list[Frame], data: st.DataObject
+) -> None:
+    said = sealed(items)
+    others = [*sealed(items, FAR), *(sent([item]) for item in items)]
+    found = steered(data.draw(st.permutations(said) | st.lists(st.sampled_from([*said, *others]), max_size=10)))
+    assert found == steered(said)[: len(found)]
+
+
+@given(st.lists(frames, min_size=1, max_size=8), st.data())
+def test_changed_bytes_let_no_marker_watermark_or_end_through_that_was_not_sent_there(
+    items: list[Frame], data: st.DataObject
+) -> None:
+    stream = b"".join(sealed(items))
+    start = data.draw(st.integers(0, len(stream)))
+    end = data.draw(st.integers(start, len(stream)))
+    found = steered([stream[:start] + data.draw(st.binary(max_size=80)) + stream[end:]])
+    assert found == steered([stream])[: len(found)]
+
+
+@pytest.mark.parametrize("order", list(permutations(range(4)))[1:])
+def test_a_marker_that_is_moved_between_data_is_not_handed_on(order: Sequence[int]) -> None:
+    said = sealed([Data(b"one", 3), Marker(Epoch(US.generation, 1), MarkerMode.ALIGNED), Data(b"second", 6), End()])
+    found = steered([said[at] for at in order])
+    assert found == (steered(said)[:1] if order[:2] == (0, 1) else [])
+
+
+def test_data_of_the_length_of_a_marker_in_its_place_is_noticed_at_the_next_seal() -> None:
+    first, marker, last = sealed([Data(b"one", 3), Marker(Epoch(US.generation, 1), MarkerMode.ALIGNED), End()])
+    swapped = b"".join(encode(Data(bytes(len(marker) - HEADER_SIZE), len(marker) - HEADER_SIZE), US))
+    assert len(swapped) == len(marker)
+    with pytest.raises(ForgedFrame, match=r"frame at byte 67: it does not carry the channel's seal.*use tls"):
+        Decoder(CHANNEL, US, seals=FAR).feed(first + swapped + last)
+
+
+def test_a_frame_that_is_encoded_again_in_another_order_is_sealed_for_its_new_place() -> None:
+    rows, marker = Data(b"rows", 4), Marker(Epoch(US.generation, 1), MarkerMode.UNALIGNED)
+    encoder = Encoder(US, seals=NEAR)
+    next(encoder.encode([rows, End()]))
+    encoded = list(encoder.encode([marker, rows, End()]))
+    encoder.left(marker, encoded[0][1])
+    later = list(encoder.encode([rows, End()]))
+    stream = b"".join(part for buffers, _ in (encoded[0], *later) for part in buffers)
+    assert Decoder(CHANNEL, US, seals=FAR).feed(stream) == [marker, rows, End()]

@@ -5,7 +5,6 @@ What always holds: who is connected has proved the run's secret; nobody's connec
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -13,6 +12,7 @@ from typing import Final
 from recovery.driver.command_messages import Answered, Asked, Declined, FollowEvents, FromDriver, ToCarryOut, Told
 from recovery.driver.events import AnyEvent
 from snapshot.host.control import ControlConnection
+from snapshot.host.conversation import Proved
 from snapshot.host.event_loop import EventLoop
 
 Reply = Callable[[object], object]
@@ -25,21 +25,30 @@ _Connection = ControlConnection[FromDriver, Asked]
 
 
 class Commands:
-    """Serves everybody who is connected. `carry_out(command, by, reply)` does what somebody asks, now or later."""
+    """Serves everybody who is connected. `carry_out(command, by, reply)` does what somebody asks, now or later.
 
-    def __init__(self, loop: EventLoop, carry_out: Callable[[ToCarryOut, str, Reply], object]) -> None:
+    `refuse(who, reason)` hears of a connection that was ended because of what came on it.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        carry_out: Callable[[ToCarryOut, str, Reply], object],
+        refuse: Callable[[str, str], object],
+    ) -> None:
         self._loop = loop
         self._carry_out = carry_out
+        self._refuse = refuse
         self._connections: set[_Connection] = set()
         self._following: set[_Connection] = set()
 
-    def take(self, sock: socket.socket, name: str) -> None:
+    def take(self, proved: Proved, name: str) -> None:
         """Somebody of this name has connected."""
         connection: _Connection = ControlConnection(
             self._loop,
-            sock,
+            proved,
             lambda asked: self._asked(connection, name, asked),
-            lambda _: self._gone(connection),
+            lambda reason: self._ended(connection, name, reason),
         )
         self._connections.add(connection)
 
@@ -82,6 +91,11 @@ class Commands:
         if connection.queued_bytes > _MOST_QUEUED:
             connection.close()
             self._gone(connection)
+
+    def _ended(self, connection: _Connection, name: str, reason: str) -> None:
+        self._gone(connection)
+        if connection.was_unusable:
+            self._refuse(name, reason)
 
     def _gone(self, connection: _Connection) -> None:
         self._connections.discard(connection)

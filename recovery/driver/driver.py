@@ -7,13 +7,13 @@ went wrong on the way there.
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from os import getpid
 from pathlib import Path
 from secrets import token_bytes
@@ -48,6 +48,7 @@ from recovery.driver.progress import ProgressLine
 from recovery.driver.status import StatusBoard
 from recovery.driver.workers import Workers
 from snapshot.coordinator_events import AbandonReason
+from snapshot.host.conversation import Proved
 from snapshot.host.event_loop import Background, EventLoop
 from snapshot.host.folders import remove_state
 from snapshot.host.messages import BeatEvery, Figures, Followed, FromWorker, Hello, Injected, StateRead, UseStorage
@@ -60,6 +61,10 @@ _FAREWELL: Final = 2.0
 """Seconds in which the processes hear that the job is over."""
 _PROGRESS: Final = 0.5
 _ANSWERING: Final = 0.005
+_NOT_ENCRYPTED: Final = (
+    "on the network between the driver and its processes others may read rows, and passwords in the program and in "
+    "storage_options, and change rows; give tls=recovery.Tls(certificate, key, authorities), unless it is yours alone"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,7 @@ class Driver:
         self._loop = EventLoop()
         self._generation: GenerationRun | None = None
         self._workers: Workers | None = None
-        self._commands = Commands(self._loop, self.command)
+        self._commands = Commands(self._loop, self.command, self.refused)
         self._injection: Injection | None = None
         self._live_reads: LiveReads | None = None
         self._reach: reach.Reach | None = None
@@ -251,9 +256,9 @@ class Driver:
             case _:
                 self._the_generation.reported(worker, message)
 
-    def commanded(self, sock: socket.socket, name: str) -> None:
+    def commanded(self, proved: Proved, name: str) -> None:
         """See `workers.WorkerEvents`."""
-        self._commands.take(sock, name)
+        self._commands.take(proved, name)
 
     def refused(self, peer: str, reason: str) -> None:
         """See `workers.WorkerEvents`."""
@@ -315,6 +320,7 @@ class Driver:
             self._generation = GenerationRun(self._settings, means)
             self._generation.begin()
             self._leave_reach(workers, secret)
+            self._warn_of_the_network(tls)
             self._ready.set()
             processes = self._settings.parallelism + self._settings.scheme.standbys
             files = None if tls is None else tls.files
@@ -338,6 +344,10 @@ class Driver:
         except OSError as error:
             what = "leaving the driver's address for other processes"
             self.event(log.Trouble(at=time.time(), what=what, reason=f"{error}; nobody can attach to the job"))
+
+    def _warn_of_the_network(self, tls: TlsSide | None) -> None:
+        if tls is None and not _is_loopback(self._launcher.host):
+            self.event(log.Trouble(at=time.time(), what="connections are not encrypted", reason=_NOT_ENCRYPTED))
 
     def _take_reach_away(self) -> None:
         if self._options.folder is not None and self._reach is not None:
@@ -477,3 +487,11 @@ class Driver:
 
 class Cancelled(Exception):
     """The job was cancelled by its user; started again, it goes on from its last complete epoch."""
+
+
+def _is_loopback(host: str) -> bool:
+    """True if only this machine reaches the address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

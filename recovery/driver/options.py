@@ -101,7 +101,8 @@ class RunOptions(TypedDict, total=False):
 
     tls: Tls | None
     """Encrypt all connections of the job, with these files, which every host must have (None: do not). Without it,
-    who proves the run's secret gets in, but what connections carry can be read and changed on the network."""
+    only who knows the run's secret gets in and can steer the job, but others on the network can read what connections
+    carry, passwords in the program included, and change rows."""
 
     # --- the store
 

@@ -7,12 +7,12 @@ told, and it is sent away.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from snapshot.host.control import SILENCE, ControlConnection, OverLongMessage
+from snapshot.host.conversation import Proved
 from snapshot.host.event_loop import EventLoop, Timer
 from snapshot.host.heartbeat import Beats
 from snapshot.host.last_words import WordsHeard
@@ -36,7 +36,7 @@ class WorkerEvents(Protocol):
     def reported(self, worker: str, message: FromWorker) -> None:
         """A process has something to say."""
 
-    def commanded(self, sock: socket.socket, name: str) -> None:
+    def commanded(self, proved: Proved, name: str) -> None:
         """Somebody of this name has proved the secret, and wants to say what the job is to do."""
 
     def refused(self, peer: str, reason: str) -> None:
@@ -159,15 +159,15 @@ class Workers:
             case ChannelOf():
                 return "the driver has no channels"
 
-    def _connected(self, sock: socket.socket, purpose: Purpose, _peer: str) -> None:
+    def _connected(self, proved: Proved, purpose: Purpose, peer: str) -> None:
         match purpose:
             case ControlOf(name):
-                break_if_silent(sock, SILENCE)
+                break_if_silent(proved.sock, SILENCE)
                 worker = _Worker(
                     name,
                     ControlConnection(
                         self._loop,
-                        sock,
+                        proved,
                         lambda message: self._heard(worker, message),
                         lambda reason: self._lose(worker, reason),
                     ),
@@ -178,18 +178,18 @@ class Workers:
             case HeartbeatOf(name):
                 beats = Beats(
                     self._loop,
-                    sock,
+                    proved,
                     lambda: self._beat(name),
-                    lambda: self._silent(name),
+                    lambda why: self._silent(name, peer, why),
                     lambda stalled: self._stalled(name, stalled),
                 )
                 self._take_beats(name, beats)
             case LastWordsOf(name):
-                self._words[name] = WordsHeard(self._loop, sock)
+                self._words[name] = WordsHeard(self._loop, proved.sock)
             case CommandOf(name):
-                self._events.commanded(sock, name)
+                self._events.commanded(proved, name)
             case ChannelOf():
-                sock.close()
+                proved.sock.close()
 
     def _take_beats(self, name: str, beats: Beats) -> None:
         """The heart may be there before the process's own connection is."""
@@ -214,9 +214,11 @@ class Workers:
         if name in self._workers:
             self._events.reported(name, stalled)
 
-    def _silent(self, name: str) -> None:
+    def _silent(self, name: str, peer: str, why: str) -> None:
         """The connection of the heart is gone, and may come back; silence is what counts."""
         self._early_beats.pop(name, None)
+        if why:
+            self._refusals.add(peer, f"{HeartbeatOf(name)}: {why}")
 
     def _heard(self, worker: _Worker, message: FromWorker) -> None:
         if self._workers.get(worker.name) is not worker:

@@ -18,12 +18,14 @@ from typing import Final
 
 from snapshot.frames import Data, End, Frame
 from snapshot.host.allowances import FIRST, Allowance
+from snapshot.host.conversation import Proved
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.liveness import break_if_silent
 from snapshot.host.options import HostOptions
 from snapshot.ids import ChannelId
 from snapshot.outbox import Outbox
-from snapshot.wire import HEADER_SIZE, Buffer, Decoder, OverLong, WireError, encode
+from snapshot.seals import RecordReader, RecordWriter, UnusableRecord
+from snapshot.wire import Buffer, Decoder, Encoder, OverLong, WireError
 from statebackend.ids import Incarnation
 
 OnFrame = Callable[[ChannelId, Frame], object]
@@ -71,7 +73,7 @@ class _Waiting:
 
 
 class SendingChannel:
-    """The sending end; `sock` has passed the handshake, and is this object's from now on.
+    """The sending end of a connection, which is this object's from now on.
 
     `on_drained` is called when `bytes` has sunk to half of `options.channel_buffer` or less, after it was more, and
     when the receiver has allowed more rows; `on_broken(reason)` once, if the receiver is gone. It may go when all up to
@@ -82,7 +84,7 @@ class SendingChannel:
     def __init__(
         self,
         loop: EventLoop,
-        sock: socket.socket,
+        proved: Proved,
         channel: ChannelId,
         incarnation: Incarnation,
         on_drained: Callable[[], object],
@@ -94,15 +96,14 @@ class SendingChannel:
     ) -> None:
         self.id = channel
         self._loop = loop
-        self._sock = sock
-        self._incarnation = incarnation
-        self._options = options
+        self._sock = sock = proved.sock
         self._on_broken = on_broken
         self._tap = tap
         self._waiting = _Waiting(loop, ordered, options, on_drained)
         self.allowed = FIRST
         """What the receiver takes. Who puts rows owes to count."""
-        self._said = b""  # what the receiver has begun to say
+        self._encoder = Encoder(incarnation, options.max_frame, proved.seals)
+        self._said = RecordReader(proved.seals, _ALLOWANCE.size)
         self._on_drained = on_drained
         self._rest: list[Buffer] = []  # of the frame that the kernel has begun to take
         self._full = False
@@ -171,12 +172,12 @@ class SendingChannel:
         buffers = list(self._rest)
         lengths = [self._waiting.begun]
         size = lengths[0]
-        for frame in self._waiting.outbox:
+        for encoded, length in self._encoder.encode(self._waiting.outbox):
+            buffers += encoded
+            lengths.append(length)
+            size += length
             if size >= _AT_ONCE or len(buffers) >= _MOST_BUFFERS:
                 break
-            buffers += encode(frame, self._incarnation, self._options.max_frame)
-            lengths.append(HEADER_SIZE + (frame.size if isinstance(frame, Data) else 0))
-            size += lengths[-1]
         return buffers, lengths
 
     def _took(self, sent: int, buffers: list[Buffer], lengths: list[int]) -> None:
@@ -186,6 +187,7 @@ class SendingChannel:
             if sent <= end:
                 break
             frame = self._waiting.outbox.take()
+            self._encoder.left(frame, length)
             self._ended = isinstance(frame, End)
             if self._tap is not None:
                 self._tap(frame)
@@ -205,14 +207,15 @@ class SendingChannel:
         if not said:
             self._fail("the receiver closed it")
             return
-        said = self._said + said
-        whole = len(said) // _ALLOWANCE.size * _ALLOWANCE.size
-        self._said = said[whole:]
-        if whole:
-            before = self.allowed
-            self.allowed = Allowance(*_ALLOWANCE.unpack_from(said, whole - _ALLOWANCE.size))
-            if self.allowed.rows > before.rows:
-                self._on_drained()
+        before = self.allowed
+        try:
+            for body in self._said.feed(said):
+                self.allowed = Allowance(*_ALLOWANCE.unpack(body))
+        except (UnusableRecord, struct.error) as error:
+            self._fail(f"{type(error).__name__}: {error}")
+            return
+        if self.allowed.rows > before.rows:
+            self._on_drained()
 
     def _fail(self, reason: str) -> None:
         if self._open:
@@ -227,7 +230,7 @@ class SendingChannel:
 
 
 class ReceivingChannel:
-    """The receiving end; `sock` has passed the handshake, and is this object's from now on.
+    """The receiving end of a connection, which is this object's from now on.
 
     `on_frame` gets each frame, while the channel is not paused; `on_broken(reason)` is called once, if the connection
     ends before `End`, if its bytes are refused, or if the sender's machine has not reacted for
@@ -237,7 +240,7 @@ class ReceivingChannel:
     def __init__(
         self,
         loop: EventLoop,
-        sock: socket.socket,
+        proved: Proved,
         channel: ChannelId,
         incarnation: Incarnation,
         on_frame: OnFrame,
@@ -247,12 +250,14 @@ class ReceivingChannel:
     ) -> None:
         self.id = channel
         self._loop = loop
-        self._sock = sock
+        self._sock = sock = proved.sock
         self._on_frame = on_frame
         self._on_broken = on_broken
-        self._decoder = Decoder(str(channel), incarnation, options.max_frame)
+        self._decoder = Decoder(str(channel), incarnation, options.max_frame, proved.seals)
         self._frames: deque[Frame] = deque()  # that came with the one at which we were paused
+        self._writer = RecordWriter(proved.seals)
         self._unsaid = b""
+        self._allowance: Allowance | None = None  # to be said
         self._paused = False
         self._resumed = False
         self._ended = False
@@ -281,13 +286,16 @@ class ReceivingChannel:
     def allow(self, allowance: Allowance) -> None:
         """Let the sender do this from now on; nothing when it has ended."""
         if self._open and not self._ended:
-            begun = len(self._unsaid) % _ALLOWANCE.size
-            self._unsaid = self._unsaid[:begun] + _ALLOWANCE.pack(allowance.rows, allowance.window)
+            self._allowance = allowance
             self._say()
 
     def _say(self) -> None:
         try:
-            self._unsaid = self._unsaid[self._sock.send(self._unsaid) :]
+            while self._unsaid or self._allowance is not None:
+                if self._allowance is not None and not self._unsaid:
+                    said, self._allowance = self._allowance, None
+                    self._unsaid = self._writer.record(_ALLOWANCE.pack(said.rows, said.window))
+                self._unsaid = self._unsaid[self._sock.send(self._unsaid) :]
         except BlockingIOError:
             pass
         except OSError as error:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from snapshot.host.conversation import Conversation, HungUp
+from snapshot.host.conversation import Conversation, HungUp, Proved
 from snapshot.host.event_loop import EventLoop, Timer, Watch
 from snapshot.host.handshake import NONCE_SIZE, CallerHandshake, HandshakeRefused
 from snapshot.host.messages import Address
@@ -30,10 +30,13 @@ many others wanted our place."""
 _NOT_THERE_YET = frozenset(
     (errno.ECONNREFUSED, errno.ECONNRESET, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 )
+_NOTHING_FREE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+"""This process, or the machine, has no file descriptor or memory left at the moment."""
 
 
 class Connecting:
-    """Begins at once. Who cannot be reached, or hangs up before a word, is tried again until the time is over.
+    """Begins at once. Who cannot be reached, or hangs up before a word, is tried again until the time is over; so it is
+    while there is no file descriptor for the connection.
 
     Who hangs up after our proof is tried again a few times; whoever refuses us, or cannot prove the secret, is not.
 
@@ -48,7 +51,7 @@ class Connecting:
         address: Address,
         secret: bytes,
         purpose: Purpose,
-        on_connected: Callable[[socket.socket], object],
+        on_connected: Callable[[Proved], object],
         on_failed: Callable[[str], object],
         *,
         seconds: float,
@@ -88,13 +91,13 @@ class Connecting:
 
     def _reach(self) -> None:
         host, port = self._address.host, self._address.port
-        self._sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-        self._sock.setblocking(False)
-        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
+            self._sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+            self._sock.setblocking(False)
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             code = self._sock.connect_ex((host, port))
-        except OSError as error:  # the name is unknown
-            self._fail(str(error))
+        except OSError as error:  # there is no descriptor, or the name is unknown
+            self._missed(error.errno or 0, str(error))
             return
         if code in (0, errno.EINPROGRESS):
             self._watch = self._loop.watch(self._sock, lambda: None, self._reached)
@@ -102,7 +105,7 @@ class Connecting:
             # The kernel itself asks again after 1, 3 and 7 seconds, and so on: too late where a network has healed.
             self._next = self._loop.call_at(time.monotonic() + _ONE_TRY, lambda: self._again("it does not answer"))
         else:
-            self._missed(code)
+            self._missed(code, os.strerror(code))
 
     def _reached(self) -> None:
         if self._sock is None or self._watch is None:
@@ -110,7 +113,7 @@ class Connecting:
         self._next.cancel()
         code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            self._missed(code)
+            self._missed(code, os.strerror(code))
             return
         self._watch.close()
         if self._tls is not None:
@@ -125,7 +128,7 @@ class Connecting:
         if sock is not None:
             self._limit.cancel()
             self._sock = None  # it is not ours any more, so a cancel leaves it open
-            self._on_connected(sock)
+            self._on_connected(Proved(sock, self._handshake.seals))
 
     def _refused(self, why: HandshakeRefused) -> None:
         if not isinstance(why, HungUp):
@@ -137,11 +140,11 @@ class Connecting:
         else:
             self._again(f"{why}, after we had proved our secret" if self._handshake.was_greeted else str(why))
 
-    def _missed(self, code: int) -> None:
-        if code in _NOT_THERE_YET:
-            self._again(os.strerror(code))
+    def _missed(self, code: int, why: str) -> None:
+        if code in _NOT_THERE_YET or code in _NOTHING_FREE:
+            self._again(why)
         else:
-            self._fail(os.strerror(code))
+            self._fail(why)
 
     def _again(self, why: str) -> None:
         self._last = why

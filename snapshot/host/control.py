@@ -1,19 +1,21 @@
 """Messages between the driver and the processes that run partitions, over a connection that has proved the secret.
 
 What always holds: messages arrive in the order in which they were sent, each once and whole, or the connection is
-closed and the reason told. Nothing is unpickled that did not come over such a connection.
+closed and the reason told. Nothing is unpickled that did not come over such a connection, from its other end: where it
+is not encrypted, each message carries a seal (`snapshot.seals`), which is checked first.
 """
 
 from __future__ import annotations
 
 import pickle
 import socket
-import struct
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar, cast
 
+from snapshot.host.conversation import Proved
 from snapshot.host.event_loop import EventLoop
+from snapshot.seals import RecordReader, RecordWriter, UnusableRecord
 
 Sent = TypeVar("Sent")
 Received = TypeVar("Received")
@@ -25,7 +27,6 @@ SILENCE: Final = 10_000
 come: of these alone nobody hears what is acknowledged. It ends as well if one leaves more than the kernel can hold
 unread for so long, as a process may that is in one slow call when a large role comes for it."""
 
-_LENGTH = struct.Struct(">I")
 _READ = 256 << 10
 
 
@@ -34,7 +35,7 @@ class OverLongMessage(Exception):
 
 
 class ControlConnection(Generic[Sent, Received]):
-    """One end of the connection; `sock` has passed the handshake, and is this object's from now on.
+    """One end of the connection, which is this object's from now on.
 
     `on_message` gets each message. `on_closed` gets a reason, once, when the connection can no longer be used, and not
     if `close` was called. Both are called by the loop, never inside `send`.
@@ -43,19 +44,22 @@ class ControlConnection(Generic[Sent, Received]):
     def __init__(
         self,
         loop: EventLoop,
-        sock: socket.socket,
+        proved: Proved,
         on_message: Callable[[Received], object],
         on_closed: Callable[[str], object],
         max_message: int = MAX_MESSAGE,
     ) -> None:
         self._loop = loop
-        self._sock = sock
+        self._sock = sock = proved.sock
         self._on_message = on_message
         self._on_closed = on_closed
         self._max_message = max_message
+        self._writer = RecordWriter(proved.seals)
+        self._reader = RecordReader(proved.seals, max_message)
         self._outgoing: deque[memoryview] = deque()
         self._queued = 0
-        self._incoming = bytearray()
+        self.was_unusable = False
+        """Whether it was ended because of what came on it."""
         self._closed = False
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -77,7 +81,7 @@ class ControlConnection(Generic[Sent, Received]):
             kind = type(message).__name__
             raise OverLongMessage(f"a {kind} of {len(pickled)} bytes; a message has at most {self._max_message}")
         idle = not self._outgoing
-        framed = _LENGTH.pack(len(pickled)) + pickled
+        framed = self._writer.record(pickled)
         self._outgoing.append(memoryview(framed))
         self._queued += len(framed)
         if idle:
@@ -122,32 +126,22 @@ class ControlConnection(Generic[Sent, Received]):
             self._fail(f"the connection broke: {error}")
             return
         if not data:
-            self._fail("the peer closed the connection" + (" inside a message" if self._incoming else ""))
+            self._fail("the peer closed the connection" + (" inside a message" if self._reader.is_inside else ""))
             return
-        self._incoming += data
-        self._take_apart()
-
-    def _take_apart(self) -> None:
-        start = 0
         try:
-            while not self._closed and len(self._incoming) - start >= _LENGTH.size:
-                (length,) = _LENGTH.unpack_from(self._incoming, start)
-                if length > self._max_message:
-                    self._fail(f"the peer announced a message of {length} bytes; at most {self._max_message} are read")
-                    return
-                end = start + _LENGTH.size + length
-                if len(self._incoming) < end:
-                    return
-                pickled = bytes(self._incoming[start + _LENGTH.size : end])
-                start = end
+            for pickled in self._reader.feed(data):
                 self._hand_on(pickled)
-        finally:
-            del self._incoming[:start]
+                if self._closed:
+                    return
+        except UnusableRecord as error:
+            self.was_unusable = True
+            self._fail(f"{type(error).__name__}: {error}")
 
     def _hand_on(self, pickled: bytes) -> None:
         try:
             message = cast("Received", pickle.loads(pickled))
         except Exception as error:
+            self.was_unusable = True
             self._fail(f"a message cannot be read: {type(error).__name__}: {error}")
             return
         self._on_message(message)

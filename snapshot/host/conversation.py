@@ -9,10 +9,21 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.handshake import CallerHandshake, HandshakeRefused, HostHandshake
 from snapshot.host.tls import TlsSocket
+from snapshot.seals import Seals
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """A connection whose other end has proved that it knows the run's secret, and what seals what is said on it."""
+
+    sock: socket.socket
+    seals: Seals | None
+    """None if it is encrypted."""
 
 
 class HungUp(HandshakeRefused):

@@ -11,8 +11,14 @@ knows the secret, and each side reads exactly the bytes of the handshake, so tha
 A proof is the HMAC-SHA-256, with the secret as its key, of who proves it, the version, both nonces, the purpose and,
 for the host, its answer; with TLS the key comes from the secret and both certificates. As every nonce is fresh,
 recorded bytes prove nothing; as a proof names who proves it, neither does a proof that is sent back. The host proves
-nothing to who has not. Without TLS what the connection carries afterwards is neither encrypted nor signed: who can
-change packets on the network can take over a connection that others have opened.
+nothing to who has not.
+
+Without TLS the connection is not encrypted afterwards. What steers the job on it is sealed with keys that are drawn
+from the secret, both nonces and the purpose (`snapshot.seals`): the messages between driver and processes, beats, and
+on channels markers, watermarks, ends and allowances. So somebody on the path who does not know the secret can run no
+code and move no marker. Such a person can read all that is sent, passwords in the program and in `storage_options`
+included, can change rows on channels and the last words of a process, and can break connections. TLS protects these,
+too.
 """
 
 from __future__ import annotations
@@ -23,14 +29,17 @@ from enum import Enum, auto
 from typing import Final
 
 from snapshot.host.purposes import MAX_PURPOSE, Purpose, UnusablePurpose, parse_purpose, purpose_bytes
+from snapshot.seals import Seals
 
-VERSION: Final = 1
+VERSION: Final = 2
 NONCE_SIZE: Final = 32
 LEAST_SECRET: Final = 16
 MAX_REASON: Final = 4096
 
 _MAGIC = b"epochcut"
 _CALLER, _HOST = b"c", b"h"
+_SEALING = b"s"
+"""Where a proof names who proves it, so that no proof is ever a key."""
 _PROOF = 32
 _TLS = (b"\x15\x03", b"\x16\x03")
 """How an alert and a handshake of TLS begin."""
@@ -98,6 +107,11 @@ class _Side:
         """How many bytes to read from the peer, at most; zero if it is our turn, or all is said."""
         return self._needed - len(self._arrived)
 
+    @property
+    def was_greeted(self) -> bool:
+        """Whether the peer's greeting has come; to it a caller answers with its proof."""
+        return self._step is not _Step.GREETING
+
     def bind(self, session: bytes) -> None:
         """Let the proofs hold for this session of TLS alone, before any is made; see `TlsSocket.session`."""
         self._session = session
@@ -134,6 +148,13 @@ class _Side:
         """Nonces are of fixed length, so two different things that are said are never the same bytes."""
         key = hmac.digest(self._secret, self._session, "sha256") if self._session else self._secret
         return hmac.digest(key, role + bytes([VERSION]) + self._nonces + said, "sha256")
+
+    def _seals(self, own: bytes, peers: bytes, purpose: bytes) -> Seals | None:
+        if self._step is not _Step.OVER:
+            raise ValueError("there are no keys before both sides have proved that they know the secret")
+        if self._session:
+            return None
+        return Seals(*(self._proof(_SEALING + role, purpose) for role in (own, peers)))
 
     def _over(self) -> None:
         self._expect(_Step.OVER, 0)
@@ -173,6 +194,11 @@ class HostHandshake(_Side):
     def accept(self) -> bytes:
         """What to send to say yes; the handshake is over then."""
         return self._answer(b"", accepted=True)
+
+    @property
+    def seals(self) -> Seals | None:
+        """The keys for what follows, once the handshake is over; None with TLS, which has its own."""
+        return self._seals(_HOST, _CALLER, self._said)
 
     def refuse(self, reason: str) -> bytes:
         """What to send before the connection is closed; `reason` is for the other's log."""
@@ -226,9 +252,9 @@ class CallerHandshake(_Side):
         return self._greeting(_CALLER)
 
     @property
-    def was_greeted(self) -> bool:
-        """Whether our proof has been sent: who hangs up after it, instead of answering, may have another secret."""
-        return self._step is not _Step.GREETING
+    def seals(self) -> Seals | None:
+        """The keys for what follows, once the handshake is over; None with TLS, which has its own."""
+        return self._seals(_CALLER, _HOST, self._purpose)
 
     def receive(self, arrived: bytes) -> bytes:
         """What to send for these bytes, of which there are `wanted` at most; a `HandshakeRefused` if they are wrong."""

@@ -1,8 +1,10 @@
 """A process says that it lives, from a thread of its own, so that a slow function in Python does not make it seem dead.
 
 What always holds: beats travel on their own connection and mean nothing but that the process ran at that time. Between
-them travels what is to be told while the process's event loop is held up. While one call in C keeps the interpreter to
-itself, as a regular expression that backtracks may, no thread runs, and there is no beat.
+them travels what is to be told while the process's event loop is held up, as JSON: nothing is unpickled, and what makes
+no sense ends the connection and no more than that. Both are records (`snapshot.seals`), a beat one without a body.
+While one call in C keeps the interpreter to itself, as a regular expression that backtracks may, no thread runs, and
+there is no beat.
 """
 
 from __future__ import annotations
@@ -13,14 +15,17 @@ from collections.abc import Callable
 from typing import Final
 
 from snapshot.host.connector import Connecting
+from snapshot.host.conversation import Proved
 from snapshot.host.event_loop import EventLoop, Timer, Watch
 from snapshot.host.liveness import break_if_silent
 from snapshot.host.messages import Address, Stalled
 from snapshot.host.purposes import HeartbeatOf
-from snapshot.host.stalls import Words, word_of
+from snapshot.host.stalls import MalformedWord, parse_stalled, stalled_bytes
 from snapshot.host.tls import TlsSide
+from snapshot.seals import RecordReader, RecordWriter, UnusableRecord
 
-_BEAT = b"."
+_MOST: Final = 1 << 20
+"""No word between beats has more bytes."""
 _PATIENCE: Final = 5.0
 _CLOSED: Final = 1.5
 """Seconds in which a driver has to be reached again that has closed the connection itself: it ends, or was killed."""
@@ -62,6 +67,8 @@ class Heartbeat:
         self._seconds = seconds
         self._loop = EventLoop()
         self._sock: socket.socket | None = None
+        self._writer = RecordWriter(None)
+        self._unsaid = b""  # a record that the kernel has not taken
         self._line: Watch | None = None
         self._connecting: Connecting | None = None
         self._next: Timer | None = None
@@ -108,10 +115,12 @@ class Heartbeat:
     def _send(self) -> None:
         if self._sock is not None:
             try:
-                stalled = self._watch()
-                said = _BEAT if stalled is None else _BEAT + word_of(stalled)
-                if self._sock.send(said) < len(said):
+                if not self._unsaid:
+                    stalled = self._watch()
+                    self._unsaid = self._writer.record(b"" if stalled is None else stalled_bytes(stalled))
+                if self._sock.send(self._unsaid) < len(self._unsaid):
                     raise OSError("the driver has not heard for long")
+                self._unsaid = b""
             except BlockingIOError:
                 pass  # those that were sent have not been read yet, and say as much
             except OSError as error:
@@ -132,11 +141,12 @@ class Heartbeat:
                 tls=self._tls,
             )
 
-    def _connected(self, sock: socket.socket) -> None:
-        self._connecting, self._sock, self._without_since = None, sock, None
+    def _connected(self, proved: Proved) -> None:
+        self._connecting, self._sock, self._without_since = None, proved.sock, None
+        self._writer, self._unsaid = RecordWriter(proved.seals), b""
         self._patience = self._most_patience
-        break_if_silent(sock, int(self._patience * 1000))
-        self._line = self._loop.watch(sock, self._hear)
+        break_if_silent(proved.sock, int(self._patience * 1000))
+        self._line = self._loop.watch(proved.sock, self._hear)
         self._line.reading(True)
 
     def _hear(self) -> None:
@@ -174,26 +184,27 @@ class Heartbeat:
 
 
 class Beats:
-    """The driver's end: `sock` has passed the handshake, and is this object's from now on.
+    """The driver's end of a connection, which is this object's from now on.
 
-    `on_beat` is called when beats have arrived, `on_closed` once when the connection has ended, and not after `close`.
-    An event loop reads before its timers fire, so a driver that was held up itself hears all beats before it judges.
+    `on_beat` is called when beats have arrived, `on_closed` once when the connection has ended, and not after `close`:
+    with a reason if that is what came on it, else with "". An event loop reads before its timers fire, so a driver that
+    was held up itself hears all beats before it judges.
     """
 
     def __init__(
         self,
         loop: EventLoop,
-        sock: socket.socket,
+        proved: Proved,
         on_beat: Callable[[], object],
-        on_closed: Callable[[], object],
+        on_closed: Callable[[str], object],
         on_stalled: Callable[[Stalled], object] = lambda _: None,
     ) -> None:
-        self._words = Words()
+        self._records = RecordReader(proved.seals, _MOST)
         self._on_stalled = on_stalled
-        self._sock = sock
+        self._sock = proved.sock
         self._on_beat = on_beat
         self._on_closed = on_closed
-        self._watch: Watch = loop.watch(sock, self._read)
+        self._watch: Watch = loop.watch(self._sock, self._read)
         self._watch.reading(True)
 
     def close(self) -> None:
@@ -203,19 +214,25 @@ class Beats:
 
     def _read(self) -> None:
         try:
-            beats = self._sock.recv(4096)
+            said = self._sock.recv(4096)
         except BlockingIOError:
             return
         except OSError:
-            beats = b""
+            said = b""
+        if not said:
+            self._end("")
+            return
         try:
-            words = self._words.feed(beats)
-        except ValueError:
-            beats, words = b"", []
-        if beats:
+            heard = [parse_stalled(body) if body else None for body in self._records.feed(said)]
+        except (UnusableRecord, MalformedWord) as error:
+            self._end(f"{type(error).__name__}: {error}")
+            return
+        if heard:
             self._on_beat()
-            for stalled in words:
+        for stalled in heard:
+            if stalled is not None:
                 self._on_stalled(stalled)
-        else:
-            self.close()
-            self._on_closed()
+
+    def _end(self, why: str) -> None:
+        self.close()
+        self._on_closed(why)

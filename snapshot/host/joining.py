@@ -6,7 +6,6 @@ before; what comes after that is closed as it comes. State is opened at the same
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +13,7 @@ from functools import partial
 from snapshot import fail_points
 from snapshot.fail_points import reached
 from snapshot.host.connector import Connecting
+from snapshot.host.conversation import Proved
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.messages import Deploy, Failed, FailureKind
 from snapshot.host.purposes import ChannelOf
@@ -24,10 +24,10 @@ from snapshot.program.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """All that a partition needs to begin: a socket for each channel from and to another partition."""
+    """All that a partition needs to begin: a connection for each channel from and to another partition."""
 
-    outgoing: dict[ChannelId, socket.socket]
-    incoming: dict[ChannelId, socket.socket]
+    outgoing: dict[ChannelId, Proved]
+    incoming: dict[ChannelId, Proved]
 
 
 class Joining:
@@ -64,12 +64,12 @@ class Joining:
         }
         loop.call_soon(self._ready_if_all_is_there)
 
-    def accept(self, channel: ChannelId, sock: socket.socket) -> None:
+    def accept(self, channel: ChannelId, proved: Proved) -> None:
         """Another partition has connected a channel that ends here."""
         if self._over or channel not in self._expected_in:
-            sock.close()
+            proved.sock.close()
             return
-        self._joined.incoming[channel] = sock
+        self._joined.incoming[channel] = proved
         self._ready_if_all_is_there()
 
     def expects(self, channel: ChannelId) -> bool:
@@ -83,11 +83,11 @@ class Joining:
         self._over = True
         for connecting in self._connecting.values():
             connecting.cancel()
-        for sock in (*self._joined.outgoing.values(), *self._joined.incoming.values()):
-            sock.close()
+        for proved in (*self._joined.outgoing.values(), *self._joined.incoming.values()):
+            proved.sock.close()
 
-    def _connected(self, channel: ChannelId, sock: socket.socket) -> None:
-        self._joined.outgoing[channel] = sock
+    def _connected(self, channel: ChannelId, proved: Proved) -> None:
+        self._joined.outgoing[channel] = proved
         self._ready_if_all_is_there()
 
     def _not_connected(self, reason: str) -> None:

@@ -1,8 +1,9 @@
 """A port at which connections arrive, and where only who proves the run's secret gets in.
 
 What always holds: a connection is handed on once, and only after its handshake; every other one is closed and reported.
-Strangers cannot keep others out: there are never more than a few unproven connections, one that says nothing makes
-room for the next, and who waits in the kernel's queue meanwhile is served when there is room.
+Strangers cannot keep others out: every connection is accepted at once. Only so many unproven ones are kept of one
+address, and in all; for one more the oldest of the largest crowd makes room (see `_Crowds`). While there is room, a
+caller has `patience` to prove itself, however far away it is.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import errno
 import secrets
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from snapshot.host.conversation import Conversation
+from snapshot.host.conversation import Conversation, Proved
 from snapshot.host.event_loop import EventLoop, Timer
 from snapshot.host.handshake import NONCE_SIZE, HandshakeRefused, HostHandshake, TurnedAway
 from snapshot.host.messages import Address
@@ -31,35 +32,91 @@ class PortTaken(Exception):
 
 
 class TooManyStrangers(HandshakeRefused):
-    """It had proved nothing for a while, and others want its place."""
+    """It had proved nothing yet, and others want its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrangerLimits:
-    """What a peer may do that has not proved the secret. Times are in seconds."""
+    """What peers may do that have not proved the secret."""
 
-    connections: int = 64
+    connections: int = 256
     """So many of them are open at once."""
+    per_address: int = 128
+    """So many of them come from one address."""
     patience: float = 5.0
-    """So long a handshake may take."""
-    grace: float = 0.25
-    """So long even if others wait for its place."""
+    """So long a handshake may take, in seconds."""
 
 
 @dataclass(eq=False)
 class _Stranger:
-    peer: str
-    since: float
+    address: str
+    port: int
     handshake: HostHandshake
+    greeted: bool = False
     conversation: Conversation | None = None
+
+    @property
+    def peer(self) -> str:
+        return f"{self.address}:{self.port}"
+
+
+class _Crowds:
+    """The strangers that there are, in crowds: those of one address who have greeted, and those who have said nothing.
+
+    So who floods a port from one address, or in one way, takes places from its own kind.
+    """
+
+    def __init__(self, limits: StrangerLimits) -> None:
+        self._limits = limits
+        self._crowds: dict[tuple[str, bool], dict[_Stranger, None]] = {}  # each in the order in which they came
+
+    def __len__(self) -> int:
+        return sum(map(len, self._crowds.values()))
+
+    def __iter__(self) -> Iterator[_Stranger]:
+        return (stranger for crowd in self._crowds.values() for stranger in crowd)
+
+    def add(self, stranger: _Stranger) -> None:
+        self._crowds.setdefault((stranger.address, stranger.greeted), {})[stranger] = None
+
+    def greeted(self, stranger: _Stranger) -> None:
+        if not stranger.greeted:
+            self.remove(stranger)
+            stranger.greeted = True
+            self.add(stranger)
+
+    def remove(self, stranger: _Stranger) -> None:
+        crowd = self._crowds.get((stranger.address, stranger.greeted), {})
+        crowd.pop(stranger, None)
+        if not crowd:
+            self._crowds.pop((stranger.address, stranger.greeted), None)
+
+    def one_too_many(self, address: str) -> _Stranger | None:
+        """Who has to go before one more comes from this address; None if there is room."""
+        own = [self._crowds.get((address, greeted), {}) for greeted in (False, True)]
+        if sum(map(len, own)) >= self._limits.per_address:
+            return _oldest_of_the_largest(own)
+        return self.largest() if len(self) >= self._limits.connections else None
+
+    def largest(self) -> _Stranger | None:
+        """The oldest one of the largest crowd; None if there is nobody."""
+        return _oldest_of_the_largest(self._crowds.values())
+
+
+def _oldest_of_the_largest(crowds: Iterable[dict[_Stranger, None]]) -> _Stranger | None:
+    largest: dict[_Stranger, None] = {}
+    for crowd in crowds:
+        if len(crowd) > len(largest):
+            largest = crowd
+    return next(iter(largest), None)
 
 
 class Listener:
     """Listens at the first free port of `ports`; 0 is any port that is free. `PortTaken` if there is none.
 
     `judge` is asked what is wrong with a connection whose peer has proved the secret, and answers "" for nothing; then
-    `on_connection(socket, purpose, peer)` takes over the socket, which is non-blocking, with all that its peer has sent
-    since still in it. `on_refused(peer, reason)` hears of every other one. With `tls` all connections are encrypted.
+    `on_connection(proved, purpose, peer)` takes over the connection, whose socket is non-blocking, with all that its
+    peer has sent since still in it. `on_refused(peer, reason)` hears of every other one. With `tls` all are encrypted.
     """
 
     def __init__(
@@ -69,7 +126,7 @@ class Listener:
         secret: bytes,
         *,
         judge: Callable[[Purpose], str],
-        on_connection: Callable[[socket.socket, Purpose, str], object],
+        on_connection: Callable[[Proved, Purpose, str], object],
         on_refused: Callable[[str, str], object],
         ports: Sequence[int] = (0,),
         limits: StrangerLimits | None = None,
@@ -82,7 +139,7 @@ class Listener:
         self._on_connection = on_connection
         self._on_refused = on_refused
         self._limits = limits or StrangerLimits()
-        self._strangers: dict[_Stranger, None] = {}  # in the order in which they came
+        self._strangers = _Crowds(self._limits)
         self._again: Timer | None = None
         self._sock = _listening(host, ports)
         self.address = Address(host, int(self._sock.getsockname()[1]))
@@ -100,30 +157,29 @@ class Listener:
         self._sock.close()
         if self._again is not None:
             self._again.cancel()
-        for stranger in self._strangers:
+        for stranger in list(self._strangers):
+            self._strangers.remove(stranger)
             sock = stranger.conversation.take() if stranger.conversation is not None else None
             if sock is not None:
                 sock.close()
-        self._strangers.clear()
 
     def _accept(self) -> None:
-        if len(self._strangers) >= self._limits.connections:
-            self._wait_until(next(iter(self._strangers)).since + self._limits.grace, self._make_room)
-            return
         try:
             sock, name = self._sock.accept()
         except (BlockingIOError, ConnectionError):
             return  # it has gone again
         except OSError as error:  # of files there are too many, perhaps: the queue keeps the connection
             self._on_refused("", f"a connection cannot be accepted: {error}")
-            self._wait_until(time.monotonic() + _AFTER_AN_ERROR, lambda: None)
+            if not self._send_away(self._strangers.largest()):
+                self._pause()
             return
         sock.setblocking(False)
-        self._welcome(sock if self._tls is None else self._tls.accept(sock), f"{name[0]}:{name[1]}")
+        self._welcome(sock if self._tls is None else self._tls.accept(sock), str(name[0]), int(name[1]))
 
-    def _welcome(self, sock: socket.socket, peer: str) -> None:
+    def _welcome(self, sock: socket.socket, address: str, port: int) -> None:
+        self._send_away(self._strangers.one_too_many(address))
         handshake = HostHandshake(self._secret, secrets.token_bytes(NONCE_SIZE))
-        stranger = _Stranger(peer, time.monotonic(), handshake)
+        stranger = _Stranger(address, port, handshake)
         stranger.conversation = Conversation(
             self._loop,
             sock,
@@ -132,9 +188,11 @@ class Listener:
             lambda: self._step(stranger),
             lambda why: self._gone(stranger, why),
         )
-        self._strangers[stranger] = None
+        self._strangers.add(stranger)
 
     def _step(self, stranger: _Stranger) -> None:
+        if stranger.handshake.was_greeted:
+            self._strangers.greeted(stranger)
         purpose, conversation = stranger.handshake.purpose, stranger.conversation
         if purpose is None or conversation is None:
             return
@@ -146,36 +204,23 @@ class Listener:
         conversation.send(stranger.handshake.accept())
         sock = conversation.take()
         if sock is not None:
-            self._leave(stranger)
-            self._on_connection(sock, purpose, stranger.peer)
+            self._strangers.remove(stranger)
+            self._on_connection(Proved(sock, stranger.handshake.seals), purpose, stranger.peer)
 
     def _gone(self, stranger: _Stranger, why: HandshakeRefused) -> None:
-        self._leave(stranger)
+        self._strangers.remove(stranger)
         self._on_refused(stranger.peer, f"{type(why).__name__}: {why}")
 
-    def _leave(self, stranger: _Stranger) -> None:
-        self._strangers.pop(stranger, None)
-        self._listen_again()
+    def _send_away(self, stranger: _Stranger | None) -> bool:
+        """Whether there was somebody to send away."""
+        if stranger is None or stranger.conversation is None:
+            return False
+        stranger.conversation.refuse(TooManyStrangers("it proved nothing, and there are too many like it"))
+        return True
 
-    def _make_room(self) -> None:
-        """Nobody has left, or we would be listening: the oldest makes room."""
-        oldest = next(iter(self._strangers), None)
-        if oldest is not None and oldest.conversation is not None:
-            oldest.conversation.refuse(TooManyStrangers("it proved nothing, and there are too many like it"))
-
-    def _wait_until(self, when: float, then: Callable[[], object]) -> None:
-        def over() -> None:
-            then()
-            self._listen_again()
-
+    def _pause(self) -> None:
         self._watch.reading(False)
-        self._again = self._loop.call_at(when, over)
-
-    def _listen_again(self) -> None:
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
-            self._watch.reading(True)
+        self._again = self._loop.call_at(time.monotonic() + _AFTER_AN_ERROR, lambda: self._watch.reading(True))
 
 
 def _listening(host: str, ports: Sequence[int]) -> socket.socket:

@@ -6,22 +6,24 @@ stall.
 
 from __future__ import annotations
 
-import pickle
-import struct
+import json
 import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.messages import StageFigures, Stalled
-from statebackend.ids import Epoch, Incarnation, Partition, Uid
+from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 
-_HEAD: Final = struct.Struct(">cI")
-_WORD: Final = b"!"
-_MOST: Final = 1 << 20
+_LONGEST: Final = 1e10
+"""No process has run for so many seconds."""
+
+
+class MalformedWord(Exception):
+    """What came between two beats makes no sense."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,33 +121,49 @@ class LoopWatch:
         return Stalled(*whose, time.monotonic() - since, "one call to return; see its stack", None, stack)
 
 
-def word_of(stalled: Stalled) -> bytes:
-    """What is said of it between two beats."""
-    data = pickle.dumps(stalled)
-    return _HEAD.pack(_WORD, len(data)) + data
+def stalled_bytes(stalled: Stalled) -> bytes:
+    """Return what is said of it between two beats."""
+    incarnation, epoch = stalled.incarnation, stalled.epoch
+    fields = [
+        "stalled",
+        incarnation.generation,
+        incarnation.attempt,
+        stalled.partition,
+        stalled.uid,
+        stalled.seconds,
+        stalled.waits_for,
+        None if epoch is None else [epoch.generation, epoch.number],
+        stalled.stack,
+    ]
+    return json.dumps(fields).encode()
 
 
-class Words:
-    """Takes apart what comes with beats. Nothing is unpickled that did not come from a peer who knows the secret."""
-
-    def __init__(self) -> None:
-        self._arrived = bytearray()
-
-    def feed(self, data: bytes) -> list[Stalled]:
-        """What was said; `ValueError` if it makes no sense."""
-        self._arrived += data
-        found: list[Stalled] = []
-        while start := self._arrived.find(_WORD) + 1:
-            del self._arrived[: start - 1]
-            if len(self._arrived) < _HEAD.size:
-                return found
-            length = cast("int", _HEAD.unpack_from(self._arrived)[1])
-            if length > _MOST:
-                raise ValueError(f"a word of {length} bytes between beats")
-            if len(self._arrived) < _HEAD.size + length:
-                return found
-            word = pickle.loads(bytes(self._arrived[_HEAD.size : _HEAD.size + length]))
-            del self._arrived[: _HEAD.size + length]
-            found.append(cast("Stalled", word))
-        self._arrived.clear()
-        return found
+def parse_stalled(said: bytes) -> Stalled:
+    """Read what `stalled_bytes` wrote; `MalformedWord` for anything else."""
+    try:
+        fields: object = json.loads(said)
+    except (ValueError, RecursionError) as error:
+        raise MalformedWord(f"{said[:100]!r} is not JSON: {error}") from error
+    match fields:
+        case [
+            "stalled",
+            int(generation),
+            int(attempt),
+            int(partition),
+            None | str() as uid,
+            int() | float() as seconds,
+            str(why),
+            None | [int(), int()] as epoch,
+            str(stack),
+        ] if 0 <= seconds <= _LONGEST:
+            return Stalled(
+                Incarnation(Generation(generation), Attempt(attempt)),
+                Partition(partition),
+                None if uid is None else Uid(uid),
+                seconds,
+                why,
+                None if epoch is None else Epoch(Generation(epoch[0]), epoch[1]),
+                stack,
+            )
+        case _:
+            raise MalformedWord(f"{said[:100]!r} does not say what makes no progress")

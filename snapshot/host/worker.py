@@ -11,7 +11,6 @@ with the secret, in hexadecimal, on the standard input; the last three are the f
 from __future__ import annotations
 
 import gc
-import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -31,6 +30,7 @@ from snapshot.host.attempt import PartitionAttempt, Surroundings
 from snapshot.host.channels import LocalChannel, ReceivingChannel, SendingChannel
 from snapshot.host.connector import Connecting
 from snapshot.host.control import SILENCE, ControlConnection
+from snapshot.host.conversation import Proved
 from snapshot.host.crash_points import crashing
 from snapshot.host.event_loop import Background, EventLoop
 from snapshot.host.executor import executor_name
@@ -135,7 +135,7 @@ class Worker:
         self._joining: Joining | None = None
         self._attempt: PartitionAttempt | None = None
         self._channels: list[SendingChannel | ReceivingChannel | LocalChannel] = []
-        self._early: list[tuple[ChannelOf, socket.socket]] = []  # of a deployment that we have not heard of yet
+        self._early: list[tuple[ChannelOf, Proved]] = []  # of a deployment that we have not heard of yet
         self._said_early: list[TriggerEpoch | EpochIsOver | AssignSplits | Drain] = []  # while we are joining
         self._lost = ""
         self._done = False
@@ -191,8 +191,8 @@ class Worker:
         """The process may live on, as those do in which Spark runs its tasks."""
         if self._listener is not None:
             self._listener.close()
-        for _, sock in self._early:
-            sock.close()
+        for _, proved in self._early:
+            proved.sock.close()
         if self._reaching_for_words is not None:
             self._reaching_for_words.cancel()
         self._words.close()
@@ -209,9 +209,9 @@ class Worker:
 
     # --- connections --------------------------------------------------------------------------------------------------
 
-    def _reached(self, sock: socket.socket) -> None:
+    def _reached(self, proved: Proved) -> None:
         # Where the driver sees us, the other partitions do.
-        host = str(sock.getsockname()[0])
+        host = str(proved.sock.getsockname()[0])
         self._listener = Listener(
             self._loop,
             host,
@@ -221,8 +221,8 @@ class Worker:
             on_refused=Refusals(self._loop, lambda peer, reason: self._tell(Refusal(peer, reason))).add,
             tls=self._tls,
         )
-        break_if_silent(sock, SILENCE)
-        self._control = ControlConnection(self._loop, sock, self._told, self._lose)
+        break_if_silent(proved.sock, SILENCE)
+        self._control = ControlConnection(self._loop, proved, self._told, self._lose)
         self._tell(Hello(self._name, self._listener.address, getpid(), self._slot, self._launch, executor_name()))
         purpose = LastWordsOf(self._name)
         self._reaching_for_words = Connecting(
@@ -236,10 +236,10 @@ class Worker:
             tls=self._tls,
         )
 
-    def _heard(self, sock: socket.socket | None) -> None:
+    def _heard(self, proved: Proved | None) -> None:
         """What is said last is heard from now on, or never."""
-        if sock is not None:
-            self._words.connected(sock)
+        if proved is not None:
+            self._words.connected(proved.sock)
         self._is_heard = True
         postponed, self._postponed = self._postponed, []
         for message in postponed:
@@ -271,22 +271,22 @@ class Worker:
             return "this channel is not expected here, or is connected already"
         return ""
 
-    def _on_connection(self, sock: socket.socket, purpose: Purpose, _peer: str) -> None:
+    def _on_connection(self, proved: Proved, purpose: Purpose, _peer: str) -> None:
         assert isinstance(purpose, ChannelOf)
         current = purpose.incarnation == self._incarnation
         if purpose.incarnation > self._incarnation or (
             current and self._faults.is_cut(self._peers[purpose.channel.sender])
         ):
-            self._early.append((purpose, sock))
+            self._early.append((purpose, proved))
         elif current and self._joining is not None:
-            self._joining.accept(purpose.channel, sock)
+            self._joining.accept(purpose.channel, proved)
         else:
-            sock.close()
+            proved.sock.close()
 
     def _take_early(self) -> None:
         early, self._early = self._early, []
-        for purpose, sock in early:
-            self._on_connection(sock, purpose, "")
+        for purpose, proved in early:
+            self._on_connection(proved, purpose, "")
 
     def _lines(self) -> Iterator[Line]:
         """What connects this process with others, for faults that a person asks for."""
@@ -449,8 +449,8 @@ class Worker:
             attempt = PartitionAttempt(deploy, plan, files, seats, sending, self._around)
         except BaseException as error:
             self._close_channels()
-            for sock in joined.incoming.values():
-                sock.close()
+            for proved in joined.incoming.values():
+                proved.sock.close()
             self._fail(deploy, error, kind_of(error))
             return
         self._attempt = attempt

@@ -29,7 +29,9 @@ def dumps(value: object) -> bytes:
 
 
 def loads(data: bytes) -> object:
-    """What was pickled. It runs the pickle's code: only for bytes from somebody who has proved the run's secret."""
+    """What was pickled. It runs the pickle's code: only for bytes from somebody who has proved the run's secret, which
+    came over TLS or under a seal (`snapshot.seals`).
+    """
     return cast("object", pickle.loads(data))
 
 

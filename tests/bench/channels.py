@@ -25,6 +25,7 @@ from pyarrow import flight
 
 from snapshot.frames import Data, End, Frame, Watermark
 from snapshot.host.channels import ReceivingChannel, SendingChannel
+from snapshot.host.conversation import Proved
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.options import HostOptions
 from snapshot.host.rows_wire import RowsWire
@@ -34,6 +35,7 @@ from snapshot.program.rows import Rows
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from tests.bench.figures import RUNS, Figure, figure, progress
 from tests.certificates import Authority
+from tests.connections import FAR, NEAR
 
 WORKLOAD = "channels"
 HOME = "127.0.0.1"
@@ -133,15 +135,21 @@ class _Sockets:
     """This end of both channels."""
 
     loop: EventLoop
-    there: socket.socket
-    back: socket.socket
+    there: Proved
+    back: Proved
     arrived: list[Frame] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._wire = RowsWire(_SCHEMA, timed=True)
         self._sending = _sender(self.loop, self.there, _THERE)
         self._receiving = ReceivingChannel(
-            self.loop, self.back, _BACK, _US, lambda _, frame: self.arrived.append(frame), _broken, options=_OPTIONS
+            self.loop,
+            self.back,
+            _BACK,
+            _US,
+            lambda _, frame: self.arrived.append(frame),
+            _broken,
+            options=_OPTIONS,
         )
 
     def stream(self, rows: Rows, count: int) -> int:
@@ -184,9 +192,11 @@ class _Sockets:
 def _sockets(tls: Tls | None = None) -> Iterator[_Sockets]:
     serve = partial(_serve_sockets, tls)
     with socket.create_server((HOME, 0)) as listener, _other(serve, listener.getsockname()[1]):
-        there, back = listener.accept()[0], listener.accept()[0]
-        if tls is not None:
-            there, back = (tls.load().accept(sock) for sock in (there, back))
+        accepted = listener.accept()[0], listener.accept()[0]
+        if tls is None:
+            there, back = (Proved(sock, NEAR) for sock in accepted)
+        else:
+            there, back = (Proved(tls.load().accept(sock), None) for sock in accepted)
         ours = _Sockets(EventLoop(), there, back)
         yield ours
         ours.close()
@@ -196,9 +206,11 @@ def _serve_sockets(tls: Tls | None, port: int, ready: Connection) -> None:
     """The other process: reads data, sends it back if told to, and answers a `_COUNT` with its CPU time."""
     loop, wire = EventLoop(), RowsWire(_SCHEMA, timed=True)
     said: list[Frame] = [_COUNT]
-    there, back = socket.create_connection((HOME, port)), socket.create_connection((HOME, port))
-    if tls is not None:
-        there, back = (tls.load().call(sock) for sock in (there, back))
+    called = socket.create_connection((HOME, port)), socket.create_connection((HOME, port))
+    if tls is None:
+        there, back = (Proved(sock, FAR) for sock in called)
+    else:
+        there, back = (Proved(tls.load().call(sock), None) for sock in called)
     answers = _sender(loop, back, _BACK)
 
     def arrived(_: ChannelId, frame: Frame) -> None:
@@ -219,8 +231,8 @@ def _serve_sockets(tls: Tls | None, port: int, ready: Connection) -> None:
     loop.close()
 
 
-def _sender(loop: EventLoop, sock: socket.socket, channel: ChannelId) -> SendingChannel:
-    return SendingChannel(loop, sock, channel, _US, lambda: None, _broken, ordered=False, options=_OPTIONS)
+def _sender(loop: EventLoop, proved: Proved, channel: ChannelId) -> SendingChannel:
+    return SendingChannel(loop, proved, channel, _US, lambda: None, _broken, ordered=False, options=_OPTIONS)
 
 
 def _broken(reason: str) -> None:

@@ -1,0 +1,182 @@
+"""Somebody between two processes who lets the handshake pass and then speaks: refused by name, and nothing is run."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from recovery.driver.workers import Workers
+from snapshot.host.conversation import Proved
+from snapshot.host.event_loop import EventLoop, Watch
+from snapshot.host.messages import Address, FromWorker, Hello
+from snapshot.host.tls import TlsSide
+from snapshot.host.worker import DriverLost, Worker
+from snapshot.seals import RecordWriter, Seals
+from tests.certificates import Authority
+
+HOME = "127.0.0.1"
+SECRET = b"s" * 32
+LIMIT = 20.0
+BROKEN_BY_TLS = "decryption failed or bad record mac"
+
+
+class Trap:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return Path.mkdir, (self.folder,)
+
+
+@dataclass
+class Relay:
+    """Leads every connection on to the driver, and can say something of its own on it."""
+
+    loop: EventLoop
+    stack: ExitStack
+    driver: Address
+    ways: list[tuple[socket.socket, socket.socket]] = field(default_factory=list)
+    """To the process and to the driver, in the order in which they were made: the first is for messages."""
+
+    def __post_init__(self) -> None:
+        self._port = self.stack.enter_context(socket.create_server((HOME, 0)))
+        self._watch(self._port, self._accept)
+
+    @property
+    def address(self) -> Address:
+        return Address(HOME, int(self._port.getsockname()[1]))
+
+    def _watch(self, sock: socket.socket, call: Callable[[], object]) -> Watch:
+        watch = self.loop.watch(sock, call)
+        watch.reading(True)
+        self.stack.callback(watch.close)
+        return watch
+
+    def _accept(self) -> None:
+        near = self.stack.enter_context(self._port.accept()[0])
+        far = self.stack.enter_context(socket.create_connection((self.driver.host, self.driver.port)))
+        self.ways.append((near, far))
+        for source, target in ((near, far), (far, near)):
+            self._carry(source, target)
+
+    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+        def hand_on() -> None:
+            data = b""
+            with suppress(OSError):
+                data = source.recv(1 << 16)
+                target.sendall(data)
+            if not data:
+                watch.reading(False)
+                with suppress(OSError):
+                    target.shutdown(socket.SHUT_WR)
+
+        watch = self._watch(source, hand_on)
+
+
+@dataclass
+class Scene:
+    """A driver's port, a process, and somebody between them."""
+
+    loop: EventLoop
+    stack: ExitStack
+    tls: TlsSide | None
+    hello: Hello | None = None
+    reasons: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+    process_said: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        workers = Workers(self.loop, HOME, SECRET, LIMIT, self, tls=self.tls)
+        self.stack.callback(workers.close)
+        self.workers = workers
+        self.relay = Relay(self.loop, self.stack, workers.address)
+        process = Worker(self.relay.address, SECRET, 0, 0, self.tls)
+        thread = threading.Thread(target=self._run, args=(process,), daemon=True)
+        thread.start()
+        self.until(lambda: self.hello is not None and len(self.relay.ways) == 3)
+        self.until(lambda: bool(workers._words) and all(worker.beats for worker in workers._workers.values()))
+
+    def _run(self, process: Worker) -> None:
+        try:
+            process.run()
+        except DriverLost as error:
+            self.process_said.append(str(error))
+        self.loop.wake()
+
+    def until(self, true: Callable[[], bool]) -> None:
+        assert self.loop.run(true, LIMIT), (self.reasons, self.refusals)
+
+    def appeared(self, hello: Hello) -> bool:
+        self.hello = hello
+        return True
+
+    def lost(self, worker: str, reason: str, *, silent: bool) -> None:
+        self.reasons.append(reason)
+
+    def reported(self, worker: str, message: FromWorker) -> None:
+        self.reasons.append(f"it said {message}")
+
+    def commanded(self, proved: Proved, name: str) -> None:
+        pass
+
+    def refused(self, peer: str, reason: str) -> None:
+        self.refusals.append(reason)
+
+
+@pytest.fixture(params=["plain", "tls"])
+def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    tls = Authority(tmp_path_factory.mktemp("tls") / "ours").issue().load() if request.param == "tls" else None
+    with ExitStack() as stack:
+        loop = EventLoop()
+        stack.callback(loop.close)
+        yield Scene(loop, stack, tls)
+
+
+def forged(scene: Scene, trap: Path) -> bytes:
+    """A message as its receiver would take it, but for what only who knows the keys can make."""
+    record = RecordWriter(Seals(bytes(32), bytes(32))).record(pickle.dumps(Trap(trap)))
+    return record if scene.tls is None else b"\x17\x03\x03" + struct.pack(">H", len(record)) + record
+
+
+def test_what_a_relay_says_to_the_driver_is_not_unpickled_and_the_process_is_lost_by_name(
+    scene: Scene, tmp_path: Path
+) -> None:
+    scene.relay.ways[0][1].sendall(forged(scene, tmp_path / "trap"))
+    scene.until(lambda: bool(scene.reasons))
+    (reason,) = scene.reasons
+    assert (BROKEN_BY_TLS if scene.tls else "ForgedRecord: message 1 of") in reason
+    assert not (tmp_path / "trap").exists()
+    scene.until(lambda: bool(scene.process_said))
+
+
+def test_what_a_relay_says_to_a_process_is_not_unpickled_and_it_ends_with_the_reason(
+    scene: Scene, tmp_path: Path
+) -> None:
+    scene.relay.ways[0][0].sendall(forged(scene, tmp_path / "trap"))
+    scene.until(lambda: bool(scene.process_said))
+    assert (BROKEN_BY_TLS if scene.tls else "ForgedRecord: message 0 of") in scene.process_said[0]
+    assert not (tmp_path / "trap").exists()
+
+
+def test_what_a_relay_says_between_beats_ends_that_connection_and_the_heart_comes_back(
+    scene: Scene, tmp_path: Path
+) -> None:
+    for _, to_driver in scene.relay.ways[1:]:
+        to_driver.sendall(forged(scene, tmp_path / "trap"))
+    if scene.tls is None:
+        scene.until(lambda: bool(scene.refusals))
+        assert scene.refusals[0].startswith(f"heartbeat of {scene.hello and scene.hello.worker}: ForgedRecord")
+    scene.until(lambda: len(scene.relay.ways) == 4)
+    scene.until(lambda: len([one for one in scene.workers._workers.values() if one.beats is not None]) == 1)
+    assert scene.reasons == []
+    assert not (tmp_path / "trap").exists()
