@@ -607,5 +607,5 @@ def schema_in(meta: bytes) -> Schema:
         if found["format"] != _FORMAT:
             raise BrokenSchema(f"it has format {found['format']}, and this program reads format {_FORMAT}")
         return Schema.from_json(json.dumps(found["schema"]))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BrokenSchema(str(error)) from error

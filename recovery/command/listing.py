@@ -225,4 +225,7 @@ def moment(milliseconds: int | None) -> str:
     """A time for people, in their own time zone."""
     if milliseconds is None:
         return "?"
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(milliseconds / 1000))
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(milliseconds // 1000))
+    except (OverflowError, ValueError, OSError):  # in no calendar
+        return "?"

@@ -174,7 +174,9 @@ def _refuse_if_moved(store: BlobStore, uri: str) -> None:
     except BlobNotFound:
         return
     match _json_of(data):
-        case {"format": "epochcut.moved", "version": 1, "job": str(job), "to": str(to)}:
+        case {"format": "epochcut.moved", "version": 1, "job": str(job), "to": str(to)} if (
+            name_in(job) is not None and to.isprintable()
+        ):
             raise JobMoved(uri, JobId(job), to)
         case _:
             raise WrongJob(f"{uri}: there is a {MOVED} that says not where the job is: {data[:100]!r}")

@@ -19,6 +19,8 @@ COPY: Final = "copy"
 MOVE: Final = "move"
 """What makes the same job once more, and what lets it be elsewhere: so its epochs tell where they come from."""
 
+_MOST_ORIGINS: Final = 100
+"""So many verbs back it is told where an epoch comes from."""
 _TIMES: Final = ("since_trigger_ms", "alignment_ms", "sync_ms", "async_ms")
 _SIZES: Final = ("state_bytes", "channel_bytes")
 
@@ -89,7 +91,8 @@ def from_json(found: Json) -> Notes:
             program = content.get("program")
             took = content.get("took")
             parts = tuple(filter(None, map(_took_from, took))) if isinstance(took, list) else ()
-            return Notes(program if isinstance(program, str) else "", parts, _origin_from(content.get("origin")))
+            origin = _origin_from(content.get("origin"), _MOST_ORIGINS)
+            return Notes(program if isinstance(program, str) else "", parts, origin)
         case _:
             return Notes()
 
@@ -105,14 +108,14 @@ def _origin(origin: Origin) -> dict[str, JsonLike]:
     return content
 
 
-def _origin_from(found: JsonLike) -> Origin | None:
-    if not isinstance(found, Mapping):
+def _origin_from(found: JsonLike, most: int) -> Origin | None:
+    if not isinstance(found, Mapping) or not most:
         return None
     job, epoch, before = found.get("job"), found.get("epoch"), found.get("before")
     match found.get("how"), found.get("uri"), found.get("at"):
         case str(how), str(uri), int(at):
             made_of = JobId(job) if isinstance(job, str) else None
-            return Origin(how, uri, at, made_of, _epoch(epoch), _origin_from(before))
+            return Origin(how, uri, at, made_of, _epoch(epoch), _origin_from(before, most - 1))
         case _:
             return None
 

@@ -11,8 +11,8 @@ from snapshot.aligner import FrameAfterEnd
 from snapshot.host.messages import FailureKind
 from snapshot.host.rows_wire import MalformedBatch
 from snapshot.manifest import ManifestError
-from snapshot.program.sink import SinkError
-from snapshot.program.source import SourceError
+from snapshot.program.sink import SinkError, UnusableOutput
+from snapshot.program.source import SourceError, WrongPosition
 from snapshot.wire import WireError
 from statebackend.backends.backend import BackendError, DamagedFile
 from statebackend.keyed_state import ForkedState
@@ -20,7 +20,10 @@ from statebackend.snapshots.transfer import MissingFile, UnknownChecksum
 from statebackend.states.schema import BrokenSchema, StateMismatch
 from statebackend.stores.store import StoreError
 
-_UNUSABLE: Final = (StateMismatch, BrokenSchema, DamagedFile, MissingFile, UnknownChecksum, ManifestError, ForkedState)
+_UNUSABLE: Final = (
+    StateMismatch, BrokenSchema, DamagedFile, MissingFile, UnknownChecksum, ManifestError, ForkedState,
+    UnusableOutput, WrongPosition,
+)  # fmt: skip
 _CHANNEL: Final = (WireError, FrameAfterEnd, MalformedBatch)
 _RESOURCE: Final = (BackendError, StoreError, SourceError, SinkError, OSError)
 

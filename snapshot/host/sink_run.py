@@ -16,7 +16,7 @@ from snapshot.host.event_loop import Background, EventLoop
 from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
-from snapshot.program.sink import CommitAnswer, CommitsTogether, HoldsRows, Sealed, SinkError, SinkWriter
+from snapshot.program.sink import CommitAnswer, CommitsTogether, HoldsRows, Sealed, SinkWriter, UnusableOutput
 from snapshot.transaction_events import (
     Begin,
     Commit,
@@ -141,7 +141,7 @@ class SinkRun:
         if not held:
             return
         if not isinstance(self._writer, HoldsRows):
-            raise SinkError(
+            raise UnusableOutput(
                 f"sink {self._uid}: the epoch has rows that its former sink held back, which the present one cannot "
                 f"take over. Start the job with the former one and drain it, and give the new sink a uid of its own"
             )

@@ -18,7 +18,7 @@ import pyarrow as pa
 from snapshot.frozen_json import NULL, Json, JsonLike
 from snapshot.host.read_ahead import NEVER, ReadAhead
 from snapshot.manifest import SplitPosition
-from snapshot.program.source import Batch, Exhausted, Later, Reader, Source, SplitContext
+from snapshot.program.source import Batch, Exhausted, Later, Reader, Source, SplitContext, WrongPosition
 from statebackend.ids import Attempt, Partition, Uid
 
 _AT: Final = "at"
@@ -199,5 +199,6 @@ class SourceRun:
 def read_to(position: Json) -> JsonLike:
     """How far a split was read, as its source says it in a cut."""
     value = position.value()
-    assert isinstance(value, Mapping)
+    if not isinstance(value, Mapping) or _AT not in value:
+        raise WrongPosition(f"{position.text[:100]} is no position of a source, as an epoch has it")
     return value[_AT]

@@ -23,6 +23,10 @@ class SinkError(Exception):
     """A sink that cannot take rows; the message names the sink, the target and what to do."""
 
 
+class UnusableOutput(SinkError):
+    """Output of an epoch that the sink cannot take over; the message says why. No retry makes it right."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommitAnswer:
     """What became of a commit; a `reason` unless it is committed."""

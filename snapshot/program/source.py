@@ -20,6 +20,10 @@ class SourceError(Exception):
     """A source that cannot be read, or is not what it says; the message names the source, the split and what to do."""
 
 
+class WrongPosition(SourceError):
+    """A split or position of an epoch that the source has not given; the message names it. No retry makes it right."""
+
+
 class SourceVanished(SourceError):
     """A split that was there, and is no more."""
 

@@ -83,7 +83,7 @@ class FileWriter:
 
     def take_over(self, held: Sequence[CommitPayload]) -> None:
         """Have the rows that wait. What waits for another place, or has other columns, becomes files there at once;
-        `SinkError` for another place that was not allowed.
+        `UnusableOutput` for another place that was not allowed.
         """
         found: list[_Held] = []
         for payload in held:

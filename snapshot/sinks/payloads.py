@@ -19,7 +19,7 @@ import pyarrow as pa
 from snapshot.frozen_json import JsonLike
 from snapshot.ids import TransactionId
 from snapshot.manifest import CommitPayload
-from snapshot.program.sink import CommitAnswer, SinkContext, SinkError
+from snapshot.program.sink import CommitAnswer, SinkContext, UnusableOutput
 from snapshot.transaction_events import CommitOutcome, parse_transaction_id
 
 MADE_BY: Final = "sink"
@@ -171,13 +171,13 @@ def read_payload(
 
 
 def read_held(kind: str, context: SinkContext, payload: CommitPayload, read: Callable[[PayloadFields], Read]) -> Read:
-    """The same for a payload whose rows a sink is to take over; `SinkError` is the refusal."""
+    """The same for a payload whose rows a sink is to take over; `UnusableOutput` is the refusal."""
     try:
         return read(_fields(kind, payload, "the rows that were held back", context))
     except (AnotherKind, OtherPlace) as error:
-        raise SinkError(f"sink {context.uid}: {error}") from None
+        raise UnusableOutput(f"sink {context.uid}: {error}") from None
     except UNREADABLE_FIELDS as error:
-        raise SinkError(f"sink {context.uid}: {_forged('rows that were held back', kind, error)}") from error
+        raise UnusableOutput(f"sink {context.uid}: {_forged('rows that were held back', kind, error)}") from error
 
 
 def _fields(kind: str, payload: CommitPayload, rows: str, context: SinkContext) -> PayloadFields:
@@ -185,7 +185,7 @@ def _fields(kind: str, payload: CommitPayload, rows: str, context: SinkContext) 
     if not isinstance(fields, Mapping):
         raise BadPayload(f"it is {_shown(fields)}")
     made_by = fields.get(MADE_BY)
-    if not isinstance(made_by, str):
+    if not isinstance(made_by, str) or not made_by.isidentifier():
         raise BadPayload(f"{MADE_BY} is {_shown(made_by)}")
     if made_by != kind:
         raise AnotherKind(

@@ -14,7 +14,16 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from snapshot.frozen_json import JsonLike
-from snapshot.program.source import Available, Batch, Exhausted, Later, Reading, SourceError, SplitContext
+from snapshot.program.source import (
+    Available,
+    Batch,
+    Exhausted,
+    Later,
+    Reading,
+    SourceError,
+    SplitContext,
+    WrongPosition,
+)
 
 _WAIT = 60.0
 """Seconds until a split that has ended for now is asked again, in vain."""
@@ -120,9 +129,9 @@ class Collection:
         """Read a split from the item on that the position counts."""
         position = context.position
         if not context.split.isdecimal() or not 0 <= int(context.split) < self.splits:
-            raise SourceError(f"source {context.uid}: {context.split!r} is no split of a collection of {self.splits}")
+            raise WrongPosition(f"source {context.uid}: {context.split!r} is no split of a collection of {self.splits}")
         if position is not None and not isinstance(position, int):
-            raise SourceError(
+            raise WrongPosition(
                 f"source {context.uid}, split {context.split}: {position!r} is no position in a collection"
             )
         return CollectionReader(self, int(context.split), position, context)

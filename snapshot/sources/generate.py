@@ -17,7 +17,16 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from snapshot.frozen_json import JsonLike
-from snapshot.program.source import Available, Batch, Exhausted, Later, Reading, SourceError, SplitContext
+from snapshot.program.source import (
+    Available,
+    Batch,
+    Exhausted,
+    Later,
+    Reading,
+    SourceError,
+    SplitContext,
+    WrongPosition,
+)
 
 Indices: TypeAlias = NDArray[np.int64]
 Columns: TypeAlias = Mapping[str, "ArrayLike | pa.Array"]
@@ -136,13 +145,13 @@ class GenerateReader:
     def __init__(self, source: Generate, context: SplitContext, clock: Clock) -> None:
         match = _SPLIT.fullmatch(context.split)
         if match is None or (source.rate is not None and match["start"] is None):
-            raise SourceError(
+            raise WrongPosition(
                 f"source {context.uid}: {context.split!r} is no split of this generator; it was another source, or had "
                 f"no rate, when the job was born. Give the source a new uid"
             )
         made = 0 if context.position is None else context.position
         if not isinstance(made, int):
-            raise SourceError(f"source {context.uid}, split {context.split}: {made!r} is no position of a generator")
+            raise WrongPosition(f"source {context.uid}, split {context.split}: {made!r} is no position of a generator")
         self._source = source
         self._context = context
         self._clock = clock

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import numpy as np
 
 from snapshot.frozen_json import JsonLike
-from snapshot.program.source import Batch, Exhausted, Later, Reading, SourceError, SourceVanished
+from snapshot.program.source import Batch, Exhausted, Later, Reading, SourceError, SourceVanished, WrongPosition
 from snapshot.sources.kafka_client import Client, place, words
 from snapshot.sources.kafka_formats import BadRecord, Decoding
 from snapshot.sources.kafka_split import KafkaSplit
@@ -209,7 +209,7 @@ def begin(where: str, split: KafkaSplit, position: JsonLike) -> tuple[int, int]:
                 return offset, row
         case _:
             pass
-    raise SourceError(f"{where}: {position!r} is no position in a partition of Kafka; give the source a new uid")
+    raise WrongPosition(f"{where}: {position!r} is no position in a partition of Kafka; give the source a new uid")
 
 
 def _offset(message: Message) -> int:

@@ -14,7 +14,7 @@ from typing import IO
 from fsspec import AbstractFileSystem
 
 from snapshot.frozen_json import JsonLike
-from snapshot.program.source import SourceError, SourceVanished, SplitContext
+from snapshot.program.source import SourceError, SourceVanished, SplitContext, WrongPosition
 
 _VERSIONS = ("ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "created", "modificationTime")
 """Where file systems say that a file is another one, the surest first."""
@@ -53,7 +53,7 @@ class StoredFile:
         self._seen = self._look()
         if context.position is not None:
             if not isinstance(context.position, Mapping):
-                raise SourceError(
+                raise WrongPosition(
                     f"{self.where}: {context.position!r} is no position in a file; give the source a new uid"
                 )
             self.position = context.position
@@ -73,7 +73,7 @@ class StoredFile:
         """One of the numbers of the position; 0 if there is none."""
         value = self.position.get(name, 0)
         if not isinstance(value, int):
-            raise SourceError(
+            raise WrongPosition(
                 f"{self.where}: {dict(self.position)} is no position in such a file; give the source a new uid"
             )
         return value

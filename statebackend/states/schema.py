@@ -158,7 +158,7 @@ class Schema:
             states = tuple(_spec(item) for item in found["states"])
             dropped = tuple(_text(name) for name in found["dropped"])
             return cls(uid, key_type, _number(found["max_parallelism"]), states, dropped)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BrokenSchema(f"{text[:80]!r} is no schema of keyed state: {error}") from error
 
 
