@@ -151,6 +151,17 @@ def test_a_job_has_ended_when_an_epoch_from_behind_the_end_of_all_input_is_commi
     assert endings.reached(state(2, committed=True)) == End(EndKind.FINISHED, epoch(2), savepoint=False)
 
 
+def test_an_epoch_that_was_due_when_all_input_had_ended_is_not_the_last_one() -> None:
+    endings = Endings()
+    request = endings.all_ended()
+    endings.triggered(epoch(1), savepoint=False, asked_by=events.Ticked(1))
+    endings.triggered(epoch(2), savepoint=False, asked_by=request)
+    assert endings.reached(state(1, committed=True)) is None, "the next one is complete, and its output not committed"
+    assert not endings.given_up(epoch(1))
+    assert endings.given_up(epoch(2))
+    assert endings.wanted() == request
+
+
 def test_the_end_of_input_counts_for_its_attempt_only() -> None:
     endings = Endings()
     endings.triggered(epoch(1), savepoint=False, asked_by=endings.all_ended())

@@ -1,13 +1,15 @@
 """How a job comes to its end by its user's wish or that of its input: which epoch is its last one.
 
 What always holds: a job ends well only when an epoch is complete and committed after which nothing was read that
-counts: triggered when all input had ended, or with the word that the sources pause behind it.
+counts: asked for when all input had ended, or with the word that the sources pause behind it. No epoch follows that
+one, so none is left that is complete and awaits its commit.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Final
 
 from recovery.driver.manifests import key_types_of
 from snapshot import coordinator_events as events
@@ -16,6 +18,8 @@ from snapshot.program.plan import Plan
 from statebackend.ids import Epoch, Uid
 
 Request = events.SavepointRequested | events.EpochRequested
+
+_END_OF_INPUT: Final = events.EpochRequested(last=True)
 
 
 class EndKind(Enum):
@@ -74,7 +78,7 @@ class Endings:
     def all_ended(self) -> Request:
         """All input of the attempt has been processed."""
         self._all_ended = True
-        return events.EpochRequested(last=True)
+        return _END_OF_INPUT
 
     def attempt_over(self) -> None:
         """What was processed behind the last complete epoch is processed again."""
@@ -82,11 +86,14 @@ class Endings:
         self._last.clear()
 
     def triggered(self, epoch: Epoch, *, savepoint: bool, asked_by: object) -> bool:
-        """An epoch was triggered; whether its sources pause behind it. `asked_by` is the event that led to it."""
+        """An epoch was triggered; whether its sources pause behind it. `asked_by` is the event that led to it.
+
+        One that was due when all input had ended is not the last: the one that is asked for follows it.
+        """
         pauses = self._stop is not None and asked_by == self._stop
         if pauses:
             self._last[epoch] = End(EndKind.STOPPED, epoch, savepoint)
-        elif self._all_ended:
+        elif self._all_ended and asked_by == _END_OF_INPUT:
             self._last[epoch] = End(EndKind.FINISHED, epoch, savepoint)
         return pauses
 
@@ -100,7 +107,7 @@ class Endings:
             return None
         if self._stop is not None:
             return self._stop
-        return events.EpochRequested(last=True) if self._all_ended else None
+        return _END_OF_INPUT if self._all_ended else None
 
     def reached(self, journal: JournalState) -> End | None:
         """Whether the job has come to its end, as the journal says."""
