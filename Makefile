@@ -67,10 +67,11 @@ test-servers: $(SERVERS)  ## the tests against real servers, which they start th
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql; }
 	@touch $@
 
-lint: $(VENV)/lint  ## ruff and mypy --strict
+lint: $(VENV)/lint  ## ruff and mypy --strict; mypy and pyright on the programs of pages, help and examples
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.typed_programs
 
 bench: $(VENV)/test  ## figures as JSON lines; ONLY="coordinator" for some
 	@$(BIN)/python -m tests.bench $(ONLY)

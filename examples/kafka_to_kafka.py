@@ -270,7 +270,10 @@ def compare(expected: Counter[str], found: Counter[str]) -> bool:
 @contextmanager
 def made_topics(bootstrap: str) -> Iterator[Topics]:
     """Two topics with names that nobody else uses; they are deleted in the end."""
-    from confluent_kafka.admin import AdminClient, NewTopic
+    from confluent_kafka.admin import (
+        AdminClient,
+        NewTopic,  # pyright: ignore[reportPrivateImportUsage]
+    )
 
     topics = Topics(bootstrap, f"payments-{token_hex(4)}", f"balances-{token_hex(4)}")
     admin: AdminClient = AdminClient({"bootstrap.servers": bootstrap, **QUIET})

@@ -1,14 +1,15 @@
 """State that outlives its Spark jobs: visits are counted per user, day after day, each day with another parallelism.
 
-Every day is an ordinary batch job: a DataFrame, partitioned by key group, and `mapInArrow`. Its tasks open what the day
-before has left, count on, and snapshot to a folder; the driver completes the snapshot. No state is rewritten when the
-parallelism changes.
+Every day is an ordinary batch job: a DataFrame whose rows go to the partition that owns their key, and `mapInArrow`.
+Its tasks open what the day before has left, count on, and snapshot to a folder; the driver completes the snapshot, with
+a note of the day, so that a day that comes twice is counted once. No state is rewritten when the parallelism changes.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -21,18 +22,18 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from statebackend.files import FileSet
-from statebackend.ids import Attempt, Epoch, Partition
-from statebackend.keyed_state import KeyedState, Operator
-from statebackend.keygroups import range_of
-from statebackend.keys.columns import decode_keys, key_column
-from statebackend.keys.types import KeyType
-from statebackend.snapshot_folder import SnapshotFolder
-from statebackend.snapshots.file_set_json import from_json, to_json
-from statebackend.snapshots.snapshot_log import Snapshot
-from statebackend.stores.fsspec_store import open_store
-from statebackend.tables.aggregates import Aggregates
-from statebackend.tables.aggregations import Count, Sum
+from statebackend import (
+    Aggregates,
+    Count,
+    Epoch,
+    FileSet,
+    KeyedState,
+    Operator,
+    Snapshot,
+    SnapshotFolder,
+    Sum,
+    open_store,
+)
 
 OPERATOR = Operator(
     "visits",
@@ -68,18 +69,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(spark: SparkSession, url: str, local: Path) -> None:
     """Count for some days; then compare the state with a query over all visits."""
-    for day, parallelism in DAYS:
-        epoch = count(visits_of(spark, day), url, local, parallelism)
-        print(f"day {day}: {VISITS_A_DAY:,} visits counted in {parallelism} partitions; epoch {epoch} is complete")
+    for day, parallelism in (*DAYS, DAYS[-1]):
+        counted = count(day, visits_of(spark, day), url, local, parallelism)
+        print(f"day {day}: {counted}")
     snapshot = SnapshotFolder(open_store(url), OPERATOR.uid).latest()
     assert snapshot is not None
-    counted = state_of(spark, snapshot, url, local, parallelism=2)
+    users = state_of(spark, snapshot, url, local, parallelism=2)
     visits = visits_of(spark, DAYS[0][0])
     for day, _ in DAYS[1:]:
         visits = visits.union(visits_of(spark, day))
     expected = visits.groupBy("user").agg(sql.count("*").alias("visits"), sql.sum("cents").alias("cents"))
-    differing = counted.exceptAll(expected).count() + expected.exceptAll(counted).count()
-    print(f"{counted.count():,} users in the state; {differing} differ from a query over all visits")
+    differing = users.exceptAll(expected).count() + expected.exceptAll(users).count()
+    print(f"{users.count():,} users in the state; {differing} differ from a query over all visits")
 
 
 def visits_of(spark: SparkSession, day: int) -> DataFrame:
@@ -89,54 +90,54 @@ def visits_of(spark: SparkSession, day: int) -> DataFrame:
     return spark.range(VISITS_A_DAY).select(user.alias("user"), (number % 997).alias("cents"))
 
 
-def count(visits: DataFrame, url: str, local: Path, parallelism: int) -> Epoch:
-    """One job: take the visits into the state that the last one has left; the epoch in which it is now."""
+def count(day: int, visits: DataFrame, url: str, local: Path, parallelism: int) -> str:
+    """One job: take the visits of a day into the state that the last one has left, unless they are in it."""
     folder = SnapshotFolder(open_store(url), OPERATOR.uid)
     generation = folder.begin()
     epoch, before = folder.next_epoch(generation), folder.latest()
+    if before is not None and int(before.note) >= day:
+        return f"is in the state since epoch {before.epoch}, and not counted again"
     files = [file_set(before, partition, parallelism) for partition in range(parallelism)]
-    task = partial(count_partition, url=url, local=local, files=[to_json(one) for one in files], epoch=epoch)
+    task = partial(count_partition, url=url, local=local, files=files, epoch=epoch)
     parts = (
         visits.mapInArrow(partial(with_partition, parallelism), "user string, cents bigint, partition int")
         .repartitionById(parallelism, "partition")
-        .mapInArrow(task, "partition int, files string")
+        .mapInArrow(task, "partition int, files binary")
         .collect()
     )
-    folder.complete(epoch, {Partition(row.partition): from_json(row.files) for row in parts})
+    folder.complete(epoch, {row.partition: pickle.loads(row.files) for row in parts}, note=str(day))
     folder.clean()
-    return epoch
+    return f"{VISITS_A_DAY:,} visits counted in {parallelism} partitions; epoch {epoch} is complete"
 
 
 def file_set(snapshot: Snapshot | None, partition: int, parallelism: int) -> FileSet:
     """What a partition starts from: its key groups' share of a snapshot, whatever parallelism that was made with."""
-    groups = range_of(Partition(partition), parallelism, OPERATOR.max_parallelism)
+    groups = OPERATOR.groups_of(partition, parallelism)
     return FileSet(groups) if snapshot is None else snapshot.file_set(groups)
 
 
 def with_partition(parallelism: int, batches: Batches) -> Batches:
     """Say of each row which partition owns its key."""
     for batch in batches:
-        groups = key_column(batch.column("user"), KeyType.of(OPERATOR.key)).groups(OPERATOR.max_parallelism)
-        owners = groups.astype("int32") * parallelism // OPERATOR.max_parallelism
-        yield batch.append_column("partition", pa.array(owners))
+        yield batch.append_column("partition", OPERATOR.owners_of(batch.column("user"), parallelism))
 
 
-def count_partition(batches: Batches, *, url: str, local: Path, files: list[str], epoch: Epoch) -> Batches:
+def count_partition(batches: Batches, *, url: str, local: Path, files: list[FileSet], epoch: Epoch) -> Batches:
     """One task: open the partition's state, count, and say which files it consists of afterwards."""
     task = task_context()
-    partition, attempt = Partition(task.partitionId()), Attempt(task.taskAttemptId())
-    names = SnapshotFolder.names(epoch.generation, partition, attempt)
+    partition = task.partitionId()
+    names = SnapshotFolder.names(epoch.generation, partition, task.taskAttemptId())
     with opened(url, local, files[partition], names) as state:
         for batch in batches:
             state["users"].update(state.keys(batch.column("user")), {"cents": batch.column("cents")})
-        part = to_json(state.snapshot(epoch))
+        part = pickle.dumps(state.snapshot(epoch))
     yield pa.record_batch({"partition": pa.array([partition], pa.int32()), "files": [part]})
 
 
-def opened(url: str, local: Path, files: str, names: Callable[[], str]) -> KeyedState:
+def opened(url: str, local: Path, files: FileSet, names: Callable[[], str]) -> KeyedState:
     """A partition's state, in a local folder that this task alone uses."""
     folder = local / f"task-{task_context().taskAttemptId()}"
-    return KeyedState(OPERATOR, folder, open_store(url), names, from_json(files))
+    return KeyedState(OPERATOR, folder, open_store(url), names, files)
 
 
 def unused() -> str:
@@ -153,17 +154,17 @@ def task_context() -> TaskContext:
 
 def state_of(spark: SparkSession, snapshot: Snapshot, url: str, local: Path, parallelism: int) -> DataFrame:
     """The state as a DataFrame."""
-    files = [to_json(file_set(snapshot, partition, parallelism)) for partition in range(parallelism)]
+    files = [file_set(snapshot, partition, parallelism) for partition in range(parallelism)]
     task = partial(read_partition, url=url, local=local, files=files)
     return spark.range(0, parallelism, 1, parallelism).mapInArrow(task, "user string, visits bigint, cents bigint")
 
 
-def read_partition(partitions: Batches, *, url: str, local: Path, files: list[str]) -> Batches:
+def read_partition(partitions: Batches, *, url: str, local: Path, files: list[FileSet]) -> Batches:
     """One task: all users of the partitions whose numbers come in; Spark may join what it reads with other tasks."""
     for partition in chain.from_iterable(batch.column("id").to_pylist() for batch in partitions):
         with opened(url, local, files[partition], names=unused) as state:
             found = state["users"].keys_and_results()
-            users = decode_keys(found.keys, KeyType.of(OPERATOR.key))
+            users = state.key_array(found.keys)
             yield pa.record_batch([users, *found.results.columns], names=["user", *found.results.schema.names])
 
 

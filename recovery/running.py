@@ -9,12 +9,12 @@ from __future__ import annotations
 import atexit
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from inspect import cleandoc
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 import pyarrow as pa
 from fsspec.core import split_protocol
@@ -121,8 +121,8 @@ class Run:
         self._driver.over.wait()
         self._raise_if_failed()
 
-    def rows(self, uid: str) -> Iterator[Mapping[str, object]]:
-        """The same as `batches`, row by row, each as a mapping from the names of its columns."""
+    def rows(self, uid: str) -> Iterator[dict[str, Any]]:
+        """The same as `batches`, row by row, each as a dictionary with its columns."""
         return (row for batch in self.batches(uid) for row in mappings_of(batch))
 
     def wait(self, timeout: float | None = None) -> End | None:

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from statebackend.files import FileSet as FileSet
     from statebackend.ids import Attempt as Attempt
     from statebackend.ids import Epoch as Epoch
     from statebackend.ids import Generation as Generation
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from statebackend.keyed_state import Options as Options
     from statebackend.keygroups import range_of as range_of
     from statebackend.snapshot_folder import SnapshotFolder as SnapshotFolder
+    from statebackend.snapshots.snapshot_log import Snapshot as Snapshot
     from statebackend.states.codecs import Codec as Codec
     from statebackend.states.codecs import NotEncodable as NotEncodable
     from statebackend.states.codecs import Pickled as Pickled
@@ -57,11 +59,13 @@ _HOME = {
     "states.value_state": ("AggregatingState", "ReducingState", "ValueState"),
     "states.declarations": ("Aggregating", "ListOf", "MapOf", "Reducing", "Value"),
     "stores.fsspec_store": ("open_store",),
+    "files": ("FileSet",),
     "ids": ("Attempt", "Epoch", "Generation", "Partition"),
     "keyed_state": ("KeyedState", "Operator", "Options"),
     "keygroups": ("range_of",),
     "states.namespaces": ("Window",),
     "snapshot_folder": ("SnapshotFolder",),
+    "snapshots.snapshot_log": ("Snapshot",),
     "states.timer_state": ("Timers",),
     "states.ttl": ("Ttl",),
 }

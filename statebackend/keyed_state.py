@@ -18,6 +18,7 @@ from shutil import rmtree
 from types import TracebackType
 from typing import Any, Final, Literal, Self, cast
 
+import numpy as np
 import pyarrow as pa
 
 from statebackend import fail_points
@@ -31,9 +32,9 @@ from statebackend.backends.unused_memory import keep_together
 from statebackend.entries import BLOCK, META_KEY, parse_head
 from statebackend.fail_points import reached
 from statebackend.files import FileSet, floors
-from statebackend.ids import Epoch, Uid
-from statebackend.keygroups import DEFAULT_MAX_PARALLELISM, KeyGroupRange
-from statebackend.keys.columns import KeyColumn, key_column
+from statebackend.ids import Epoch, Partition, Uid
+from statebackend.keygroups import DEFAULT_MAX_PARALLELISM, KeyGroupRange, range_of
+from statebackend.keys.columns import KeyColumn, decode_keys, key_column
 from statebackend.keys.types import KeyType
 from statebackend.snapshots.catching_up import Add, CatchingUp, Replace, catching_up
 from statebackend.snapshots.consolidation import Policy
@@ -101,6 +102,26 @@ class Operator:
     def all_groups(self) -> KeyGroupRange:
         """The key groups of all partitions together."""
         return KeyGroupRange.of_all(self.max_parallelism)
+
+    def groups_of(self, partition: int, parallelism: int) -> KeyGroupRange:
+        """Return the key groups of one partition out of so many."""
+        return range_of(Partition(partition), parallelism, self.max_parallelism)
+
+    def owners_of(self, keys: pa.Array, parallelism: int) -> pa.Array:
+        """Return for each key the number of the partition, out of so many, that owns it: that has its key group.
+
+        In PySpark, rows go there by that number, and each task opens the state of `TaskContext.partitionId()`:
+
+            def with_owner(batches):
+                for batch in batches:
+                    yield batch.append_column("owner", visits.owners_of(batch.column("user"), 4))
+
+            rows.mapInArrow(with_owner, "user string, owner int").repartitionById(4, "owner").mapInArrow(count, ...)
+
+        Keys of several columns are a column of structs, with the fields in the order in which the key declares them.
+        """
+        groups = key_column(keys, KeyType.of(self.key)).groups(self.max_parallelism).astype(np.int64)
+        return pa.array((groups * parallelism // self.max_parallelism).astype(np.int32))
 
 
 OpenBackend = Callable[[Path, Floors, int], Backend]
@@ -388,6 +409,10 @@ class KeyedState:
     def keys(self, column: pa.Array | pa.ChunkedArray) -> KeyColumn:
         """A column of keys as tables take it; `WrongKeyType` if the declared type does not hold it."""
         return key_column(column, self._context.key_type)
+
+    def key_array(self, keys: KeyColumn) -> pa.Array:
+        """Return keys, such as a table gives them, as a column of Arrow."""
+        return decode_keys(keys, self._context.key_type)
 
     @property
     def key_type(self) -> KeyType:

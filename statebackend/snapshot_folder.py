@@ -8,8 +8,11 @@ they are carried out.
     generation = folder.begin()                      # in the driver, once per run
     snapshot, epoch = folder.latest(), folder.next_epoch(generation)
     ...                                              # in tasks: fetch snapshot.file_set(range), work, and write files
-    folder.complete(epoch, parts)                    # named by SnapshotFolder.names(generation, partition, attempt)
+    folder.complete(epoch, parts, note="batch 7")    # named by SnapshotFolder.names(generation, partition, attempt)
     folder.clean(keep=2)
+
+Rows reach the partition that owns their key by `Operator.owners_of`, which says for each key the number of that
+partition: a column to repartition by. `examples/visits_in_spark.py` is such a job.
 """
 
 from __future__ import annotations
@@ -56,6 +59,10 @@ _ASK_AGAIN: Final = 5
 _Answer = TypeVar("_Answer")
 
 
+def _number(part: tuple[int, FileSet]) -> int:
+    return part[0]
+
+
 class _Overtaken(Exception):
     """Others have gone on meanwhile; what was read or created counts no longer."""
 
@@ -84,34 +91,42 @@ class SnapshotFolder:
         return claim.generation
 
     @staticmethod
-    def names(generation: Generation, partition: Partition, attempt: Attempt) -> Callable[[], str]:
+    def names(generation: int, partition: int, attempt: int) -> Callable[[], str]:
         """What gives the files of one task their paths in the store, none of them ever twice.
 
         The caller owes an attempt that no other task of this run and partition has: Spark's `taskAttemptId`, not its
         `attemptNumber`, which begins at 0 again in every stage.
         """
         numbers = count()
-        return lambda: state_path(generation, partition, attempt, next(numbers))
+        run = Generation(generation), Partition(partition), Attempt(attempt)
+        return lambda: state_path(*run, next(numbers))
 
     def next_epoch(self, generation: Generation) -> Epoch:
         """An epoch for what this run does next: later than all that are complete, and than all given out here."""
         self._last_epoch = max(self._last_epoch, self._newest().newest.number) + 1
         return Epoch(generation, self._last_epoch)
 
-    def complete(self, epoch: Epoch, parts: Mapping[Partition, FileSet]) -> None:
+    def complete(
+        self, epoch: Epoch, parts: Mapping[int, FileSet] | Mapping[Partition, FileSet], *, note: str = ""
+    ) -> None:
         """Make these parts the snapshot of the epoch; their files are all in the store. The only commit point.
+
+        Who reads the snapshot reads the `note` with it: in `foreachBatch` the number of the batch, so that a batch that
+        Spark gives again, after a crash, is known by `int(folder.latest().note)` and not taken in twice.
 
         `FencedRun` if a newer run has begun, `RefusedSnapshot` for parts that are no snapshot, or name what may be
         deleted at any time. After `UnknownOutcome` it may be complete or not: doing it again with the same parts tells.
         The caller owes that a run does not name a file again that its newest complete snapshot did not need any more.
         """
-        ordered = tuple(Part(partition, parts[partition]) for partition in sorted(parts))
+        ordered = tuple(Part(Partition(partition), files) for partition, files in sorted(parts.items(), key=_number))
 
         def follow(state: Entry, nonce: str) -> Entry:
-            return completed(state, nonce, epoch, ordered, self._inherited(state, epoch, ordered))
+            return completed(state, nonce, epoch, ordered, self._inherited(state, epoch, ordered), note)
 
-        if self._newest().newest == epoch and self.read(epoch).parts == ordered:
-            return
+        if self._newest().newest == epoch:
+            known = self.read(epoch)
+            if (known.parts, known.note) == (ordered, note):
+                return
         entry = self._append(follow)[1]
         reached(fail_points.SNAPSHOT_COMPLETED)
         self._known[entry.nonce] = entry.snapshot()

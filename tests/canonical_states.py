@@ -53,7 +53,7 @@ STATES: Mapping[str, Declaration[Any]] = {
     "by name": MapOf(str, float),
     "by pair": MapOf(tuple[int, str], bool, ttl=Ttl(500, "processing")),
     "most": Reducing(int, max),
-    "all": Aggregating(int, lambda total, one: total + one, float, accumulator=int),
+    "all": Aggregating(int, int, lambda total, one: total + one, float),
     "visits/day": Aggregates({"cents": int}, count=Count(), cents=Sum("cents")),
     "mean": Aggregates({"cents": int}, ttl=100, mean=Mean("cents")),
     "timers": Timers(),

@@ -66,9 +66,7 @@ def test_values_are_reduced_in_the_order_in_which_they_are_added() -> None:
 
 def test_what_is_added_is_aggregated_and_its_result_read() -> None:
     mean: AggregatingState[float, tuple[int, float], float] = opened(
-        Aggregating(
-            lambda: (0, 0.0), lambda a, x: (a[0] + 1, a[1] + x), lambda a: a[1] / a[0], accumulator=tuple[int, float]
-        ),
+        Aggregating(tuple[int, float], lambda: (0, 0.0), lambda a, x: (a[0] + 1, a[1] + x), lambda a: a[1] / a[0]),
         with_key(),
         rows := RowsInADict(),
     )

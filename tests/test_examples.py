@@ -68,9 +68,11 @@ def test_state_goes_on_from_spark_job_to_spark_job_at_another_parallelism(tmp_pa
         timeout=550,
     )
     assert done.returncode == 0, done.stderr
-    days = [line.split(";")[0] for line in done.stdout.splitlines()[:3]]
+    lines = done.stdout.splitlines()
+    days = [line.split(";")[0] for line in lines[:3]]
     assert days == [f"day {day}: 200,000 visits counted in {many} partitions" for day, many in ((1, 2), (2, 4), (3, 3))]
-    assert done.stdout.splitlines()[3] == "20,000 users in the state; 0 differ from a query over all visits"
+    assert lines[3] == "day 3: is in the state since epoch 3-3, and not counted again"
+    assert lines[4] == "20,000 users in the state; 0 differ from a query over all visits"
     assert list(kept.glob("log/*.json"))
 
 

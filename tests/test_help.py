@@ -9,6 +9,8 @@ import textwrap
 from decimal import Decimal
 from importlib import import_module
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import recovery
@@ -32,7 +34,7 @@ BLOCK = re.compile(r"\n\n((?: {4}.*\n|\n)+)")
 def examples(text: str) -> list[str]:
     """The indented blocks of a docstring that are Python: those that define or declare something."""
     blocks = [textwrap.dedent(block) for block in BLOCK.findall(inspect.cleandoc(text) + "\n")]
-    return [block for block in blocks if re.match(r"\s*(class |[a-z_]+ = |from |import )", block)]
+    return [block for block in blocks if re.match(r"\s*(class |def |[a-z_]+ = |from |import )", block)]
 
 
 WITH_EXAMPLES = [
@@ -59,7 +61,7 @@ def test_help_shows_everything_that_a_function_can_do() -> None:
 @pytest.mark.parametrize(("place", "example"), WITH_EXAMPLES, ids=[place for place, _ in WITH_EXAMPLES])
 def test_an_example_in_a_docstring_runs(place: str, example: str) -> None:
     names = {name: getattr(package, name) for package, name in PUBLIC}
-    found = {**names, "Decimal": Decimal}
+    found = {**names, "Decimal": Decimal, "np": np, "pa": pa}
     exec(example, found)
     for value in list(found.values()):
         if isinstance(value, type) and isinstance(vars(value).get("output"), dict):

@@ -296,7 +296,7 @@ def test_what_cannot_be_right_is_said_without_the_server() -> None:
     assert "200 cannot say" in replace(good, known=(200,)).check(CHANGES)[0]
     assert "is set for each request" in replace(good, headers={"idempotency-key": "x"}).check(CHANGES)[0]
     assert "no header can have" in replace(good, headers={"A": "x\r\nB: y"}).check(CHANGES)[0]
-    assert "which the rows have not" in replace(good, key="id").check(CHANGES)[0]
+    assert "key: there is no column 'id'" in replace(good, key="id").check(CHANGES)[0]
     assert "of texts or integers" in replace(good, key="gone").check(CHANGES)[0]
     assert "with several" in replace(good, key="k", rows_per_request=2).check(CHANGES)[0]
     assert "'raw' of binary" in good.check(pa.schema({"raw": pa.binary()}))[0]

@@ -176,7 +176,7 @@ def test_headers_are_part_of_a_record() -> None:
 @pytest.mark.parametrize(
     ("shape", "problem"),
     [
-        (RecordShape(key="nobody", value="raw"), "there is no column 'nobody' for the key; there are id, name, raw"),
+        (RecordShape(key="nobody", value="raw"), "key: there is no column 'nobody'; there are: id, name, raw"),
         (RecordShape(value="id"), "the value cannot be in the column 'id' of int64; it takes texts or bytes"),
         (RecordShape(key="tags", value="raw"), "the key cannot be in the column 'tags'"),
         (RecordShape(value="raw", headers="name"), "it takes maps from texts"),

@@ -13,7 +13,8 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from statebackend.backends.backend import DamagedFile, LocalDiskFull
 from statebackend.backends.sst import Entry, read_sst
@@ -21,8 +22,8 @@ from statebackend.entries import parse_head, state_id
 from statebackend.files import FileKind, FileRef, FileSet, rescaled
 from statebackend.ids import Attempt, Epoch, Generation, Partition
 from statebackend.keyed_state import FolderInUse, KeyedState, Operator, Options, SnapshotFailed
-from statebackend.keygroups import range_of
-from statebackend.keys.types import WrongKeyType
+from statebackend.keygroups import key_group_of, range_of
+from statebackend.keys.types import KeyType, WrongKeyType
 from statebackend.snapshot_folder import SnapshotFolder
 from statebackend.snapshots import state_files
 from statebackend.snapshots.transfer import MissingFile
@@ -200,6 +201,16 @@ def test_state_that_is_declared_otherwise_is_refused_by_name(
         opening(files, options, operator)
     assert (refused.value.uid, refused.value.state) == (operator.uid, state)
     assert count_of(opening(files, options), "a") == 1
+
+
+@given(users=st.lists(st.text(max_size=3) | st.none(), max_size=20), parallelism=st.integers(1, 16))
+def test_each_key_goes_to_the_partition_that_has_its_key_group(users: list[str | None], parallelism: int) -> None:
+    operator = Operator("visits", key=str, states={}, max_parallelism=16)
+    owners = operator.owners_of(pa.array(users, pa.string()), parallelism)
+    assert owners.type == pa.int32()
+    for user, owner in zip(users, owners.to_pylist(), strict=True):
+        group = key_group_of(KeyType.of(str).hash(user), 16)
+        assert group in operator.groups_of(owner, parallelism)
 
 
 def test_another_maximum_parallelism_is_refused(opening: Opening) -> None:

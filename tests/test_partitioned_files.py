@@ -166,7 +166,7 @@ def test_what_cannot_name_folders_is_found_by_check() -> None:
     assert check("n") == []
     assert ToFiles("memory://x", partition_by="n") == ToFiles("memory://x", partition_by=("n",))
     assert ToFiles("memory://x", "csv", partition_by="n").check(pa.schema({"n": pa.int64(), "m": pa.int64()})) == []
-    assert "which the rows have not" in check("day")[0]
+    assert "partition_by: there is no column 'day'" in check("day")[0]
     assert "names a column twice" in check("n", "n")[0]
     assert "at least one has to be left" in check("n", "x", "raw")[0]
     assert "'x' of double cannot name folders" in check("x")[0]

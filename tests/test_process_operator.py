@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -17,8 +17,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from snapshot import Aggregates, BatchContext, BatchProcess, Collection, Count, ProgramError, Stream, ToDriver
 from snapshot.frames import LATEST
-from snapshot.operators.keyed_function import KeyedFunction, OpenContext, ProcessContext, UnknownSide, WithoutTimers
+from snapshot.operators.keyed_function import (
+    KeyedFunction,
+    OpenContext,
+    ProcessContext,
+    UnknownSide,
+    WithoutEventTime,
+    WithoutTimers,
+)
 from snapshot.operators.process import KeyedProcess, Process
 from snapshot.operators.windows import Session, Tumbling, WindowFunction, WindowProcess
 from snapshot.program.operator import Input, KeyedOperator
@@ -241,7 +249,7 @@ class Everything(KeyedProcess):
     values = ListOf(int)
     counts = MapOf(int, int)
     most = Reducing(int, max)
-    text: Aggregating[int, str, int] = Aggregating(str, lambda text, value: text + str(value), len, accumulator=str)
+    text: Aggregating[int, str, int] = Aggregating(str, str, lambda text, value: text + str(value), len)
 
     def on_event(self, event: Any, ctx: ProcessContext) -> None:
         self.values.add(event.amount)
@@ -469,6 +477,98 @@ def test_a_wrong_use_of_the_context_is_a_named_error(tmp_path: Path, what: Any, 
     operator = Process(Does(what), (TIMED,), TOTAL, {"large": LARGE})
     with OperatorHarness(operator, tmp_path) as harness, pytest.raises(error, match=said):
         harness.rows([("a", 1)], times=[1])
+
+
+class Late(KeyedProcess):
+    """Asks for a timer in event time."""
+
+    def __init__(self, after: Any) -> None:
+        self.after = after
+
+    def on_event(self, event: Any, ctx: ProcessContext) -> None:
+        ctx.timer(self.after(event, ctx))
+
+    def on_timer(self, at: int, ctx: ProcessContext) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("after", "error"),
+    [
+        (lambda event, ctx: ctx.timestamp + 1000, TypeError),
+        (lambda event, ctx: event.amount + 1000, WithoutEventTime),
+    ],
+)
+def test_a_timer_in_event_time_where_there_is_none_says_how_to_have_it(
+    tmp_path: Path, after: Any, error: type[Exception]
+) -> None:
+    with OperatorHarness(Late(after), tmp_path, columns=PAID, key="user", schema=TOTAL) as harness:
+        with pytest.raises(error) as caught:
+            harness.rows([("a", 1)])
+        told = "\n".join([str(caught.value), *caught.value.__notes__])
+        assert "the rows of this stream have no event time, so ctx.timestamp is None: give them one with" in told
+        assert "with_event_time(...) near the source, or use ctx.processing_timer(ctx.processing_time + ...)" in told
+    with OperatorHarness(Late(after), tmp_path, columns=PAID, key="user", schema=TOTAL, timed=True) as harness:
+        harness.rows([("a", 1)], times=[1])
+
+
+class Loud(KeyedProcess):
+    """Doubles amounts."""
+
+    output: ClassVar = {"user": str, "amount": int}
+
+    def on_event(self, event: Any, ctx: ProcessContext) -> None:
+        ctx.emit((event.user, 2 * event.amount))
+
+
+class Counted(BatchProcess):
+    """Counts rows of a key."""
+
+    output: ClassVar = {"rows": int}
+    counts = Aggregates(rows=Count())
+
+    def on_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> None:
+        ctx.emit(self.counts.results(self.counts.update(ctx.keys, {})))
+
+
+def test_a_function_is_tested_without_a_program(tmp_path: Path) -> None:
+    columns = {"user": str, "amount": int}
+    for function in (Loud, Loud()):
+        with OperatorHarness(function, tmp_path, columns=columns, key="user") as harness:
+            harness.rows([{"user": "a", "amount": 3}])
+            assert harness.emitted() == [("a", 6)]
+            with pytest.raises(ValueError, match=r"have no event times: give none, or have a harness with timed=True"):
+                harness.rows([("a", 1)], times=[1])
+    with OperatorHarness(Counted, tmp_path, columns=columns, key=["user", "amount"], parallelism=2) as harness:
+        harness.rows([("a", 1), ("a", 2)])
+        harness.rows([("a", 1)])
+        assert sorted(harness.emitted()) == [(1,), (1,), (2,)]
+
+
+def test_a_step_of_a_program_is_tested_by_its_uid(tmp_path: Path) -> None:
+    paid = Stream.read(Collection([], PAID), uid="paid").key_by("user")
+    program = paid.sum("amount", uid="sums").write(ToDriver(), uid="out")
+    with OperatorHarness(program, tmp_path, uid="sums") as harness:
+        harness.rows([("a", 1), ("a", 2)])
+        assert harness.emitted() == [("a", 1), ("a", 3)]
+    with pytest.raises(KeyError, match=r"no step with state and the uid 'sum'; did you mean 'sums'\?"):
+        OperatorHarness(program, tmp_path, uid="sum")
+
+
+def test_a_harness_says_what_it_does_not_know(tmp_path: Path) -> None:
+    class Windowed(WindowFunction): ...
+
+    class Unsaid(KeyedProcess): ...
+
+    with pytest.raises(TypeError, match=r"a harness for Loud has to know its rows: give columns=\{...\} .* key=\.\.\."):
+        OperatorHarness(Loud, tmp_path)
+    with pytest.raises(TypeError, match=r"Windowed is no KeyedProcess or BatchProcess: give the program .* uid=\.\.\."):
+        OperatorHarness(Windowed(), tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="is no KeyedProcess, BatchProcess or Program"):
+        OperatorHarness(print, tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(ProgramError, match="Unsaid: it is not said which rows come out; give schema="):
+        OperatorHarness(Unsaid, tmp_path, columns=PAID, key="user")
+    with pytest.raises(ProgramError, match="Loud: there is no key column 'usr'"):
+        OperatorHarness(Loud, tmp_path, columns=PAID, key="usr")
 
 
 def test_what_can_be_seen_to_be_wrong_before_it_runs_is_found() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 
@@ -40,6 +41,7 @@ from tests.wrapped_store import WrappedStore
 JOB = "counts"
 MAX = 12
 GOLDEN = Path(__file__).parent / "golden" / "snapshot-folder-1-completed.json"
+GOLDEN_NOTED = Path(__file__).parent / "golden" / "snapshot-folder-2-completed.json"
 PARALLELISM = 3
 
 
@@ -112,6 +114,20 @@ def test_what_was_completed_is_read_by_another(store: BlobStore) -> None:
     assert other.epochs() == (first, second)
     assert len(other.read(first).paths) == PARALLELISM
     assert other.read(second) == latest
+
+
+def test_a_snapshot_keeps_its_note_until_it_is_removed_and_hands_it_on_to_no_other(store: BlobStore) -> None:
+    run = Run(store)
+    first = run.work()
+    run.folder.complete(first, run.parts, note="batch 7")
+    run.folder.complete(first, run.parts, note="batch 7")
+    with pytest.raises(RefusedSnapshot):
+        run.folder.complete(first, run.parts, note="batch 8")
+    second = run.complete()
+    other = SnapshotFolder(store, JOB)
+    other.begin()
+    assert [other.read(epoch).note for epoch in (first, second)] == ["batch 7", ""]
+    assert other.latest() == other.read(second)
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 5, 12])
@@ -528,9 +544,9 @@ def test_the_folder_of_another_job_is_not_touched(store: BlobStore) -> None:
 
 def test_the_folder_of_a_newer_program_is_not_touched(store: BlobStore) -> None:
     Run(store)
-    store.write("log/0000000002.json", seal(FORMAT, 2, {"job": JOB, "anything": []}))
+    store.write("log/0000000002.json", seal(FORMAT, 3, {"job": JOB, "anything": []}))
     with pytest.raises(
-        NewerSnapshot, match=r"log/0000000002.json of counts was written by a newer program: .* version 2"
+        NewerSnapshot, match=r"log/0000000002.json of counts was written by a newer program: .* version 3"
     ):
         SnapshotFolder(store, JOB).begin()
 
@@ -571,6 +587,8 @@ ENTRY = Entry(
 
 
 def test_entries_are_written_as_ever_and_stay_readable() -> None:
-    assert encode(ENTRY) == GOLDEN.read_bytes()
     assert decode(JOB, 42, GOLDEN.read_bytes()) == ENTRY
+    noted = replace(ENTRY, note="batch 7")
+    assert encode(noted) == GOLDEN_NOTED.read_bytes()
+    assert decode(JOB, 42, GOLDEN_NOTED.read_bytes()) == noted
     assert json.loads(GOLDEN.read_bytes())["parts"][0]["state"] == json.loads(to_json(ENTRY.parts[0].files))

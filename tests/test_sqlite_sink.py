@@ -416,7 +416,7 @@ def test_what_cannot_be_right_is_said_without_the_file() -> None:
     assert "no file that other processes see" in ToSQLite(":memory:", "t").check(CHANGES)[0]
     assert "known are delete, truncate" in ToSQLite("t", "t", journal="fast").check(CHANGES)[0]  # type: ignore[arg-type]
     assert "needs key=" in ToSQLite("t", "t", deleted="gone").check(CHANGES)[0]
-    assert "which the rows have not" in ToSQLite("t", "t", key=("x",)).check(CHANGES)[0]
+    assert "key: there is no column 'x'" in ToSQLite("t", "t", key=("x",)).check(CHANGES)[0]
     assert "has to be of bool" in ToSQLite("t", "t", key=("k",), deleted="v").check(CHANGES)[0]
     assert "a column that the rows have not" in ToSQLite("t", "t", key=("k",), deleted="x").check(CHANGES)[0]
     assert "be of the key" in ToSQLite("t", "t", key=("gone",), deleted="gone").check(CHANGES)[0]

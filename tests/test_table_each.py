@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -45,9 +46,7 @@ class Longest(Aggregation):
     name = "longest"
     version = 1
 
-    @property
-    def accumulators(self) -> Mapping[str, Accumulator]:
-        return {"length": Accumulator.of(np.int32, -1)}
+    accumulators = MappingProxyType({"length": Accumulator.of(np.int32, -1)})
 
     def update(self, accumulators: Accumulators, slots: Slots, values: pa.Array | None) -> None:
         assert values is not None

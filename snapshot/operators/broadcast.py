@@ -44,11 +44,11 @@ class KeyedBroadcastProcess(KeyedFunction):
             found.update((name, member) for name, member in members.items() if isinstance(member, Broadcast))
         return found
 
-    def on_event(self, event: Row, ctx: ProcessContext) -> None:
+    def on_event(self, event: Row, ctx: ProcessContext, /) -> None:
         """Called for each keyed row; broadcast state can be read."""
         raise NotImplementedError(f"{type(self).__name__} has no method on_event(self, event, ctx)")
 
-    def on_broadcast(self, event: Row, ctx: ProcessContext) -> None:
+    def on_broadcast(self, event: Row, ctx: ProcessContext, /) -> None:
         """Called for each control row, in every partition; broadcast state can be written, and there is no key.
 
         It owes to change broadcast state by the row and the broadcast state alone. What it emits, each partition does.

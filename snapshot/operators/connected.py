@@ -28,11 +28,11 @@ class KeyedCoProcess(KeyedFunction):
     Nothing says in which order rows of different streams come.
     """
 
-    def on_first(self, event: Row, ctx: ProcessContext) -> None:
+    def on_first(self, event: Row, ctx: ProcessContext, /) -> None:
         """Called for each row of the first stream."""
         raise NotImplementedError(f"{type(self).__name__} has no method on_first(self, event, ctx)")
 
-    def on_second(self, event: Row, ctx: ProcessContext) -> None:
+    def on_second(self, event: Row, ctx: ProcessContext, /) -> None:
         """Called for each row of the second stream."""
         raise NotImplementedError(f"{type(self).__name__} has no method on_second(self, event, ctx)")
 

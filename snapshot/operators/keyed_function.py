@@ -41,12 +41,21 @@ _AT_ONCE: Final = 2048
 _UNASKED: Final = 32
 """After so many rows at most it is asked whether it is time to stop; first after one, then after twice as many."""
 
+_NO_EVENT_TIME: Final = (
+    "the rows of this stream have no event time, so ctx.timestamp is None: give them one with with_event_time(...) "
+    "near the source, or use ctx.processing_timer(ctx.processing_time + ...)"
+)
+
 _SAMPLED: Final = 16
 """Of so many keys one is looked up to see whether the state of all is in memory."""
 
 
 class WithoutTimers(TypeError):
     """A timer was asked for by a function that has no `on_timer`."""
+
+
+class WithoutEventTime(TypeError):
+    """A timer in event time was asked for in a stream whose rows have no event times."""
 
 
 class NoKeyHere(LookupError):
@@ -90,7 +99,7 @@ earlier one are late. It moves between batches of rows, never within one.""",
         "emit": """emit(row): give a row to the main output: a tuple or list by position, or a mapping by column.""",
         "timer": """timer(at): have `on_timer` called for this key when the watermark has come to `at`, in milliseconds
 since 1970; once, however often it is asked for. A timer for a time that has passed fires with the next watermark; after
-the end of all input there is none.""",
+the end of all input there is none. In a stream without event times it is refused.""",
         "delete_timer": """delete_timer(at): take back this key's event timer for this time; there need not be one.""",
         "processing_timer": """processing_timer(at): have `on_timer` called for this key at this processing time, in
 milliseconds since 1970, or as soon as possible after it.""",
@@ -131,6 +140,13 @@ there need not be one.""",
     def _no_key(self, at: int) -> None:
         raise NoKeyHere(f"{self._label}: a timer at {at} is asked for where there is no key")
 
+    def refuse_event_timers(self) -> None:
+        """There is no event time in which one could fire."""
+        self.timer = self.delete_timer = self._no_event_time
+
+    def _no_event_time(self, at: int) -> None:
+        raise WithoutEventTime(f"{self._label}: a timer at {at} is asked for, and {_NO_EVENT_TIME}")
+
     def _no_timers(self, at: int) -> None:
         raise WithoutTimers(
             f"{self._label}: a timer at {at} is asked for, and the class has no method on_timer(self, at, ctx)"
@@ -164,10 +180,10 @@ class KeyedFunction:
             found.update((name, member) for name, member in members.items() if isinstance(member, Declaration))
         return found
 
-    def open(self, ctx: OpenContext) -> None:
+    def open(self, ctx: OpenContext, /) -> None:
         """Called once in each partition before all else: for connections, models and the like. There is no key yet."""
 
-    def on_timer(self, at: int, ctx: Any) -> None:
+    def on_timer(self, at: int, ctx: Any, /) -> None:
         """Called when a timer for `at` fires, with its key. A class that does not override it can set no timers."""
 
     def close(self) -> None:
@@ -235,6 +251,8 @@ class FunctionRun:
         self._event_timers, self._processing_timers = event, processing
         ctx = self.ctx
         ctx.timer, ctx.delete_timer = event.register, event.delete
+        if not self._outputs.timed:
+            ctx.refuse_event_timers()
         ctx.processing_timer, ctx.delete_processing_timer = processing.register, processing.delete
 
     def bind(self, attributes: Mapping[str, object]) -> None:
@@ -268,6 +286,8 @@ class FunctionRun:
                 unasked = min(2 * unasked, _UNASKED)
         except BaseException as error:
             error.add_note(f"in {self._outputs.label}, for the key {shown(key)} and the row {shown(event)}")
+            if rows.times is None and isinstance(error, TypeError) and "NoneType" in str(error):
+                error.add_note(_NO_EVENT_TIME)
             raise
         self._flush(None if rows.times is None else rows.times[: len(ends)], ends)
         return len(ends)

@@ -26,7 +26,7 @@ class KeyedProcess(KeyedFunction):
     each sender has sent them. An exception of a method fails the attempt, and all goes back to the last epoch.
     """
 
-    def on_event(self, event: Row, ctx: ProcessContext) -> None:
+    def on_event(self, event: Row, ctx: ProcessContext, /) -> None:
         """Called for each row: a named tuple of the input's columns."""
         raise NotImplementedError(f"{type(self).__name__} has no method on_event(self, event, ctx)")
 

@@ -112,11 +112,11 @@ class BatchProcess(KeyedFunction):
     An exception of a method fails the attempt, and all goes back to the last epoch.
     """
 
-    def on_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> None:
+    def on_batch(self, batch: pa.RecordBatch, ctx: BatchContext, /) -> None:
         """Called for the rows of a batch, of which there is one at least."""
         raise NotImplementedError(f"{type(self).__name__} has no method on_batch(self, batch, ctx)")
 
-    def on_watermark(self, timestamp: int, ctx: BatchContext) -> None:
+    def on_watermark(self, timestamp: int, ctx: BatchContext, /) -> None:
         """Called when event time has come to `timestamp`; what is emitted needs `times`."""
 
 

@@ -37,7 +37,7 @@ class WindowFunction(KeyedFunction):
     to the last epoch.
     """
 
-    def on_window(self, key: Any, window: Window, rows: Sequence[Row], ctx: ProcessContext) -> None:
+    def on_window(self, key: Any, window: Window, rows: Sequence[Row], ctx: ProcessContext, /) -> None:
         """Called when the window is over, with its rows in the order in which they came; and again, with all of them,
         when a row came that was late but not too late. `key` is `ctx.key`, and `window` has `start` and `end` in
         milliseconds.

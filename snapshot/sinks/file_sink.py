@@ -81,7 +81,7 @@ class ToFiles:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "uri", everywhere(self.uri))
-        object.__setattr__(self, "partition_by", columns_of(self.partition_by))
+        object.__setattr__(self, "partition_by", columns_of("partition_by", self.partition_by))
         object.__setattr__(self, "roll_every", timedelta(milliseconds=milliseconds(self.roll_every, "roll_every")))
 
     @property
@@ -96,7 +96,7 @@ class ToFiles:
     @property
     def folders(self) -> tuple[str, ...]:
         """The columns whose values name folders."""
-        return columns_of(self.partition_by)
+        return columns_of("partition_by", self.partition_by)
 
     @property
     def exactly_once(self) -> bool:

@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from snapshot.program.schemas import unknown_column
+
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 """Stands for null, and for an empty text, which a folder's name could not tell from it."""
 _LONGEST_NAME: Final = 255
@@ -61,9 +63,7 @@ def is_folder(name: str) -> bool:
 
 def unsuitable_columns(schema: pa.Schema, columns: Sequence[str]) -> list[str]:
     """Return why rows cannot be divided by these columns; sentences."""
-    faults = [
-        f"partition_by has the column {name!r}, which the rows have not" for name in columns if name not in schema.names
-    ]
+    faults = [f"partition_by: {unknown_column(name, schema)}" for name in columns if name not in schema.names]
     if len(set(columns)) < len(columns):
         faults.append("partition_by names a column twice")
     if columns and set(schema.names) <= set(columns):

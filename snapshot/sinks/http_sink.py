@@ -22,11 +22,13 @@ from snapshot.frozen_json import JsonLike
 from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows
+from snapshot.program.schemas import unknown_column
 from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
 from snapshot.sinks.file_formats import Unsayable, encoded, refuse_unsayable, unsuitable
 from snapshot.sinks.http_sending import KEY_HEADER, HttpPlace, HttpSender, NotSent, NotTaken, reach
 from snapshot.sinks.payloads import MADE_BY, NONCE, BadPayload, PayloadFields, read_payload
 from snapshot.sinks.staged_rows import UNREADABLE, StagedRows, staged_batches, unreadable
+from snapshot.sinks.table_fit import column_of
 from snapshot.transaction_events import CommitOutcome
 from statebackend.ids import Incarnation, Uid
 
@@ -79,6 +81,7 @@ class ToHTTP:
     known: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "key", column_of("key", self.key) or "")
         object.__setattr__(self, "known", tuple(map(int, self.known)))
 
     @property
@@ -140,7 +143,7 @@ class ToHTTP:
         if self.rows_per_request > 1:
             yield "key= names one row, so it cannot be the key of a request with several; leave out rows_per_request"
         if self.key not in schema.names:
-            yield f"the key is the column {self.key!r}, which the rows have not"
+            yield f"key: {unknown_column(self.key, schema)}"
         elif not _is_key(schema.field(self.key).type):
             type = schema.field(self.key).type
             yield f"the key {self.key!r} is of {type}; it has to be of texts or integers, so cast it in the stream"

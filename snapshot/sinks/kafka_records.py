@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from snapshot.program.schemas import unknown_column
 from snapshot.sinks.file_formats import encoded, refuse_unsayable, unsuitable
 from snapshot.sinks.kafka_client import LARGEST_RECORD
 from snapshot.sources.kafka_avro import avro_schema_of
@@ -63,7 +64,7 @@ class RecordShape:
         for use, fits, wanted in _COLUMNS:
             column = getattr(self, use)
             if column is not None and column not in schema.names:
-                yield f"there is no column {column!r} for the {use}; there are {', '.join(schema.names)}"
+                yield f"{use}: {unknown_column(column, schema)}"
             elif column is not None and not fits(schema.field(column).type):
                 yield f"the {use} cannot be in the column {column!r} of {schema.field(column).type}; it takes {wanted}"
         if self.tombstone is not None and self.key is None:

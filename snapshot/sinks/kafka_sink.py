@@ -27,6 +27,7 @@ from snapshot.sinks.kafka_records import RecordFormat, RecordShape
 from snapshot.sinks.kafka_tokens import About, producer_of
 from snapshot.sinks.payloads import MADE_BY
 from snapshot.sinks.staged_rows import StagedRows
+from snapshot.sinks.table_fit import column_of
 from snapshot.transaction_events import Committable, parse_transaction_id, transaction_id
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 
@@ -84,6 +85,9 @@ class ToKafka:
     transaction_timeout: float = 60.0
     tokens_kept: float | None = None
     exactly_once: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", column_of("key", self.key))
 
     @property
     def abilities(self) -> Abilities:

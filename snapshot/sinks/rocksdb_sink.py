@@ -24,12 +24,14 @@ from snapshot.frozen_json import Json
 from snapshot.ids import JobId, TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.rows import Rows, keys_in
+from snapshot.program.schemas import unknown_column
 from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
 from snapshot.sinks.file_formats import Unsayable, encoded, refuse_unsayable, unsuitable
 from snapshot.sinks.file_names import file_name, transaction_of
 from snapshot.sinks.local_folder import make_folder
 from snapshot.sinks.payloads import MADE_BY, NONCE, PLACE, BadPayload, PayloadFields, read_payload
 from snapshot.sinks.rocksdb_folder import FolderError, OpenDatabase, RocksDBFolder
+from snapshot.sinks.table_fit import columns_of
 from snapshot.sinks.token_target import TargetError, commit_by_token
 from snapshot.sources.location import protocol_of
 from snapshot.token_commit import TargetAnswer
@@ -74,13 +76,12 @@ class ToRocksDB:
     def __post_init__(self) -> None:
         if protocol_of(self.path) == "file":
             object.__setattr__(self, "path", str(_local(self.path)))
-        if not isinstance(self.key, str):
-            object.__setattr__(self, "key", tuple(self.key))
+        object.__setattr__(self, "key", columns_of("key", self.key))
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The columns that make up the key."""
-        return (self.key,) if isinstance(self.key, str) else self.key
+        return columns_of("key", self.key)
 
     @property
     def exactly_once(self) -> bool:
@@ -99,9 +100,8 @@ class ToRocksDB:
             problems.append(f"{without_password(self.path)}: RocksDB needs a folder of this machine")
         if not self.keys:
             problems.append("ToRocksDB needs a key: name at least one column that tells rows apart")
-        for name in (*self.keys, *([self.deleted] if self.deleted else [])):
-            if name not in schema.names:
-                problems.append(f"there is no column {name!r}; there are {', '.join(schema.names)}")
+        for option, columns in (("key", self.keys), ("deleted", columns_of("deleted", self.deleted))):
+            problems += [f"{option}: {unknown_column(name, schema)}" for name in columns if name not in schema.names]
         if problems:
             return problems
         for name in self.keys:

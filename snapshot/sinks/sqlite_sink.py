@@ -77,12 +77,12 @@ class ToSQLite:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", self.path if _nowhere(self.path) else str(Path(self.path).absolute()))
-        object.__setattr__(self, "key", columns_of(self.key))
+        object.__setattr__(self, "key", columns_of("key", self.key))
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The columns that make up the key; none if rows are appended."""
-        return columns_of(self.key)
+        return columns_of("key", self.key)
 
     @property
     def abilities(self) -> Abilities:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from snapshot.program.schemas import unknown_column
 from snapshot.sinks.sql_statements import column, listed, quoted
 
 
@@ -47,18 +48,30 @@ class Wanted:
         return [field for field in schema if field.name != self.deleted]
 
 
-def columns_of(key: str | Iterable[str]) -> tuple[str, ...]:
-    """Return the columns that a key names; a text is the name of one, and an empty one names none."""
-    if isinstance(key, str):
-        return (key,) if key else ()
-    return tuple(key)
+def columns_of(option: str, said: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Return the columns that an option names: a text is the name of one, None and an empty text name none."""
+    named: object = (said,) if isinstance(said, str) else said
+    if named is None or named == ("",):
+        return ()
+    columns = tuple(named) if isinstance(named, Iterable) else ()
+    if not isinstance(named, Iterable) or not all(isinstance(name, str) for name in columns):
+        raise TypeError(f"{option}={said!r} names no columns; give the name of one, or several as ('shop', 'user')")
+    return columns
+
+
+def column_of(option: str, said: str | Iterable[str] | None) -> str | None:
+    """Return the one column that an option names, None for none."""
+    columns = columns_of(option, said)
+    if len(columns) > 1:
+        raise ValueError(
+            f"{option}={said!r} names several columns, and is one: make one of them before, in a map, and name that"
+        )
+    return columns[0] if columns else None
 
 
 def key_faults(schema: pa.Schema, wanted: Wanted) -> list[str]:
     """What cannot be right whatever the table is."""
-    faults = [
-        f"the key has a column {name!r}, which the rows have not" for name in wanted.key if name not in schema.names
-    ]
+    faults = [f"key: {unknown_column(name, schema)}" for name in wanted.key if name not in schema.names]
     if len(set(schema.names)) < len(schema.names):
         faults.append("the rows have two columns of the same name")
     if wanted.deleted and not wanted.key:
@@ -66,7 +79,7 @@ def key_faults(schema: pa.Schema, wanted: Wanted) -> list[str]:
     if wanted.deleted in wanted.key:
         faults.append(f"the column {wanted.deleted!r} cannot say what is deleted and be of the key")
     if wanted.deleted and wanted.deleted not in schema.names:
-        faults.append(f"deleted= is {wanted.deleted!r}, a column that the rows have not")
+        faults.append(f"deleted: {unknown_column(wanted.deleted, schema)}")
     elif wanted.deleted and not pa.types.is_boolean(schema.field(wanted.deleted).type):
         faults.append(f"the column {wanted.deleted!r} says which rows delete others, so it has to be of bool")
     if not wanted.written(schema):

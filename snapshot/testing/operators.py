@@ -1,27 +1,31 @@
-"""Operators and transforms run without a host: rows and times in, rows out, cut and restored at any parallelism.
+"""Functions, operators and transforms run without a host: rows in, rows out, cut and restored at any parallelism.
 
 What always holds: a row goes to the partition that owns its key, as on a real exchange, and what an operator keeps
 anywhere but in its declared state is lost at a restore, as in a real crash.
 
-    with OperatorHarness(operator, tmp_path, parallelism=2) as harness:
+    payments = {"columns": {"user": str, "amount": int}, "key": "user", "timed": True}
+    with OperatorHarness(Fraud, tmp_path, **payments) as harness:  # Fraud is a KeyedProcess
         harness.rows([{"user": "a", "amount": 3}], times=[1_000])
         harness.watermark(5_000)
         assert harness.emitted() == [("a", 3)]
         snapshot = harness.cut()
-    with OperatorHarness(operator, tmp_path, parallelism=3, snapshot=snapshot) as harness:
+    with OperatorHarness(Fraud, tmp_path, **payments, parallelism=3, snapshot=snapshot) as harness:
         ...
+
+Of a program, `OperatorHarness(program, tmp_path, uid="per-minute")` runs the step with this uid: windows, aggregates,
+functions of several streams.
 """
 
 from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, Self, TypeAlias
+from typing import Final, Literal, Self, TypeAlias, cast
 from uuid import uuid4
 
 import numpy as np
@@ -29,6 +33,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from snapshot.frames import EARLIEST, LATEST
+from snapshot.operators.keyed_function import KeyedFunction
+from snapshot.operators.process import KeyedProcess
+from snapshot.operators.process_batch import BatchProcess
+from snapshot.program.building import CannotBuild, operator_of
+from snapshot.program.nodes import NO_SIDES, Processing, Way
 from snapshot.program.operator import (
     Closing,
     Cutting,
@@ -40,8 +49,12 @@ from snapshot.program.operator import (
     Transform,
     never,
 )
+from snapshot.program.plan import KeyedHead
+from snapshot.program.problems import Problem, ProgramError, near_names
+from snapshot.program.program import Program
 from snapshot.program.row_class import Row, RowLike, batch_of, rows_of
 from snapshot.program.rows import Rows, joined, keys_in
+from statebackend.columns import SchemaLike, schema_of
 from statebackend.files import FileSet, rescaled
 from statebackend.ids import Epoch, Generation, Partition, Uid
 from statebackend.keyed_state import KeyedState, Options
@@ -70,14 +83,24 @@ class OperatorSnapshot:
     watermark: int
 
 
+Tested: TypeAlias = "KeyedProcess | BatchProcess | type[KeyedProcess] | type[BatchProcess] | Program | KeyedOperator"
+"""What a harness runs."""
+
+
 class OperatorHarness:
     """The partitions of one operator, in one thread. What they emit is collected, partition by partition."""
 
     def __init__(
         self,
-        operator: KeyedOperator,
+        tested: Tested,
         folder: Path,
         *,
+        columns: SchemaLike | None = None,
+        key: str | Sequence[str] = (),
+        timed: bool = False,
+        schema: SchemaLike | None = None,
+        sides: Mapping[str, SchemaLike] = NO_SIDES,
+        uid: str | None = None,
         parallelism: int = 1,
         max_parallelism: int = DEFAULT_MAX_PARALLELISM,
         backend: Literal["heap", "rocksdb"] = "heap",
@@ -87,12 +110,17 @@ class OperatorHarness:
     ) -> None:
         """Open it, empty or from a snapshot of a harness in the same folder with the same maximum parallelism.
 
+        A `KeyedProcess` or `BatchProcess`, a class or an instance, needs the `columns` of its rows, the `key` among
+        them, and to be told if the rows are `timed`; `schema` and `sides` as in `KeyedStream.process`. Of a `Program`
+        the step with this `uid` is run. `ProgramError` says what is wrong with either.
+
         When `overdue` says so, an operator that can be interrupted is; it is given what it left at once.
 
         Event time goes on from the snapshot; it begins anew if it was at its end.
 
         `memory` is what the state of each partition may take.
         """
+        operator = _operator(tested, columns, key, timed, schema, sides, uid)
         self.operator: Final = copy.deepcopy(operator)
         self.max_parallelism: Final = max_parallelism
         self._overdue = overdue
@@ -121,7 +149,12 @@ class OperatorHarness:
         declared = self.operator.inputs[input]
         given = _rows(rows, declared.schema, times)
         if declared.timed != (given.times is not None):
-            raise ValueError(f"input {input} has {'' if declared.timed else 'no '}event times; say so in `times`")
+            raise ValueError(
+                f"the rows of input {input} have event times: give one for each in `times`"
+                if declared.timed
+                else f"the rows of input {input} have no event times: give none, or have a harness with timed=True, "
+                "or a program with with_event_time(...)"
+            )
         for member, part in zip(self._members, self._divided(given, declared), strict=True):
             while len(part):
                 taken = member.operator.rows(input, part)
@@ -263,6 +296,51 @@ class OperatorHarness:
 
     def _owners(self, groups: NDArray[np.uint16]) -> NDArray[np.int64]:
         return groups.astype(np.int64) * len(self._members) // self.max_parallelism
+
+
+def _operator(
+    tested: Tested,
+    columns: SchemaLike | None,
+    key: str | Sequence[str],
+    timed: bool,
+    schema: SchemaLike | None,
+    sides: Mapping[str, SchemaLike],
+    uid: str | None,
+) -> KeyedOperator:
+    if isinstance(tested, Program):
+        return _step(tested, uid)
+    made = tested if isinstance(tested, type) else type(tested)
+    if not issubclass(made, KeyedFunction):
+        if not hasattr(tested, "inputs"):
+            raise TypeError(f"{tested!r} is no KeyedProcess, BatchProcess or Program, and no operator")
+        return cast("KeyedOperator", tested)
+    if not issubclass(made, KeyedProcess | BatchProcess):
+        raise TypeError(
+            f"{made.__name__} is no KeyedProcess or BatchProcess: give the program that it is part of, and the uid of "
+            "its step, OperatorHarness(program, folder, uid=...)"
+        )
+    keys = (key,) if isinstance(key, str) else tuple(key)
+    if columns is None or not keys:
+        raise TypeError(
+            f"a harness for {made.__name__} has to know its rows: give columns={{...}} with their types, and key=..."
+        )
+    way = Way.EVENTS if issubclass(made, KeyedProcess) else Way.BATCHES
+    try:
+        operator = operator_of(Processing(way, tested, schema, sides), (Input(schema_of(columns), keys, timed),))
+        problems = [Problem(made.__name__, problem) for problem in operator.check()]
+    except CannotBuild as error:
+        problems = [Problem(made.__name__, reason) for reason in error.reasons]
+    if problems:
+        raise ProgramError(problems)
+    return operator
+
+
+def _step(program: Program, uid: str | None) -> KeyedOperator:
+    steps = {stage.uid: stage.head.operator for stage in program.plan().stages if isinstance(stage.head, KeyedHead)}
+    for known, operator in steps.items():
+        if known == uid:
+            return operator
+    raise KeyError(f"the program has no step with state and the uid {uid!r}; {near_names(uid or '', list(steps))}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -112,12 +112,8 @@ class _Accumulated(Aggregation):
     name = "stored"
 
     def __init__(self, accumulators: Mapping[str, Accumulator]) -> None:
-        self._kept = accumulators
-
-    @property
-    def accumulators(self) -> Mapping[str, Accumulator]:
-        """Those that stand in the files."""
-        return self._kept
+        super().__init__()
+        self.accumulators = accumulators
 
     def update(self, accumulators: Accumulators, slots: Slots, values: pa.Array | None) -> None:
         """Nobody folds values into what nobody declared."""
@@ -126,8 +122,8 @@ class _Accumulated(Aggregation):
 
     def result(self, accumulators: Accumulators, slots: Slots) -> pa.Array:
         """Of each key what is kept of it."""
-        columns = [pa.array(accumulators[name][slots], one.arrow) for name, one in self._kept.items()]
-        return pa.StructArray.from_arrays(columns, names=list(self._kept))
+        columns = [pa.array(accumulators[name][slots], one.arrow) for name, one in self.accumulators.items()]
+        return pa.StructArray.from_arrays(columns, names=list(self.accumulators))
 
 
 def _table(place: Place) -> Table:

@@ -30,7 +30,8 @@ from statebackend.snapshots.sealed_json import Fields, NewerDocument, seal, unse
 LOG: Final = "log"
 SHARED: Final = "shared"
 FORMAT: Final = "epochcut.snapshot-folder"
-VERSION: Final = 1
+VERSION: Final = 2
+"""Version 1 has no notes."""
 
 _NUMBER = r"(0|[1-9][0-9]*)"
 _ENTRY = re.compile(LOG + r"/([0-9]{10})\.json")
@@ -81,6 +82,8 @@ class Snapshot:
     epoch: Epoch
     max_parallelism: int
     parts: tuple[Part, ...]
+    note: str = ""
+    """What the run that completed it wanted to know of it, such as the number of the last batch that is in it."""
 
     def file_set(self, groups: KeyGroupRange) -> FileSet:
         """What a partition with these key groups starts from, at whichever parallelism (see `range_of`)."""
@@ -111,7 +114,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What holds from this number on. `parts` are there if the entry is a snapshot."""
+    """What holds from this number on. `parts`, and perhaps a `note`, are there if the entry is a snapshot."""
 
     job: str
     number: int
@@ -123,10 +126,11 @@ class Entry:
     floor: int
     kept: tuple[Kept, ...]
     parts: tuple[Part, ...] = ()
+    note: str = ""
 
     def snapshot(self) -> Snapshot:
         """What it holds, being one that completes a snapshot."""
-        return Snapshot(self.job, self.newest, self.max_parallelism, self.parts)
+        return Snapshot(self.job, self.newest, self.max_parallelism, self.parts, self.note)
 
 
 def nothing(job: str) -> Entry:
@@ -142,7 +146,9 @@ def claimed(state: Entry, nonce: str) -> Entry:
     return replace(_next(state, nonce, Kind.CLAIMED), generation=Generation(state.generation + 1))
 
 
-def completed(state: Entry, nonce: str, epoch: Epoch, parts: tuple[Part, ...], kept_paths: frozenset[str]) -> Entry:
+def completed(
+    state: Entry, nonce: str, epoch: Epoch, parts: tuple[Part, ...], kept_paths: frozenset[str], note: str = ""
+) -> Entry:
     """A snapshot is complete. `kept_paths` are the files of all snapshots that the state keeps.
 
     A file of an earlier run has to be among these: any other may be deleted at any time.
@@ -169,7 +175,7 @@ def completed(state: Entry, nonce: str, epoch: Epoch, parts: tuple[Part, ...], k
             )
     entry = _next(state, nonce, Kind.COMPLETED)
     kept = (*state.kept, Kept(epoch, entry.number, nonce))
-    return replace(entry, newest=epoch, max_parallelism=whole.range.end, kept=kept, parts=parts)
+    return replace(entry, newest=epoch, max_parallelism=whole.range.end, kept=kept, parts=parts, note=note)
 
 
 def removed(state: Entry, nonce: str, keep: int) -> Entry:
@@ -207,7 +213,7 @@ def garbage(
 
 
 def _next(state: Entry, nonce: str, kind: Kind) -> Entry:
-    return replace(state, number=state.number + 1, nonce=nonce, kind=kind, parts=())
+    return replace(state, number=state.number + 1, nonce=nonce, kind=kind, parts=(), note="")
 
 
 def _whole(parts: tuple[Part, ...], epoch: Epoch, state: Entry) -> FileSet:
@@ -265,6 +271,7 @@ def encode(entry: Entry) -> bytes:
         "floor": entry.floor,
         "kept": [{"epoch": str(kept.epoch), "number": kept.number, "nonce": kept.nonce} for kept in entry.kept],
         "parts": [{"partition": part.partition, "state": json.loads(to_json(part.files))} for part in entry.parts],
+        "note": entry.note,
     }
     return seal(FORMAT, VERSION, content)
 
@@ -312,6 +319,7 @@ def _entry(fields: Fields) -> Entry:
         floor=fields.count("floor"),
         kept=tuple(map(_kept, fields.objects("kept"))),
         parts=tuple(map(_part, fields.objects("parts"))),
+        note=fields.text("note") if fields.version > 1 else "",
     )
     fields.close()
     return entry

@@ -59,18 +59,18 @@ class Codec(ABC, Generic[T]):
     are then packed at once. One that it cannot pack may have other bytes, of another length."""
 
     @abstractmethod
-    def encode(self, value: T) -> bytes:
+    def encode(self, value: T, /) -> bytes:
         """The value as bytes: the same on every platform if the values shall be compared or hashed as bytes."""
 
     @abstractmethod
-    def decode(self, data: bytes) -> T:
+    def decode(self, data: bytes, /) -> T:
         """The value that this version's `encode` wrote; any `Exception` if the bytes are damaged."""
 
-    def migrate(self, data: bytes, version: int) -> T:
+    def migrate(self, data: bytes, version: int, /) -> T:
         """The value that `encode` of an earlier version wrote, from `oldest` on."""
         raise NotImplementedError(f"{self.name} does not migrate {len(data)} bytes of version {version}")
 
-    def accept(self, value: object) -> T:
+    def accept(self, value: object, /) -> T:
         """The value to keep for this one, or `NotEncodable`. What it returns can be encoded at any later time."""
         try:
             self.encode(cast("T", value))

@@ -10,7 +10,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Generic, Self, TypeVar, cast, overload
+from typing import Any, Final, Generic, Self, TypeVar, cast, overload
 
 from statebackend.backends.scratch_file import NewFile, ScratchFile
 from statebackend.ids import Uid
@@ -108,13 +108,13 @@ class Value(Declaration[ValueState[T]]):
     """
 
     @overload
-    def __init__(self: Value[T | None], declared: Declared[T], *, ttl: Ttl | None = None) -> None: ...
+    def __init__(self: Value[V | None], declared: Declared[V], *, ttl: Ttl | None = None) -> None: ...
 
     @overload
     def __init__(self, declared: Declared[T], *, default: T, ttl: Ttl | None = None) -> None: ...
 
-    def __init__(self, declared: Declared[T], *, default: T | None = None, ttl: Ttl | None = None) -> None:
-        self._codec = codec_of(declared)
+    def __init__(self, declared: Declared[Any], *, default: T | None = None, ttl: Ttl | None = None) -> None:
+        self._codec: Codec[T] = codec_of(declared)
         self._ttl = ttl
         self._default = default if default is None else self._codec.accept(default)
 
@@ -183,8 +183,9 @@ class Reducing(Declaration[ReducingState[T]]):
     """One value per key: all that was added, reduced two by two in the order in which it was added.
 
         largest = Reducing(float, max)  # in a call: self.largest.add(event.amount)
+        latest = Reducing(str, lambda before, page: page)
 
-    Opened it is a `ReducingState`: `add`, `get`, `clear`.
+    Any type that has a codec does, as for `Value`. Opened it is a `ReducingState`: `add`, `get`, `clear`.
     """
 
     def __init__(self, declared: Declared[T], reduce: Callable[[T, T], T], *, ttl: Ttl | None = None) -> None:
@@ -204,27 +205,26 @@ class Reducing(Declaration[ReducingState[T]]):
 class Aggregating(Declaration[AggregatingState[T, A, R]]):
     """One accumulator per key: `create` begins it, `add` returns it with a value added, `result` says what it means.
 
-        mean = Aggregating(
-            lambda: (0, 0.0),
-            lambda so_far, amount: (so_far[0] + 1, so_far[1] + amount),
-            lambda so_far: so_far[1] / so_far[0],
-            accumulator=tuple[int, float],
-        )  # in a call: self.mean.add(event.amount)
+        def added(so_far, amount):
+            return so_far[0] + 1, so_far[1] + amount
 
-    Opened it is an `AggregatingState`: `add`, `get`, `clear`.
+        mean = Aggregating(tuple[int, float], lambda: (0, 0.0), added, lambda so_far: so_far[1] / so_far[0])
+
+    In a call: `self.mean.add(event.amount)`. What is declared is the type of the accumulator, as for `Value`. Opened it
+    is an `AggregatingState`: `add`, `get`, `clear`.
     """
 
     def __init__(
         self,
+        accumulator: Declared[A],
         create: Callable[[], A],
         add: Callable[[A, T], A],
         result: Callable[[A], R],
         *,
-        accumulator: Declared[A],
         ttl: Ttl | None = None,
     ) -> None:
-        self._create, self._add, self._result = create, add, result
         self._codec = codec_of(accumulator)
+        self._create, self._add, self._result = create, add, result
         self._ttl = ttl
 
     def spec(self, name: str) -> StateSpec:

@@ -14,7 +14,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import partial
 from itertools import accumulate
-from typing import Final, Protocol, Self, cast, runtime_checkable
+from types import MappingProxyType
+from typing import Final, NoReturn, Protocol, Self, cast, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -40,10 +41,10 @@ class Aggregation(ABC):
             accumulators = {"length": Accumulator.of("int64")}
 
             def update(self, accumulators, slots, values):
-                numpy.maximum.at(accumulators["length"], slots, pyarrow.compute.binary_length(values).fill_null(0))
+                np.maximum.at(accumulators["length"], slots, [len(text or "") for text in values.to_pylist()])
 
             def result(self, accumulators, slots):
-                return pyarrow.array(accumulators["length"][slots])
+                return pa.array(accumulators["length"][slots])
 
     In a program, `.aggregate(uid="texts", longest=Longest("text"))`. Sessions need a method `merge`, see `Merging`.
     `name` with `version` says what the accumulators mean: a change of that needs another version, so that an older
@@ -63,27 +64,19 @@ class Aggregation(ABC):
         return type(other) is type(self) and vars(other) == vars(self)
 
     def __hash__(self) -> int:
-        return hash((type(self), *vars(self).values()))
+        return hash((type(self), self.column))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({'' if self.column is None else repr(self.column)})"
 
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """The name of what it does, and over which type: `sum(int)`."""
+    name: str
+    """What it does, and over which type: `sum(int)`."""
+    version: int = 1
+    """Raised whenever the accumulators' meaning changes."""
+    accumulators: Mapping[str, Accumulator]
+    """Its columns; the same for as long as the version is."""
 
-    @property
-    def version(self) -> int:
-        """A number that is raised whenever the accumulators' meaning changes."""
-        return 1
-
-    @property
-    @abstractmethod
-    def accumulators(self) -> Mapping[str, Accumulator]:
-        """Its columns; the same for as long as the version is."""
-
-    def over(self, type: pa.DataType | None) -> Aggregation:
+    def over(self, type: pa.DataType | None, /) -> Aggregation:
         """Return the same for a column of this type, None without one; `AggregationError` if it takes no such values.
 
         What does the same for all types returns itself.
@@ -92,14 +85,14 @@ class Aggregation(ABC):
         return self
 
     @abstractmethod
-    def update(self, accumulators: Accumulators, slots: Slots, values: pa.Array | None) -> None:
+    def update(self, accumulators: Accumulators, slots: Slots, values: pa.Array | None, /) -> None:
         """Fold the values in, in their order: value i belongs to the key with slot i. A slot may occur repeatedly.
 
         `values` is None if it is over no column. Nulls are to be skipped.
         """
 
     @abstractmethod
-    def result(self, accumulators: Accumulators, slots: Slots) -> pa.Array:
+    def result(self, accumulators: Accumulators, slots: Slots, /) -> pa.Array:
         """Return the results of these keys, of the same type each time, also for no key at all."""
 
 
@@ -117,15 +110,8 @@ class Merging(Protocol):
 class Count(Aggregation):
     """The number of a key's rows, or with a column of its values that are not null: `Count()`. Wraps at 2**63."""
 
-    @property
-    def name(self) -> str:
-        """The same for all columns."""
-        return "count"
-
-    @property
-    def accumulators(self) -> Mapping[str, Accumulator]:
-        """The number so far."""
-        return {"count": Accumulator.of(np.int64)}
+    name = "count"
+    accumulators = MappingProxyType({"count": Accumulator.of(np.int64)})
 
     def update(self, accumulators: Accumulators, slots: Slots, values: pa.Array | None) -> None:
         """Count the values, or without a column the rows."""
@@ -156,38 +142,28 @@ class _OfValues(Aggregation):
     They are declared without the type, which `over` brings before anything else is asked.
     """
 
+    _form: ValueForm
+
     def __init__(self, column: str) -> None:
         super().__init__(column)
-        self._type: pa.DataType | None = None
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in ("name", "accumulators", "_form"):
+            raise AggregationError(f"{self!r} does not know the type of its column yet; ask what over(type) returns")
+        raise AttributeError(f"{type(self).__name__} has no {name!r}")
 
     def over(self, type: pa.DataType | None) -> Self:
         """Return the same for a column of this type."""
-        bound = copy.copy(self)
-        bound._type = _column_of(self, type)
-        bound._takes(bound._form)
+        bound, form = copy.copy(self), form_of(_column_of(self, type), repr(self))
+        bound._takes(form)
+        bound._form, initial = form, bound._initial(form)
+        value = Accumulator.of(form.kept) if initial is None else Accumulator.of(form.kept, initial)
+        bound.name = f"{self.__class__.__name__.lower()}({form.name})"
+        bound.accumulators = {"value": value, "seen": Accumulator.of(np.uint8)}
         return bound
 
     def _takes(self, form: ValueForm) -> None:
         """Raise `AggregationError` if it cannot be over such values."""
-
-    @property
-    def _form(self) -> ValueForm:
-        if self._type is None:
-            raise AggregationError(f"{self!r} does not know the type of its column yet; ask what over(type) returns")
-        return form_of(self._type, repr(self))
-
-    @property
-    def name(self) -> str:
-        """The name of what it does, and over which values."""
-        return f"{type(self).__name__.lower()}({self._form.name})"
-
-    @property
-    def accumulators(self) -> Mapping[str, Accumulator]:
-        """The value so far, and if there is one."""
-        form = self._form
-        initial = self._initial(form)
-        value = Accumulator.of(form.kept, initial) if initial is not None else Accumulator.of(form.kept)
-        return {"value": value, "seen": Accumulator.of(np.uint8)}
 
     def update(self, accumulators: Accumulators, slots: Slots, values: pa.Array | None) -> None:
         """Fold the values in; `AggregationError` if they are not of the column's kind."""
@@ -323,6 +299,9 @@ class Mean(Aggregation):
     Of integers it is exact as long as their sum stays below 2**53; a NaN makes it NaN.
     """
 
+    name = "mean"
+    accumulators = MappingProxyType({"sum": Accumulator.of(np.float64), "count": Accumulator.of(np.int64)})
+
     def __init__(self, column: str) -> None:
         super().__init__(column)
 
@@ -330,16 +309,6 @@ class Mean(Aggregation):
         """Return itself, as it takes all numbers alike."""
         _refuse_no_number(self, form_of(_column_of(self, type), repr(self)))
         return self
-
-    @property
-    def name(self) -> str:
-        """The same for all columns."""
-        return "mean"
-
-    @property
-    def accumulators(self) -> Mapping[str, Accumulator]:
-        """The sum and the number so far."""
-        return {"sum": Accumulator.of(np.float64), "count": Accumulator.of(np.int64)}
 
     def update(self, accumulators: Accumulators, slots: Slots, values: pa.Array | None) -> None:
         """Fold the values in; `AggregationError` if they are no numbers."""

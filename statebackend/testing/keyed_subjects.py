@@ -259,10 +259,10 @@ class Average(RowWise):
     def declaration(self) -> Aggregating[int, tuple[int, int], float]:
         """A mean."""
         return Aggregating(
+            tuple[int, int],
             create=lambda: (0, 0),
             add=lambda pair, number: (pair[0] + number, pair[1] + 1),
             result=lambda pair: pair[0] / pair[1],
-            accumulator=tuple[int, int],
         )
 
     def change_one(self, state: KeyedState, model: Model, place: Place, number: int) -> None:
