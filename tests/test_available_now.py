@@ -121,6 +121,18 @@ def test_a_source_without_an_end_is_read_as_far_as_it_is_now_and_no_row_twice(tm
     assert len(found) > 100
 
 
+def test_rows_that_are_late_are_counted_also_at_a_side_and_in_a_short_run(tmp_path: Path) -> None:
+    rows: list[Item] = [(20_000, "a"), PAUSE(0.1), (1_000, "a")]
+    visits = Stream.read(Rows(rows, VISITS), uid="visits").with_event_time("at").key_by("user")
+    counted = visits.window(Tumbling("5s"), late=True).count(uid="count")
+    late = counted.side("late").write(ToDriver(), uid="late")
+    started, found = run(tmp_path, counted.write(ToDriver(), uid="out") + late, status_interval="1h")
+    assert found == []
+    assert started.status().late_rows == {"visits": 0, "count": 1}
+    assert started.status().rows_in == {"visits": 2, "count": 2}
+    assert [row["at"] for row in started.rows("late")] == [1_000]
+
+
 # --- what is refused and told
 
 

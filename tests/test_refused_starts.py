@@ -105,6 +105,24 @@ def test_what_was_there_before_a_refused_start_stays(
     assert (tmp_path / "local" / "events.jsonl").read_bytes().startswith(before[str(tmp_path / "local/events.jsonl")])
 
 
+def test_a_refused_start_of_a_job_that_is_there_leaves_no_files_of_its_own_on_the_host(tmp_path: Path) -> None:
+    run = start(tmp_path, cluster := ScriptedCluster())
+    completed(cluster)
+    run.stop()
+    refused = recovery.run(
+        program(count="total"),
+        checkpoints=tmp_path / "tree",
+        launcher=ScriptedCluster(),
+        local=tmp_path / "another",
+        parallelism=2,
+        progress=False,
+    )
+    with pytest.raises(recovery.ProgramDoesNotFit):
+        refused.wait(PATIENCE)
+    assert not (tmp_path / "another").exists()
+    assert [type(event).__name__ for event in refused.events][-1] == "GaveUp"
+
+
 def test_only_what_was_not_there_is_taken_back_and_no_file_of_another_driver(tmp_path: Path) -> None:
     kept, new, shared = tmp_path / "kept", tmp_path / "new", tmp_path / "shared"
     kept.mkdir()

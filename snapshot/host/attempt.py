@@ -44,6 +44,7 @@ from snapshot.host.messages import (
     FromWorker,
     HasCommitted,
     Restored,
+    StageFigures,
     TriggerEpoch,
     WantsSplit,
 )
@@ -427,6 +428,7 @@ class PartitionAttempt:
         """A stage has nothing more to do."""
         if all(run.ended for run in self._stages) and not self._all_ended:
             self._all_ended = True
+            self._tell_figures()  # or what a short job has done would never be known
             self._say(AllEnded(self._deploy.incarnation, self._deploy.partition))
 
     def wants_split(self, stage: StageRun) -> None:
@@ -500,16 +502,20 @@ class PartitionAttempt:
     def _report_figures(self) -> None:
         if self._closed:
             return
+        stages = self._tell_figures()
+        for stalled in self._stalls.look(monotonic(), stages, self._epochs.pending(self._markers)):
+            self._say(stalled)
+        when = monotonic() + self._deploy.options.status_interval / 1000
+        self._status = self._around.loop.call_at(when, self._report_figures)
+
+    def _tell_figures(self) -> Mapping[Uid, StageFigures]:
         deploy = self._deploy
         stages = {run.uid: run.figures() for run in self._stages}
         lag = max((run.source.lag for run in self._stages if run.source is not None), default=0.0)
         memory = memory_of_process()
         gap = self._around.loop.take_longest_gap_ms()
         self._say(Figures(deploy.incarnation, deploy.partition, stages, memory, lag * 1000, gap))
-        for stalled in self._stalls.look(monotonic(), stages, self._epochs.pending(self._markers)):
-            self._say(stalled)
-        when = monotonic() + deploy.options.status_interval / 1000
-        self._status = self._around.loop.call_at(when, self._report_figures)
+        return stages
 
     def _markers(self, uid: Uid, epoch: Epoch) -> str:
         """What an operator waits for that has not cut."""
