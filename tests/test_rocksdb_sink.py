@@ -256,7 +256,7 @@ def test_what_cannot_work_is_found_by_check(tmp_path: Path) -> None:
     for sink, problem in (
         (ToRocksDB("s3://bucket/x", key="user"), "a folder of this machine"),
         (ToRocksDB(str(tmp_path), key=()), "needs a key"),
-        (ToRocksDB(str(tmp_path), key="uesr"), "no column 'uesr'; there are user, n, gone"),
+        (ToRocksDB(str(tmp_path), key="uesr"), "key: there is no column 'uesr'; did you mean 'user'?"),
         (ToRocksDB(str(tmp_path), key="user", deleted="n"), "'n' says which rows are deleted"),
     ):
         assert problem in " ".join(sink.check(SCHEMA))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
-from snapshot import ToPostgres, ToSQLite
-from snapshot.program.sink import Abilities, SinkError
+from snapshot import ToFiles, ToHTTP, ToKafka, ToPostgres, ToRocksDB, ToSQLite
+from snapshot.program.sink import Abilities, Sink, SinkError
 from snapshot.sinks import sqlite_target
 from snapshot.testing.sink_machine import sink_machine
 from snapshot.testing.sinks import CHECKS, DONE, SCHEMA, SinkTrial, Surroundings, settled
@@ -418,20 +419,42 @@ def test_what_cannot_be_right_is_said_without_the_file() -> None:
     assert "needs key=" in ToSQLite("t", "t", deleted="gone").check(CHANGES)[0]
     assert "key: there is no column 'x'" in ToSQLite("t", "t", key=("x",)).check(CHANGES)[0]
     assert "has to be of bool" in ToSQLite("t", "t", key=("k",), deleted="v").check(CHANGES)[0]
-    assert "a column that the rows have not" in ToSQLite("t", "t", key=("k",), deleted="x").check(CHANGES)[0]
+    assert "deleted: there is no column 'x'" in ToSQLite("t", "t", key=("k",), deleted="x").check(CHANGES)[0]
     assert "be of the key" in ToSQLite("t", "t", key=("gone",), deleted="gone").check(CHANGES)[0]
     schema = pa.schema({"tags": pa.list_(pa.string()), "big": pa.uint64()})
     assert len(ToSQLite("t", "t").check(schema)) == 2
 
 
+MAKERS: list[Callable[[Any], Sink]] = [
+    lambda key: ToSQLite("t", "t", key=key),
+    lambda key: ToPostgres("", "t", key=key),
+    lambda key: ToRocksDB("t", key=key),
+    lambda key: ToKafka("host:1", "t", key=key),
+    lambda key: ToHTTP("http://host:1/", key=key),
+    lambda key: ToFiles("t", partition_by=key),
+]
+
+
 def test_a_key_that_is_a_text_is_one_column_of_this_name() -> None:
-    for alone, several in (
-        (ToSQLite("t", "t", key="gone"), ToSQLite("t", "t", key=("gone",))),
-        (ToPostgres("", "t", key="gone"), ToPostgres("", "t", key=("gone",))),
-    ):
-        assert alone == several
-        assert alone.keys == ("gone",)
-        assert not any("key" in problem for problem in alone.check(CHANGES))
+    for makes in MAKERS:
+        alone = makes("v")
+        assert alone == makes(("v",)) == makes(["v"])
+        assert not any("there is no column" in problem for problem in alone.check(CHANGES))
+        (problem,) = (problem for problem in makes("gonne").check(CHANGES) if "gonne" in problem)
+        assert problem.endswith(": there is no column 'gonne'; did you mean 'gone'?")
+
+
+@pytest.mark.parametrize("makes", MAKERS)
+def test_what_names_no_columns_is_refused_with_what_does(makes: Callable[[Any], Sink]) -> None:
+    for named in (3, ["k", 3]):
+        with pytest.raises(TypeError, match=r"names no columns; give the name of one, or several as \(.shop"):
+            makes(named)
+
+
+@pytest.mark.parametrize("makes", [ToKafka, ToHTTP])
+def test_a_key_of_one_column_is_not_made_of_several_in_silence(makes: Any) -> None:
+    with pytest.raises(ValueError, match="names several columns, and is one: make one of them before, in a map"):
+        makes("http://host:1/", *(["topic"] if makes is ToKafka else []), key=("k", "v"))
 
 
 def test_values_come_back_as_they_were(tmp_path: Path) -> None:
