@@ -7,13 +7,15 @@ ended the run before; everything that can be found wrong before anything starts 
 from __future__ import annotations
 
 import atexit
+import signal
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from inspect import cleandoc
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 import pyarrow as pa
@@ -71,12 +73,21 @@ _PATIENCE: Final = 60.0
 _LOG: Final = readable_logger("epochcut.job")
 
 
+class Terminated(SystemExit):
+    """The process was sent SIGTERM while a run was waited for; it ends with the exit code that this gives it."""
+
+    def __init__(self) -> None:
+        super().__init__(128 + signal.SIGTERM)
+
+
 class Run:
     """A job that runs, or has run. Any thread may use it.
 
     As a context manager it stops the job at the end of the block, after one more epoch; if the block ends with an
     exception, at once. A job that failed raises at the end of the block what `wait` raises, unless that was raised in
-    the block already. Ctrl-C while `wait` or the block waits stops the job cleanly, a second one cancels it.
+    the block already. Ctrl-C while `wait` or the block waits stops the job cleanly, a second one cancels it. So does
+    SIGTERM, which Kubernetes, systemd and Docker send: in the main thread it raises `SystemExit` with the code 143,
+    unless the program has a handler of its own.
 
     A program that ends while the job runs ends the job with it, and says so on standard error: `wait` for it.
     """
@@ -85,6 +96,7 @@ class Run:
         self._driver = driver
         self._outputs = outputs  # to this program
         self._raised = False  # what ended the job, to a caller
+        self._block = ExitStack()  # what counts in a with block
         self.name = birth.name
         self.job = birth.job
         self.events_file = events_file
@@ -129,13 +141,17 @@ class Run:
         """Wait until the job is over, and say how it ended: None if it was cancelled.
 
         `JobFailed`, or what else ended it, with the user's own traceback, if it did not end well; `TimeoutError` if
-        it is not over after so many seconds. Ctrl-C stops the job cleanly.
+        it is not over after so many seconds. Ctrl-C and SIGTERM stop the job cleanly.
         """
-        try:
-            self._wait(timeout)
-        except KeyboardInterrupt:
-            self._stop_cleanly()
-            raise
+        with _raising_at_sigterm():
+            try:
+                self._wait(timeout)
+            except KeyboardInterrupt:
+                self._stop_cleanly("Ctrl-C")
+                raise
+            except Terminated:
+                self._stop_cleanly("SIGTERM")
+                raise
         return self._end()
 
     def stop(self, *, savepoint: bool = False, timeout: float | None = None) -> Epoch | None:
@@ -169,11 +185,16 @@ class Run:
         self._wait(None)
 
     def __enter__(self) -> Run:
+        self._block.enter_context(_raising_at_sigterm())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        with self._block:
+            self._leave(kind, error)
+
+    def _leave(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
         if self._driver.over.is_set():
             if error is None and not self._raised:
                 self._raise_if_failed()
@@ -182,7 +203,9 @@ class Run:
         elif kind is None:
             self.stop()
         elif issubclass(kind, KeyboardInterrupt):
-            self._stop_cleanly()
+            self._stop_cleanly("Ctrl-C")
+        elif issubclass(kind, Terminated):
+            self._stop_cleanly("SIGTERM")
         else:
             self.cancel()
 
@@ -205,14 +228,31 @@ class Run:
         outcome = self._driver.outcome
         return outcome if isinstance(outcome, Exception) and not isinstance(outcome, Cancelled) else None
 
-    def _stop_cleanly(self) -> None:
+    def _stop_cleanly(self, again: str) -> None:
         try:
             self._driver.ask(lambda generation: generation.stop(savepoint=False))
             with suppress(OSError, ValueError):  # a terminal that is gone takes no word
-                print(f"\nstopping {self.name} behind one more epoch; Ctrl-C again cancels it", file=sys.stderr)
+                print(f"\nstopping {self.name} behind one more epoch; {again} again cancels it", file=sys.stderr)
             self._wait(None)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Terminated):
             self.cancel()
+
+
+@contextmanager
+def _raising_at_sigterm() -> Iterator[None]:
+    """Have SIGTERM raise `Terminated`, in the main thread of a program that does nothing else with it."""
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if ours:
+        signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        if ours and signal.getsignal(signal.SIGTERM) is _terminate:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> None:
+    raise Terminated
 
 
 def run(

@@ -18,6 +18,8 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
+from statebackend.child_python import command_of, environment
+
 _MODULE: Final = "recovery.driver.java_archive"
 _CACHE: Final = "epochcut"
 _SILENT: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off"
@@ -80,9 +82,15 @@ def _make(file: Path) -> None:
     new = file.with_name(f"{file.name}.{token_hex(8)}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", _MODULE, str(new)]
         # Java writes the file when it ends; what it says on the way is nobody's business unless there is none.
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        done = subprocess.run(
+            command_of(_MODULE, [str(new)]),
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
         if not new.exists():
             said = "\n".join(done.stdout.splitlines()[-_TOLD:])
             raise NoJavaArchive(f"Java has written no {file}, and ended with exit code {done.returncode}: {said}")

@@ -79,6 +79,7 @@ from snapshot.ids import ChannelId
 from snapshot.program.pickling import loads
 from snapshot.program.plan import Plan
 from snapshot.readable import readable
+from statebackend.child_python import outlive_sigterm
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from statebackend.stores.limited_store import find_limited_later
 from statebackend.stores.store import BlobStore
@@ -572,6 +573,7 @@ def run_worker(driver: Address, secret: bytes, slot: int, launch: int, tls: Tls 
 
 def main(arguments: list[str], read_secret: Callable[[], str]) -> int:
     """The command."""
+    outlive_sigterm()
     host, port, slot, launch, *files = arguments
     secret = bytes.fromhex(read_secret().strip())
     try:
