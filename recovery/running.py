@@ -382,14 +382,14 @@ def _say_if_cut_off(driver: Callable[[], Driver | None], job: str) -> None:
 
 
 def _folder_at(uri: str) -> tuple[Path, ...]:
-    """The folder of checkpoints that are on this host."""
+    """Return the folder of checkpoints that are on this host."""
     protocol, path = split_protocol(uri)
     return (Path(path).absolute(),) if protocol in (None, "file") else ()
 
 
 def _examine_sources(plan: Plan, *, available_now: bool) -> None:
-    """`ProgramError` if a source cannot say what there is now, though it should; results that would never come are told
-    to the log.
+    """Raise `ProgramError` if a source cannot say what there is now, though it should; warn of results that would never
+    come.
     """
     sources = sources_of(plan)
     endless = [uid for uid, source in sources.items() if not source.bounded]

@@ -41,7 +41,7 @@ class Watermarks:
         return self._combine()
 
     def rest(self, channel: ChannelId) -> Watermark | None:
-        """An input has nothing more to say in this run, which is not the end of its event time."""
+        """Let an input that has nothing more to say in this run hold back nothing; its event time is not at its end."""
         last = self._inputs[channel]
         return self.advance(channel, Watermark(EARLIEST if last is None else last.timestamp, idle=True))
 

@@ -162,7 +162,7 @@ def _check_new(parallelism: int, max_parallelism: int) -> None:
 
 
 def _refuse_if_taken(store: BlobStore, uri: str) -> None:
-    """A new job does not take the place of what is left of another one."""
+    """Refuse to begin a job where something is left of another one."""
     _refuse_if_moved(store, uri)
     _refuse_if_unfinished(store)
     _refuse_if_lost(store, uri)

@@ -224,7 +224,7 @@ def dealer_from(
 
 
 def unassigned_in(manifest: Manifest | None, uid: Uid) -> tuple[str, ...]:
-    """The splits of a source that nobody reads in the epoch."""
+    """Return the splits of a source that no partition reads in the epoch."""
     for operator in () if manifest is None else manifest.operators:
         if operator.uid == uid:
             return enumerator_splits(operator.enumerator)
@@ -232,13 +232,13 @@ def unassigned_in(manifest: Manifest | None, uid: Uid) -> tuple[str, ...]:
 
 
 def reading_in(manifest: Manifest | None, uid: Uid) -> Mapping[str, JsonLike]:
-    """How far the splits of a source are read that are not at their end: None for those that nobody has begun."""
+    """Return the positions of a source's splits that are not at their end: None for those that were not begun."""
     begun = {split: at for (of, split), at in positions_in(manifest).items() if of == uid and at != NULL}
     return {split: read_to(at) for split, at in begun.items()} | dict.fromkeys(unassigned_in(manifest, uid))
 
 
 def known_in(manifest: Manifest | None, uid: Uid) -> frozenset[str]:
-    """All splits of a source that the epoch knows, also those that were read to their end."""
+    """Return all splits of a source that the epoch knows, also those that were read to their end."""
     return frozenset((*(split for of, split in positions_in(manifest) if of == uid), *unassigned_in(manifest, uid)))
 
 

@@ -62,7 +62,7 @@ class Made:
         self._new: list[Path] = []
 
     def expect(self, *paths: Path) -> None:
-        """These are about to be made, in this order, unless they are there."""
+        """Note what is about to be made, in this order, unless it is there."""
         self._new += [path for path in paths if not path.exists()]
 
     def take_back(self) -> None:

@@ -150,7 +150,7 @@ def refuse_if_it_runs(tree: JobTree, job_folder: Path | None = None) -> None:
 
 
 def refuse_second_start(job: JobId, uri: str, folders: Iterable[Path]) -> None:
-    """`JobRuns` if a driver of the job is on this host, also if it is paused; it left its address in one of `folders`.
+    """Raise `JobRuns` if a driver of the job is on this host, also if it is paused; its address is in one of `folders`.
 
     A driver that does not answer and had the number of this process is gone: containers begin to count anew.
     """

@@ -75,7 +75,7 @@ def _of_text(text: str, option: str) -> Decimal:
 
 
 def _of_number(number: float | Decimal, option: str, written: object = None) -> Decimal:
-    """Zero is the same in every unit; a Python programmer means seconds, and others mean milliseconds."""
+    """Refuse a number but zero: Python programmers mean seconds by it, and others milliseconds."""
     if number == 0:
         return Decimal(0)
     advice = f"say '{number}s' or '{number}ms'" if number > 0 and Decimal(number).is_finite() else ""

@@ -130,9 +130,9 @@ class Ending(Protocol):
     """An operator that has something to say when all input of a run has ended."""
 
     def end(self) -> None:
-        """No row comes any more before the job is started again; called once, before event time is at its end.
+        """Emit what is to be said when no row comes any more before the job is started again.
 
-        What is emitted is processed like any other rows. A restored operator is told the end again.
+        Called once, behind the last row; event time may be at its end by then. A restored operator is told again.
         """
 
 

@@ -141,7 +141,7 @@ class Resuming(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """What there is of a source now: splits that are new, and of those that do not end by themselves where they end."""
+    """New splits of a source, and where those end now that do not end by themselves."""
 
     new: tuple[str, ...] = ()
     ends: Mapping[str, JsonLike] = field(default_factory=dict)
@@ -155,10 +155,10 @@ class AvailableNow(Protocol):
     """
 
     def unavailable(self) -> Sequence[str]:
-        """Why it could not say what there is now; each reason is a sentence. Nothing is asked of a server."""
+        """Return the reasons for which it could not say what there is now, as sentences, without asking a server."""
 
     def available(self, known: Collection[str], reading: Mapping[str, JsonLike]) -> Available:
-        """What there is now; called in the driver, once for each start of the job.
+        """Return what there is now; called in the driver, once for each start of the job.
 
         `known` are all splits that the job has or has ever had, `reading` how far those are read that are not at their
         end, None if nothing was read. A split that ends at `ends` goes on from there in a later run.

@@ -109,11 +109,11 @@ class Collection:
         return [str(index) for index in range(self.splits)]
 
     def unavailable(self) -> Sequence[str]:
-        """Nothing hinders it."""
+        """Return no reason."""
         return ()
 
     def available(self, known: AnyOf[str], reading: Mapping[str, JsonLike]) -> Available:  # noqa: ARG002
-        """What stands before the next `EOF` of each split."""
+        """Return the places of the next `EOF` of each split."""
         ends: dict[str, JsonLike] = {}
         for split, position in reading.items():
             items = self.rows[int(split) :: self.splits] if split.isdecimal() else []

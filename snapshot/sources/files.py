@@ -103,11 +103,11 @@ class Files:
         return found
 
     def unavailable(self) -> Sequence[str]:
-        """Nothing hinders it."""
+        """Return no reason."""
         return ()
 
     def available(self, known: Collection[str], reading: Mapping[str, JsonLike]) -> Available:  # noqa: ARG002
-        """The files that have appeared since, whether it `grows` or not; each ends by itself."""
+        """Return the files that have appeared since, whether it `grows` or not; each ends by itself."""
         return Available(tuple(name for name in self._list() if name not in known))
 
     def _list(self) -> list[str]:

@@ -114,17 +114,17 @@ class Generate:
         return [f"{index} of {splits}{start}" for index in range(splits)]
 
     def unavailable(self) -> Sequence[str]:
-        """Without a rate no row is of any time."""
+        """Refuse rows without an end and without a rate, of which none is due at any time."""
         if self.count is not None or self.rate is not None:
             return ()
         return ("a generator without count and rate makes rows for ever, and has no end now; give one of them",)
 
     def available(self, known: Collection[str], reading: Mapping[str, JsonLike]) -> Available:  # noqa: ARG002
-        """With a rate the rows that are due now, and all else."""
+        """Return how many rows of each split are due now, if there is a rate."""
         return Available(ends={} if self.rate is None else {name: self._due(name, time.time()) for name in reading})
 
     def _due(self, name: str, now: float) -> int:
-        """How many rows of a split have a scheduled time that has come."""
+        """Return how many rows of a split have a scheduled time that has come."""
         assert self.rate is not None
         match = _SPLIT.fullmatch(name)
         if match is None:

@@ -140,7 +140,7 @@ class Kafka:
             return [split.name for split in self._new(cluster, known)]
 
     def unavailable(self) -> Sequence[str]:
-        """With `stop` a partition ends for good."""
+        """Refuse `stop`, with which partitions end for good."""
         if self.stop is None:
             return ()
         return (
@@ -149,7 +149,7 @@ class Kafka:
         )
 
     def available(self, known: Collection[str], reading: Mapping[str, JsonLike]) -> Available:
-        """The partitions that are new, and where all of them end now."""
+        """Return the partitions that are new, and where all of them end now."""
         with self._cluster() as cluster:
             new = self._new(cluster, known)
             splits = [*new, *(split for split in map(split_of, reading) if split is not None)]

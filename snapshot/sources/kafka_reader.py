@@ -199,7 +199,7 @@ class KafkaReader:
 
 
 def begin(where: str, split: KafkaSplit, position: JsonLike) -> tuple[int, int]:
-    """The offset of the record that comes next, and how many of its rows are done."""
+    """Return the offset of the record that comes next, and how many of its rows are done."""
     match position:
         case None:
             return split.start, 0

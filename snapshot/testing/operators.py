@@ -175,7 +175,7 @@ class OperatorHarness:
                 member.operator.wake(now)
 
     def end(self) -> None:
-        """All input has ended, for this time."""
+        """Tell the operator that all input of this run has ended."""
         for member in self._members:
             if isinstance(member.operator, Ending):
                 member.operator.end()

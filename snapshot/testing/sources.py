@@ -115,7 +115,7 @@ def from_every_position_the_rest_follows(source: Source) -> None:
 
 
 def what_there_is_now_ends_and_the_rest_follows(source: Source) -> None:
-    """A split that is read as far as a source says is exhausted there, and read from there on gives what came after."""
+    """Read splits as far as the source says, where they are exhausted, and from there on, which gives the rest."""
     if not isinstance(source, AvailableNow) or source.unavailable():
         return
     splits = source.discover(2)
