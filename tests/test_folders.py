@@ -61,12 +61,17 @@ def test_nobody_has_committed_anything_where_nothing_is(uri: str) -> None:
 
 
 @pytest.mark.parametrize("was_listed", [False, True])
-def test_a_commit_finds_its_files_where_they_were_written_also_if_the_program_has_changed(
+def test_a_commit_finds_its_files_where_they_were_written_if_that_place_is_accepted(
     was_listed: bool, tmp_path: Path
 ) -> None:
     before = SinkBench(trial(str(tmp_path), listed=was_listed))
     transaction, payload, rows = before.prepared()
     after = SinkBench(trial(str(tmp_path / "elsewhere"), listed=not was_listed))
+    after.job = before.job
+    refused = after.writer(2).commit(transaction, payload)
+    assert refused.outcome is CommitOutcome.FAILED
+    assert str(tmp_path) in refused.reason
+    after.accept_places = frozenset({f"file://{tmp_path}"})
     assert after.writer(2).commit(transaction, payload).outcome in DONE
     before.expect(rows, "they are visible where they were written")
 
