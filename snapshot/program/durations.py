@@ -11,7 +11,7 @@ import re
 from decimal import Decimal
 from typing import Final, Literal, TypeAlias
 
-Duration: TypeAlias = "str | dt.timedelta | Literal[0]"
+Duration: TypeAlias = str | dt.timedelta | Literal[0]
 """A text such as "5s" or "1 second", or Python's own. A number has no unit, and only 0 needs none."""
 
 _NAMES: Final = {
