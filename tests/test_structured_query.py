@@ -373,7 +373,7 @@ def test_a_writer_can_be_sent_to_another_process() -> None:
 
 
 def test_a_query_that_cannot_work_is_refused_when_its_writer_is_made() -> None:
-    with pytest.raises(SinkError, match=r"epochcut\.rocksdb: there is no column 'user'"):
+    with pytest.raises(SinkError, match=r"epochcut\.rocksdb: key: there is no column 'user'"):
         RocksDB({**PLACE, "key": "user"}).streamWriter(COLUMNS, False)
 
 
