@@ -6,6 +6,7 @@ what jobs are run with is loaded on demand.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -98,7 +99,8 @@ __all__ = sorted(_MODULE_OF)
 def __getattr__(name: str) -> object:
     module = _MODULE_OF.get(name)
     if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        here = sys.modules[__name__]  # told so that Python says which name is near
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=here)
     return getattr(import_module(f"{__name__}.{module}"), name)
 
 

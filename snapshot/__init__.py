@@ -6,6 +6,7 @@ programs are written with, states and aggregations of `statebackend` included, i
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -118,7 +119,8 @@ __all__ = sorted(_MODULE_OF)
 def __getattr__(name: str) -> object:
     module = _MODULE_OF.get(name)
     if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        here = sys.modules[__name__]  # told so that Python says which name is near
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=here)
     return getattr(import_module(module), name)
 
 

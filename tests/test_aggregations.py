@@ -201,6 +201,8 @@ def test_an_aggregation_of_numbers_needs_a_column() -> None:
         AggregationError, match="Sum takes the name of a column, such as Sum\\('ms'\\), not <class 'int'>"
     ):
         Sum(int)  # type: ignore[arg-type]
+    with pytest.raises(AggregationError, match=r"Mean needs the name of a column, such as Mean\('ms'\)"):
+        Mean()  # type: ignore[call-arg]
 
 
 def test_a_type_that_a_table_cannot_keep_is_refused_with_what_can() -> None:

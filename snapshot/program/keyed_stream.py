@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from snapshot.program.connected_streams import ConnectedStreams, ControlledStream
 from snapshot.program.control_stream import ControlStream
@@ -25,6 +25,7 @@ from snapshot.program.nodes import (
     Windowing,
 )
 from snapshot.program.operated import operated
+from snapshot.program.problems import no_such_step
 from snapshot.program.row_class import Row, RowLike
 from snapshot.program.windowed_stream import WindowedStream
 from statebackend.columns import SchemaLike
@@ -126,6 +127,20 @@ class KeyedStream:
         if isinstance(other, ControlStream):
             return ControlledStream(mine, Incoming(other.node, (), broadcast=True))
         return ConnectedStreams(mine, Incoming(other.node, other.keys))
+
+    if not TYPE_CHECKING:  # a type checker says of its own what is not there
+
+        def __getattr__(self, name: str) -> Any:
+            """Say where a step belongs that other streams have."""
+            from snapshot.program.stream import Stream
+
+            raise no_such_step(
+                "KeyedStream",
+                name,
+                KeyedStream,
+                [Stream],
+                "works on rows, not on keys: use it before key_by(...), or on what count, process or the like give",
+            )
 
     def _operated(self, uid: str | None, work: Processing | Reducing | Aggregating) -> Stream:
         return operated(uid, (Incoming(self.node, self.keys),), work)

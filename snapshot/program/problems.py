@@ -34,6 +34,14 @@ class ProgramError(ValueError):
         return (ProgramError, (self.problems,))
 
 
+def no_such_step(of: str, name: str, steps: type, others: Sequence[type], advice: str) -> AttributeError:
+    """Return the error for a step that a stream does not have; the advice is for one that other streams have."""
+    if not name.startswith("_") and any(hasattr(other, name) for other in others):
+        return AttributeError(f"{name} {advice}")
+    known = [step for step in vars(steps) if not step.startswith("_")]
+    return AttributeError(f"a {of} has no {name!r}; {near_names(name, known)}")
+
+
 def near_names(name: str, names: Sequence[str]) -> str:
     """`did you mean 'user'?`, or which names there are."""
     near = [repr(one) for one in difflib.get_close_matches(name, names, n=3, cutoff=0.5)]

@@ -28,6 +28,7 @@ from snapshot.program.nodes import (
     Written,
 )
 from snapshot.program.plan import EventTime
+from snapshot.program.problems import no_such_step
 from snapshot.program.program import Program
 from snapshot.program.row_class import Row, RowLike
 from snapshot.program.sink import Sink
@@ -118,9 +119,7 @@ class Stream:
 
         def __getattr__(self, name: str) -> Any:
             """Say what is missing before a step that only streams with keys have."""
-            if not name.startswith("_") and hasattr(KeyedStream, name):
-                raise AttributeError(f"{name} works for each key: say key_by(...) before it")
-            raise AttributeError(f"a Stream has no {name!r}; see help(Stream) for its steps")
+            raise no_such_step("Stream", name, Stream, [KeyedStream], "works for each key: say key_by(...) before it")
 
     def write(self, sink: Sink, *, uid: str | None = None) -> Program:
         """A program that writes these rows. What waits to be committed is found again by the `uid`; it is mandatory."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from snapshot.program.nodes import NO_SIDES, Aggregating, Incoming, Node, Processing, Reducing, Way, Windowing
 from snapshot.program.operated import operated
+from snapshot.program.problems import no_such_step
 from snapshot.program.row_class import Row, RowLike
 from statebackend.columns import SchemaLike
 from statebackend.tables.aggregations import Aggregation, Count, Max, Mean, Min, Sum
@@ -69,6 +70,20 @@ class WindowedStream:
     ) -> Stream:
         """What the function makes of all rows of a window at once. `schema` and `sides` as in `KeyedStream.process`."""
         return self._operated(uid, Processing(Way.WINDOWS, function, schema, sides, self.windowing))
+
+    if not TYPE_CHECKING:  # a type checker says of its own what is not there
+
+        def __getattr__(self, name: str) -> Any:
+            """Say where a step belongs that other streams have."""
+            from snapshot.program.stream import Stream
+
+            raise no_such_step(
+                "WindowedStream",
+                name,
+                WindowedStream,
+                [Stream],
+                "works on what comes out of windows: say count, sum, aggregate, reduce or process before it",
+            )
 
     def _aggregated(self, uid: str | None, outputs: Mapping[str, Aggregation]) -> Stream:
         return self._operated(uid, Aggregating(outputs, windowing=self.windowing))

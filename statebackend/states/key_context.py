@@ -7,7 +7,7 @@ is refused when it is set, and a key of another partition before anything is rea
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Final, TypeAlias, cast
+from typing import ClassVar, Final, Protocol, TypeAlias, cast
 
 from statebackend import entries
 from statebackend.entries import StateId, delimited
@@ -28,6 +28,17 @@ NO_WATERMARK: Final = -(1 << 63)
 """The event time before the first watermark."""
 
 _REMEMBERED: Final = 1 << 14
+
+
+class HasMethods(Protocol):
+    """A state that says in words which methods it has."""
+
+    methods: ClassVar[str]
+
+
+def no_such_method(state: HasMethods, name: str) -> AttributeError:
+    """Return the error for a method that a state does not have."""
+    return AttributeError(f"a {type(state).__name__.removeprefix('Encoded')} has no {name!r}; it has {state.methods}")
 
 
 class ForeignKey(LookupError):

@@ -24,6 +24,8 @@ class ListState(PartState[T]):
 
     __slots__ = ("_next",)
 
+    methods = "add, extend, get, replace and clear"
+
     def __init__(self, rows: PartRows[T]) -> None:
         super().__init__(rows)
         self._next = (rows.context.restored_epoch + 1) * _PER_EPOCH

@@ -25,6 +25,8 @@ class MapState(PartState[V], Generic[K, V]):
 
     __slots__ = ("_keys",)
 
+    methods = "get, put, remove, in, items, keys and clear"
+
     def __init__(self, rows: PartRows[V], keys: MapKeys[K]) -> None:
         super().__init__(rows)
         self._keys = keys

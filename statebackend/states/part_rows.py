@@ -7,10 +7,10 @@ began, whatever is written and removed meanwhile.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, NoReturn, TypeVar
 
 from statebackend.entries import after
-from statebackend.states.key_context import Address, KeyContext
+from statebackend.states.key_context import Address, KeyContext, no_such_method
 from statebackend.states.known_parts import KnownParts, Parts
 from statebackend.states.row_form import RowForm
 from statebackend.states.write_back import ABSENT, Kept, Rows
@@ -166,6 +166,15 @@ class PartState(Generic[T]):
     """A state of several parts per key, such as a list or a map: what does not depend on how parts are told apart."""
 
     __slots__ = ("_rows",)
+
+    methods: ClassVar[str]
+    """What a program does with it."""
+
+    if not TYPE_CHECKING:  # a type checker says of its own what is not there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what there is instead."""
+            raise no_such_method(self, name)
 
     def __init__(self, rows: PartRows[T]) -> None:
         self._rows = rows

@@ -8,9 +8,9 @@ stays as it was.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, NoReturn, TypeVar, cast
 
-from statebackend.states.key_context import KeyContext
+from statebackend.states.key_context import KeyContext, no_such_method
 from statebackend.states.row_form import RowEntry, RowForm
 from statebackend.states.ttl import Ttl, expiry_of
 from statebackend.states.write_back import Absence, FrozenValues, Rows, WriteBack
@@ -28,6 +28,15 @@ class CachedState(Generic[T, K]):
     """What all states with one value per key and namespace have in common: `T` is the value, `K` what is kept of it."""
 
     __slots__ = ("_context", "_form", "_values")
+
+    methods: ClassVar[str] = "add, get and clear"
+    """What a program does with it."""
+
+    if not TYPE_CHECKING:  # a type checker says of its own what is not there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what there is instead."""
+            raise no_such_method(self, name)
 
     def __init__(self, context: KeyContext, form: RowForm[T], values: WriteBack[K]) -> None:
         self._context, self._form, self._values = context, form, values
@@ -90,6 +99,8 @@ class ValueState(CachedState[T, T]):
     """The value of the current key and namespace; immutable values without a time to live, kept as they are."""
 
     __slots__ = ("_exact",)
+
+    methods = "get, set and clear"
 
     def __init__(self, context: KeyContext, form: RowForm[T], values: WriteBack[T]) -> None:
         super().__init__(context, form, values)

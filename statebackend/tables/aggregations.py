@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import accumulate
 from types import MappingProxyType
-from typing import Final, NoReturn, Protocol, Self, cast, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Final, NoReturn, Protocol, Self, cast, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -51,9 +51,14 @@ class Aggregation(ABC):
     snapshot is refused instead of misread.
     """
 
+    _of_column: ClassVar[bool] = False
+    """True if it makes no sense without one."""
+
     def __init__(self, column: str | None = None) -> None:
+        kind = type(self).__name__
+        if column is None and self._of_column:
+            raise AggregationError(f"{kind} needs the name of a column, such as {kind}('ms')")
         if not isinstance(cast("object", column), str | None):
-            kind = type(self).__name__
             raise AggregationError(
                 f"{kind} takes the name of a column, such as {kind}('ms'), not {column!r}; the type is the column's"
             )
@@ -144,8 +149,11 @@ class _OfValues(Aggregation):
 
     _form: ValueForm
 
-    def __init__(self, column: str) -> None:
-        super().__init__(column)
+    _of_column = True
+
+    if TYPE_CHECKING:
+
+        def __init__(self, column: str) -> None: ...
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in ("name", "accumulators", "_form"):
@@ -302,8 +310,11 @@ class Mean(Aggregation):
     name = "mean"
     accumulators = MappingProxyType({"sum": Accumulator.of(np.float64), "count": Accumulator.of(np.int64)})
 
-    def __init__(self, column: str) -> None:
-        super().__init__(column)
+    _of_column = True
+
+    if TYPE_CHECKING:
+
+        def __init__(self, column: str) -> None: ...
 
     def over(self, type: pa.DataType | None) -> Self:
         """Return itself, as it takes all numbers alike."""

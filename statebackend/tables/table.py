@@ -758,7 +758,7 @@ class Table:
             foreign = np.count_nonzero((hashes < self._least_hash) | (hashes > self._greatest_hash))
             raise ForeignKeys(
                 f"{foreign} of {len(hashes)} keys given to table {self.spec.name!r} are not of its key groups "
-                f"{self._layout.groups}; send each key to the partition that owns its group"
+                f"{self._layout.groups}; send each key to the partition that owns its group (see Operator.owners_of)"
             )
         if columns is not None:
             for aggregation in self.spec.outputs.values():
