@@ -67,6 +67,9 @@ test-servers: $(SERVERS)  ## the tests against real servers, which they start th
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql; }
 	@touch $@
 
+fuzz: $(VENV)/test  ## decoders get what is almost right for TIME=10 minutes of processor time; SEED=1, ONLY="manifests" for one
+	$(BIN)/python -m tests.fuzz --minutes $(or $(TIME),10) --seed $(or $(SEED),1) $(if $(ONLY),--decoder "$(ONLY)")
+
 lint: $(VENV)/lint  ## ruff and mypy --strict; mypy and pyright on the programs of pages, help and examples
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -91,5 +94,5 @@ $(VENV)/demo $(VENV)/test $(VENV)/servers $(VENV)/lint: $(VENV)/bin/python setup
 	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
 	@touch $@
 
-.PHONY: help demo test coverage test-kills test-soak test-sinks test-servers lint bench clean
+.PHONY: help demo test coverage test-kills test-soak test-sinks test-servers fuzz lint bench clean
 .DEFAULT_GOAL := help

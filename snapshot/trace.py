@@ -97,13 +97,16 @@ def replay(lines: Iterable[str]) -> int:
         if not line.endswith("\n"):
             break
         entry = _parsed(line, number)
-        if coordinator is None or "trace" in entry:
-            coordinator = _coordinator(entry)
-            continue
-        event = _event(entry["event"])
+        try:
+            if coordinator is None or "trace" in entry:
+                coordinator = _coordinator(entry)
+                continue
+            event, recorded = _event(entry["event"]), entry["instructions"]
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise NoTrace(f"line {number} is none of a trace: {type(error).__name__}: {error}") from error
         said = [_anonymous(one) for one in coordinator.handle(event)]
-        if said != entry["instructions"]:
-            raise TraceDiffers(f"line {number}: at {event} it was recorded {entry['instructions']}, and is {said}")
+        if said != recorded:
+            raise TraceDiffers(f"line {number}: at {event} it was recorded {recorded}, and is {said}")
         told += 1
     if coordinator is None:
         raise NoTrace("there is nothing in the trace")

@@ -25,6 +25,11 @@ from typing import Final, NewType
 from statebackend.ids import KeyGroup
 from statebackend.keygroups import KeyGroupRange
 
+
+class BrokenEntry(ValueError):
+    """An entry of a file of state that was not written like this: its name, or what it begins with, is cut short."""
+
+
 StateId = NewType("StateId", int)
 """A declared state in a file: a number that its name alone decides, the same in every partition and version."""
 
@@ -63,7 +68,7 @@ def head(group: int, state: StateId, form: int) -> bytes:
 
 
 def parse_head(name: bytes) -> tuple[KeyGroup, StateId, int]:
-    """The group, state and form of an entry. `ValueError` if its name is cut short."""
+    """The group, state and form of an entry. `BrokenEntry` if its name is cut short."""
     try:
         group, state, form = _HEAD.unpack_from(name)
     except struct.error:
@@ -77,7 +82,7 @@ def is_of_blocks(start: bytes) -> bool:
 
 
 def group_of(name: bytes) -> KeyGroup:
-    """The key group of an entry. `ValueError` if its name is cut short."""
+    """The key group of an entry. `BrokenEntry` if its name is cut short."""
     try:
         return KeyGroup(_GROUP.unpack_from(name)[0])
     except struct.error:
@@ -111,7 +116,7 @@ def delimited(part: bytes | None) -> bytes:
 
 
 def undelimited(name: bytes, start: int) -> tuple[bytes | None, int]:
-    """The part that begins at `start`, and where what follows it begins. `ValueError` if it is cut short."""
+    """The part that begins at `start`, and where what follows it begins. `BrokenEntry` if it is cut short."""
     length, shift, at = 0, 0, start
     while True:
         if at >= len(name) or shift > _LONGEST_SHIFT:
@@ -130,8 +135,8 @@ def undelimited(name: bytes, start: int) -> tuple[bytes | None, int]:
     return name[at:end], end
 
 
-def _cut_short(name: bytes) -> ValueError:
-    return ValueError(f"an entry's name is cut short: {name[:100].hex()}")
+def _cut_short(name: bytes) -> BrokenEntry:
+    return BrokenEntry(f"an entry's name is cut short: {name[:100].hex()}")
 
 
 def sortable(time: int) -> bytes:
@@ -140,7 +145,7 @@ def sortable(time: int) -> bytes:
 
 
 def unsortable(data: bytes, start: int = 0) -> int:
-    """The time that `sortable` wrote. `ValueError` if it is cut short."""
+    """The time that `sortable` wrote. `BrokenEntry` if it is cut short."""
     try:
         return int(_TIME.unpack_from(data, start)[0]) + _EARLIEST
     except struct.error:

@@ -35,6 +35,8 @@ from tests.shop_job import SALES, Basket, sale
 
 ESCAPES: Final = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r\nsound: 99-9"
 """What would give a terminal commands: its title, its screen, its colours, the direction of writing, a line more."""
+LEFT: Final = "left.jsonl"
+"""A file that a former run has left where the program's sink stages its files."""
 _DEEP: Final = 800
 """So deep JSON can be parsed, and is deeper than most functions that follow it can go."""
 
@@ -260,7 +262,7 @@ FORGERIES: Final[dict[str, Callable[[Forger], object]]] = {
     "output for another folder": _files("file://OUTSIDE", "../../.profile"),
     "output that is staged in the tree": _files("TREE", "../outside/.profile"),
     "output for a place of escapes": _files(f"file://OUTSIDE/{ESCAPES}", "part-x-0.jsonl"),
-    "output of names that lead up": _own_place("../../outside/thesis.doc"),
+    "output of names that lead up": _own_place(f"../outside/{LEFT}"),
     "output of absolute names": _own_place("/etc/cron.d/owned"),
     "output of another job": lambda forger: forger.output(
         {"sink": "ToFiles", "place": "x", "listed": False, "files": ["y"]}, job="other-01234567"

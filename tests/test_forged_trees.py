@@ -16,7 +16,7 @@ from recovery.command.exits import Exit
 from recovery.command.main import _parser
 from snapshot.readable import readable
 from tests.command_line import run_command
-from tests.forger import FORGERIES, Forger, stopped_tree
+from tests.forger import FORGERIES, LEFT, Forger, stopped_tree
 from tests.survey import survey
 
 LOOKING = (
@@ -80,6 +80,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "outside/thesis.doc").write_text("three years")
     (folder / "outside/.profile").write_text("PATH=/bin")
     (folder / "work").mkdir()
+    (folder / "output/.staged").mkdir(exist_ok=True)
+    (folder / f"output/.staged/{LEFT}").write_text("rows")
     made = f"forger.program(Path({str(folder / 'output')!r}))"
     (folder / "shop_of_the_forger.py").write_text(
         f"from pathlib import Path\n\nfrom tests import forger\n\nprogram = {made}\n"

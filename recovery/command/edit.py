@@ -97,8 +97,8 @@ def _json(what: str, text: str | None) -> object:
         return None
     try:
         found: object = json.loads(text)
-    except ValueError as error:
-        raise WrongUsage(f"{what} takes JSON, and {text!r} is none: {error}; texts need quotes") from error
+    except (ValueError, RecursionError) as error:
+        raise WrongUsage(f"{what} takes JSON, and {text[:300]!r} is none: {error}; texts need quotes") from error
     return found
 
 

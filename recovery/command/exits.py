@@ -38,7 +38,9 @@ from snapshot.program.problems import ProgramError
 from snapshot.program.sink import SinkError
 from statebackend.backends.backend import BackendError, DamagedFile
 from statebackend.canonical.schema import CanonicalError
+from statebackend.entries import BrokenEntry
 from statebackend.keyed_state import SnapshotFailed
+from statebackend.keys.types import BrokenKey
 from statebackend.snapshots.transfer import MissingFile, UnknownChecksum
 from statebackend.state_reader import UnreadableState
 from statebackend.states.row_form import UnreadableValue
@@ -114,6 +116,8 @@ ERRORS: Final[tuple[tuple[type[Exception], Exit], ...]] = (
     (CannotRepair, Exit.DAMAGED),
     (DamagedBroadcast, Exit.DAMAGED),
     (UnreadableState, Exit.DAMAGED),
+    (BrokenEntry, Exit.DAMAGED),
+    (BrokenKey, Exit.DAMAGED),
     (BlockError, Exit.DAMAGED),
     (TargetExists, Exit.EXISTS),
     (JobRuns, Exit.RUNS),

@@ -176,7 +176,7 @@ def _options(arguments: argparse.Namespace) -> RunOptions:
             raise WrongUsage(f"--option {given!r}: write name=value")
         try:
             options[name] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             options[name] = value
     if arguments.allow_non_restored_state:
         options["allow_non_restored_state"] = True

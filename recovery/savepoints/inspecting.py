@@ -179,7 +179,7 @@ def _fields_in(prefix: str) -> int:
     """How many fields a typed prefix of a tuple gives; as far as it is one at all."""
     try:
         value = json.loads(prefix)
-    except ValueError:
+    except (ValueError, RecursionError):
         return 1
     return len(value) if isinstance(value, list) else 1
 

@@ -67,8 +67,8 @@ def parsed(text: str, arrow: pa.DataType, what: str) -> pa.Array:
         return heard(text, arrow, what)
     try:
         value = json.loads(text)
-    except ValueError as error:
-        raise WrongText(f"{what} is of type {arrow}, and {text!r} is no JSON: {error}; {_how(arrow)}") from error
+    except (ValueError, RecursionError) as error:
+        raise WrongText(f"{what} is of type {arrow}, and {text[:300]!r} is no JSON: {error}; {_how(arrow)}") from error
     return heard(value, arrow, what)
 
 

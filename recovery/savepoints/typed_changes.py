@@ -114,7 +114,7 @@ def _from_lines(file: Path, reading: EpochReading, uid: str, state: str | None) 
         for number, line in enumerate(lines, 1):
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise WrongText(f"{file}, line {number}: {error}") from error
             name = row.pop(_STATE, state) if isinstance(row, dict) else None
             if name is None:

@@ -15,14 +15,16 @@ from snapshot.program.sink import SinkError, UnusableOutput
 from snapshot.program.source import SourceError, WrongPosition
 from snapshot.wire import WireError
 from statebackend.backends.backend import BackendError, DamagedFile
+from statebackend.entries import BrokenEntry
 from statebackend.keyed_state import ForkedState
+from statebackend.keys.types import BrokenKey
 from statebackend.snapshots.transfer import MissingFile, UnknownChecksum
 from statebackend.states.schema import BrokenSchema, StateMismatch
 from statebackend.stores.store import StoreError
 
 _UNUSABLE: Final = (
     StateMismatch, BrokenSchema, DamagedFile, MissingFile, UnknownChecksum, ManifestError, ForkedState,
-    UnusableOutput, WrongPosition,
+    UnusableOutput, WrongPosition, BrokenEntry, BrokenKey,
 )  # fmt: skip
 _CHANNEL: Final = (WireError, FrameAfterEnd, MalformedBatch)
 _RESOURCE: Final = (BackendError, StoreError, SourceError, SinkError, OSError)

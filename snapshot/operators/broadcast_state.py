@@ -193,7 +193,9 @@ class BroadcastStates:
                 )
             for name, state in states.items():
                 self.maps[name].restore(state)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except BroadcastMismatch:
+            raise
+        except Exception as error:  # whatever a codec does with bytes that it did not write
             raise BroadcastMismatch(
                 f"{uid}: {len(data)} bytes are no broadcast state ({type(error).__name__}: {error}): a codec was "
                 f"changed without a new version, or the snapshot is damaged"

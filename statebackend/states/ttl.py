@@ -10,6 +10,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from statebackend.entries import BrokenEntry
 from statebackend.states.key_context import NO_WATERMARK, KeyContext
 
 EXPIRY: Final = struct.Struct(">q")
@@ -55,8 +56,11 @@ class Ttl:
 
 
 def expiry_of(payload: bytes) -> int:
-    """The expiry with which the payload of a state with a time to live begins."""
-    return int(EXPIRY.unpack_from(payload)[0])
+    """The expiry with which the payload of a state with a time to live begins; `BrokenEntry` if it is cut short."""
+    try:
+        return int(EXPIRY.unpack_from(payload)[0])
+    except struct.error:
+        raise BrokenEntry(f"a payload has no expiry: {payload[:100].hex()}") from None
 
 
 def alive(payload: bytes, now: int) -> bool:
