@@ -287,7 +287,8 @@ def run(
         raise ProgramError([Problem("", "the stream is written nowhere; end it with .write(sink, uid=...)")])
     program.check()
     launcher = launcher or (LocalProcesses() if spark is None else SparkTasks(spark, options.get("driver_host")))
-    for warning in launcher.check(parallelism + scheme.standbys):
+    warnings = [*launcher.check(parallelism + scheme.standbys), *([tls.warning] if tls and tls.warning else [])]
+    for warning in warnings:
         _LOG.warning("%s", warning)
     if storage and tls is None and launcher.host != "127.0.0.1":
         _LOG.warning("storage_options are sent to the processes without encryption; use tls")
