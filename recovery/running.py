@@ -291,7 +291,8 @@ def run(
         raise ProgramError([Problem("", "the stream is written nowhere; end it with .write(sink, uid=...)")])
     program.check()
     launcher = launcher or (LocalProcesses() if spark is None else SparkTasks(spark, options.get("driver_host")))
-    for warning in launcher.check(parallelism + scheme.standbys):
+    warnings = [*launcher.check(parallelism + scheme.standbys), *([tls.warning] if tls and tls.warning else [])]
+    for warning in warnings:
         _LOG.warning("%s", warning)
     use_storage(storage)
     uri = str(checkpoints)

@@ -59,11 +59,15 @@ def newest(job: IdleJob) -> Manifest:
 
 def damage(job: IdleJob, way: Callable[[Path], None]) -> str:
     """Damage a file that the newest epoch has, and the savepoint has not."""
-    tree = job.tree
-    before = {file.path for file in tree.manifest(tree.record(NEWEST_SAVEPOINT)).files()}
-    path = next(file.path for file in newest(job).files() if file.path not in before)
+    path = _new_files(job)[0]
     way(Path(job.uri) / path)
     return path
+
+
+def _new_files(job: IdleJob) -> list[str]:
+    tree = job.tree
+    before = {file.path for file in tree.manifest(tree.record(NEWEST_SAVEPOINT)).files()}
+    return [file.path for file in newest(job).files() if file.path not in before]
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +116,8 @@ def _has_more(job: IdleJob, savepoint: Epoch) -> bool:
     """True if the rows that nobody sees are in a complete epoch."""
     manifest = newest(job)
     positions = [part for operator in manifest.operators for subtask in operator.subtasks for part in subtask.positions]
-    return manifest.epoch > savepoint and any(f"{UNSEEN.start:06}" in str(part) for part in positions)
+    read = any(f"{UNSEEN.start:06}" in str(part) for part in positions)
+    return manifest.epoch > savepoint and read and bool(_new_files(job))
 
 
 def goes_on(job: IdleJob, run: recovery.Run) -> None:

@@ -339,7 +339,7 @@ class Driver:
             return
         try:
             tls = None if self._options.tls is None else self._options.tls.files.absolute()
-            self._reach = reach.Reach(self._settings.job, workers.address, getpid(), secret, tls)
+            self._reach = reach.Reach(self._settings.job, self._settings.store, workers.address, getpid(), secret, tls)
             reach.leave(self._options.folder, self._reach)
         except OSError as error:
             what = "leaving the driver's address for other processes"

@@ -41,8 +41,9 @@ def quick_java(options: str = "", folder: str | Path | None = None) -> Mapping[s
 
     They have these `options` of Java besides. Where this is called first, what Java loads is written into a file of 130
     MB in the folder, which takes ten seconds and more; `NoJavaArchive` if that fails. From then on it is there, until
-    Java or Spark is another one. By default the folder is in the user's cache. Executors on other hosts start quickly
-    if the file is there as well, at the same path; where it is not, they start as usual.
+    Java or Spark is another one. By default the folder is in the user's cache. Java trusts the file as it trusts a jar:
+    who can write to a folder that several share can run code in the Java of all of them. Executors on other hosts
+    start quickly if the file is there as well, at the same path; where it is not, they start as usual.
     """
     file = Path(folder or _default_folder()).absolute() / f"spark-{_fingerprint()}.jsa"
     if not file.exists():

@@ -2,7 +2,8 @@
 
 What always holds: the file is in the job's folder on the driver's host, never in its tree, and nobody but its owner can
 read it; it is there whole or not at all. A driver that ends takes its own file away; one that is killed leaves it, and
-whoever tries it finds nobody there. What a file of somebody else says is not believed.
+whoever tries it finds nobody there. What a file of somebody else says is not believed. It stands for the driver's own
+tree, and for no copy of it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from snapshot.host.folders import user_folder
 from snapshot.host.messages import Address
 from snapshot.host.tls import Tls
 from snapshot.ids import JobId
+from statebackend.stores.fsspec_store import same_place
 
 FILE: Final = "driver.json"
 _FORMAT: Final = "epochcut.driver"
@@ -30,6 +32,10 @@ _MOST: Final = 64 << 10
 
 class JobNotRunning(Exception):
     """No driver of the job runs on this host; the message says where it was looked for, and what was found."""
+
+
+class OtherTree(JobNotRunning):
+    """The job that runs has another tree than the one that was asked for; the message names both."""
 
 
 class DriverSilent(JobNotRunning):
@@ -45,6 +51,8 @@ class Reach:
     """Where the driver of a job listens, and what proves that one may speak to it."""
 
     job: JobId
+    tree: str
+    """The URI of the job's tree, which tells it from a copy that names the same job."""
     address: Address
     pid: int
     secret: bytes = field(repr=False)
@@ -113,6 +121,17 @@ def read(folder: Path) -> Reach:
         return _parsed(path, file.read(_MOST))
 
 
+def read_for(folder: Path, uri: str) -> Reach:
+    """The same, if it is the job of that tree that runs; `OtherTree` if it is one with a copy, or forgery, of it."""
+    found = read(folder)
+    if not same_place(found.tree, uri):
+        raise OtherTree(
+            f"the job of {uri} does not run on this host: the driver of {found.job} that left {folder / FILE} has "
+            f"another tree, {found.tree}; name that one if its job is meant"
+        )
+    return found
+
+
 def take_away(folder: Path, reach: Reach) -> None:
     """Remove the file, if it is still the one of this driver."""
     with suppress(OSError, JobNotRunning, NotAllowed):
@@ -128,13 +147,14 @@ def _parsed(path: Path, text: str) -> Reach:
                 "format": "epochcut.driver",
                 "version": 1,
                 "job": str(job),
+                "tree": str(tree),
                 "address": {"host": str(host), "port": int(port)},
                 "pid": int(pid),
                 "secret": str(secret),
                 "tls": None | {"certificate": str(), "key": str(), "authorities": str()} as tls,
             }:
                 files = None if tls is None else Tls(tls["certificate"], tls["key"], tls["authorities"])
-                return Reach(JobId(job), Address(host, port), pid, bytes.fromhex(secret), files)
+                return Reach(JobId(job), tree, Address(host, port), pid, bytes.fromhex(secret), files)
             case {"format": "epochcut.driver", "version": int(version)}:
                 raise JobNotRunning(f"{path} is of version {version}; the job runs with another version of epochcut")
             case _:

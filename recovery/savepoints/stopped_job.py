@@ -168,7 +168,7 @@ def refuse_second_start(job: JobId, uri: str, folders: Iterable[Path]) -> None:
 
 def _refuse(uri: str, folder: Path) -> None:
     try:
-        with attach(job_folder=folder, timeout=_PATIENCE) as job:
+        with attach(uri, job_folder=folder, timeout=_PATIENCE) as job:
             raise JobRuns(
                 f"job {job.job} runs (driver process {job.pid}); stop it first: recovery stop --savepoint "
                 f"--checkpoints {uri}"
