@@ -21,3 +21,10 @@ def plain(sock: socket.socket) -> Proved:
 def sealed(near: socket.socket, far: socket.socket) -> tuple[Proved, Proved]:
     """Both ends of a connection that is not encrypted."""
     return Proved(near, NEAR), Proved(far, FAR)
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    """Both ends of a connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        one = socket.create_connection(server.getsockname())
+        return one, server.accept()[0]

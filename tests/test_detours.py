@@ -15,7 +15,7 @@ from snapshot.host.detours import Detour
 from snapshot.host.event_loop import EventLoop
 from snapshot.host.tls import TlsSide
 from tests.certificates import Authority
-from tests.connections import plain
+from tests.connections import plain, tcp_pair
 
 PATIENCE = 10.0
 
@@ -52,12 +52,6 @@ class Ends:
     def turns(self, count: int = 20) -> None:
         for _ in range(count):
             self.loop.run_once(0)
-
-
-def tcp_pair() -> tuple[socket.socket, socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        one = socket.create_connection(server.getsockname())
-        return one, server.accept()[0]
 
 
 @contextmanager

@@ -167,7 +167,7 @@ def test_a_driver_that_is_gone_or_is_another_jobs_hinders_no_start(tmp_path: Pat
         (run.job, gone, 1),
         (JobId("another"), Address("127.0.0.1", busy), os.getppid()),
     ):
-        reach.leave(tmp_path / "local", Reach(job, address, pid, b"s" * 32))
+        reach.leave(tmp_path / "local", Reach(job, str(tmp_path / "tree"), address, pid, b"s" * 32))
         run = start(tmp_path, cluster := ScriptedCluster())
         completed(cluster)
         run.stop()
@@ -181,10 +181,10 @@ def test_a_driver_that_does_not_answer_is_named_unless_it_had_the_number_of_this
     completed(cluster)
     run.stop()
     silent = Address("127.0.0.1", busy)
-    reach.leave(tmp_path / "local", Reach(run.job, silent, os.getppid(), b"s" * 32))
+    reach.leave(tmp_path / "local", Reach(run.job, str(tmp_path / "tree"), silent, os.getppid(), b"s" * 32))
     with pytest.raises(recovery.JobRuns, match=rf"\(process {os.getppid()}\) is there and does not .*take_over=True"):
         start(tmp_path, ScriptedCluster())
-    reach.leave(tmp_path / "local", Reach(run.job, silent, os.getpid(), b"s" * 32))
+    reach.leave(tmp_path / "local", Reach(run.job, str(tmp_path / "tree"), silent, os.getpid(), b"s" * 32))
     run = start(tmp_path, cluster := ScriptedCluster())
     completed(cluster)
     run.stop()

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from recovery.driver.command_messages import Asked, StopJob
+from recovery.driver.commands import Commands
 from recovery.driver.workers import Workers
 from snapshot.host.conversation import Proved
 from snapshot.host.event_loop import EventLoop, Watch
@@ -21,6 +23,7 @@ from snapshot.host.tls import TlsSide
 from snapshot.host.worker import DriverLost, Worker
 from snapshot.seals import RecordWriter, Seals
 from tests.certificates import Authority
+from tests.connections import sealed, tcp_pair
 
 HOME = "127.0.0.1"
 SECRET = b"s" * 32
@@ -180,3 +183,18 @@ def test_what_a_relay_says_between_beats_ends_that_connection_and_the_heart_come
     scene.until(lambda: len([one for one in scene.workers._workers.values() if one.beats is not None]) == 1)
     assert scene.reasons == []
     assert not (tmp_path / "trap").exists()
+
+
+def test_what_a_relay_says_as_a_person_commands_nothing_and_is_told_with_the_name() -> None:
+    loop, refused, commanded = EventLoop(), list[str](), list[object]()
+    near, far = tcp_pair()
+    commands = Commands(loop, lambda *command: commanded.append(command), lambda *told: refused.append(": ".join(told)))
+    commands.take(sealed(far, near)[0], "somebody (process 7)")
+    asked = pickle.dumps(Asked(1, StopJob(savepoint=False)))
+    near.sendall(RecordWriter(Seals(bytes(32), bytes(32))).record(asked))
+    assert loop.run(lambda: bool(refused), LIMIT)
+    assert refused[0].startswith("somebody (process 7): ForgedRecord: message 0 of")
+    assert commanded == []
+    near.close()
+    commands.close()
+    loop.close()

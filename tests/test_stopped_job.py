@@ -94,7 +94,6 @@ def test_a_job_that_really_runs_is_refused_and_runs_on(stopped: Stopped) -> None
 def test_a_job_whose_driver_is_paused_is_refused(stopped: Stopped, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopped_job, "_PATIENCE", 0.2)
     folder, number = stopped.folder / "paused", stopped.tree.state.number
-    folder.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as server:  # its kernel accepts, and nobody says a word
         address = Address(*server.getsockname())
         folder.mkdir()

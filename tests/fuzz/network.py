@@ -76,7 +76,7 @@ def _to_caller() -> list[bytes]:
     return [greeting + host.accept()]
 
 
-_CHANNEL: Final = ChannelId(Uid("a"), Uid("b"), Partition(0), Partition(1), 0)
+CHANNEL: Final = ChannelId(Uid("a"), Uid("b"), Partition(0), Partition(1), 0)
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ NETWORK: Final[dict[str, Decoder]] = {
         purposes.parse_purpose,
         lambda: [
             purposes.purpose_bytes(one)
-            for one in (purposes.ControlOf("w"), purposes.CommandOf("c"), purposes.ChannelOf(_CHANNEL, WE))
+            for one in (purposes.ControlOf("w"), purposes.CommandOf("c"), purposes.ChannelOf(CHANNEL, WE))
         ],
         (purposes.UnusablePurpose,),
         json_changed,

@@ -12,10 +12,11 @@ from typing import Any, Final
 from snapshot.frames import Data
 from snapshot.frozen_json import Json, NotJson
 from snapshot.host import channel_state
-from snapshot.ids import JobId, TransactionId
+from snapshot.ids import ChannelId, JobId, TransactionId
 from snapshot.layout import parse
 from snapshot.manifest import CommitPayload, StoredFile
 from snapshot.operators.broadcast_state import Broadcast, BroadcastMismatch, BroadcastStates
+from snapshot.program.rows import Rows
 from snapshot.program.sink import SinkContext
 from snapshot.sinks import delta_sink, delta_tokens, file_names, file_writer, http_sink, rocksdb_sink, staged_rows
 from snapshot.sinks.commit_tokens import token_of
@@ -29,7 +30,7 @@ from snapshot.transaction_events import parse_transaction_id
 from statebackend.backends.backend import DamagedFile
 from statebackend.ids import Partition, Uid
 from tests.fuzz.decoder import Decoder, dumped, json_changed, stream, texts
-from tests.fuzz.network import DICTIONARIES, PLAIN, WE, rows
+from tests.fuzz.network import CHANNEL, DICTIONARIES, PLAIN, WE, rows
 
 
 def _broadcast(data: bytes) -> None:
@@ -107,10 +108,14 @@ def _names_of_files(data: bytes) -> None:
             raises(text)
 
 
+def _encoded_before(_: ChannelId, rows: Rows) -> Data:
+    raise AssertionError(f"{rows} are not encoded")
+
+
 OUTPUT: Final[dict[str, Decoder]] = {
     "rows in flight": Decoder(
         lambda data: channel_state._unpacked(data, "here"),
-        lambda: [channel_state._packed([Data(b"some rows", 9), Data(b"", 0)])],
+        lambda: [b"".join(channel_state._packed(CHANNEL, [Data(b"some rows", 9), Data(b"", 0)], _encoded_before))],
         (DamagedFile,),
     ),
     "broadcast state": Decoder(_broadcast, _broadcasts, (BroadcastMismatch,), json_changed),
