@@ -183,6 +183,26 @@ def test_no_link_is_followed_to_a_file_of_lines(tmp_path: Path) -> None:
     assert (tmp_path / "profile").read_text() == "mine\n"
 
 
+def test_no_file_of_another_user_and_none_with_another_name_takes_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "profile").write_text("mine\n")
+    (tmp_path / "log").hardlink_to(tmp_path / "profile")
+    with pytest.raises(PermissionError, match="it has another name as well"):
+        LineFile(tmp_path / "log")
+    (tmp_path / "log").unlink()
+    monkeypatch.setattr(os, "geteuid", lambda: 61001)
+    found = os.fstat
+
+    def of_another(file: int) -> os.stat_result:
+        return os.stat_result((*found(file)[:4], 61002, *found(file)[5:]))
+
+    monkeypatch.setattr(os, "fstat", of_another)
+    with pytest.raises(PermissionError, match="it belongs to user 61002; name another one"):
+        LineFile(tmp_path / "profile")
+    assert (tmp_path / "profile").read_text() == "mine\n"
+
+
 def test_a_file_of_lines_is_closed_to_others_and_keeps_the_mode_that_it_was_given(tmp_path: Path) -> None:
     file = LineFile(tmp_path / "log", largest=10)
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600

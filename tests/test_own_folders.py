@@ -21,7 +21,6 @@ from recovery.driver.endings import End, EndKind, of_no_use
 from recovery.driver.reach import FILE, NotAllowed, home_of, read
 from snapshot.host.folders import (
     UnsafeFolder,
-    folder_of,
     job_folder,
     make_job_folder,
     open_in_folder,
@@ -180,13 +179,19 @@ def test_what_is_left_of_state_is_removed_but_for_what_is_held_and_for_links(tmp
         (local / "count" / str(partition) / "links").mkdir()
         (local / "count" / str(partition) / "links" / "file").write_text("")
     (local / "count" / "0" / "links" / "out").symlink_to(elsewhere)
+    (local / "count" / "7").symlink_to(elsewhere)
+    for others in ("thesis", "8"):
+        (local / "count" / others).mkdir()
+        (local / "count" / others / "chapter").write_text("")
     (local / "other").symlink_to(elsewhere)
     held = lock_folder(local / "count" / "1")
     remove_state(local, [Uid("count"), Uid("other"), Uid("absent")])
-    assert sorted(path.name for path in (local / "count").iterdir()) == ["1"]
+    assert sorted(path.name for path in (local / "count").iterdir()) == ["1", "7", "8", "thesis"]
     os.close(held)
     remove_state(local, [Uid("count")])
-    assert not folder_of(local, Uid("count")).exists()
+    assert sorted(path.name for path in (local / "count").iterdir()) == ["7", "8", "thesis"]
+    assert (local / "count" / "8" / "chapter").exists()
+    assert [path.name for path in elsewhere.iterdir()] == ["thesis"]
     assert local.exists(), "there is more in it"
     assert (elsewhere / "thesis").exists()
 

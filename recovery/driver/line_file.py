@@ -17,6 +17,8 @@ from typing import Final
 
 _SYSTEM: Final = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))
 """Where nobody but the system makes links, such as that of `/dev/stdout`."""
+_FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+_MODE: Final = 0o600
 _MOST_WAITING: Final = 8 << 20
 """Bytes of lines that wait for room on the disk."""
 
@@ -123,11 +125,21 @@ class LineFile:
 
 
 def _open(path: Path) -> int:
-    """Open it for appending."""
-    links = 0 if path.parent in _SYSTEM else os.O_NOFOLLOW
+    """Open it for appending, unless another user may have put there what it names."""
+    if path.parent in _SYSTEM:
+        return os.open(path, _FLAGS, _MODE)
     try:
-        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | links, 0o600)
+        file = os.open(path, _FLAGS | os.O_NOFOLLOW, _MODE)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise OSError(error.errno, "it is a link, which is not followed; name the file itself", str(path)) from None
         raise
+    found = os.fstat(file)
+    if found.st_uid not in (os.geteuid(), 0):
+        why = f"it belongs to user {found.st_uid}"
+    elif stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+        why = "it has another name as well, so it may be another file than was meant"
+    else:
+        return file
+    os.close(file)
+    raise OSError(errno.EPERM, f"{why}; name another one", str(path))

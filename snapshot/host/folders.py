@@ -9,6 +9,7 @@ it was opened, and would take as long as reading all of the state.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -21,11 +22,12 @@ from urllib.parse import quote
 from snapshot.ids import JobId
 from statebackend.backends.backend import LocalDiskError
 from statebackend.ids import Partition, Uid
-from statebackend.keyed_state import FolderInUse, lock_folder
+from statebackend.keyed_state import LOCK, FolderInUse, lock_folder
 from statebackend.snapshots.local_files import local_disk
 
 _FOLDERS: Final = 16
 _CLOSED: Final = 0o700
+_OF_PARTITION: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 Opened = TypeVar("Opened")
 
@@ -86,6 +88,8 @@ def remove_state(local: Path, uids: Iterable[Uid]) -> None:
         with suppress(OSError, LocalDiskError):
             _check_own(place, forbidden=0o077)
             for folder in place.iterdir():
+                if not _OF_PARTITION.fullmatch(folder.name) or not (folder / LOCK).is_file():
+                    continue  # of somebody who keeps other things in the folder that was given
                 with suppress(FolderInUse):
                     lock = lock_folder(folder)
                     rmtree(folder, ignore_errors=True)
