@@ -20,10 +20,10 @@ PROGRAMS = re.findall(r"```python\n(.*?)```\s*```\n(.*?)```", README, re.DOTALL)
 
 
 def test_it_has_programs_for_streams_for_state_and_for_protocols() -> None:
-    assert len(PROGRAMS) == 4
+    assert len(PROGRAMS) == 5
 
 
-@pytest.mark.parametrize(("program", "shown"), PROGRAMS, ids=["stream", "daily", "state", "protocol"])
+@pytest.mark.parametrize(("program", "shown"), PROGRAMS, ids=["stream", "daily", "timers", "state", "protocol"])
 def test_its_programs_print_what_it_shows(program: str, shown: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(program)
     run = subprocess.run(
