@@ -68,7 +68,10 @@ def _is_found(module: ModuleType) -> bool:
     file = getattr(module, "__file__", None)
     if file is None or module.__name__ == "__main__" or module.__name__.partition(".")[0] in sys.stdlib_module_names:
         return True  # cloudpickle itself tells the program's script, and what lies in no file, from the others
-    spec = _spec(module.__name__)
+    try:
+        spec = _spec(module.__name__)
+    except OSError:  # its folder was closed to this user after the import: then no other file is found either
+        return True
     if spec is None or spec.origin is None or not spec.has_location:
         return spec is not None
     return Path(spec.origin).resolve() == Path(file).resolve()
