@@ -86,7 +86,7 @@ class RecordReader:
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Give the bodies that these bytes complete, one by one; an `UnusableRecord` if one cannot be accepted.
 
-        Who does not take all of them must not feed it again.
+        A caller that does not take all of them must not feed it again.
         """
         self._arrived += data
         start = 0

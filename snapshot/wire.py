@@ -255,7 +255,7 @@ class Decoder:
     def _checked(
         self, shown: bytes | bytearray, header: bytes | bytearray, kind: int, mode: int, flag: int, value: int
     ) -> Frame:
-        """The frame that a header is, if this is its seal."""
+        """Return the frame that a header is, if this is its seal."""
         if self._key is not None and not is_sealed(self._key, header, shown, self._sealed, self._offset):
             raise self._refusal(
                 ForgedFrame,

@@ -59,7 +59,7 @@ class ControlConnection(Generic[Sent, Received]):
         self._outgoing: deque[memoryview] = deque()
         self._queued = 0
         self.was_unusable = False
-        """Whether it was ended because of what came on it."""
+        """True if it was ended because of what came on it."""
         self._closed = False
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

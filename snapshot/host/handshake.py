@@ -109,7 +109,7 @@ class _Side:
 
     @property
     def was_greeted(self) -> bool:
-        """Whether the peer's greeting has come; to it a caller answers with its proof."""
+        """True if the peer's greeting has come; a caller answers it with its proof."""
         return self._step is not _Step.GREETING
 
     def bind(self, session: bytes) -> None:
@@ -197,7 +197,7 @@ class HostHandshake(_Side):
 
     @property
     def seals(self) -> Seals | None:
-        """The keys for what follows, once the handshake is over; None with TLS, which has its own."""
+        """Return the keys for what follows, once the handshake is over; None with TLS, which has its own."""
         return self._seals(_HOST, _CALLER, self._said)
 
     def refuse(self, reason: str) -> bytes:
@@ -253,7 +253,7 @@ class CallerHandshake(_Side):
 
     @property
     def seals(self) -> Seals | None:
-        """The keys for what follows, once the handshake is over; None with TLS, which has its own."""
+        """Return the keys for what follows, once the handshake is over; None with TLS, which has its own."""
         return self._seals(_CALLER, _HOST, self._purpose)
 
     def receive(self, arrived: bytes) -> bytes:

@@ -63,7 +63,7 @@ class _Stranger:
 class _Crowds:
     """The strangers that there are, in crowds: those of one address who have greeted, and those who have said nothing.
 
-    So who floods a port from one address, or in one way, takes places from its own kind.
+    So a flood from one address, or of one kind, takes places from its own kind.
     """
 
     def __init__(self, limits: StrangerLimits) -> None:
@@ -92,14 +92,14 @@ class _Crowds:
             self._crowds.pop((stranger.address, stranger.greeted), None)
 
     def one_too_many(self, address: str) -> _Stranger | None:
-        """Who has to go before one more comes from this address; None if there is room."""
+        """Return the stranger that makes room for one more from this address; None if there is room."""
         own = [self._crowds.get((address, greeted), {}) for greeted in (False, True)]
         if sum(map(len, own)) >= self._limits.per_address:
             return _oldest_of_the_largest(own)
         return self.largest() if len(self) >= self._limits.connections else None
 
     def largest(self) -> _Stranger | None:
-        """The oldest one of the largest crowd; None if there is nobody."""
+        """Return the oldest stranger of the largest crowd; None if there is none."""
         return _oldest_of_the_largest(self._crowds.values())
 
 
@@ -212,7 +212,7 @@ class Listener:
         self._on_refused(stranger.peer, f"{type(why).__name__}: {why}")
 
     def _send_away(self, stranger: _Stranger | None) -> bool:
-        """Whether there was somebody to send away."""
+        """Refuse a stranger that makes room for another one; True if there was one."""
         if stranger is None or stranger.conversation is None:
             return False
         stranger.conversation.refuse(TooManyStrangers("it proved nothing, and there are too many like it"))
