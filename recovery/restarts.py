@@ -20,7 +20,7 @@ from statebackend.ids import Incarnation, Partition, Uid
 class Cause(Enum):
     """Why an attempt broke, as far as it says whether another one can do better."""
 
-    PROGRAM = "a function of the program raised an exception"
+    PROGRAM = "a function of the program raised an exception, or a record is not what the program says it is"
     UNUSABLE = "the same will happen again"
     CHANNEL = "a channel between two partitions broke"
     PROCESS = "a process is lost"

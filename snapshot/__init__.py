@@ -23,12 +23,17 @@ if TYPE_CHECKING:
     from snapshot.operators.windows import Sliding as Sliding
     from snapshot.operators.windows import Tumbling as Tumbling
     from snapshot.operators.windows import WindowFunction as WindowFunction
+    from snapshot.program.connected_streams import ConnectedStreams as ConnectedStreams
+    from snapshot.program.connected_streams import ControlledStream as ControlledStream
+    from snapshot.program.control_stream import ControlStream as ControlStream
+    from snapshot.program.keyed_stream import KeyedStream as KeyedStream
     from snapshot.program.plan import EventTime as EventTime
     from snapshot.program.problems import ProgramError as ProgramError
     from snapshot.program.program import Program as Program
     from snapshot.program.row_class import Row as Row
     from snapshot.program.row_class import RowLike as RowLike
     from snapshot.program.stream import Stream as Stream
+    from snapshot.program.windowed_stream import WindowedStream as WindowedStream
     from snapshot.sinks.delta_sink import ToDelta as ToDelta
     from snapshot.sinks.driver_sink import ToDriver as ToDriver
     from snapshot.sinks.file_sink import ToFiles as ToFiles
@@ -81,11 +86,15 @@ _HOME = {
     "snapshot.operators.process": ("KeyedProcess",),
     "snapshot.operators.process_batch": ("BatchContext", "BatchProcess"),
     "snapshot.operators.windows": ("Session", "Sliding", "Tumbling", "WindowFunction"),
+    "snapshot.program.connected_streams": ("ConnectedStreams", "ControlledStream"),
+    "snapshot.program.control_stream": ("ControlStream",),
+    "snapshot.program.keyed_stream": ("KeyedStream",),
     "snapshot.program.plan": ("EventTime",),
     "snapshot.program.problems": ("ProgramError",),
     "snapshot.program.program": ("Program",),
     "snapshot.program.row_class": ("Row", "RowLike"),
     "snapshot.program.stream": ("Stream",),
+    "snapshot.program.windowed_stream": ("WindowedStream",),
     "snapshot.sinks.delta_sink": ("ToDelta",),
     "snapshot.sinks.driver_sink": ("ToDriver",),
     "snapshot.sinks.file_sink": ("ToFiles",),

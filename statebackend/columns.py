@@ -51,6 +51,11 @@ def schema_of(declared: SchemaLike) -> pa.Schema:
     return schema
 
 
+def arrow_schema(declared: SchemaLike) -> pa.Schema:
+    """Return an Arrow schema as it is, and what is declared otherwise as `schema_of` does."""
+    return declared if isinstance(declared, pa.Schema) else schema_of(declared)
+
+
 def _name(name: object) -> str:
     if not isinstance(name, str):
         raise NotASchema(f"a column is called {name!r}; a name is a text")

@@ -6,11 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from snapshot.host.failures import traceback_of
+from snapshot.host.failures import kind_of, traceback_of
+from snapshot.host.messages import FailureKind
 from snapshot.operators.transforms import FilterBatches, FlatMapRows, MapBatches, MapRows
 from snapshot.program.operator import TakingBatches
 from snapshot.program.row_class import Row, WrongRow
 from snapshot.program.rows import Rows
+from snapshot.program.source import SourceError, SourceVanished
+from snapshot.sources.stored_file import UnreadableFile, UnreadableRow
 
 NUMBERS = pa.schema([("n", pa.int64())])
 
@@ -44,6 +47,11 @@ def test_an_error_of_ours_has_no_lines_of_ours() -> None:
     assert "Traceback" not in told.replace("Traceback (most recent call last):", "", 1)
     assert "transforms.py" not in told
     assert "has 2 values, and the output has 1 columns" in told
+
+
+def test_a_record_that_is_not_as_declared_is_the_programs_fault_and_a_source_that_is_away_is_not() -> None:
+    assert kind_of(UnreadableRow("line 3")) is kind_of(UnreadableFile("no Parquet")) is FailureKind.PROGRAM
+    assert kind_of(SourceVanished("it is away")) is kind_of(SourceError("no broker answers")) is FailureKind.RESOURCE
 
 
 def test_any_other_error_is_told_whole() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import recovery
 from recovery.driver.events import AnyEvent, EpochCompleted
-from snapshot import PAUSE, Collection, Program, ProgramError, Stream, ToDriver
+from snapshot import PAUSE, Collection, Files, Program, ProgramError, Stream, ToDriver
 from snapshot.program.row_class import Row
 from snapshot.trace import replay
 from tests.program_parts import Nowhere
@@ -87,6 +87,15 @@ def refuse_seven(row: Row) -> bool:
     if row.n == 7:
         raise ValueError("seven is refused")
     return True
+
+
+def test_a_line_that_never_fits_its_schema_ends_the_job_and_is_named(tmp_path: Path) -> None:
+    (tmp_path / "orders.csv").write_text("k,n\na,1\nb,5;0\n")
+    orders = Stream.read(Files(str(tmp_path / "orders.csv"), "csv", {"k": str, "n": int}), uid="orders")
+    run = start(tmp_path, recovery.LocalProcesses(), counted(orders), scheme=recovery.Passive(poisoned_after=2))
+    with pytest.raises(recovery.JobFailed, match=r"(?s)failed 2 times in a row.*orders\.csv, line 3: .*b,5;0") as error:
+        run.wait(PATIENCE)
+    assert "failed 2 times in a row" in str(error.value)
 
 
 def test_a_record_that_always_fails_ends_the_job_with_the_users_traceback(tmp_path: Path) -> None:

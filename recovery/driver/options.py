@@ -44,8 +44,8 @@ class RunOptions(TypedDict, total=False):
     tolerated_failures: int | None
     """More failed epochs in a row than this are a failure of the attempt; None: never (None)."""
     give_up_after: Duration | None
-    """A job that completes no epoch for so long after one was due, though it tries, ends with the reason; None: it goes
-    on trying for ever (10m)."""
+    """A job that runs and completes no epoch for so long after one was due ends with the reason; None: it goes on
+    trying for ever (10m). Attempts that fail are not counted here: `restarts` and `poisoned_after` limit those."""
     retain: int
     """So many complete epochs are kept (1)."""
     alignment_timeout: Duration | None

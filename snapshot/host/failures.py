@@ -12,7 +12,7 @@ from snapshot.host.messages import FailureKind
 from snapshot.host.rows_wire import MalformedBatch
 from snapshot.manifest import ManifestError
 from snapshot.program.sink import SinkError, UnusableOutput
-from snapshot.program.source import SourceError, WrongPosition
+from snapshot.program.source import SourceError, WrongPosition, WrongRecord
 from snapshot.wire import WireError
 from statebackend.backends.backend import BackendError, DamagedFile
 from statebackend.entries import BrokenEntry
@@ -42,7 +42,7 @@ def kind_of(error: BaseException) -> FailureKind:
         return FailureKind.UNUSABLE
     if isinstance(error, _CHANNEL):
         return FailureKind.CHANNEL
-    if isinstance(error, _RESOURCE):
+    if isinstance(error, _RESOURCE) and not isinstance(error, WrongRecord):
         return FailureKind.RESOURCE
     return FailureKind.PROGRAM
 

@@ -24,6 +24,13 @@ class WrongPosition(SourceError):
     """A split or position of an epoch that the source has not given; the message names it. No retry makes it right."""
 
 
+class WrongRecord(SourceError):
+    """A record, or a file, that is not what the source's schema and format say: it is the same when it is read again.
+
+    It counts as a failure of the program: a job that always meets it ends after `poisoned_after` attempts.
+    """
+
+
 class SourceVanished(SourceError):
     """A split that was there, and is no more."""
 

@@ -24,6 +24,7 @@ from snapshot.program.source import (
     SplitContext,
     WrongPosition,
 )
+from statebackend.columns import arrow_schema
 
 _WAIT = 60.0
 """Seconds until a split that has ended for now is asked again, in vain."""
@@ -67,6 +68,9 @@ class Collection:
     rows: Sequence[Item]
     schema: pa.Schema
     splits: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "schema", arrow_schema(self.schema))
 
     @property
     def bounded(self) -> bool:

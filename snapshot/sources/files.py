@@ -20,6 +20,7 @@ from snapshot.program.source import Available, Reader, SourceError, SourceVanish
 from snapshot.sources.file_readers import LineReader, ParquetReader
 from snapshot.sources.location import everywhere, password_faults
 from snapshot.sources.stored_file import StoredFile
+from statebackend.columns import arrow_schema
 
 FileFormat: TypeAlias = Literal["parquet", "jsonl", "csv", "text"]
 
@@ -33,7 +34,8 @@ _PATTERN = frozenset("*?[")
 class Files:
     """A source of the rows in a file, in all files below a folder, or in those that a pattern such as `in/*.csv` names.
 
-    `uri` is a path or an fsspec URI. The columns are those of `schema`, by name; others in the files are left out.
+    `uri` is a path or an fsspec URI. The columns are those of `schema`, an Arrow schema or types by names, such as
+    `{"card": str, "cents": int}`; others in the files are left out. A row that does not fit ends the job and is named.
     Formats: Parquet; JSON lines and CSV (UTF-8, the first line names the columns, an empty value is null, `""` is an
     empty text, no line breaks in values); text, whose rows are lines. The latter three may be compressed (`.gz`,
     `.bz2`, `.xz`); then going on in the middle reads up to there first.
@@ -51,6 +53,7 @@ class Files:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "uri", everywhere(self.uri))
+        object.__setattr__(self, "schema", arrow_schema(self.schema))
         if self.grows is not None:
             milliseconds(self.grows, "grows")
 

@@ -27,6 +27,7 @@ from snapshot.program.source import (
     SplitContext,
     WrongPosition,
 )
+from statebackend.columns import arrow_schema
 
 Indices: TypeAlias = NDArray[np.int64]
 Columns: TypeAlias = Mapping[str, "ArrayLike | pa.Array"]
@@ -60,6 +61,9 @@ class Generate:
     rate: float | None = None
     scheduled: str | None = None
     splits: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "schema", arrow_schema(self.schema))
 
     @property
     def bounded(self) -> bool:

@@ -34,6 +34,7 @@ from snapshot.sources.kafka_columns import ERROR, column_problems, is_kafkas
 from snapshot.sources.kafka_formats import FORMATS, RAW, Decoding, KafkaFormat, OnBad
 from snapshot.sources.kafka_reader import KafkaReader, OnGap, begin
 from snapshot.sources.kafka_split import KafkaSplit, TopicPartition, split_of
+from statebackend.columns import arrow_schema
 
 Start: TypeAlias = "Literal['earliest', 'latest', 'committed'] | datetime"
 
@@ -88,6 +89,7 @@ class Kafka:
     options: Options = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "schema", arrow_schema(self.schema))
         if self.grows is not None:
             milliseconds(self.grows, "grows")
 

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import numpy as np
 
 from snapshot.frozen_json import JsonLike
-from snapshot.program.source import Batch, Exhausted, Later, Reading, SourceError, SourceVanished, WrongPosition
+from snapshot.program.source import (
+    Batch,
+    Exhausted,
+    Later,
+    Reading,
+    SourceError,
+    SourceVanished,
+    WrongPosition,
+    WrongRecord,
+)
 from snapshot.sources.kafka_client import Client, place, words
 from snapshot.sources.kafka_formats import BadRecord, Decoding
 from snapshot.sources.kafka_split import KafkaSplit
@@ -117,7 +126,7 @@ class KafkaReader:
         except BadRecord as bad:
             value = bad.record.value()
             shown = "nothing" if value is None else repr(value[:_SHOWN])
-            raise SourceError(
+            raise WrongRecord(
                 f"{self._client.where}: the record at offset {bad.record.offset()} of {self._split.of} does not fit: "
                 f"{bad}. Its value is {shown}. Say on_bad='skip' to leave such records out, or on_bad='column' to have "
                 f"them with what is wrong in a column 'kafka_error'"

@@ -14,7 +14,7 @@ from typing import IO
 from fsspec import AbstractFileSystem
 
 from snapshot.frozen_json import JsonLike
-from snapshot.program.source import SourceError, SourceVanished, SplitContext, WrongPosition
+from snapshot.program.source import SourceError, SourceVanished, SplitContext, WrongPosition, WrongRecord
 
 _VERSIONS = ("ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "created", "modificationTime")
 """Where file systems say that a file is another one, the surest first."""
@@ -24,11 +24,11 @@ class SourceChanged(SourceError):
     """A file that was read in part has been changed, cut off or replaced since."""
 
 
-class UnreadableFile(SourceError):
+class UnreadableFile(WrongRecord):
     """A file that is not of its format, or lacks columns of the schema."""
 
 
-class UnreadableRow(SourceError):
+class UnreadableRow(WrongRecord):
     """A row that does not fit the schema; the message names file and line, or row."""
 
 
