@@ -13,7 +13,7 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -80,10 +80,11 @@ class As:
         return said
 
 
-class ForkedBefore:
+class ForkedBefore(recovery.LocalProcesses):
     """A launcher whose processes wait to be told where the driver is."""
 
     def __init__(self, processes: int) -> None:
+        super().__init__()
         self._children = [self._fork() for _ in range(processes)]
 
     @staticmethod
@@ -101,17 +102,6 @@ class ForkedBefore:
                 run_worker(*pickle.loads(told))
         finally:
             os._exit(0)
-
-    @property
-    def host(self) -> str:
-        return "127.0.0.1"
-
-    @property
-    def local(self) -> str | None:
-        return None
-
-    def check(self, processes: int) -> Sequence[str]:
-        return ()
 
     def start(
         self,

@@ -314,7 +314,7 @@ def test_a_job_that_runs_has_to_be_stopped(
     terminal: Terminal, stopped: Stopped, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program, before = f"{stopped.program_file}:program", everything(stopped.uri)
-    monkeypatch.setattr(stopped_job, "attach", lambda **_: Running())
+    monkeypatch.setattr(stopped_job, "attach", lambda *_, **__: Running())
     said = terminal.run(
         *{
             "rescale": ("rescale", "--to", "3"),
