@@ -127,6 +127,8 @@ class Writer:
             if self.fault == "believes payloads":
                 VISIBLE.append(((transaction, ""), ["forged"]))
                 return CommitAnswer(CommitOutcome.COMMITTED)
+            if self.fault == "shows what it refuses":
+                VISIBLE.append(((transaction, "forged"), [f"{self.context.job}: forged"]))
             forged = CommitOutcome.RETRY_LATER if self.fault == "asks again what is forged" else CommitOutcome.FAILED
             return CommitAnswer(forged, "" if self.fault == "refuses without a word" else "forged")
         name = transaction, nonce
@@ -270,6 +272,7 @@ FAULTS = {
     "complains of a good target": "nothing to say of a good target",
     "asserts what a payload is": "a payload that its sink did not write is refused; .* raised AssertionError",
     "believes payloads": "shows the rows of its transaction, once",
+    "shows what it refuses": "a payload that is refused shows no rows but its transaction's",
     "asks again what is forged": "a payload that its sink did not write is refused for good",
     "refuses without a word": "a refusal says why",
     "goes where a payload says": "leads nowhere but to the sink's target",

@@ -14,6 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from snapshot.frozen_json import JsonLike
 from snapshot.ids import TransactionId
 from snapshot.manifest import CommitPayload
 from snapshot.program.sink import CommitAnswer, SinkContext, Staging
@@ -28,7 +29,7 @@ from snapshot.sinks.kafka_tokens import (
     may_be_forgotten,
     may_be_of_one_cluster,
 )
-from snapshot.sinks.payloads import PLACE, BadPayload, PayloadFields, for_another_place, read_payload
+from snapshot.sinks.payloads import BadPayload, PayloadFields, for_another_place, read_payload
 from snapshot.sinks.staged_rows import UNREADABLE, staged_batches, unreadable
 from snapshot.sinks.token_target import TargetError, commit_by_token
 from snapshot.token_commit import TargetAnswer
@@ -95,11 +96,12 @@ class KafkaCommits:
         ours, topic = self.clients.bootstrap, self._topic
 
         def read(fields: PayloadFields) -> _Staged | CommitAnswer:
-            theirs = fields.part(fields.fields.get(PLACE), PLACE).fields.get("bootstrap")
-            if isinstance(theirs, str) and not may_be_of_one_cluster(theirs, ours):
+            here: dict[str, JsonLike] = {"bootstrap": ours, "topic": topic}
+            theirs = str(fields.place_like(here)["bootstrap"])
+            if not may_be_of_one_cluster(theirs, ours):
                 advice = f"if it is the same cluster, give both lists: bootstrap='{ours},{theirs}'"
                 return for_another_place(transaction, f"Kafka at {theirs}", f"Kafka at {ours}", advice)
-            place = fields.own_object({"bootstrap": ours, "topic": topic}, lambda place: place["topic"] == topic)
+            place = fields.own_object(here, lambda place: place["topic"] == topic)
             return _Staged(transaction, payload, About.read(transaction, place, fields))
 
         return read_payload(self._kind, self._context, transaction, payload, read)

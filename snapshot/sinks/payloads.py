@@ -120,6 +120,13 @@ class PayloadFields:
         self, ours: Mapping[str, JsonLike], is_ours: Callable[[Mapping[str, JsonLike]], bool] | None = None
     ) -> Mapping[str, JsonLike]:
         """The same for a place that is said in several words. `is_ours` is for one that may have several names."""
+        theirs = self.place_like(ours)
+        same = place_text(theirs) == place_text(ours) if is_ours is None else is_ours(theirs)
+        self._allow(theirs, ours, same)
+        return theirs
+
+    def place_like(self, ours: Mapping[str, JsonLike]) -> Mapping[str, JsonLike]:
+        """A place that is said as ours is, whichever it is."""
         theirs = self._field(PLACE)
         if not isinstance(theirs, Mapping) or theirs.keys() != ours.keys():
             raise BadPayload(f"{PLACE} is {_shown(theirs)}")
@@ -127,8 +134,6 @@ class PayloadFields:
             texts = value if isinstance(value, list) and not isinstance(ours[name], str) else [value]
             if not all(isinstance(text, str) for text in texts):
                 raise BadPayload(f"{PLACE} is {_shown(theirs)}")
-        same = place_text(theirs) == place_text(ours) if is_ours is None else is_ours(theirs)
-        self._allow(theirs, ours, same)
         return theirs
 
     def _allow(self, theirs: JsonLike, ours: JsonLike, same: bool) -> None:

@@ -20,7 +20,7 @@ from snapshot.manifest import CommitPayload
 from snapshot.program.sink import Abilities, CommitAnswer, SinkContext, SinkWriter
 from snapshot.sinks.commit_tokens import TokenLives
 from snapshot.sinks.direct_rows import DirectRows
-from snapshot.sinks.payloads import PLACE, PayloadFields, for_another_place, place_text, read_payload
+from snapshot.sinks.payloads import PayloadFields, for_another_place, place_text, read_payload
 from snapshot.sinks.postgres_types import declared_for
 from snapshot.sinks.staged_rows import UNREADABLE, staged_batches, unreadable
 from snapshot.sinks.staged_sql import StagedChanges, StagedSql
@@ -196,11 +196,10 @@ class _Commits:
 
         dsn, table = self._sink.dsn, self._sink.table
         ours: dict[str, JsonLike] = {**place_of(dsn), "table": table}
-        here = fields.part(fields.fields.get(PLACE), PLACE).fields
-        if not may_be_one_place(here, dsn):
-            theirs = place_text({name: here.get(name, "") for name in ours})
+        theirs = fields.place_like(ours)
+        if not may_be_one_place(theirs, dsn):
             advice = "if it is the same server, name both in the dsn, as in host=former,present"
-            return for_another_place(transaction, theirs, address(dsn), advice)
+            return for_another_place(transaction, place_text(theirs), address(dsn), advice)
         place = fields.own_object(ours, lambda theirs: theirs["table"] == table)
         if "gid" in fields.fields:
             return PreparedCommit.read(transaction, str(place["table"]), fields)

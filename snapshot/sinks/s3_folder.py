@@ -23,11 +23,15 @@ from snapshot.sinks.folder import Published, StagedFile
 from snapshot.sinks.payloads import BadPayload, PayloadFields
 
 _NONCE: Final = "epochcut-upload"
+_UPLOADS: Final = re.compile(r"(?!\.{1,2}\Z)[!-.0-~]{1,255}")
+"""Ids of uploads as all known servers give them; to one that keeps files under them, they lead nowhere else."""
 _NONCES: Final = re.compile(r"[0-9a-f]{32}")
 _PART: Final = 16 << 20
 """Bytes of a part; servers want 5 MiB at least, but for the last one."""
 _MOST_PARTS: Final = 10_000
 _GONE: Final = {"NoSuchUpload", "NoSuchKey", "404"}
+_OTHER_PARTS: Final = {"InvalidPart", "InvalidPartOrder", "MalformedXML"}
+"""What a server says of parts that it does not have, however often it is asked."""
 _CONFIG: Final[Mapping[str, object]] = {
     "connect_timeout": 3,
     "retries": {"mode": "standard", "total_max_attempts": 3},
@@ -62,6 +66,8 @@ class S3Folder:
         """See `Folder.stage`. A crash leaves an upload that `leftovers` finds."""
         nonce = token_hex(16)
         upload = str(self._call("create_multipart_upload", name, Metadata={_NONCE: nonce})["UploadId"])
+        if not _UPLOADS.fullmatch(upload):
+            raise OSError(f"S3 gave the upload of {name} the id {upload!r}, which would not be believed at its commit")
         try:
             parts = self._upload_parts(name, upload, memoryview(data))
         except BaseException:
@@ -101,6 +107,8 @@ class S3Folder:
             # A server that died while it completed may have made the object, and know an upload without parts.
             if _code_of(error) in _GONE or self._nonce_of(name) == ticket.nonce:
                 return False
+            if _code_of(error) in _OTHER_PARTS:
+                raise BadPayload(f"the parts of {name} are not those that were uploaded: {error}") from error
             raise
         return True
 
@@ -167,7 +175,7 @@ class _Ticket:
         ]
         if [part["PartNumber"] for part in parts] != list(range(1, len(parts) + 1)) or not parts:
             raise BadPayload(f"{file.name} does not have the parts 1, 2, ... of an upload")
-        return cls(ticket.text("upload"), ticket.text("nonce", _NONCES), parts)
+        return cls(ticket.text("upload", _UPLOADS), ticket.text("nonce", _NONCES), parts)
 
 
 def _ticket_of(file: StagedFile) -> PayloadFields:

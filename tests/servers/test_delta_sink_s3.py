@@ -50,7 +50,7 @@ def trial_of(server: S3Server) -> SinkTrial:
 
     wrong = replace(sink, storage_options={**options, "AWS_SECRET_ACCESS_KEY": "wrong"})
     bad = [wrong, replace(sink, uri="s3://no-such-bucket/table"), replace(sink, uri=f"{uri}/none")]
-    return SinkTrial(sink, visible, lambda: None, down, pending, bad, [server.options["secret"]])
+    return SinkTrial(sink, visible, lambda: None, down, pending, bad, [server.options["secret"]], [f"{uri}s"])
 
 
 @pytest.mark.parametrize("check", CHECKS)

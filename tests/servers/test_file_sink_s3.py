@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from secrets import token_hex
@@ -96,7 +96,8 @@ def wired(server: S3Server, roll_bytes: int = 64 << 20) -> Iterator[Wired]:
         bad = [ToFiles("s3://no-such-bucket-was-made/x")]
         secrets = [server.options["secret"]]
         with storage_options(**{**server.options, "endpoint_url": f"http://127.0.0.1:{wire.port}"}):
-            yield Wired(bucket, wire, SinkTrial(sink, visible, bucket.clear, wire.cut, bucket.pending, bad, secrets))
+            trial = SinkTrial(sink, visible, bucket.clear, wire.cut, bucket.pending, bad, secrets)
+            yield Wired(bucket, wire, replace(trial, elsewhere=[f"{bucket.uri}/others", "s3://others/deep/folder"]))
 
 
 @pytest.fixture(scope="module")

@@ -48,7 +48,7 @@ def trial(server: KafkaServer, sink: ToKafka) -> SinkTrial:
     def visible(_: Surroundings) -> Sequence[str]:
         return [json.loads(record.value or b"{}")["row"] for record in server.records(sink.topic)]
 
-    return SinkTrial(sink, visible)
+    return SinkTrial(sink, visible, elsewhere=["another-topic", "127.0.0.1:1", "epochcut/others/out/0"])
 
 
 @dataclass(slots=True)
@@ -75,8 +75,9 @@ class Story:
         self.bench = SinkBench(trial(server, sink))
         self.around = self.bench.around = Interrupted()
         (self.transaction, payload, rows), (_, other, more) = self.bench.prepared(), self.bench.prepared()
-        self.payload = replace(payload, staged=payload.staged + other.staged)
         self.rows = rows + more
+        value = Json.of({**said(payload), "rows": len(self.rows)})
+        self.payload = replace(payload, value=value, staged=payload.staged + other.staged)
         self.before = self.ends()
 
     def ends(self) -> tuple[int, int]:
@@ -569,7 +570,7 @@ def test_at_least_once_what_was_prepared_before_is_committed(kafka_server: Kafka
     bench = SinkBench(trial(kafka_server, sink))
     transaction, payload, rows = bench.prepared()
     later = SinkBench(trial(kafka_server, replace(sink, exactly_once=False)))
-    later.around = bench.around
+    later.around, later.job = bench.around, bench.job
     later.settle(transaction, payload)
     bench.expect(rows, "what an epoch carries is committed by whatever program comes next")
 

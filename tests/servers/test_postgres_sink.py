@@ -79,6 +79,14 @@ def running_trial(server: PostgresServer, kind: str) -> Iterator[SinkTrial]:
             replace(sink, dsn=server.dsn(name, port=1)),
             replace(sink, table="nowhere", create=False),
         ]
+        theirs = f"theirs {name}"
+        do(direct, "CREATE TABLE others (row text PRIMARY KEY)", "CREATE TABLE more (row text)")
+        do(direct, "BEGIN; INSERT INTO more VALUES ('theirs')", f"PREPARE TRANSACTION '{theirs}'")
+
+        def outside() -> object:
+            kept = read(direct, f"SELECT gid FROM pg_prepared_xacts WHERE gid = '{theirs}'")
+            return read(direct, "SELECT * FROM others"), read(direct, "SELECT * FROM more"), kept
+
         yield SinkTrial(
             sink,
             visible,
@@ -87,6 +95,8 @@ def running_trial(server: PostgresServer, kind: str) -> Iterator[SinkTrial]:
             lambda job: pending(direct, job),
             bad,
             [server.password],
+            ["others", theirs],
+            outside,
         )
         left = read(direct, "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
         do(direct, *(f"ROLLBACK PREPARED '{gid}'" for [gid] in left))
@@ -580,7 +590,8 @@ def test_what_was_prepared_for_another_database_is_not_committed_in_this_one(pla
     late = elsewhere.open()
     answer = late.commit(*one)
     assert answer.outcome is CommitOutcome.FAILED
-    assert f"are for the database {place.direct.rpartition('/')[2]} at 127.0.0.1:{place.proxy.port}" in answer.reason
+    former = f"database={place.direct.rpartition('/')[2]} servers=127.0.0.1:{place.proxy.port} table=t"
+    assert f"are for {former}, and its sink writes to " in answer.reason
     assert place.server.password not in answer.reason
     assert writer.commit(*one).outcome is CommitOutcome.COMMITTED
     assert place.content() == {1: "a"}
