@@ -39,7 +39,7 @@ from recovery.driver.command_messages import (
     Told,
 )
 from recovery.driver.events import AnyEvent, Finished, GaveUp, Stopped
-from recovery.driver.reach import FILE, DriverSilent, JobNotRunning, NotAllowed, Reach, home_of, read
+from recovery.driver.reach import FILE, DriverSilent, JobNotRunning, NotAllowed, Reach, home_of, read, read_for
 from recovery.driver.status import RunStatus
 from recovery.inject.orders import Order
 from recovery.inject.report import Injected
@@ -271,18 +271,19 @@ def attach(
 ) -> Attached:
     """Reach the job that runs on this host with this folder or URI of checkpoints, or with this folder for its files.
 
-    The latter is the option `local` of `recovery.run`; it is needed only if that was given. `timeout` is how many
-    seconds anything may take. `JobNotRunning` if there is no such job, or none that runs (`DriverSilent` if its process
-    is there); `NotAllowed` if this user may not speak to it; `WrongJob` if there is no job at the checkpoints, and what
-    the store raises, which is only read.
+    The latter is the option `local` of `recovery.run`; it is needed only if that was given. With both, the job in that
+    folder has to be the one of the checkpoints. A copy never stands for the job that it was made of. `timeout` is for
+    how many seconds anything may take. `JobNotRunning` if there is no such job, or none that runs (`DriverSilent` if
+    its process is there); `NotAllowed` if this user may not speak to it; `WrongJob` if there is no job at the
+    checkpoints, and what the store raises, which is only read.
     """
-    if job_folder is not None:
-        folder = Path(job_folder)
-    elif checkpoints is not None:
+    if checkpoints is not None:
         uri = str(checkpoints)
-        folder = home_of(find_birth(find_limited(uri, timeout), uri).job)
-    else:
+        folder = Path(job_folder) if job_folder else home_of(find_birth(find_limited(uri, timeout), uri).job)
+        return Attached(folder, read_for(folder, uri), timeout)
+    if job_folder is None:
         raise ValueError("which job? give its checkpoints, or the folder for its files")
+    folder = Path(job_folder)
     return Attached(folder, read(folder), timeout)
 
 

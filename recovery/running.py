@@ -7,18 +7,20 @@ ended the run before; everything that can be found wrong before anything starts 
 from __future__ import annotations
 
 import atexit
+import signal
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from inspect import cleandoc
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Final, Unpack, cast
 
 import pyarrow as pa
 
-from recovery.driver.birth import Birth, birth_of, folder_of
+from recovery.driver.birth import Birth, as_folder, birth_of
 from recovery.driver.driver import Cancelled, Driver, DriverOptions
 from recovery.driver.endings import End
 from recovery.driver.event_log import EventLog
@@ -43,6 +45,7 @@ from recovery.driver.spark_tasks import SparkTasks
 from recovery.driver.status import RunStatus
 from recovery.passive import Passive
 from snapshot.frames import MarkerMode
+from snapshot.host.folders import make_job_folder
 from snapshot.host.storage import use_storage
 from snapshot.ids import JobId
 from snapshot.program.durations import Duration
@@ -67,12 +70,21 @@ _PATIENCE: Final = 60.0
 _LOG: Final = readable_logger("epochcut.job")
 
 
+class Terminated(SystemExit):
+    """The process was sent SIGTERM while a run was waited for; it ends with the exit code that this gives it."""
+
+    def __init__(self) -> None:
+        super().__init__(128 + signal.SIGTERM)
+
+
 class Run:
     """A job that runs, or has run. Any thread may use it.
 
     As a context manager it stops the job at the end of the block, after one more epoch; if the block ends with an
     exception, at once. A job that failed raises at the end of the block what `wait` raises, unless that was raised in
-    the block already. Ctrl-C while `wait` or the block waits stops the job cleanly, a second one cancels it.
+    the block already. Ctrl-C while `wait` or the block waits stops the job cleanly, a second one cancels it. So does
+    SIGTERM, which Kubernetes, systemd and Docker send: in the main thread it raises `SystemExit` with the code 143,
+    unless the program has a handler of its own.
 
     A program that ends while the job runs ends the job with it, and says so on standard error: `wait` for it.
     """
@@ -81,6 +93,7 @@ class Run:
         self._driver = driver
         self._outputs = outputs  # to this program
         self._raised = False  # what ended the job, to a caller
+        self._block = ExitStack()  # what counts in a with block
         self.name = birth.name
         self.job = birth.job
         self.events_file = events_file
@@ -91,7 +104,7 @@ class Run:
 
     @property
     def events(self) -> tuple[AnyEvent, ...]:
-        """What has happened, oldest first: the newest ten thousand; all are in `events_file`."""
+        """What has happened, oldest first: the newest ten thousand; `events_file` goes back further."""
         return self._driver.events.events
 
     def listen(self, listener: Callable[[AnyEvent], object]) -> Callable[[], None]:
@@ -125,13 +138,17 @@ class Run:
         """Wait until the job is over, and say how it ended: None if it was cancelled.
 
         `JobFailed`, or what else ended it, with the user's own traceback, if it did not end well; `TimeoutError` if
-        it is not over after so many seconds. Ctrl-C stops the job cleanly.
+        it is not over after so many seconds. Ctrl-C and SIGTERM stop the job cleanly.
         """
-        try:
-            self._wait(timeout)
-        except KeyboardInterrupt:
-            self._stop_cleanly()
-            raise
+        with _raising_at_sigterm():
+            try:
+                self._wait(timeout)
+            except KeyboardInterrupt:
+                self._stop_cleanly("Ctrl-C")
+                raise
+            except Terminated:
+                self._stop_cleanly("SIGTERM")
+                raise
         return self._end()
 
     def stop(self, *, savepoint: bool = False, timeout: float | None = None) -> Epoch | None:
@@ -165,11 +182,16 @@ class Run:
         self._wait(None)
 
     def __enter__(self) -> Run:
+        self._block.enter_context(_raising_at_sigterm())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        with self._block:
+            self._leave(kind, error)
+
+    def _leave(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
         if self._driver.over.is_set():
             if error is None and not self._raised:
                 self._raise_if_failed()
@@ -178,7 +200,9 @@ class Run:
         elif kind is None:
             self.stop()
         elif issubclass(kind, KeyboardInterrupt):
-            self._stop_cleanly()
+            self._stop_cleanly("Ctrl-C")
+        elif issubclass(kind, Terminated):
+            self._stop_cleanly("SIGTERM")
         else:
             self.cancel()
 
@@ -201,14 +225,31 @@ class Run:
         outcome = self._driver.outcome
         return outcome if isinstance(outcome, Exception) and not isinstance(outcome, Cancelled) else None
 
-    def _stop_cleanly(self) -> None:
+    def _stop_cleanly(self, again: str) -> None:
         try:
             self._driver.ask(lambda generation: generation.stop(savepoint=False))
             with suppress(OSError, ValueError):  # a terminal that is gone takes no word
-                print(f"\nstopping {self.name} behind one more epoch; Ctrl-C again cancels it", file=sys.stderr)
+                print(f"\nstopping {self.name} behind one more epoch; {again} again cancels it", file=sys.stderr)
             self._wait(None)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Terminated):
             self.cancel()
+
+
+@contextmanager
+def _raising_at_sigterm() -> Iterator[None]:
+    """Have SIGTERM raise `Terminated`, in the main thread of a program that does nothing else with it."""
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if ours:
+        signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        if ours and signal.getsignal(signal.SIGTERM) is _terminate:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> None:
+    raise Terminated
 
 
 def run(
@@ -246,7 +287,8 @@ def run(
         raise ProgramError([Problem("", "the stream is written nowhere; end it with .write(sink, uid=...)")])
     program.check()
     launcher = launcher or (LocalProcesses() if spark is None else SparkTasks(spark, options.get("driver_host")))
-    for warning in launcher.check(parallelism + scheme.standbys):
+    warnings = [*launcher.check(parallelism + scheme.standbys), *([tls.warning] if tls and tls.warning else [])]
+    for warning in warnings:
         _LOG.warning("%s", warning)
     if storage and tls is None and launcher.host != "127.0.0.1":
         _LOG.warning("storage_options are sent to the processes without encryption; use tls")
@@ -257,7 +299,8 @@ def run(
     check_parallelism(parallelism, birth.max_parallelism)
     plan = program.plan(birth.max_parallelism)
     _examine_targets(plan, birth.job)
-    local = Path(options.get("local") or home_of(birth.job))
+    local = Path(options.get("local") or home_of(birth.job)).absolute()
+    make_job_folder(local)
     events_file = Path(options.get("events") or local / "events.jsonl")
     settings = JobSettings(
         job=birth.job,
@@ -265,9 +308,11 @@ def run(
         pickled_plan=_pickled(plan),
         parallelism=parallelism,
         store=absolute(uri),
-        local=str(local.absolute())
-        if "local" in options or launcher.local is None
-        else f"{launcher.local}/{folder_of(birth.job)}",
+        local=str(local)
+        if options.get("local")
+        else ""
+        if launcher.local is None
+        else f"{launcher.local}/{as_folder(birth.job)}",
         scheme=scheme,
         coordinator=coordinator,
         host=host,
@@ -291,7 +336,7 @@ def run(
             start_timeout=seconds(options, "start_timeout", 120.0),
             stop_timeout=seconds(options, "stop_timeout", 10.0),
             give_up_after=None if options.get("give_up_after", 0) is None else seconds(options, "give_up_after", 600.0),
-            folder=local.absolute(),
+            folder=local,
             tls=tls,
             storage_options=storage,
         ),

@@ -50,7 +50,8 @@ from statebackend.states.schema_fit import fitted
 from statebackend.stores.store import BlobStore
 
 _FORMAT: Final = 1
-_LOCK: Final = "lock"
+LOCK: Final = "lock"
+"""The file in the folder of a state that is locked while somebody works there."""
 WORK: Final = "work-"
 """What the names of scratch folders begin with, in the folder of a state."""
 
@@ -554,7 +555,7 @@ def lock_folder(folder: Path) -> int:
     """
     with local_disk(f"use the folder {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -39,6 +39,7 @@ EDGES = {
     "statebackend/canonical/parquet.py",
     "statebackend/canonical/schema.py",
     "statebackend/canonical/stored_states.py",
+    "statebackend/child_python.py",
     "statebackend/followed_files.py",
     "statebackend/keyed_state.py",
     "statebackend/keys/arrow.py",

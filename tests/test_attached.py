@@ -6,13 +6,16 @@ import json
 import os
 import socket
 import stat
+import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import recovery
 from recovery.attached import Answer
+from recovery.command.exits import Exit
 from recovery.driver import reach
 from recovery.driver.command_messages import Command
 from recovery.driver.events import (
@@ -29,10 +32,13 @@ from recovery.driver.events import (
 )
 from recovery.inject.orders import Kind, Order
 from recovery.inject.targets import ExecutorOf, LinkBetween, StandbyAt, WorkerOf
+from recovery.savepoints.stopped_job import JobRuns, refuse_if_it_runs
 from snapshot.host.messages import Address
 from snapshot.ids import JobId
 from statebackend.ids import Partition
+from statebackend.stores.fsspec_store import same_place
 from statebackend.stores.store import StoreUnavailable
+from tests.command_line import run_command
 from tests.endless_job import PATIENCE, start, wait_for, wait_until_all_run
 
 ONE = WorkerOf(Partition(1))
@@ -172,16 +178,16 @@ NOWHERE = Address("127.0.0.1", 1)
 
 
 def left(folder: Path, address: Address = NOWHERE, pid: int = 0) -> Path:
-    reach.leave(folder, reach.Reach(JobId("job-1"), address, pid or os.getpid(), b"s" * 32))
+    reach.leave(folder, reach.Reach(JobId("job-1"), "/data/tree", address, pid or os.getpid(), b"s" * 32))
     return folder / reach.FILE
 
 
 def test_what_was_left_is_read_and_only_its_own_driver_takes_it_away(tmp_path: Path) -> None:
     left(tmp_path)
     mine = reach.read(tmp_path)
-    assert mine == reach.Reach(JobId("job-1"), NOWHERE, os.getpid(), b"s" * 32)
+    assert mine == reach.Reach(JobId("job-1"), "/data/tree", NOWHERE, os.getpid(), b"s" * 32)
     assert "sss" not in repr(mine)
-    reach.take_away(tmp_path, reach.Reach(mine.job, mine.address, mine.pid, b"t" * 32))
+    reach.take_away(tmp_path, replace(mine, secret=b"t" * 32))
     assert reach.read(tmp_path) == mine
     reach.take_away(tmp_path, mine)
     assert list(tmp_path.iterdir()) == []
@@ -278,6 +284,57 @@ def test_a_wrong_secret_does_not_get_in(job: recovery.Run) -> None:
         reach.leave(folder, right)
     with recovery.attach(job_folder=folder, timeout=PATIENCE) as attached:
         assert attached.status().job == right.job
+
+
+@pytest.mark.timeout(120)
+def test_a_copy_of_a_job_does_not_stand_for_the_job_that_runs(
+    job: recovery.Run,
+    attached: recovery.Attached,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    reach.home_of(JobId(job.job)).parent.mkdir(0o700, parents=True)
+    reach.home_of(JobId(job.job)).symlink_to(tmp_path / "local")
+    tree, archive = tmp_path / "tree", tmp_path / "archive"
+    recovery.copy(recovery.open_tree(str(tree)), str(archive))
+    (tmp_path / "by-link").symlink_to(tree)
+
+    for verb in ("stop", "cancel", "savepoint", "status"):
+        said = run_command(capsys, verb, "--checkpoints", archive)
+        assert said.code == Exit.NOT_RUNNING
+        assert f"the job of {archive} does not run on this host" in said.err
+        assert f"has another tree, {tree}; name that one if its job is meant" in said.err
+    assert [one["pid"] for one in run_command(capsys, "list", archive, "--json").json] == [None]
+    refuse_if_it_runs(recovery.open_tree(str(archive)))
+
+    for name in (tree, tmp_path / "by-link", f"file://{tree}", os.path.relpath(tree)):
+        with recovery.attach(name) as found:
+            assert found.job == job.job
+        with pytest.raises(JobRuns):
+            refuse_if_it_runs(recovery.open_tree(str(name)))
+    assert [one["pid"] for one in run_command(capsys, "list", tree, "--json").json] == [os.getpid()]
+    with pytest.raises(recovery.JobNotRunning, match="another tree"):
+        recovery.attach(archive, job_folder=tmp_path / "local")
+    assert attached.status().state is recovery.RunState.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("s3://bucket/clicks", "s3a://bucket/clicks/", True),
+        ("s3://bucket/clicks", "s3://bucket/clicks-2", False),
+        ("s3://bucket/clicks", "/bucket/clicks", False),
+        ("memory://clicks", "memory:///clicks", True),
+        ("/no/such/clicks", "/no/such/./clicks/", True),
+        ("/no/such/clicks", "file:///no/such/clicks", True),
+        ("/no/such/clicks", "/no/such/other", False),
+        ("/usr", "/no/such/usr", False),
+    ],
+)
+def test_two_uris_name_the_same_place_or_not(one: str, other: str, same: bool) -> None:
+    assert same_place(one, other) is same_place(other, one) is same
 
 
 def test_without_checkpoints_there_is_no_job(tmp_path: Path) -> None:

@@ -300,7 +300,7 @@ def test_which_job_has_to_be_said_and_it_has_to_run(terminal: Terminal, folder: 
 def test_a_wrong_secret_is_not_allowed(terminal: Terminal, folder: Path) -> None:
     right = reach.read(folder)
     try:
-        reach.leave(folder, reach.Reach(JobId("other"), right.address, os.getpid(), b"w" * 32))
+        reach.leave(folder, reach.Reach(JobId("other"), "/data/tree", right.address, os.getpid(), b"w" * 32))
         said = terminal.run("status")
     finally:
         reach.leave(folder, right)
@@ -311,7 +311,7 @@ def test_a_wrong_secret_is_not_allowed(terminal: Terminal, folder: Path) -> None
 def test_a_file_that_is_not_closed_to_others_is_not_believed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reach.leave(tmp_path, reach.Reach(JobId("job"), Address("127.0.0.1", 9), os.getpid(), b"w" * 32))
+    reach.leave(tmp_path, reach.Reach(JobId("job"), "/data/tree", Address("127.0.0.1", 9), os.getpid(), b"w" * 32))
     (tmp_path / reach.FILE).chmod(0o644)
     said = Terminal(tmp_path, capsys).run("status")
     assert said.code == Exit.NOT_ALLOWED

@@ -185,7 +185,17 @@ def test_a_program_runs_to_its_end(terminal: Terminal, stopped: Stopped) -> None
 
 
 @pytest.mark.timeout(200)
-def test_ctrl_c_stops_the_job_behind_one_more_epoch(stopped: Stopped) -> None:
+@pytest.mark.parametrize(
+    ("sent", "name", "code", "end"),
+    [
+        (signal.SIGINT, "Ctrl-C", Exit.INTERRUPTED, "recovery: interrupted\n"),
+        (signal.SIGTERM, "SIGTERM", Exit.TERMINATED, "SIGTERM again cancels it\n"),
+    ],
+    ids=["Ctrl-C", "SIGTERM"],
+)
+def test_ctrl_c_and_sigterm_stop_the_job_behind_one_more_epoch(
+    stopped: Stopped, sent: signal.Signals, name: str, code: Exit, end: str
+) -> None:
     events = stopped.folder / "local" / "events.jsonl"
     running = subprocess.Popen(
         [
@@ -198,11 +208,11 @@ def test_ctrl_c_stops_the_job_behind_one_more_epoch(stopped: Stopped) -> None:
         text=True,
     )
     wait_for_line(events, '"EpochCommitted"', running)
-    running.send_signal(signal.SIGINT)
+    running.send_signal(sent)
     out, err = running.communicate(timeout=PATIENCE)
-    assert (running.returncode, out) == (Exit.INTERRUPTED, ""), err
-    assert "behind one more epoch; Ctrl-C again cancels it" in err
-    assert err.endswith("recovery: interrupted\n")
+    assert (running.returncode, out) == (code, ""), err
+    assert f"behind one more epoch; {name} again cancels it" in err
+    assert err.endswith(end)
     assert '"Stopped"' in events.read_text().splitlines()[-1]
     assert stopped.finish().exact
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import io
+import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,9 @@ import recovery
 from recovery.driver import generation, housekeeping
 from recovery.driver.claim import Start, claim
 from recovery.driver.driver import Cancelled
-from recovery.driver.endings import EndKind
+from recovery.driver.endings import End, EndKind
 from recovery.driver.events import AnyEvent, EpochsRemoved, GaveUp, PeerRefused, Trouble, WorkerJoined, WorkerLost
-from snapshot.host.messages import AssignSplits
+from snapshot.host.messages import AssignSplits, TriggerEpoch
 from statebackend.ids import Epoch
 from statebackend.stores.local_store import LocalStore
 from tests.scripted_workers import PATIENCE, ScriptedCluster
@@ -67,6 +69,77 @@ def test_ctrl_c_stops_a_job_whose_terminal_is_gone(
     with pytest.raises(KeyboardInterrupt), run:
         raise KeyboardInterrupt
     assert run.status().state is recovery.RunState.STOPPED
+
+
+# --- SIGTERM
+
+
+@pytest.fixture
+def no_handler() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "it is put back"
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("no_handler")
+def test_a_second_sigterm_cancels_a_job_that_cannot_stop(tmp_path: Path, cluster: ScriptedCluster) -> None:
+    run = start(tmp_path, cluster)
+    completed(cluster, 1)
+    cluster.habits.acknowledge = False
+
+    def terminate_twice() -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+        cluster.await_heard(TriggerEpoch, 1, lambda told: told.then_pause)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+    sender = threading.Thread(target=terminate_twice)
+
+    def wait() -> None:
+        with run:
+            sender.start()
+            sender.join(PATIENCE)
+
+    with pytest.raises(SystemExit) as ended:
+        wait()
+    sender.join()
+    assert ended.value.code == 143
+    assert run.status().state is recovery.RunState.STOPPED
+    assert isinstance(run._driver.outcome, Cancelled)
+
+
+@pytest.mark.usefixtures("no_handler")
+def test_sigterm_in_a_with_block_stops_the_job_cleanly(tmp_path: Path, cluster: ScriptedCluster) -> None:
+    run = start(tmp_path, cluster)
+    completed(cluster, 1)
+    with pytest.raises(SystemExit), run:
+        signal.raise_signal(signal.SIGTERM)
+    assert isinstance(run._driver.outcome, End)
+
+
+def test_a_handler_of_the_program_and_other_threads_are_left_alone(tmp_path: Path, cluster: ScriptedCluster) -> None:
+    def mine(_signal: int, _frame: object) -> None:
+        raise AssertionError
+
+    seen: list[object] = []
+    before = signal.signal(signal.SIGTERM, mine)
+    try:
+        with start(tmp_path, cluster) as run:
+            seen.append(signal.getsignal(signal.SIGTERM))
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+            def look() -> None:
+                with suppress(TimeoutError):
+                    run.wait(0.0)
+                with run:
+                    seen.append(signal.getsignal(signal.SIGTERM))
+
+            looking = threading.Thread(target=look)
+            looking.start()
+            looking.join()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == [mine, signal.SIG_DFL]
 
 
 # --- the end

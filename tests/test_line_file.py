@@ -119,3 +119,108 @@ def test_the_log_of_events_says_that_its_disk_is_full_and_that_it_is_not_any_mor
     assert "nothing is missing" in again.reason
     assert len(heard) == 4
     assert (tmp_path / "events.jsonl").read_text() == "".join(line_of(one) for one in (skipped, full, skipped, again))
+
+
+def test_a_file_that_has_grown_is_put_aside_and_two_are_kept(tmp_path: Path) -> None:
+    file, path = LineFile(tmp_path / "log", largest=30), tmp_path / "log"
+    for number in range(10):
+        assert file.write(f"line {number:04}\n") == ""
+    file.close()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["log", "log.1"]
+    assert Path(f"{path}.1").read_text() == "line 0006\nline 0007\nline 0008\n"
+    assert path.read_text() == "line 0009\n"
+    again = LineFile(path, largest=5)
+    again.write("a line that is longer than all that a file takes\n")
+    again.close()
+    assert Path(f"{path}.1").read_text() == "line 0009\n"
+    assert path.read_text() == "a line that is longer than all that a file takes\n"
+
+
+def test_a_file_that_cannot_be_put_aside_grows_on_and_that_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = LineFile(tmp_path / "log", largest=10)
+
+    def refuse(_path: Path, _target: object) -> Path:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    assert file.write("one, two\n") == ""
+    assert "cannot be, so it grows on" in file.write("three\n")
+    assert file.write("four\n") == ""
+    monkeypatch.undo()
+    file.write("five\n")
+    file.close()
+    assert (tmp_path / "log.1").read_text() == "one, two\nthree\nfour\n"
+    assert (tmp_path / "log").read_text() == "five\n"
+
+
+def test_two_processes_that_put_the_same_file_aside_lose_no_new_file(tmp_path: Path) -> None:
+    one, other = (LineFile(tmp_path / "log", largest=10) for _ in range(2))
+    one.write("123456789\n")
+    one.write("of one\n")
+    other.write("of two\n")
+    one.close()
+    other.close()
+    assert (tmp_path / "log.1").read_text() == "123456789\n"
+    assert (tmp_path / "log").read_text() == "of one\nof two\n"
+
+
+def test_no_link_is_followed_to_a_file_of_lines(tmp_path: Path) -> None:
+    (tmp_path / "profile").write_text("mine\n")
+    (tmp_path / "log").symlink_to(tmp_path / "profile")
+    with pytest.raises(OSError, match="it is a link, which is not followed") as refused:
+        LineFile(tmp_path / "log")
+    assert refused.value.errno == errno.ELOOP
+    assert (tmp_path / "profile").read_text() == "mine\n"
+    (tmp_path / "log").unlink()
+    file = LineFile(tmp_path / "log", largest=10)
+    file.write("123456789\n")
+    (tmp_path / "log").rename(tmp_path / "elsewhere")
+    (tmp_path / "log").symlink_to(tmp_path / "profile")
+    assert "it is a link" in file.write("more\n"), "nor when a new one is begun"
+    file.close()
+    assert (tmp_path / "profile").read_text() == "mine\n"
+
+
+def test_no_file_of_another_user_and_none_with_another_name_takes_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "profile").write_text("mine\n")
+    (tmp_path / "log").hardlink_to(tmp_path / "profile")
+    with pytest.raises(PermissionError, match="it has another name as well"):
+        LineFile(tmp_path / "log")
+    (tmp_path / "log").unlink()
+    monkeypatch.setattr(os, "geteuid", lambda: 61001)
+    found = os.fstat
+
+    def of_another(file: int) -> os.stat_result:
+        return os.stat_result((*found(file)[:4], 61002, *found(file)[5:]))
+
+    monkeypatch.setattr(os, "fstat", of_another)
+    with pytest.raises(PermissionError, match="it belongs to user 61002; name another one"):
+        LineFile(tmp_path / "profile")
+    assert (tmp_path / "profile").read_text() == "mine\n"
+
+
+def test_a_file_of_lines_is_closed_to_others_and_keeps_the_mode_that_it_was_given(tmp_path: Path) -> None:
+    file = LineFile(tmp_path / "log", largest=10)
+    assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "log").chmod(0o640)
+    file.write("123456789\n")
+    file.write("more\n")
+    file.close()
+    assert (tmp_path / "log").stat().st_mode & 0o777 == 0o640
+    LineFile(Path("/dev/stdout")).close()
+
+
+def test_the_log_of_events_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recovery.driver.event_log.LARGEST", 1000)
+    events = EventLog(tmp_path / "events.jsonl")
+    for number in range(200):
+        events.add(EpochSkipped(at=number, reason="none"))
+    events.close()
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == ["events.jsonl", "events.jsonl.1"]
+    assert all(file.stat().st_size <= 1000 for file in files)
+    assert line_of(EpochSkipped(at=199, reason="none")) in files[0].read_text()

@@ -81,7 +81,7 @@ def test_what_cannot_be_read_is_declined_and_the_job_goes_on(
 def test_the_command_marks_what_is_live(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     birth = open_tree(str(job / "tree")).birth
     home = recovery.driver.reach.home_of(birth.job)
-    home.parent.mkdir(parents=True, exist_ok=True)
+    home.parent.mkdir(0o700, exist_ok=True)
     home.symlink_to(job / "local")
     try:
         arguments = ["inspect", "--checkpoints", str(job / "tree"), "--uid", "totals", "--live", "--key", "tea"]

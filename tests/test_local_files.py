@@ -69,6 +69,14 @@ def test_links_outlive_the_process(folder: Path, written: Path) -> None:
     assert LocalFiles(folder).find(ref()) is not None
 
 
+def test_a_file_of_another_user_is_not_taken_though_all_else_is_right(
+    folder: Path, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LocalFiles(folder).add(ref(), written)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert LocalFiles(folder).find(ref()) is None
+
+
 def test_what_was_never_added_is_not_found(folder: Path, written: Path) -> None:
     local = LocalFiles(folder)
     local.add(ref(), written)

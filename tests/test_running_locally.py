@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,17 @@ def test_a_driver_that_is_killed_and_started_again_goes_on(tmp_path: Path) -> No
     assert newest == {f"k{key}": ROWS // KEYS for key in range(KEYS)}
 
 
-def test_ctrl_c_stops_a_job_behind_one_more_epoch(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sent", "name", "end", "code"),
+    [
+        (signal.SIGINT, "Ctrl-C", "KeyboardInterrupt", -signal.SIGINT),
+        (signal.SIGTERM, "SIGTERM", "SIGTERM again cancels it", 143),
+    ],
+    ids=["Ctrl-C", "SIGTERM"],
+)
+def test_ctrl_c_and_sigterm_stop_a_job_behind_one_more_epoch(
+    tmp_path: Path, sent: signal.Signals, name: str, end: str, code: int
+) -> None:
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(tmp_path)],
         cwd=Path(__file__).parent.parent,
@@ -132,18 +143,36 @@ def test_ctrl_c_stops_a_job_behind_one_more_epoch(tmp_path: Path) -> None:
     )
     try:
         wait_for_epoch(tmp_path / "tree" / "epochs", driver)
-        os.killpg(driver.pid, signal.SIGINT)
+        if sent is signal.SIGINT:
+            os.killpg(driver.pid, sent)
+        else:
+            for process in (driver.pid, *descendants(driver.pid)):  # as systemd does
+                os.kill(process, sent)
         _, said = driver.communicate(timeout=PATIENCE)
     finally:
         driver.kill()
-    assert "stopping job behind one more epoch; Ctrl-C again cancels it" in said
-    assert "KeyboardInterrupt" in said
+    assert f"stopping job behind one more epoch; {name} again cancels it" in said
+    assert said.rstrip().endswith(end), said
+    assert driver.returncode == code
     events = [json.loads(line) for line in (tmp_path / "local" / "events.jsonl").read_text().splitlines()]
     assert events[-1]["event"] == "Stopped"
+    assert not [one for one in events if one["event"] in ("AttemptFailed", "WorkerLost")]
     epochs = {
         kind: [one["epoch"] for one in events if one["event"] == kind] for kind in ("EpochTriggered", "EpochCommitted")
     }
     assert epochs["EpochCommitted"][-1] in epochs["EpochTriggered"][-3:]
+
+
+def descendants(process: int) -> list[int]:
+    parents = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(entry.parent.name)] = int(entry.read_text().rpartition(")")[2].split()[1])
+    found = [process]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    assert len(found) >= 4, "the driver, the process that forks, and two that it has forked"
+    return found[1:]
 
 
 def wait_for_epoch(folder: Path, driver: subprocess.Popen[Any]) -> None:

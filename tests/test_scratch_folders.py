@@ -87,3 +87,27 @@ def test_a_purpose_whose_folders_nobody_would_delete_is_refused(temporary: Path)
     with pytest.raises(ValueError, match="'writing' is none of reading, editing"), scratch_folder("writing"):
         pass
     assert not list(temporary.iterdir())
+
+
+def test_what_another_user_has_made_is_neither_deleted_nor_followed(
+    temporary: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / ".in-use").write_text("")
+    theirs = temporary / "epochcut-reading-theirs"
+    theirs.mkdir()
+    (theirs / ".in-use").symlink_to(elsewhere / "made")
+    link = temporary / "epochcut-reading-link"
+    link.symlink_to(elsewhere)
+    with scratch_folder("editing"):
+        assert aged(theirs).is_dir()
+    with scratch_folder("editing"):
+        pass
+    assert link.is_symlink()
+    assert not (elsewhere / "made").exists()
+    (theirs / ".in-use").unlink()
+    aged(theirs)
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    with scratch_folder("editing"):
+        assert theirs.is_dir(), "though it is empty, and looks as if its process had been killed"

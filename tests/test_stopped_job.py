@@ -96,7 +96,8 @@ def test_a_job_whose_driver_is_paused_is_refused(stopped: Stopped, monkeypatch: 
     folder, number = stopped.folder / "paused", stopped.tree.state.number
     with socket.create_server(("127.0.0.1", 0)) as server:  # its kernel accepts, and nobody says a word
         address = Address(*server.getsockname())
-        reach.leave(folder, reach.Reach(stopped.job, address, os.getpid(), b"s" * 32))
+        folder.mkdir()
+        reach.leave(folder, reach.Reach(stopped.job, stopped.tree.uri, address, os.getpid(), b"s" * 32))
         with pytest.raises(JobRuns, match=r"is there and does not answer.*end that process first"):
             rescale(stopped.tree, 3, job_folder=folder)
     assert stopped.tree.state.number == number

@@ -25,9 +25,11 @@ from snapshot import Collection, Program, Stream, ToDriver
 from snapshot.host.messages import Address
 from snapshot.host.tls import Tls, UnusableTls
 from snapshot.host.worker import DriverLost, run_worker
+from statebackend.stores.store import UnsuitableStore
 from tests.certificates import Authority
 from tests.jobs.driver import Mode, Settings
 from tests.jobs.running_job import RunningJob
+from tests.program_parts import Nothing
 
 PATIENCE = 60.0
 NAMES = pa.schema({"name": pa.string(), "n": pa.int64()})
@@ -333,3 +335,16 @@ def test_nothing_starts_with_files_that_cannot_be_used(tmp_path: Path, tls: Tls)
     with pytest.raises(UnusableTls, match=r"the key .*absent.* cannot be read"):
         start(tmp_path, replace(tls, key=tmp_path / "absent"))
     assert not (tmp_path / "tree").exists()
+
+
+@pytest.mark.parametrize(("mode", "unwise"), [(0o600, False), (0o400, False), (0o640, True), (0o604, True)])
+def test_a_driver_warns_of_a_key_that_others_can_read(
+    authority: Authority, caplog: pytest.LogCaptureFixture, mode: int, unwise: bool
+) -> None:
+    files = authority.issue()
+    Path(files.key).chmod(mode)
+    program = Stream.read(Nothing(NAMES), uid="names").write(ToDriver(), uid="out")
+    with pytest.raises(UnsuitableStore):
+        recovery.run(program, checkpoints="nowhere://tree", tls=files)
+    told = f"other users of this host can read the key {files.key} (mode {mode:04o}); give it mode 0600"
+    assert (told in caplog.messages) is unwise

@@ -115,7 +115,9 @@ def attached_to(arguments: argparse.Namespace) -> Attached:
     """The job that is meant."""
     if arguments.checkpoints is None and arguments.job_folder is None:
         raise WrongUsage("which job? give --checkpoints, or --job-folder if it was started with a folder of its own")
-    return attach(arguments.checkpoints, job_folder=arguments.job_folder)
+    if arguments.job_folder is not None:
+        return attach(job_folder=arguments.job_folder)
+    return attach(arguments.checkpoints)
 
 
 def show(result: object, text: str, *, as_json: bool) -> None:

@@ -65,6 +65,7 @@ class Exit(IntEnum):
     UNFIT = 10
     FAILED = 11
     INTERRUPTED = 130
+    TERMINATED = 143
 
 
 MEANINGS: Final = {
@@ -81,6 +82,7 @@ MEANINGS: Final = {
     Exit.UNFIT: "the program cannot be imported, is wrong, or does not fit what the job left",
     Exit.FAILED: "the job ran, and did not end well",
     Exit.INTERRUPTED: "Ctrl-C",
+    Exit.TERMINATED: "SIGTERM",
 }
 
 

@@ -1,7 +1,7 @@
 """`recovery restore`: a program is started from an epoch, in this process, and runs until it ends or is stopped.
 
-What always holds: Ctrl-C stops the job behind one more epoch, a second one cancels it; what is printed on the standard
-output comes when the job is over.
+What always holds: Ctrl-C or SIGTERM stops the job behind one more epoch, a second one cancels it; what is printed on
+the standard output comes when the job is over.
 """
 
 from __future__ import annotations

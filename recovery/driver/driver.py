@@ -33,7 +33,7 @@ from recovery.driver.command_messages import (
 )
 from recovery.driver.commands import Commands, Reply
 from recovery.driver.deliveries import Deliveries
-from recovery.driver.endings import End, EndKind
+from recovery.driver.endings import End, EndKind, of_no_use
 from recovery.driver.event_log import EventLog
 from recovery.driver.failures import JobFailed
 from recovery.driver.generation import GenerationRun, Means, Threads
@@ -49,6 +49,7 @@ from recovery.driver.status import StatusBoard
 from recovery.driver.workers import Workers
 from snapshot.coordinator_events import AbandonReason
 from snapshot.host.event_loop import Background, EventLoop
+from snapshot.host.folders import remove_state
 from snapshot.host.messages import BeatEvery, Figures, Followed, FromWorker, Hello, Injected, StateRead, UseStorage
 from snapshot.host.tls import TlsSide
 from snapshot.trace import TraceWriter
@@ -330,7 +331,7 @@ class Driver:
             return
         try:
             tls = None if self._options.tls is None else self._options.tls.files.absolute()
-            self._reach = reach.Reach(self._settings.job, workers.address, getpid(), secret, tls)
+            self._reach = reach.Reach(self._settings.job, self._settings.store, workers.address, getpid(), secret, tls)
             reach.leave(self._options.folder, self._reach)
         except OSError as error:
             what = "leaving the driver's address for other processes"
@@ -378,11 +379,17 @@ class Driver:
                 steps.callback(workers.close)
             if workers is not None and self._generation is not None:
                 steps.callback(self._finish_journal, threads.in_order)
+                steps.callback(self._forget_state)
                 steps.callback(self._stop_processes)
                 steps.callback(
                     loop.run, lambda: workers.queued_bytes == 0 and self._commands.queued_bytes == 0, _FAREWELL
                 )
             steps.callback(self._take_reach_away)
+
+    def _forget_state(self) -> None:
+        """Remove what processes that were killed have left on this host; the others do it themselves."""
+        if self._options.folder is not None and self._outcome is not None:
+            remove_state(self._options.folder, of_no_use(self._outcome, self._settings.plan))
 
     def _stop_processes(self) -> None:
         stopping = threading.Thread(target=self._stop_launcher, name="stop", daemon=True)

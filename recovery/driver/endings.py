@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from recovery.driver.manifests import key_types_of
 from snapshot import coordinator_events as events
 from snapshot.journal_state import JournalState
-from statebackend.ids import Epoch
+from snapshot.program.plan import Plan
+from statebackend.ids import Epoch, Uid
 
 Request = events.SavepointRequested | events.EpochRequested
 
@@ -36,6 +38,15 @@ class End:
     epoch: Epoch
     savepoint: bool
     nothing_since: Epoch | None = None
+
+
+def of_no_use(end: End | Exception, plan: Plan) -> tuple[Uid, ...]:
+    """Return the operators whose state no process needs to find on its host again.
+
+    Those of a job that has finished: it is started again for more input, if at all, and then reads its tree.
+    """
+    finished = isinstance(end, End) and end.kind is EndKind.FINISHED
+    return tuple(key_types_of(plan)) if finished else ()
 
 
 class Endings:

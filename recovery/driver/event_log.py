@@ -1,7 +1,8 @@
 """The events of a run: kept for its user, and appended to a file as lines of JSON.
 
 What always holds: a line is one event, written whole before anything else happens because of it. While a disk does not
-take lines they wait (see `LineFile`), that is said, and the job goes on.
+take lines they wait (see `LineFile`), that is said, and the job goes on. The two newest files are kept, and each has
+`LARGEST` bytes at most.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ KEPT = 10_000
 """So many of the newest events are kept in memory."""
 
 
+LARGEST = 32 << 20
+"""A file of events that has so many bytes is put aside, and replaces the one that was put aside before."""
+
+
 class EventLog:
     """Takes events from the driver's thread and gives them to any other."""
 
@@ -35,7 +40,7 @@ class EventLog:
         self._file: LineFile | None = None
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
-            self._file = LineFile(file)
+            self._file = LineFile(file, largest=LARGEST)
 
     @property
     def events(self) -> tuple[AnyEvent, ...]:

@@ -19,7 +19,7 @@ from recovery.driver.claim import Start, claim
 from recovery.driver.deaths import Deaths
 from recovery.driver.deliveries import Deliveries
 from recovery.driver.deployment import Deployment
-from recovery.driver.endings import End, Endings
+from recovery.driver.endings import End, Endings, of_no_use
 from recovery.driver.epoch_times import EpochTimes
 from recovery.driver.failures import Failures, JobFailed, before, failure_of
 from recovery.driver.feeding import Event, Feeder, Instruction
@@ -634,7 +634,9 @@ class GenerationRun:
         try:
             self._means.observer.ended(end)
         finally:
-            self._means.workers.send_all(Leave(reason))  # only now, as nobody starts them again any more
+            self._means.workers.send_all(
+                Leave(reason, of_no_use(end, self._settings.plan))
+            )  # only now, as nobody starts them again any more
 
     # --- in short -----------------------------------------------------------------------------------------------------
 

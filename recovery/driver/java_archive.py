@@ -18,6 +18,8 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
+from statebackend.child_python import command_of, environment
+
 _MODULE: Final = "recovery.driver.java_archive"
 _CACHE: Final = "epochcut"
 _SILENT: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off"
@@ -39,8 +41,9 @@ def quick_java(options: str = "", folder: str | Path | None = None) -> Mapping[s
 
     They have these `options` of Java besides. Where this is called first, what Java loads is written into a file of 130
     MB in the folder, which takes ten seconds and more; `NoJavaArchive` if that fails. From then on it is there, until
-    Java or Spark is another one. By default the folder is in the user's cache. Executors on other hosts start quickly
-    if the file is there as well, at the same path; where it is not, they start as usual.
+    Java or Spark is another one. By default the folder is in the user's cache. Java trusts the file as it trusts a jar:
+    who can write to a folder that several share can run code in the Java of all of them. Executors on other hosts
+    start quickly if the file is there as well, at the same path; where it is not, they start as usual.
     """
     file = Path(folder or _default_folder()).absolute() / f"spark-{_fingerprint()}.jsa"
     if not file.exists():
@@ -80,9 +83,15 @@ def _make(file: Path) -> None:
     new = file.with_name(f"{file.name}.{token_hex(8)}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", _MODULE, str(new)]
         # Java writes the file when it ends; what it says on the way is nobody's business unless there is none.
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        done = subprocess.run(
+            command_of(_MODULE, [str(new)]),
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
         if not new.exists():
             said = "\n".join(done.stdout.splitlines()[-_TOLD:])
             raise NoJavaArchive(f"Java has written no {file}, and ended with exit code {done.returncode}: {said}")

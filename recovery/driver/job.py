@@ -26,7 +26,7 @@ class JobSettings:
     store: str
     """The URI of the job's tree, as the partitions open it."""
     local: str
-    """The folder for files of this job on each host."""
+    """The folder for files of this job on each host; empty for the one in the folder of the processes' user."""
     scheme: Passive = field(default_factory=Passive)
     coordinator: CoordinatorOptions = field(default_factory=CoordinatorOptions)
     host: HostOptions = field(default_factory=HostOptions)

@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ from snapshot.host.fork_server import Advice, Ended, Lines, Message, Ready, Star
 from snapshot.host.messages import Address
 from snapshot.host.preload import loaded_modules
 from snapshot.host.tls import Tls
+from statebackend.child_python import command_of, environment
 
 _LISTEN: Final = 30.0
 _ANSWERS: Final = 20.0
@@ -242,9 +242,9 @@ class _ForkServer:
         self._lines = Lines(ours)
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "snapshot.host.fork_server"],
+                command_of("snapshot.host.fork_server"),
                 stdin=its.fileno(),
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+                env=environment(),
                 start_new_session=True,  # a Ctrl-C is for the driver, which tells the others
             )
         except BaseException:

@@ -140,9 +140,12 @@ class RunOptions(TypedDict, total=False):
     # --- files
 
     local: str | Path
-    """The folder for a job's files on each host (one of the job under the system's folder for temporary files)."""
+    """The folder for a job's files on each host. It is made if it is absent, and refused if another user could change
+    it; state is removed from it when the job has finished (the job's own in `epochcut-<user id>`, which is closed to
+    all others, in the system's folder for temporary files)."""
     events: str | Path
-    """The file to which events are appended as lines of JSON (`events.jsonl` in the folder above, on the driver)."""
+    """The file to which events are appended as lines of JSON. When it has 32 MiB, it is renamed to end with `.1`, in
+    place of the one before, and a new one is begun (`events.jsonl` in the folder above, on the driver)."""
     trace: str | Path
     """The file to which all is recorded that the coordinator was told and said; see `snapshot.trace` (none)."""
     compact_after: int

@@ -2,24 +2,27 @@
 
 What always holds: the file is in the job's folder on the driver's host, never in its tree, and nobody but its owner can
 read it; it is there whole or not at all. A driver that ends takes its own file away; one that is killed leaves it, and
-whoever tries it finds nobody there. What a file of somebody else says is not believed.
+whoever tries it finds nobody there. What a file of somebody else says is not believed. It stands for the driver's own
+tree, and for no copy of it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import tempfile
+import stat
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
-from recovery.driver.birth import folder_of
+from recovery.driver.birth import as_folder
+from snapshot.host.folders import user_folder
 from snapshot.host.messages import Address
 from snapshot.host.tls import Tls
 from snapshot.ids import JobId
+from statebackend.stores.fsspec_store import same_place
 
 FILE: Final = "driver.json"
 _FORMAT: Final = "epochcut.driver"
@@ -29,6 +32,10 @@ _MOST: Final = 64 << 10
 
 class JobNotRunning(Exception):
     """No driver of the job runs on this host; the message says where it was looked for, and what was found."""
+
+
+class OtherTree(JobNotRunning):
+    """The job that runs has another tree than the one that was asked for; the message names both."""
 
 
 class DriverSilent(JobNotRunning):
@@ -44,6 +51,8 @@ class Reach:
     """Where the driver of a job listens, and what proves that one may speak to it."""
 
     job: JobId
+    tree: str
+    """The URI of the job's tree, which tells it from a copy that names the same job."""
     address: Address
     pid: int
     secret: bytes = field(repr=False)
@@ -53,12 +62,11 @@ class Reach:
 
 def home_of(job: JobId) -> Path:
     """The folder of a job's files on a host, unless it was started with another one."""
-    return Path(tempfile.gettempdir()) / "epochcut" / folder_of(job)
+    return user_folder() / as_folder(job)
 
 
 def leave(folder: Path, reach: Reach) -> None:
-    """Write the file, in place of one that there may be. `OSError` if the folder does not take it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write the file, in place of one that there may be, into this folder. `OSError` if it does not take the file."""
     content = {"format": _FORMAT, "version": _VERSION, **asdict(reach), "secret": reach.secret.hex()}
     fresh = folder / f".{FILE}-{token_hex(8)}"
     try:
@@ -75,7 +83,7 @@ def read(folder: Path) -> Reach:
     """What the last driver left there; `JobNotRunning` if there is nothing, `NotAllowed` if it is not for us."""
     path = folder / FILE
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe would keep us waiting
     except FileNotFoundError:
         raise JobNotRunning(
             f"the job does not run on this host: no driver has left {folder / FILE}; if it runs elsewhere, run this "
@@ -85,9 +93,20 @@ def read(folder: Path) -> Reach:
         raise NotAllowed(f"{path} cannot be read: {error.strerror}") from error
     with os.fdopen(descriptor, encoding="utf-8") as file:
         found = os.fstat(descriptor)
-        if found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise NotAllowed(f"{path} is not ours alone: it must belong to this user, and be closed to all others")
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise NotAllowed(f"{path} is not ours alone: it must be a file of this user, and closed to all others")
         return _parsed(path, file.read(_MOST))
+
+
+def read_for(folder: Path, uri: str) -> Reach:
+    """The same, if it is the job of that tree that runs; `OtherTree` if it is one with a copy, or forgery, of it."""
+    found = read(folder)
+    if not same_place(found.tree, uri):
+        raise OtherTree(
+            f"the job of {uri} does not run on this host: the driver of {found.job} that left {folder / FILE} has "
+            f"another tree, {found.tree}; name that one if its job is meant"
+        )
+    return found
 
 
 def take_away(folder: Path, reach: Reach) -> None:
@@ -105,13 +124,14 @@ def _parsed(path: Path, text: str) -> Reach:
                 "format": "epochcut.driver",
                 "version": 1,
                 "job": str(job),
+                "tree": str(tree),
                 "address": {"host": str(host), "port": int(port)},
                 "pid": int(pid),
                 "secret": str(secret),
                 "tls": None | {"certificate": str(), "key": str(), "authorities": str()} as tls,
             }:
                 files = None if tls is None else Tls(tls["certificate"], tls["key"], tls["authorities"])
-                return Reach(JobId(job), Address(host, port), pid, bytes.fromhex(secret), files)
+                return Reach(JobId(job), tree, Address(host, port), pid, bytes.fromhex(secret), files)
             case {"format": "epochcut.driver", "version": int(version)}:
                 raise JobNotRunning(f"{path} is of version {version}; the job runs with another version of epochcut")
             case _:

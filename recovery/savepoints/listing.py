@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from recovery.driver.birth import Birth
 from recovery.driver.program_fit import held_by
-from recovery.driver.reach import JobNotRunning, NotAllowed, home_of, read
+from recovery.driver.reach import JobNotRunning, NotAllowed, home_of, read_for
 from recovery.savepoints.job_tree import NEWEST, JobTree, NoSuchEpoch, UnusableEpoch
 from recovery.savepoints.notes import Origin, PartTook, from_json
 from snapshot.frozen_json import NULL
@@ -135,7 +134,7 @@ def list_job(tree: JobTree, looks: int = _LOOKS) -> ListedJob:
         birth.max_parallelism,
         state.generation,
         state.driver,
-        _running_here(birth),
+        _running_here(tree),
         lines,
     )
 
@@ -262,9 +261,9 @@ def _pins(tree: JobTree, epoch: Epoch) -> tuple[str, ...]:
     )
 
 
-def _running_here(birth: Birth) -> int | None:
+def _running_here(tree: JobTree) -> int | None:
     try:
-        pid = read(home_of(birth.job)).pid
+        pid = read_for(home_of(tree.birth.job), tree.uri).pid
         os.kill(pid, 0)
     except (JobNotRunning, NotAllowed, OSError):
         return None

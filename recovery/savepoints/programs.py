@@ -69,7 +69,7 @@ def _module(name: str, module: str) -> ModuleType:
         raise NoSuchProgram(f"{name}: {module!r} is no name of a module; a file's ends in .py")
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
+        sys.path.append(here)  # behind what is installed: it may be the folder of somebody else's tree
     return _imported(name, module)
 
 

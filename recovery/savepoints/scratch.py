@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -48,17 +49,19 @@ def scratch_folder(purpose: str, root: Path | None = None) -> Iterator[Path]:
 
 
 def _delete_abandoned(root: Path) -> None:
-    """Delete the folders of processes that are gone. What cannot be deleted, such as another user's, stays."""
+    """Delete the folders of this user's processes that are gone. What cannot be deleted stays."""
     for purpose in _PURPOSES:
         for folder in root.glob(f"{_PREFIX}{purpose}-*"):
             with suppress(OSError):
-                if time.time() - folder.stat().st_mtime >= _YOUNG:
+                found = folder.lstat()
+                own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+                if own and time.time() - found.st_mtime >= _YOUNG:
                     _delete_if_abandoned(folder)
 
 
 def _delete_if_abandoned(folder: Path) -> None:
     try:
-        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         folder.rmdir()  # its process was killed before it locked it; what has files in it is somebody else's
         return

@@ -145,7 +145,7 @@ def closed_job(tree: JobTree) -> StoppedJob:
 def refuse_if_it_runs(tree: JobTree, job_folder: Path | None = None) -> None:
     """`JobRuns` if the job's driver is on this host, also if it is paused; of another host nothing can be known."""
     try:
-        with attach(job_folder=job_folder or home_of(tree.birth.job), timeout=_PATIENCE) as job:
+        with attach(tree.uri, job_folder=job_folder or home_of(tree.birth.job), timeout=_PATIENCE) as job:
             raise JobRuns(
                 f"job {job.job} runs (driver process {job.pid}); stop it first: recovery stop --savepoint "
                 f"--checkpoints {tree.uri}"

@@ -14,12 +14,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from traceback import print_exception
 from typing import Final, cast
 
 from snapshot.host.failures import text_of
-from snapshot.host.folders import folder_of, open_in_folder
+from snapshot.host.folders import folder_of, job_folder, open_in_folder
 from snapshot.host.heads import Seat, from_files
 from snapshot.host.memory import memory_of_process
 from snapshot.host.messages import Follow, Followed, Role, StandBy
@@ -184,7 +183,7 @@ class Follower:
     def _keep(self, place: _Place, files: FileSet, store: BlobStore) -> None:
         followed = self._files.get(place)
         if followed is None:
-            local = Path(self._stand_by.local)
+            local = job_folder(self._stand_by.local, self._stand_by.job)
             followed = self._files[place] = open_in_folder(local, place.uid, place.partition, FollowedFiles)
         followed.follow(files, store)
 
@@ -201,7 +200,7 @@ class Follower:
             stand_by.options,
             store,
             TreeFiles(store, _NOBODY, place.partition),
-            Path(stand_by.local),
+            job_folder(stand_by.local, stand_by.job),
         )
 
     def _open(self, place: _Place, operator: KeyedOperator, seat: Seat) -> None:

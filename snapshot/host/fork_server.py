@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from snapshot.host.preload import preload, threads
+from statebackend.child_python import command_of, environment, outlive_sigterm
 
 _WORKER: Final = "snapshot.host.worker"
 _READ: Final = 1 << 16
@@ -190,8 +191,8 @@ def _spawn(wanted: Wanted) -> int:
         os.write(writing, wanted.secret.encode() + b"\n")
         return os.posix_spawn(
             sys.executable,
-            [sys.executable, "-m", _WORKER, *_arguments(wanted)],
-            os.environ,
+            command_of(_WORKER, _arguments(wanted)),
+            environment(),
             file_actions=[(os.POSIX_SPAWN_DUP2, reading, 0)],
             setsid=True,
         )
@@ -202,6 +203,7 @@ def _spawn(wanted: Wanted) -> int:
 
 def main() -> int:
     """The command."""
+    outlive_sigterm()
     lines = Lines(socket.socket(fileno=os.dup(0)))
     with Path(os.devnull).open() as nothing:
         os.dup2(nothing.fileno(), 0)  # which its processes inherit

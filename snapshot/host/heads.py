@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Final, Literal, Protocol
 
 from snapshot.frames import EARLIEST
-from snapshot.host.folders import open_in_folder
+from snapshot.host.folders import job_folder, open_in_folder
 from snapshot.host.messages import Deploy, Role
 from snapshot.host.options import HostOptions
 from snapshot.host.states_at_hand import StatesAtHand
@@ -129,7 +129,7 @@ def seat_of(uid: Uid, deploy: Deploy, plan: Plan, files: TreeFiles, store: BlobS
         deploy.options,
         store,
         files,
-        Path(deploy.local),
+        job_folder(deploy.local, deploy.job),
     )
 
 

@@ -356,7 +356,7 @@ class Deploy:
 
     `plan` is a pickled `Plan`, `peers` has the address of each partition, and `roles` one for each operator of the
     plan; a keyed operator's has a file set of the partition's key groups. `store` is the URI of the job's tree,
-    `local` the folder for files of this job on the process's host.
+    `local` the folder for files of this job on the process's host; empty for the one in the folder of its user.
     """
 
     incarnation: Incarnation
@@ -423,9 +423,13 @@ class StandDown:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The job is over, or has no use for this process: it is one too many, or was taken for lost. End its task."""
+    """The job is over, or has no use for this process: it is one too many, or was taken for lost. End its task.
+
+    `forget` names operators whose state will not be read any more; what the host has of it is removed.
+    """
 
     reason: str
+    forget: tuple[Uid, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import hashlib
 import re
 import socket
 import ssl
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -55,9 +56,11 @@ class Tls:
     """The certificate of the host or the job, with those between it and an authority behind it. It is used as a
     server's and as a client's, so an extended key usage must name both. Names of hosts in it are not looked at."""
     key: str | Path
-    """Its private key, without a password; only who runs the job should be able to read the file."""
+    """Its private key, without a password. Give the file mode 0600: a driver whose key other users of the host can read
+    warns of it, as they could stand for a process of the job if they had the run's secret as well."""
     authorities: str | Path
-    """The certificates that may have signed the other side's. Best is an authority of your own for this purpose."""
+    """The certificates that may have signed the other side's. Best is an authority of your own for this purpose. No
+    list of revoked certificates is asked for: a lost one counts until it expires, or its authority is left out here."""
 
     @property
     def paths(self) -> tuple[str, str, str]:
@@ -79,8 +82,12 @@ class TlsSide:
     def __init__(self, tls: Tls) -> None:
         self.files = tls
         certificate, key, authorities = tls.paths
+        self.warning = ""
+        """What is unwise about the files, in a sentence."""
         for path, what in ((certificate, "certificate"), (key, "key"), (authorities, "authorities")):
             _check_readable(path, what)
+        if (mode := stat.S_IMODE(Path(key).stat().st_mode)) & 0o077:
+            self.warning = f"other users of this host can read the key {key} (mode {mode:04o}); give it mode 0600"
         self._server = _context(ssl.PROTOCOL_TLS_SERVER, certificate, key, authorities)
         self._server.num_tickets = 0  # nobody would come back with one, and who only sends would never read it
         self._client = _context(ssl.PROTOCOL_TLS_CLIENT, certificate, key, authorities)

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from os import _exit, environ, getpid, write
+from pathlib import Path
 from secrets import token_hex
 from threading import get_ident
 from typing import Final
@@ -35,6 +36,7 @@ from snapshot.host.event_loop import Background, EventLoop
 from snapshot.host.executor import executor_name
 from snapshot.host.failures import kind_of, text_of, traceback_of
 from snapshot.host.faults import Faults, Line
+from snapshot.host.folders import job_folder, remove_state
 from snapshot.host.following import Follower
 from snapshot.host.heads import OpenedState, Seat, seat_of
 from snapshot.host.heartbeat import Heartbeat
@@ -77,6 +79,7 @@ from snapshot.ids import ChannelId
 from snapshot.program.pickling import loads
 from snapshot.program.plan import Plan
 from snapshot.readable import readable
+from statebackend.child_python import outlive_sigterm
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from statebackend.stores.limited_store import find_limited_later
 from statebackend.stores.store import BlobStore
@@ -137,6 +140,9 @@ class Worker:
         self._said_early: list[TriggerEpoch | EpochIsOver | AssignSplits | Drain] = []  # while we are joining
         self._lost = ""
         self._done = False
+        self._local: Path | None = None
+        """Where the job's files are on this host; known since there was something to do."""
+        self._forget: tuple[Uid, ...] = ()
 
     def run(self) -> None:
         """Serve until the driver says that the job is over; `DriverLost` if it is not there any more."""
@@ -166,6 +172,8 @@ class Worker:
             finally:  # until then it ends a process that hangs, and no longer: whoever ran us may go on
                 if self._heartbeat is not None:
                     self._heartbeat.stop()
+        if self._forget and self._local is not None:
+            remove_state(self._local, self._forget)
         if self._lost and not self._done:
             raise DriverLost(self._lost)
 
@@ -329,11 +337,13 @@ class Worker:
             case StandBy():
                 self._stop_following()
                 self._at_hand.discard_all()
+                self._local = job_folder(message.local, message.job)
                 self._follower = Follower(message, self._at_hand, self._state_has_news, self._tell_from_any_thread)
             case Follow():
                 if self._follower is not None:
                     self._follower.follow(message)
             case Leave():
+                self._forget = message.forget
                 if self._heartbeat is not None:
                     self._heartbeat.leave()
                 self._stand_down()
@@ -361,6 +371,7 @@ class Worker:
         if self._follower is not None:
             self._follower.close()
         self._incarnation, self._peers = deploy.incarnation, deploy.peers
+        self._local = job_folder(deploy.local, deploy.job)
         self._loop_watch.after = deploy.options.report_stall_after / 1000
         reached(fail_points.DEPLOYED)
         try:
@@ -562,6 +573,7 @@ def run_worker(driver: Address, secret: bytes, slot: int, launch: int, tls: Tls 
 
 def main(arguments: list[str], read_secret: Callable[[], str]) -> int:
     """The command."""
+    outlive_sigterm()
     host, port, slot, launch, *files = arguments
     secret = bytes.fromhex(read_secret().strip())
     try:

@@ -26,6 +26,7 @@ from typing import BinaryIO, Final
 from statebackend.backends.backend import BackendError, DamagedFile, LocalDiskError, LocalDiskFull
 from statebackend.backends.rocksdb_tables import named_errors
 from statebackend.backends.sst import Compression, Entry, SstInfo, write_sst
+from statebackend.child_python import command_of, environment, outlive_sigterm
 from statebackend.ids import KeyGroup
 from statebackend.keygroups import KeyGroupRange
 
@@ -117,10 +118,10 @@ class _Writer:
         self._filled = 0
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", _MODULE, str(os.getpid()), str(self._portion)],
+                command_of(_MODULE, [str(os.getpid()), str(self._portion)]),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                env=environment(),
                 pass_fds=(self._portion,),
                 # What is typed to end a program must not end this before the program has finished with it.
                 start_new_session=True,
@@ -289,5 +290,6 @@ def _die_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
+    outlive_sigterm()
     _die_with(int(sys.argv[1]))
     serve(int(sys.argv[2]), sys.stdin.buffer, sys.stdout.buffer)

@@ -1,8 +1,8 @@
 """Local links to stored files, so that a restore on the same machine needs no download.
 
-What always holds: a link that is found is the file that was added under this reference, as far as inode, size and the
-machine's start can tell, which takes microseconds; the blocks in it have checksums of their own. No
-restore depends on a link: what is missing here is downloaded.
+What always holds: a link that is found is the file that was added under this reference, as far as owner, inode, size
+and the machine's start can tell, which takes microseconds; the blocks in it have checksums of their own. A file that
+another user has put there is never found. No restore depends on a link: what is missing here is downloaded.
 
 A link's name holds all that is known of it, so there is no index to be damaged:
 
@@ -202,7 +202,8 @@ def _is_sound(link: Path, size: int, inode: int) -> bool:
         status = link.stat(follow_symlinks=False)
     except FileNotFoundError:
         return False
-    return S_ISREG(status.st_mode) and status.st_size == size and status.st_ino == inode
+    own = status.st_uid == os.geteuid()
+    return S_ISREG(status.st_mode) and own and status.st_size == size and status.st_ino == inode
 
 
 def _digest(file: FileRef) -> str:

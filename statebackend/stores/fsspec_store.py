@@ -66,6 +66,29 @@ def absolute(uri: str) -> str:
     return uri if "://" in uri else str(Path(uri).absolute())
 
 
+def same_place(one: str, other: str) -> bool:
+    """True if both URIs name the same folder, as far as their text tells; local ones also through links and mounts."""
+    (here, path), (there, other_path) = (_place(uri) for uri in (one, other))
+    if here != there or here:
+        return (here, path) == (there, other_path)
+    try:
+        return Path(path).samefile(other_path)
+    except OSError:  # one of them is not there
+        return Path(path).resolve() == Path(other_path).resolve()
+
+
+def _place(uri: str) -> tuple[str, str]:
+    """The protocol, which is empty for local files, and the path."""
+    protocol, rest = split_protocol(uri)
+    match protocol:
+        case None | "file" | "local":
+            return "", LocalFileSystem._strip_protocol(uri)
+        case "s3a":
+            return "s3", rest.strip("/")
+        case _:
+            return protocol, rest.strip("/")
+
+
 def _store_for(uri: str, options: dict[str, object]) -> BlobStore:
     if has_password(uri):
         raise UnsuitableStore(f"{without_password(uri)} has a password in it; give it as storage_options instead")
