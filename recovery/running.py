@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 import pyarrow as pa
 from fsspec.core import split_protocol
 
-from recovery.driver.birth import Birth, folder_of, wanted_birth
+from recovery.driver.birth import Birth, as_folder, wanted_birth
 from recovery.driver.driver import Cancelled, Driver, DriverOptions
 from recovery.driver.endings import End
 from recovery.driver.event_log import EventLog
@@ -324,7 +324,7 @@ def run(
             if options.get("local")
             else ""
             if launcher.local is None
-            else f"{launcher.local}/{folder_of(birth.job)}",
+            else f"{launcher.local}/{as_folder(birth.job)}",
             scheme=scheme,
             coordinator=coordinator,
             host=host,

@@ -12,8 +12,10 @@ from snapshot.operators.transforms import FilterBatches, FlatMapRows, MapBatches
 from snapshot.program.operator import TakingBatches
 from snapshot.program.row_class import Row, WrongRow
 from snapshot.program.rows import Rows
-from snapshot.program.source import SourceError, SourceVanished
+from snapshot.program.sink import SinkError, UnusableOutput
+from snapshot.program.source import SourceError, SourceVanished, WrongPosition
 from snapshot.sources.stored_file import UnreadableFile, UnreadableRow
+from statebackend.entries import BrokenEntry
 
 NUMBERS = pa.schema([("n", pa.int64())])
 
@@ -78,3 +80,19 @@ def test_steps_of_whole_batches_say_so_and_steps_of_rows_do_not() -> None:
     of_batches = (MapBatches(lambda batch: batch, NUMBERS, NUMBERS), FilterBatches(lambda batch: batch["n"], NUMBERS))
     assert all(isinstance(step, TakingBatches) for step in of_batches)
     assert not isinstance(MapRows(divided, NUMBERS, NUMBERS), TakingBatches)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (UnusableOutput("held back for another place"), FailureKind.UNUSABLE),
+        (WrongPosition("of no split"), FailureKind.UNUSABLE),
+        (BrokenEntry("cut short"), FailureKind.UNUSABLE),
+        (SinkError("the disk is full"), FailureKind.RESOURCE),
+        (SourceError("no answer"), FailureKind.RESOURCE),
+        (ValueError("a mistake"), FailureKind.PROGRAM),
+    ],
+    ids=str,
+)
+def test_what_an_epoch_has_and_nobody_can_use_is_not_tried_again(error: Exception, kind: FailureKind) -> None:
+    assert kind_of(error) is kind

@@ -215,7 +215,7 @@ def name_in(job: str) -> str | None:
     return match[1] if match else None
 
 
-def folder_of(job: JobId) -> str:
+def as_folder(job: JobId) -> str:
     """Return the name of the folder for a job's files; `WrongJob` for an id that would be another place."""
     if name_in(job) is None:
         raise WrongJob(f"{job[:100]!r} is no id of a job, so no folder is named after it")

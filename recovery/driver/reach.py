@@ -17,7 +17,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
-from recovery.driver.birth import folder_of
+from recovery.driver.birth import as_folder
 from snapshot.host.folders import user_folder
 from snapshot.host.messages import Address
 from snapshot.host.tls import Tls
@@ -85,7 +85,7 @@ class Made:
 
 def home_of(job: JobId) -> Path:
     """The folder of a job's files on a host, unless it was started with another one."""
-    return user_folder() / folder_of(job)
+    return user_folder() / as_folder(job)
 
 
 def leave(folder: Path, reach: Reach) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from snapshot.layout import SharedFile, parse
-from snapshot.manifest import SubtaskSnapshot
+from snapshot.manifest import DamagedManifest, SubtaskSnapshot
 from snapshot.manifest_json import decode_subtask, encode_subtask
 from statebackend.stores.store import BlobNotFound, BlobStore, Creation, UnknownOutcome
 
@@ -85,5 +85,15 @@ def _encoded(decision: Decision) -> bytes:
 
 
 def _decoded(data: bytes, path: str) -> Decision:
-    stored = json.loads(data)
-    return Decision(stored["run"], tuple(decode_subtask(part.encode(), path) for part in stored["partitions"]))
+    """The decision with these bytes; `DamagedManifest` if nobody decided so."""
+    try:
+        match json.loads(data):
+            case {"version": 1, "run": str(run), "partitions": [*parts]}:
+                return Decision(run, tuple(decode_subtask(str(part).encode(), path) for part in parts))
+            case _:
+                pass
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, DamagedManifest):
+            raise
+        raise DamagedManifest(f"{path} is damaged: {error}") from error
+    raise DamagedManifest(f"{path} is no decision for a batch: {data[:100]!r}")

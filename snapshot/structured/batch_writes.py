@@ -7,6 +7,7 @@ one target: with two, the second would find each batch decided by the first, and
 from __future__ import annotations
 
 import json
+import re
 from secrets import token_hex
 from typing import Final
 
@@ -17,6 +18,7 @@ _PATH: Final = "writes.json"
 _PLACES: Final = ("path", "uri", "url", "table", "topic")
 """Fields of sinks that say where rows go, and hold no secret."""
 _TRIES: Final = 3
+_IDENTITY: Final = re.compile(r"[0-9a-f]{32}")
 
 
 def target_of(name: str, sink: Sink) -> str:
@@ -32,7 +34,7 @@ def identity_of(store: BlobStore, target: str) -> str:
     """
     for _ in range(_TRIES + 1):
         try:
-            found = json.loads(store.read(_PATH))
+            found = _parsed(store.read(_PATH))
             break
         except BlobNotFound:
             drawn = json.dumps({"version": 1, "identity": token_hex(16), "target": target})
@@ -42,9 +44,25 @@ def identity_of(store: BlobStore, target: str) -> str:
                 continue
     else:
         raise UnknownOutcome(f"{_PATH} could not be made")
-    if found["target"] != target:
+    identity, theirs = found
+    if theirs != target:
         raise SinkError(
-            f"the staging folder is that of batches written to {found['target']}, and these are written to {target}; "
+            f"the staging folder is that of batches written to {theirs}, and these are written to {target}; "
             f"give each write in a foreachBatch the option 'staging' with a folder of its own"
         )
-    return str(found["identity"])
+    return identity
+
+
+def _parsed(data: bytes) -> tuple[str, str]:
+    """The identity that was drawn, and for which target; `SinkError` for what nobody drew."""
+    try:
+        match json.loads(data):
+            case {"version": 1, "identity": str(identity), "target": str(target)} if _IDENTITY.fullmatch(identity):
+                return identity, target
+            case _:
+                pass
+    except (ValueError, RecursionError):
+        pass
+    raise SinkError(
+        f"{_PATH} of the staging folder is damaged: {data[:100]!r}; give the option 'staging' another folder"
+    )

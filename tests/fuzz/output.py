@@ -14,10 +14,10 @@ from snapshot.frozen_json import Json, NotJson
 from snapshot.host import channel_state
 from snapshot.ids import ChannelId, JobId, TransactionId
 from snapshot.layout import parse
-from snapshot.manifest import CommitPayload, StoredFile
+from snapshot.manifest import CommitPayload, ManifestError, StoredFile
 from snapshot.operators.broadcast_state import Broadcast, BroadcastMismatch, BroadcastStates
 from snapshot.program.rows import Rows
-from snapshot.program.sink import SinkContext
+from snapshot.program.sink import SinkContext, SinkError
 from snapshot.sinks import delta_sink, delta_tokens, file_names, file_writer, http_sink, rocksdb_sink, staged_rows
 from snapshot.sinks.commit_tokens import token_of
 from snapshot.sinks.file_names import file_name
@@ -25,12 +25,14 @@ from snapshot.sinks.hive_folders import is_folder
 from snapshot.sinks.kafka_tokens import About, Committed, producer_of
 from snapshot.sinks.payloads import BadPayload, PayloadFields, place_text, places_in, read_payload
 from snapshot.sinks.staged_sql import StagedChanges
+from snapshot.structured import batch_log, batch_writes
 from snapshot.testing.sinks import SCHEMA, Surroundings
 from snapshot.transaction_events import parse_transaction_id
 from statebackend.backends.backend import DamagedFile
 from statebackend.ids import Partition, Uid
 from tests.fuzz.decoder import Decoder, dumped, json_changed, stream, texts
 from tests.fuzz.network import CHANNEL, DICTIONARIES, PLAIN, WE, rows
+from tests.fuzz.tree import parts as _parts
 
 
 def _broadcast(data: bytes) -> None:
@@ -119,6 +121,18 @@ OUTPUT: Final[dict[str, Decoder]] = {
         (DamagedFile,),
     ),
     "broadcast state": Decoder(_broadcast, _broadcasts, (BroadcastMismatch,), json_changed),
+    "decisions for batches": Decoder(
+        lambda data: batch_log._decoded(data, "batches/1.json"),
+        lambda: [dumped({"version": 1, "run": "a", "partitions": [part.decode() for part in _parts()]})],
+        (ManifestError,),
+        json_changed,
+    ),
+    "identities of batches": Decoder(
+        batch_writes._parsed,
+        lambda: [dumped({"version": 1, "identity": "0" * 32, "target": "files, uri x"})],
+        (SinkError,),
+        json_changed,
+    ),
     "staged rows": Decoder(_staged, lambda: [stream(rows(PLAIN)), stream(rows(DICTIONARIES))], (BadPayload,)),
     "payloads": Decoder(_payload, _payloads, (NotJson, json.JSONDecodeError, UnicodeDecodeError), json_changed),
     "names of files": Decoder(
