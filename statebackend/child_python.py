@@ -1,4 +1,4 @@
-"""How one Python process starts another one, which is to run a module of ours.
+"""The command and the environment with which a Python process starts another one that runs a module of ours.
 
 What always holds: it imports from where this process would, and from no other place: not from the folder that it
 happens to work in, which may be somebody else's. A SIGTERM is for the process that people or their supervisor have

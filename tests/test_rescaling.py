@@ -153,7 +153,7 @@ def manifest_with(channel: ChannelState) -> Manifest:
 
 def test_a_job_that_runs_is_refused(original: Stopped, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(stopped_job, "attach", lambda **_: Running())
+        patched.setattr(stopped_job, "attach", lambda *_, **__: Running())
         with pytest.raises(JobRuns, match=r"runs \(driver process 4711\); stop it first: recovery stop --savepoint"):
             rescale(original.tree, 3)
 

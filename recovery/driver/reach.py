@@ -122,7 +122,7 @@ def read(folder: Path) -> Reach:
 
 
 def read_for(folder: Path, uri: str) -> Reach:
-    """The same, if it is the job of that tree that runs; `OtherTree` if it is one with a copy, or forgery, of it."""
+    """Read the same, if it is of the job with that tree; `OtherTree` if that is a copy, or a forgery, of the job's."""
     found = read(folder)
     if not same_place(found.tree, uri):
         raise OtherTree(

@@ -78,7 +78,7 @@ def same_place(one: str, other: str) -> bool:
 
 
 def _place(uri: str) -> tuple[str, str]:
-    """The protocol, which is empty for local files, and the path."""
+    """Return the protocol, which is empty for local files, and the path."""
     protocol, rest = split_protocol(uri)
     match protocol:
         case None | "file" | "local":
