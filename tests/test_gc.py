@@ -163,7 +163,8 @@ def test_a_job_that_runs_with_a_folder_of_its_own_is_not_taken_over(
     tree, asked = tree_of(tmp_path), list[Path]()
     state = open_tree(str(tree)).state
 
-    def attach(*, job_folder: Path, timeout: float) -> object:
+    def attach(checkpoints: str, *, job_folder: Path, timeout: float) -> object:
+        assert checkpoints == str(tree)
         asked.append(job_folder)
         raise JobRuns("it runs")
 
