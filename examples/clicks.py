@@ -27,7 +27,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 import recovery
-from recovery.driver.events import AttemptFailed, Marks, WorkerJoined
+from recovery.events import AttemptFailed, Marks, WorkerJoined
 from snapshot import Generate, KeyedProcess, ProcessContext, Program, Row, Stream, ToDriver, ToFiles, Tumbling, Value
 from snapshot.testing.line_plot import Line, Moment, Panel, Scale, as_svg
 

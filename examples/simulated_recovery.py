@@ -26,8 +26,8 @@ from recovery.testing.store import SimulatedStore
 from recovery.testing.stream import Item, RecordId, Stream
 from recovery.testing.target import SimulatedTarget
 from recovery.testing.worker import STORE, TARGET, Worker
-from snapshot.coordinator_options import CoordinatorOptions
-from snapshot.frames import Data, Marker
+from snapshot.cut.frames import Data, Marker
+from snapshot.epochs.coordinator_options import CoordinatorOptions
 from snapshot.testing import Cut, Faults, History, Kind, Process, Record, Schedule, Simulation
 from snapshot.testing.diagram import as_text
 from snapshot.testing.diagram_svg import as_svg

@@ -15,26 +15,31 @@ if TYPE_CHECKING:
     from recovery.attached import CommandDeclined as CommandDeclined
     from recovery.attached import ConnectionLost as ConnectionLost
     from recovery.attached import attach as attach
-    from recovery.driver.birth import WrongJob as WrongJob
+    from recovery.driver.attempts.failures import JobFailed as JobFailed
     from recovery.driver.claim import StartRefused as StartRefused
-    from recovery.driver.failures import JobFailed as JobFailed
-    from recovery.driver.java_archive import NoJavaArchive as NoJavaArchive
-    from recovery.driver.java_archive import quick_java as quick_java
-    from recovery.driver.launch import CannotLaunch as CannotLaunch
-    from recovery.driver.local_processes import LocalProcesses as LocalProcesses
-    from recovery.driver.options import Tls as Tls
-    from recovery.driver.options import UnknownOption as UnknownOption
-    from recovery.driver.options import UnusableTls as UnusableTls
-    from recovery.driver.program_fit import ProgramDoesNotFit as ProgramDoesNotFit
-    from recovery.driver.reach import JobNotRunning as JobNotRunning
-    from recovery.driver.reach import NotAllowed as NotAllowed
-    from recovery.driver.spark_settings import spark_settings as spark_settings
-    from recovery.driver.spark_tasks import SparkTasks as SparkTasks
-    from recovery.driver.status import RunState as RunState
-    from recovery.driver.status import RunStatus as RunStatus
-    from recovery.driver.tree import FencedOff as FencedOff
-    from recovery.driver.tree import JournalInDoubt as JournalInDoubt
-    from recovery.passive import Passive as Passive
+    from recovery.driver.launchers.java_archive import NoJavaArchive as NoJavaArchive
+    from recovery.driver.launchers.java_archive import quick_java as quick_java
+    from recovery.driver.launchers.launch import CannotLaunch as CannotLaunch
+    from recovery.driver.launchers.local_processes import LocalProcesses as LocalProcesses
+    from recovery.driver.launchers.spark_settings import spark_settings as spark_settings
+    from recovery.driver.launchers.spark_tasks import SparkTasks as SparkTasks
+    from recovery.driver.report.status import RunState as RunState
+    from recovery.driver.report.status import RunStatus as RunStatus
+    from recovery.driver.settings.options import Tls as Tls
+    from recovery.driver.settings.options import UnknownOption as UnknownOption
+    from recovery.driver.settings.options import UnusableTls as UnusableTls
+    from recovery.driver.settings.program_fit import ProgramDoesNotFit as ProgramDoesNotFit
+    from recovery.driver.tree.address import JobNotRunning as JobNotRunning
+    from recovery.driver.tree.address import NotAllowed as NotAllowed
+    from recovery.driver.tree.identity import WrongJob as WrongJob
+    from recovery.driver.tree.owned import FencedOff as FencedOff
+    from recovery.driver.tree.owned import JournalInDoubt as JournalInDoubt
+    from recovery.offline.epoch_choice import OutputWouldRepeat as OutputWouldRepeat
+    from recovery.offline.job_tree import NoSuchEpoch as NoSuchEpoch
+    from recovery.offline.job_tree import UnusableEpoch as UnusableEpoch
+    from recovery.offline.job_tree import open_tree as open_tree
+    from recovery.offline.new_tree import TargetExists as TargetExists
+    from recovery.offline.stopped_job import JobRuns as JobRuns
     from recovery.restart_strategies import ExponentialDelay as ExponentialDelay
     from recovery.restart_strategies import FailureRate as FailureRate
     from recovery.restart_strategies import FixedDelay as FixedDelay
@@ -43,7 +48,6 @@ if TYPE_CHECKING:
     from recovery.running import run as run
     from recovery.savepoints.bootstrapping import StateFrom as StateFrom
     from recovery.savepoints.bootstrapping import bootstrap as bootstrap
-    from recovery.savepoints.coming_back import OutputWouldRepeat as OutputWouldRepeat
     from recovery.savepoints.copying import copy as copy
     from recovery.savepoints.copying import fork as fork
     from recovery.savepoints.copying import move as move
@@ -51,45 +55,41 @@ if TYPE_CHECKING:
     from recovery.savepoints.editing import ChangedBy as ChangedBy
     from recovery.savepoints.editing import ChangedRows as ChangedRows
     from recovery.savepoints.editing import edit as edit
-    from recovery.savepoints.job_tree import NoSuchEpoch as NoSuchEpoch
-    from recovery.savepoints.job_tree import UnusableEpoch as UnusableEpoch
-    from recovery.savepoints.job_tree import open_tree as open_tree
-    from recovery.savepoints.new_tree import TargetExists as TargetExists
     from recovery.savepoints.repair import CannotRepair as CannotRepair
     from recovery.savepoints.repair import repair as repair
     from recovery.savepoints.rescaling import CannotRescale as CannotRescale
     from recovery.savepoints.rescaling import rescale as rescale
-    from recovery.savepoints.stopped_job import JobRuns as JobRuns
-    from snapshot.host.options import Following as Following
+    from recovery.schemes.passive import Passive as Passive
+    from snapshot.host.protocol.options import Following as Following
 
 _HOME = {
     "attached": ("Attached", "CommandDeclined", "ConnectionLost", "attach"),
-    "driver.birth": ("WrongJob",),
+    "driver.attempts.failures": ("JobFailed",),
     "driver.claim": ("StartRefused",),
-    "driver.failures": ("JobFailed",),
-    "driver.java_archive": ("NoJavaArchive", "quick_java"),
-    "driver.launch": ("CannotLaunch",),
-    "driver.local_processes": ("LocalProcesses",),
-    "driver.options": ("Tls", "UnknownOption", "UnusableTls"),
-    "driver.program_fit": ("ProgramDoesNotFit",),
-    "driver.reach": ("JobNotRunning", "NotAllowed"),
-    "driver.spark_settings": ("spark_settings",),
-    "driver.spark_tasks": ("SparkTasks",),
-    "driver.status": ("RunState", "RunStatus"),
-    "driver.tree": ("FencedOff", "JournalInDoubt"),
-    "passive": ("Following", "Passive"),
+    "driver.launchers.java_archive": ("NoJavaArchive", "quick_java"),
+    "driver.launchers.launch": ("CannotLaunch",),
+    "driver.launchers.local_processes": ("LocalProcesses",),
+    "driver.launchers.spark_settings": ("spark_settings",),
+    "driver.launchers.spark_tasks": ("SparkTasks",),
+    "driver.report.status": ("RunState", "RunStatus"),
+    "driver.settings.options": ("Tls", "UnknownOption", "UnusableTls"),
+    "driver.settings.program_fit": ("ProgramDoesNotFit",),
+    "driver.tree.address": ("JobNotRunning", "NotAllowed"),
+    "driver.tree.identity": ("WrongJob",),
+    "driver.tree.owned": ("FencedOff", "JournalInDoubt"),
+    "offline.epoch_choice": ("OutputWouldRepeat",),
+    "offline.job_tree": ("NoSuchEpoch", "UnusableEpoch", "open_tree"),
+    "offline.new_tree": ("TargetExists",),
+    "offline.stopped_job": ("JobRuns",),
     "restart_strategies": ("ExponentialDelay", "FailureRate", "FixedDelay", "NoRestart"),
     "running": ("Run", "run"),
     "savepoints.bootstrapping": ("StateFrom", "bootstrap"),
-    "savepoints.coming_back": ("OutputWouldRepeat",),
     "savepoints.copying": ("copy", "fork", "move"),
     "savepoints.data_frames": ("register",),
     "savepoints.editing": ("ChangedBy", "ChangedRows", "edit"),
-    "savepoints.job_tree": ("NoSuchEpoch", "UnusableEpoch", "open_tree"),
-    "savepoints.new_tree": ("TargetExists",),
     "savepoints.repair": ("CannotRepair", "repair"),
     "savepoints.rescaling": ("CannotRescale", "rescale"),
-    "savepoints.stopped_job": ("JobRuns",),
+    "schemes.passive": ("Following", "Passive"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -19,8 +19,7 @@ from typing import Final, TypeVar, cast
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
-from recovery.driver.birth import find_birth
-from recovery.driver.command_messages import (
+from recovery.driver.remote.command_messages import (
     Answered,
     AnyCommand,
     Asked,
@@ -37,17 +36,18 @@ from recovery.driver.command_messages import (
     TakeSavepoint,
     Told,
 )
-from recovery.driver.events import AnyEvent, Finished, GaveUp, Stopped
-from recovery.driver.reach import FILE, DriverSilent, JobNotRunning, NotAllowed, Reach, home_of, read, read_for
-from recovery.driver.status import RunStatus
-from recovery.inject.orders import Order
+from recovery.driver.report.status import RunStatus
+from recovery.driver.tree.address import FILE, DriverSilent, JobNotRunning, NotAllowed, Reach, home_of, read, read_for
+from recovery.driver.tree.identity import find_birth
+from recovery.events import AnyEvent, Finished, GaveUp, Stopped
 from recovery.inject.report import Injected
-from snapshot.host.connector import Connecting
-from snapshot.host.control import ControlConnection
-from snapshot.host.conversation import Proved
-from snapshot.host.event_loop import EventLoop
-from snapshot.host.purposes import CommandOf
-from snapshot.host.tls import TlsRefused, UnusableTls
+from recovery.inject.targets import Order
+from snapshot.host.net.connection_kinds import CommandOf
+from snapshot.host.net.connector import Connecting
+from snapshot.host.net.control import ControlConnection
+from snapshot.host.net.event_loop import EventLoop
+from snapshot.host.net.handshake_io import Proved
+from snapshot.host.net.tls import TlsRefused, UnusableTls
 from statebackend.ids import Epoch, Partition, Uid
 from statebackend.stores.limited_store import find_limited
 
@@ -97,18 +97,18 @@ class Attached:
             raise
 
     def status(self) -> RunStatus:
-        """How it stands now."""
+        """Return the current status of the job."""
         return self.ask(ShowStatus())
 
     def inject(self, order: Order) -> Injected:
-        """Let a fault happen now, and say to whom it did, and when. `CommandDeclined` if it cannot."""
+        """Cause a fault now, and return which process it hit, and when. `CommandDeclined` if it cannot happen."""
         return self.ask(InjectFault(order))
 
     def read(self, uid: str, key: str, state: str | None = None) -> LiveState:
-        """What there is of a key now, as the operator itself would find it: no epoch has it, and it may be undone.
+        """Return the current state of a key, as its operator would find it: not from an epoch, so it may be undone.
 
-        The key is as somebody types it: text, a number, hex digits for bytes, a JSON list. `CommandDeclined` if there
-        is no such operator, state or key, or if its partition goes back to an epoch just now.
+        `key` is what a user would type: text, a number, hex digits for bytes, a JSON list. `CommandDeclined` if there
+        is no such operator, state or key, or if its partition is just going back to an epoch.
         """
         found = self.ask(ReadLive(Uid(uid), key, state))
         tables = {name: ipc.open_stream(data).read_all() for name, data in found.tables}
@@ -117,15 +117,15 @@ class Attached:
     def savepoint(self, timeout: float | None = None) -> Epoch:
         """Take a savepoint while the job runs; it is complete and pinned when this returns.
 
-        `CommandDeclined` if the job is over first. Whoever waits no longer than `timeout` may get one all the same.
+        `CommandDeclined` if the job is over first. If `timeout` passes first, the savepoint may still be taken.
         """
         return self.ask(TakeSavepoint(), timeout)
 
     def stop(self, *, savepoint: bool = False) -> Epoch | None:
-        """Stop the job behind one more epoch, which is complete and committed when this returns.
+        """Stop the job after one more epoch, which is complete and committed when this returns.
 
-        With `savepoint` the epoch is pinned, and returned. `ConnectionLost` if the job fails before that, or is over by
-        itself or by somebody else without one.
+        With `savepoint` the epoch is pinned, and returned. `ConnectionLost` if the job fails before that, or if it
+        finishes, or another caller stops it, without the savepoint.
         """
         epoch = self._end(StopJob(savepoint))
         if savepoint and epoch is None:
@@ -134,7 +134,7 @@ class Attached:
         return epoch
 
     def drain(self) -> None:
-        """Let all sources end where they are, all follow from the end of input that does, and the job end."""
+        """End all sources where they are, and wait until the job has done all that follows from it and is over."""
         self._end(DrainJob())
 
     def cancel(self) -> None:
@@ -155,13 +155,13 @@ class Attached:
                 return None
 
     def follow(self) -> None:
-        """Begin to take events in, for `next_event`; nothing if it was said before."""
+        """Begin to receive events, for `next_event`; do nothing if it was called before."""
         if not self._following:
             self._following = True
             self.ask(FollowEvents())
 
     def next_event(self, timeout: float | None = None) -> AnyEvent | None:
-        """The next event since `follow`; None if there is none in so many seconds, `ConnectionLost` behind the last."""
+        """Return the next event since `follow`; None after `timeout` seconds, `ConnectionLost` after the last one."""
         self.follow()
         self._loop.run(lambda: bool(self._events or self._lost), timeout)
         if self._events:
@@ -171,7 +171,7 @@ class Attached:
         return None
 
     def events(self) -> Iterator[AnyEvent]:
-        """What happens from now on, as it does; ends when the job does, or with `ConnectionLost` if its driver died."""
+        """Yield each event as it happens, until the job ends; `ConnectionLost` if its driver died."""
         self.follow()
         while True:
             try:
@@ -184,9 +184,9 @@ class Attached:
                 yield event
 
     def ask(self, command: Command[Answer], timeout: float | None = 0.0) -> Answer:
-        """Ask for something, and wait for the answer. `CommandDeclined` or `ConnectionLost` if there is none.
+        """Send a command, and return its answer. `CommandDeclined` or `ConnectionLost` if there is none.
 
-        It may take `timeout` seconds, for ever if that is None; unless said, what anything may take.
+        The answer may take `timeout` seconds, or for ever if that is None; by default, the `timeout` of `attach`.
         """
         seconds = self._timeout if timeout == 0.0 else timeout
         if self._connection is None or self._lost:
@@ -205,7 +205,7 @@ class Attached:
                 raise ConnectionLost(self._lost)
 
     def close(self) -> None:
-        """Let the job alone. May be said twice."""
+        """Close the connection; the job runs on. May be called twice."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -269,13 +269,15 @@ class Attached:
 def attach(
     checkpoints: str | Path | None = None, *, job_folder: str | Path | None = None, timeout: float = _PATIENCE
 ) -> Attached:
-    """Reach the job that runs on this host with this folder or URI of checkpoints, or with this folder for its files.
+    """Connect to the job of this host that has its tree at `checkpoints`, or its files in `job_folder`.
 
-    The latter is the option `local` of `recovery.run`; it is needed only if that was given. With both, the job in that
-    folder has to be the one of the checkpoints. A copy never stands for the job that it was made of. `timeout` is for
-    how many seconds anything may take. `JobNotRunning` if there is no such job, or none that runs (`DriverSilent` if
-    its process is there); `NotAllowed` if this user may not speak to it; `WrongJob` if there is no job at the
-    checkpoints, and what the store raises, which is only read.
+    `checkpoints` is a folder or URI. `job_folder` is the option `local` of `recovery.run`, and is needed only if that
+    was given. With both, the job in that folder has to be the one of the checkpoints. A copy of a tree never leads to
+    the job that it was copied from. A request may take `timeout` seconds, unless it has a timeout of its own.
+
+    `JobNotRunning` if there is no such job, or it does not run (`DriverSilent` if its process is there); `NotAllowed`
+    if this user may not speak to it; `WrongJob` if there is no job at the checkpoints; errors of the store, which is
+    only read.
     """
     if checkpoints is not None:
         uri = str(checkpoints)

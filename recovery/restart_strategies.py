@@ -1,14 +1,15 @@
 """The strategies among which a user chooses how often, and after which pause, a job whose attempt broke is tried again.
 
 What always holds: a strategy is plain data, checked when it is made; times are durations such as "10s" or numbers of
-milliseconds. What follows from it is decided in `recovery.restarts`. The names are those that stream engines use.
+milliseconds. What follows from it is decided in `recovery.decisions.restarts`. The names are those that stream engines
+use.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from snapshot.program.durations import Duration, milliseconds
+from snapshot.durations import Duration, milliseconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 import pyarrow as pa
 from fsspec.core import split_protocol
 
-from recovery.driver.birth import Birth, as_folder, wanted_birth
+from recovery.driver.attempts.termination import End
 from recovery.driver.driver import Cancelled, Driver, DriverOptions
-from recovery.driver.endings import End
-from recovery.driver.event_log import EventLog
-from recovery.driver.events import AnyEvent
-from recovery.driver.job import JobSettings
-from recovery.driver.launch import Launcher
-from recovery.driver.local_processes import LocalProcesses
-from recovery.driver.manifests import sinks_of, sources_of
-from recovery.driver.options import (
+from recovery.driver.launchers.launch import Launcher
+from recovery.driver.launchers.local_processes import LocalProcesses
+from recovery.driver.launchers.spark_tasks import SparkTasks
+from recovery.driver.report.event_log import EventLog
+from recovery.driver.report.progress import ProgressLine
+from recovery.driver.report.status import RunState, RunStatus
+from recovery.driver.settings.job import JobSettings
+from recovery.driver.settings.options import (
     RunOptions,
     check_names,
     coordinator_options,
@@ -40,27 +40,27 @@ from recovery.driver.options import (
     seconds,
     storage_options,
 )
-from recovery.driver.progress import ProgressLine
-from recovery.driver.reach import Made, home_of
-from recovery.driver.spark_tasks import SparkTasks
-from recovery.driver.status import RunStatus
-from recovery.passive import Passive
-from recovery.savepoints.stopped_job import refuse_second_start
-from snapshot.frames import MarkerMode
-from snapshot.host.folders import make_job_folder
-from snapshot.host.storage import use_storage
+from recovery.driver.tree.address import Made, home_of
+from recovery.driver.tree.identity import Birth, as_folder, naming_checkpoints, wanted_birth
+from recovery.driver.tree.manifests import sinks_of, sources_of
+from recovery.events import AnyEvent
+from recovery.offline.stopped_job import refuse_second_start
+from recovery.schemes.passive import Passive
+from snapshot.connectors.memory.driver_sink import ToDriver
+from snapshot.cut.frames import MarkerMode
+from snapshot.durations import Duration
+from snapshot.host.partition.folders import make_job_folder
+from snapshot.host.protocol.options import use_storage
 from snapshot.ids import JobId
 from snapshot.operators.aggregate import RunningAggregate
-from snapshot.program.durations import Duration
+from snapshot.operators.row_class import mappings_of
 from snapshot.program.pickling import dumps
 from snapshot.program.plan import KeyedHead, Plan
 from snapshot.program.problems import Problem, ProgramError, near_names
 from snapshot.program.program import Program
-from snapshot.program.row_class import mappings_of
 from snapshot.program.source import AvailableNow, Source
 from snapshot.program.stream import Stream
-from snapshot.readable import readable_logger
-from snapshot.sinks.driver_sink import ToDriver
+from snapshot.readable import readable, readable_logger
 from statebackend.ids import Epoch, Uid
 from statebackend.stores.fsspec_store import absolute
 from statebackend.stores.limited_store import open_limited
@@ -85,16 +85,20 @@ class Run:
 
     As a context manager it stops the job at the end of the block, after one more epoch; if the block ends with an
     exception, at once. A job that failed raises at the end of the block what `wait` raises, unless that was raised in
-    the block already. Ctrl-C while `wait` or the block waits stops the job cleanly, a second one cancels it. So does
-    SIGTERM, which Kubernetes, systemd and Docker send: in the main thread it raises `SystemExit` with the code 143,
-    unless the program has a handler of its own.
+    the block already. Ctrl-C while `wait` or the block waits stops the job after one more epoch; a second one cancels
+    it, and so does `interrupt_timeout` without that epoch. The same holds for SIGTERM, which Kubernetes, systemd and
+    Docker send: in the main thread it raises `SystemExit` with the code 143, unless the program has a handler of its
+    own.
 
     A program that ends while the job runs ends the job with it, and says so on standard error: `wait` for it.
     """
 
-    def __init__(self, driver: Driver, birth: Birth, events_file: Path, outputs: Sequence[str]) -> None:
+    def __init__(
+        self, driver: Driver, birth: Birth, events_file: Path, outputs: Sequence[str], interrupt_timeout: float
+    ) -> None:
         self._driver = driver
         self._outputs = outputs  # to this program
+        self._interrupt_timeout = interrupt_timeout
         self._raised = False  # what ended the job, to a caller
         self._block = ExitStack()  # what counts in a with block
         self.name = birth.name
@@ -102,24 +106,24 @@ class Run:
         self.events_file = events_file
 
     def status(self) -> RunStatus:
-        """How it stands now."""
+        """Return the current status of the job."""
         return self._driver.status.show()
 
     @property
     def events(self) -> tuple[AnyEvent, ...]:
-        """What has happened, oldest first: the newest ten thousand; `events_file` goes back further."""
+        """Return the newest ten thousand events, oldest first; `events_file` goes back further."""
         return self._driver.events.events
 
     def listen(self, listener: Callable[[AnyEvent], object]) -> Callable[[], None]:
-        """Call it with each event from now on, until what is returned is called, which says that this is enough.
+        """Call `listener` with each event from now on, until the returned function is called.
 
-        It is called in the driver's thread, and must return at once; a listener that raises is not called again, and
-        harms the job no more than that.
+        It is called in the driver's thread, and must return at once; a listener that raises is not called again, which
+        does the job no harm.
         """
         return self._driver.events.listen(listener)
 
     def batches(self, uid: str) -> Iterator[pa.RecordBatch]:
-        """The rows of a `ToDriver` sink that nobody has taken yet, as they come; ends when the job does.
+        """Return an iterator over the untaken rows of a `ToDriver` sink, as they come; it ends with the job.
 
         `JobFailed` at the end if the job did not end well; `KeyError` at once if there is no such sink.
         """
@@ -134,14 +138,14 @@ class Run:
         self._raise_if_failed()
 
     def rows(self, uid: str) -> Iterator[dict[str, Any]]:
-        """The same as `batches`, row by row, each as a dictionary with its columns."""
+        """Return the rows of `batches` one by one, each as a dictionary with its columns."""
         return (row for batch in self.batches(uid) for row in mappings_of(batch))
 
     def wait(self, timeout: float | None = None) -> End | None:
-        """Wait until the job is over, and say how it ended: None if it was cancelled.
+        """Wait until the job is over, and return how it ended: None if it was cancelled.
 
-        `JobFailed`, or what else ended it, with the user's own traceback, if it did not end well; `TimeoutError` if
-        it is not over after so many seconds. Ctrl-C and SIGTERM stop the job cleanly.
+        `JobFailed`, or the error that ended it, with the user's own traceback, if it did not end well; `TimeoutError`
+        if it is not over after `timeout` seconds. Ctrl-C and SIGTERM stop the job cleanly.
         """
         with _raising_at_sigterm():
             try:
@@ -155,9 +159,9 @@ class Run:
         return self._end()
 
     def stop(self, *, savepoint: bool = False, timeout: float | None = None) -> Epoch | None:
-        """Stop the job behind one more epoch, which is complete and committed when this returns.
+        """Stop the job after one more epoch, which is complete and committed when this returns.
 
-        With `savepoint` the epoch is pinned, and returned. A job that is over already stays so.
+        With `savepoint` the epoch is pinned, and returned. A job that is already over stays so.
         """
         self._driver.ask(lambda generation: generation.stop(savepoint=savepoint))
         self._wait(timeout)
@@ -165,11 +169,11 @@ class Run:
         return end.epoch if end is not None and end.savepoint else None
 
     def drain(self, timeout: float | None = None) -> None:
-        """Let all sources end where they are, everything that follows from the end of input happen, and the job end.
+        """End all sources where they are, and wait until the job has done all that follows from it and is over.
 
         All windows give their results and all timers of event time fire. Started again, the job reads on from where the
-        sources were, and event time begins anew: nothing that comes is late, and a window that gave its results gives
-        others, of what comes for it then. A run with `available_now` ends as it does by itself: its windows stay open.
+        sources were, and event time begins anew: no row is late, and a window that gave its results gives others, from
+        the rows that come for it then. A run with `available_now` ends as it would by itself: its windows stay open.
         """
         self._driver.ask(lambda generation: generation.drain())
         self._wait(timeout)
@@ -229,18 +233,40 @@ class Run:
         return outcome if isinstance(outcome, Exception) and not isinstance(outcome, Cancelled) else None
 
     def _stop_cleanly(self, again: str) -> None:
+        """Stop the job after one more epoch; cancel it if it is not over in time, or at a second signal."""
         try:
             self._driver.ask(lambda generation: generation.stop(savepoint=False))
-            with suppress(OSError, ValueError):  # a terminal that is gone takes no word
-                print(f"\nstopping {self.name} behind one more epoch; {again} again cancels it", file=sys.stderr)
-            self._wait(None)
+            self._say(
+                f"stopping {self.name} behind one more epoch; {again} again cancels it, as do "
+                f"{self._interrupt_timeout:g} s without that epoch (option interrupt_timeout){self._hindrance()}"
+            )
+            if self._driver.over.wait(self._interrupt_timeout):
+                return
+            self._say(
+                f"cancelling {self.name}: no epoch could be completed in {self._interrupt_timeout:g} s"
+                f"{self._hindrance()}; nothing is lost: its last complete epoch stands, and started again the job goes "
+                "on from there"
+            )
         except (KeyboardInterrupt, Terminated):
-            self.cancel()
+            pass
+        self.cancel()
+
+    def _hindrance(self) -> str:
+        """Return what may keep an epoch from being completed, as far as that is known."""
+        status = self.status()
+        not_running = "" if status.state is RunState.RUNNING else f"; the job is {status.state.value}"
+        return not_running + (f"; {status.trouble}" if status.trouble else "")
+
+    def _say(self, text: str) -> None:
+        """Log the text, and print it for the person who sent the signal, wherever `logging` goes."""
+        _LOG.info("%s", text)
+        with suppress(OSError, ValueError):  # a terminal that is gone takes no word
+            print(f"\n{readable(text)}", file=sys.stderr)
 
 
 @contextmanager
 def _raising_at_sigterm() -> Iterator[None]:
-    """Have SIGTERM raise `Terminated`, in the main thread of a program that does nothing else with it."""
+    """Let SIGTERM raise `Terminated` in the block, if this is the main thread and the program does not handle it."""
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if ours:
         signal.signal(signal.SIGTERM, _terminate)
@@ -270,17 +296,17 @@ def run(
 ) -> Run:
     """Run a program, as Spark tasks or, without a session or context, as processes on this machine.
 
-    A context alone is quicker: a new session loads Spark SQL, which no job of ours needs.
+    A context alone is quicker: a new session loads Spark SQL, which no job needs.
 
-    `checkpoints` is the folder or URI of the job's tree: if there is one, the job goes on from its last complete
-    epoch, else it is born under the name `job`. An epoch is taken `every` so often; in `mode` "aligned",
-    "unaligned" or "at-least-once". All other options stand below, with their values when left out.
+    `checkpoints` is the folder or URI of the job's tree. If there is a tree, the job goes on from its last complete
+    epoch; if not, a new job begins under the name `job`. `every` is the interval between epochs; `mode` is "aligned",
+    "unaligned" or "at-least-once". All other options are listed below, with their defaults.
 
-    Before anything starts, what is wrong is raised: `UnknownOption`, `NotADuration`, `ContradictingOptions`,
-    `ProgramError` with all that is wrong with the program, `WrongJob`, `JobRuns` if a driver of the job lives on this
-    host, `CannotLaunch` for too few task slots or a session that was stopped, `UnusableTls` for files that cannot be
-    used, an error of the store. What is found while the job starts, such as a source that is not there, or a program
-    that does not fit the epoch, is raised by `Run.wait`. A start that is refused takes back what it has made.
+    Raises, before anything starts: `UnknownOption`, `NotADuration`, `ContradictingOptions`, `ProgramError` with all
+    errors of the program, `WrongJob`, `JobRuns` if a driver of the job lives on this host, `CannotLaunch` for too few
+    task slots or a session that was stopped, `UnusableTls` for files that cannot be used, an error of the store.
+    `Run.wait` raises errors found while the job starts, such as a missing source, or a program that does not fit the
+    epoch. A start that is refused takes back what it has made.
     """
     check_names(options)
     scheme = scheme or Passive()
@@ -300,8 +326,9 @@ def run(
     with ExitStack() as refused:
         refused.callback(made.take_back)
         made.expect(*_folder_at(uri))
-        store = open_limited(uri, host.store_timeout / 1000)
-        wanted = wanted_birth(store, absolute(uri), job, options.get("max_parallelism"), parallelism)
+        with naming_checkpoints(uri):
+            store = open_limited(uri, host.store_timeout / 1000)
+            wanted = wanted_birth(store, absolute(uri), job, options.get("max_parallelism"), parallelism)
         birth = wanted.birth
         home = home_of(birth.job)
         local = Path(options.get("local") or home).absolute()
@@ -309,8 +336,7 @@ def run(
             refuse_second_start(birth.job, absolute(uri), {local, home})
         plan = program.plan(birth.max_parallelism)
         available_now = options.get("available_now", False)
-        _examine_sources(plan, available_now=available_now)
-        _examine_targets(plan, birth.job)
+        _examine(plan, birth.job, available_now=available_now)
         events_file = Path(options.get("events") or local / "events.jsonl")
         made.expect(local, events_file)
         make_job_folder(local)
@@ -363,14 +389,14 @@ def run(
         refused.pop_all()
     atexit.register(_say_if_cut_off, weakref.ref(driver), birth.name)
     to_driver = [uid for uid, sink in sinks_of(plan).items() if isinstance(sink.sink, ToDriver)]
-    return Run(driver, birth, events_file, to_driver)
+    return Run(driver, birth, events_file, to_driver, seconds(options, "interrupt_timeout", 15.0))
 
 
 run.__doc__ = f"{cleandoc(run.__doc__ or '')}\n\nOptions:\n\n{in_a_list()}"
 
 
 def _say_if_cut_off(driver: Callable[[], Driver | None], job: str) -> None:
-    """The program ends, and the driver's thread and the job with it."""
+    """Print, as the program ends, that its job ends with it, with the driver's thread; nothing if the job is over."""
     left = driver()
     if left is not None and not left.over.is_set():
         with suppress(OSError, ValueError):  # a terminal that is gone takes no word
@@ -383,22 +409,31 @@ def _say_if_cut_off(driver: Callable[[], Driver | None], job: str) -> None:
 
 
 def _folder_at(uri: str) -> tuple[Path, ...]:
-    """Return the folder of checkpoints that are on this host."""
+    """Return the folder of the checkpoints if they are on this host, else nothing."""
     protocol, path = split_protocol(uri)
     return (Path(path).absolute(),) if protocol in (None, "file") else ()
 
 
-def _examine_sources(plan: Plan, *, available_now: bool) -> None:
-    """Raise `ProgramError` if a source cannot say what there is now, though it should; warn of results that would never
-    come.
+def _examine(plan: Plan, job: JobId, *, available_now: bool) -> None:
+    """Raise `ProgramError` for sources and sinks that cannot serve; warn of results that would never come.
+
+    A source has to say what is available now, if that is asked for; a sink's target has to take the program's rows.
     """
     sources = sources_of(plan)
+    problems = [
+        Problem(uid, sentence)
+        for uid, source in sources.items()
+        for sentence in (_unavailable(source) if available_now else ())
+    ]
+    problems += [
+        Problem(sink.uid, sentence)
+        for sink in sinks_of(plan).values()
+        for sentence in sink.sink.examine(job, sink.uid, sink.schema)
+    ]
+    if problems:
+        raise ProgramError(problems)
     endless = [uid for uid, source in sources.items() if not source.bounded]
-    if available_now:
-        problems = [Problem(uid, sentence) for uid, source in sources.items() for sentence in _unavailable(source)]
-        if problems:
-            raise ProgramError(problems)
-    elif endless:
+    if endless and not available_now:
         for stage in plan.stages:
             aggregate = stage.head.operator if isinstance(stage.head, KeyedHead) else None
             if isinstance(aggregate, RunningAggregate) and aggregate.per == "end":
@@ -416,17 +451,6 @@ def _unavailable(source: Source) -> Sequence[str]:
     if source.bounded:
         return ()
     return ("with available_now=True a source has to end, or to have methods `unavailable` and `available`",)
-
-
-def _examine_targets(plan: Plan, job: JobId) -> None:
-    """`ProgramError` if a sink's target cannot take what the program would give it."""
-    problems = [
-        Problem(sink.uid, sentence)
-        for sink in sinks_of(plan).values()
-        for sentence in sink.sink.examine(job, sink.uid, sink.schema)
-    ]
-    if problems:
-        raise ProgramError(problems)
 
 
 def _pickled(plan: Plan) -> bytes:

@@ -22,17 +22,17 @@ _CONTROLS: Final = re.compile(
 
 
 def readable(text: str) -> str:
-    r"""Write the control characters of a text as escapes, such as `\x1b`; its lines stay apart."""
+    r"""Replace the control characters of a text by escapes, such as `\x1b`, but keep its newlines."""
     return _CONTROLS.sub(lambda found: "\n" if found[0] == "\n" else _escape(found[0]), text)
 
 
 def one_line(text: str) -> str:
-    r"""Write line breaks as `\n` as well, so that no text passes for a further line."""
+    r"""Replace newlines by `\n` as well, so that no text passes for another line."""
     return _CONTROLS.sub(lambda found: _escape(found[0]), text)
 
 
 def readable_logger(name: str) -> logging.Logger:
-    """Return the logger of that name, which says nothing but readable text."""
+    """Return the logger of that name, with a filter that makes its messages `readable`."""
     logger = logging.getLogger(name)
     logger.addFilter(_make_readable)
     return logger

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from statebackend.keygroups import range_of as range_of
     from statebackend.snapshot_folder import SnapshotFolder as SnapshotFolder
     from statebackend.snapshots.snapshot_log import Snapshot as Snapshot
+    from statebackend.states.aggregates import Aggregates as Aggregates
     from statebackend.states.codecs import Codec as Codec
     from statebackend.states.codecs import NotEncodable as NotEncodable
     from statebackend.states.codecs import Pickled as Pickled
@@ -39,36 +40,35 @@ if TYPE_CHECKING:
     from statebackend.states.value_state import ReducingState as ReducingState
     from statebackend.states.value_state import ValueState as ValueState
     from statebackend.stores.fsspec_store import open_store as open_store
-    from statebackend.tables.accumulators import Accumulator as Accumulator
-    from statebackend.tables.aggregates import Aggregates as Aggregates
-    from statebackend.tables.aggregations import Aggregation as Aggregation
-    from statebackend.tables.aggregations import Count as Count
-    from statebackend.tables.aggregations import First as First
-    from statebackend.tables.aggregations import Last as Last
-    from statebackend.tables.aggregations import Max as Max
-    from statebackend.tables.aggregations import Mean as Mean
-    from statebackend.tables.aggregations import Min as Min
-    from statebackend.tables.aggregations import Sum as Sum
+    from statebackend.tables.values.accumulators import Accumulator as Accumulator
+    from statebackend.tables.values.aggregations import Aggregation as Aggregation
+    from statebackend.tables.values.aggregations import Count as Count
+    from statebackend.tables.values.aggregations import First as First
+    from statebackend.tables.values.aggregations import Last as Last
+    from statebackend.tables.values.aggregations import Max as Max
+    from statebackend.tables.values.aggregations import Mean as Mean
+    from statebackend.tables.values.aggregations import Min as Min
+    from statebackend.tables.values.aggregations import Sum as Sum
 
 _HOME = {
-    "tables.aggregates": ("Aggregates",),
-    "tables.accumulators": ("Accumulator",),
-    "tables.aggregations": ("Aggregation", "Count", "First", "Last", "Max", "Mean", "Min", "Sum"),
-    "states.codecs": ("Codec", "NotEncodable", "Pickled"),
-    "states.list_state": ("ListState",),
-    "states.map_state": ("MapState",),
-    "states.value_state": ("AggregatingState", "ReducingState", "ValueState"),
-    "states.declarations": ("Aggregating", "ListOf", "MapOf", "Reducing", "Value"),
-    "stores.fsspec_store": ("open_store",),
     "files": ("FileSet",),
     "ids": ("Attempt", "Epoch", "Generation", "Partition"),
     "keyed_state": ("KeyedState", "Operator", "Options"),
     "keygroups": ("range_of",),
-    "states.namespaces": ("Window",),
     "snapshot_folder": ("SnapshotFolder",),
     "snapshots.snapshot_log": ("Snapshot",),
+    "states.aggregates": ("Aggregates",),
+    "states.codecs": ("Codec", "NotEncodable", "Pickled"),
+    "states.declarations": ("Aggregating", "ListOf", "MapOf", "Reducing", "Value"),
+    "states.list_state": ("ListState",),
+    "states.map_state": ("MapState",),
+    "states.namespaces": ("Window",),
     "states.timer_state": ("Timers",),
     "states.ttl": ("Ttl",),
+    "states.value_state": ("AggregatingState", "ReducingState", "ValueState"),
+    "stores.fsspec_store": ("open_store",),
+    "tables.values.accumulators": ("Accumulator",),
+    "tables.values.aggregations": ("Aggregation", "Count", "First", "Last", "Max", "Mean", "Min", "Sum"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

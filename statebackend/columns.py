@@ -34,15 +34,19 @@ _PYTHON: Final[Mapping[object, pa.DataType]] = {
 
 
 class NotASchema(ValueError):
-    """Something that declares no schema; the message says which column, and what would do."""
+    """Something that declares no schema; each of `reasons` says which column, and what would do."""
+
+    def __init__(self, *reasons: str) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = reasons
 
 
 def schema_of(declared: SchemaLike) -> pa.Schema:
-    """The schema that is declared; `NotASchema` if it is none."""
+    """Return the schema that is declared; raise `NotASchema` if it is none."""
     if isinstance(declared, pa.Schema):
         schema = declared.remove_metadata()
     elif isinstance(declared, Mapping):
-        schema = pa.schema([pa.field(_name(name), _type_of(name, declared[name])) for name in declared])
+        schema = pa.schema(_fields_of(declared))
     else:
         raise NotASchema(f"{declared!r} is no schema; give a pyarrow.Schema, or a dict of column names and types")
     twice = sorted(name for name, count in Counter(schema.names).items() if count > 1)
@@ -54,6 +58,18 @@ def schema_of(declared: SchemaLike) -> pa.Schema:
 def arrow_schema(declared: SchemaLike) -> pa.Schema:
     """Return an Arrow schema as it is, and what is declared otherwise as `schema_of` does."""
     return declared if isinstance(declared, pa.Schema) else schema_of(declared)
+
+
+def _fields_of(declared: Mapping[str, object]) -> list[pa.Field]:
+    fields, reasons = list[pa.Field](), list[str]()
+    for name, kind in declared.items():
+        try:
+            fields.append(pa.field(_name(name), _type_of(name, kind)))
+        except NotASchema as error:
+            reasons += error.reasons
+    if reasons:
+        raise NotASchema(*reasons)
+    return fields
 
 
 def _name(name: object) -> str:

@@ -58,17 +58,17 @@ HEAD_SIZE: Final = _HEAD.size
 
 
 def state_id(name: str) -> StateId:
-    """The number of a state. Two names of one operator may not share it; whoever declares states checks that."""
+    """Return the number of a state. No two names of one operator may share it; `Schema` checks that."""
     return StateId(zlib.crc32(name.encode()))
 
 
 def head(group: int, state: StateId, form: int) -> bytes:
-    """What the names of all entries of this form, of a state in a key group, begin with."""
+    """Return what the names of all entries of this form begin with, for a state in a key group."""
     return _HEAD.pack(group, state, form)
 
 
 def parse_head(name: bytes) -> tuple[KeyGroup, StateId, int]:
-    """The group, state and form of an entry. `BrokenEntry` if its name is cut short."""
+    """Return the group, state and form of an entry; raise `BrokenEntry` if its name is cut short."""
     try:
         group, state, form = _HEAD.unpack_from(name)
     except struct.error:
@@ -77,12 +77,12 @@ def parse_head(name: bytes) -> tuple[KeyGroup, StateId, int]:
 
 
 def is_of_blocks(start: bytes) -> bool:
-    """Whether what begins with this is blocks, and nothing else."""
+    """True if `start` shows that all entries whose names begin with it are blocks."""
     return len(start) >= HEAD_SIZE and parse_head(start)[2] == BLOCK
 
 
 def group_of(name: bytes) -> KeyGroup:
-    """The key group of an entry. `BrokenEntry` if its name is cut short."""
+    """Return the key group of an entry; raise `BrokenEntry` if its name is cut short."""
     try:
         return KeyGroup(_GROUP.unpack_from(name)[0])
     except struct.error:
@@ -90,18 +90,18 @@ def group_of(name: bytes) -> KeyGroup:
 
 
 def bounds(groups: KeyGroupRange) -> tuple[bytes, bytes]:
-    """The first name that may lie in these groups, and the first that lies behind them."""
+    """Return the first name that may lie in these groups, and the first that comes after all of them."""
     return _GROUP.pack(groups.first), _GROUP.pack(groups.end)
 
 
 def after(prefix: bytes) -> bytes:
-    """The first name behind all that begin with the prefix, which must not be all 0xFF."""
+    """Return the first name after all that begin with the prefix, which must not be all 0xFF."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1])
 
 
 def delimited(part: bytes | None) -> bytes:
-    """A part with its own length before it; None, which is a null, differs from every part."""
+    """Return a part with its own length before it; None, which is a null, differs from every part."""
     if part is None:
         return b"\x00"
     length = len(part) + 1
@@ -116,7 +116,7 @@ def delimited(part: bytes | None) -> bytes:
 
 
 def undelimited(name: bytes, start: int) -> tuple[bytes | None, int]:
-    """The part that begins at `start`, and where what follows it begins. `BrokenEntry` if it is cut short."""
+    """Return the part at `start`, and where the bytes after it begin; raise `BrokenEntry` if it is cut short."""
     length, shift, at = 0, 0, start
     while True:
         if at >= len(name) or shift > _LONGEST_SHIFT:
@@ -140,12 +140,12 @@ def _cut_short(name: bytes) -> BrokenEntry:
 
 
 def sortable(time: int) -> bytes:
-    """A signed 64-bit time as bytes that sort as it does."""
+    """Return a signed 64-bit time as bytes that sort as it does."""
     return _TIME.pack(time - _EARLIEST)
 
 
 def unsortable(data: bytes, start: int = 0) -> int:
-    """The time that `sortable` wrote. `BrokenEntry` if it is cut short."""
+    """Return the time that `sortable` wrote; raise `BrokenEntry` if it is cut short."""
     try:
         return int(_TIME.unpack_from(data, start)[0]) + _EARLIEST
     except struct.error:
@@ -153,58 +153,58 @@ def unsortable(data: bytes, start: int = 0) -> int:
 
 
 def row(group: int, state: StateId, key: bytes | None, namespace: bytes, rest: bytes = b"") -> bytes:
-    """The name of a row."""
+    """Return the name of a row."""
     return _HEAD.pack(group, state, ROW) + delimited(key) + delimited(namespace) + rest
 
 
 def parse_row(name: bytes) -> tuple[bytes | None, bytes, bytes]:
-    """The key, namespace and rest of a row's name."""
+    """Return the key, namespace and rest of a row's name."""
     key, at = undelimited(name, HEAD_SIZE)
     namespace, at = undelimited(name, at)
     return key, namespace or b"", name[at:]
 
 
 def timer(group: int, state: StateId, time: int, key: bytes | None, namespace: bytes) -> bytes:
-    """The name of a timer; those of a state in a group sort by time."""
+    """Return the name of a timer; timers of a state in a group sort by time."""
     return _HEAD.pack(group, state, TIMER) + sortable(time) + delimited(key) + delimited(namespace)
 
 
 def parse_timer(name: bytes) -> tuple[int, bytes | None, bytes]:
-    """The time, key and namespace of a timer's name."""
+    """Return the time, key and namespace of a timer's name."""
     key, at = undelimited(name, HEAD_SIZE + _TIME.size)
     namespace, _ = undelimited(name, at)
     return unsortable(name, HEAD_SIZE), key, namespace or b""
 
 
 def block(group: int, state: StateId, namespace: bytes, epoch_number: int, *, of_base: bool = False) -> bytes:
-    """The name of a block of many keys of a table; those of a namespace sort by the epochs that wrote them.
+    """Return the name of a block of many keys of a table; blocks of a namespace sort by the epochs that wrote them.
 
-    A base's block sorts behind what the same epoch has changed, and has another name: a merge of deltas may bring that
+    A base's block sorts after what the same epoch has changed, and has another name: a merge of deltas may bring that
     block again on top of the base.
     """
     return _HEAD.pack(group, state, BLOCK) + delimited(namespace) + STAMP.pack(epoch_number << 1 | of_base)
 
 
 def base_part(group: int, state: StateId, namespace: bytes, epoch_number: int, part: int) -> bytes:
-    """The name of a base's block, if it has several of a namespace, in any order, because one would be large."""
+    """Return the name of one of several blocks of a base in a namespace, in any order, as one would be large."""
     return block(group, state, namespace, epoch_number, of_base=True) + _PART.pack(_OF_BASE, part)
 
 
 def early_block(group: int, state: StateId, namespace: bytes, epoch_number: int, part: int) -> bytes:
-    """The name of a block that was written before the cut that it belongs to, which is the next one after this epoch's.
+    """Return the name of a block that was written before the cut it belongs to: the next one after this epoch's.
 
-    It sorts behind all blocks of the epoch, and before those of later ones; such blocks sort by their parts.
+    It sorts after all blocks of the epoch, and before those of later ones; such blocks sort by their parts.
     """
     return block(group, state, namespace, epoch_number, of_base=True) + _PART.pack(_EARLY, part)
 
 
 def kept_keys(group: int, state: StateId, namespace: bytes, epoch_number: int) -> bytes:
-    """The name of keys that were written without accumulators, for values to refer to. It sorts before all blocks."""
+    """Return the name of keys written without accumulators, for values to refer to; it sorts before all blocks."""
     return block(group, state, namespace, 0) + _PART.pack(_KEYS, epoch_number)
 
 
 def values(group: int, state: StateId, namespace: bytes, *, of_base: bool = False) -> bytes:
-    """The name of accumulators of kept keys, behind which it sorts, and before all blocks.
+    """Return the name of accumulators of kept keys; it sorts after these keys, and before all blocks.
 
     The same in each epoch, as they say all there is: younger ones take the place of older ones. Those of a base have
     another name: a merge of deltas may bring older ones again on top of the base.
@@ -213,33 +213,33 @@ def values(group: int, state: StateId, namespace: bytes, *, of_base: bool = Fals
 
 
 def are_kept_keys(name: bytes) -> bool:
-    """Whether a block's name is one that `kept_keys` gives."""
+    """True if a block's name is one that `kept_keys` gives."""
     return _part_of(name)[0] == _KEYS
 
 
 def are_values(name: bytes) -> bool:
-    """Whether a block's name is one that `values` gives."""
+    """True if a block's name is one that `values` gives."""
     return _part_of(name)[0] == _VALUES
 
 
 def number_of(name: bytes) -> int:
-    """Of kept keys the number of the epoch that wrote them; of values 1 if they are of a base, else 0."""
+    """Return the number of the epoch that wrote kept keys; for values, 1 if they are of a base, else 0."""
     return _part_of(name)[1]
 
 
 def _part_of(name: bytes) -> tuple[int, int]:
-    """What sets a block apart from others like it: which kind of part, and its number; zeros if it has none."""
+    """Return what sets a block apart from others like it: its kind of part and its number; zeros if it has none."""
     at = len(block_place(name)) + STAMP.size
     return _PART.unpack_from(name, at) if len(name) == at + _PART.size else (0, 0)
 
 
 def block_place(name: bytes) -> bytes:
-    """What the names of all blocks of a group, state and namespace begin with."""
+    """Return what the names of all blocks of the same group, state and namespace begin with."""
     return name[: undelimited(name, HEAD_SIZE)[1]]
 
 
 def parse_block(name: bytes) -> tuple[bytes, int]:
-    """The namespace of a block and the number of the epoch that wrote it."""
+    """Return the namespace of a block and the number of the epoch that wrote it."""
     namespace, at = undelimited(name, HEAD_SIZE)
     try:
         return namespace or b"", int(STAMP.unpack_from(name, at)[0]) >> 1

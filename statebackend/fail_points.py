@@ -62,9 +62,9 @@ def reached(point: str) -> None:
 
 @contextmanager
 def at(point: str, hook: Callable[[], None], points: Collection[str] = POINTS) -> Iterator[None]:
-    """While the block runs, call `hook` whenever the point is reached. What it raises is raised there.
+    """Call `hook` whenever the point is reached while the block runs. What it raises is raised there.
 
-    `points` are those that the caller knows of; whoever has points of its own gives them as well.
+    `points` are those that the caller knows of; a caller with points of its own gives them as well.
     """
     if point not in points:
         raise ValueError(f"there is no fail point {point!r}; there are {', '.join(points)}")

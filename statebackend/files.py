@@ -112,7 +112,7 @@ class FileRef:
 
     @property
     def restore_order(self) -> tuple[Epoch, bool, str]:
-        """What files are sorted by: epoch, and in it deltas before bases, as a base contains its epoch's deltas."""
+        """Return what files are sorted by: epoch, then deltas before bases, as a base contains its epoch's deltas."""
         return self.epoch, self.kind is FileKind.BASE, self.path
 
 
@@ -128,33 +128,40 @@ class FileSet:
 
     @classmethod
     def of(cls, groups: KeyGroupRange, files: Iterable[FileRef]) -> FileSet:
-        """The set of these files, in whichever order they come."""
+        """Return the set of these files, which may come in any order."""
         return cls(groups, tuple(sorted(files, key=_restore_order)))
 
     def added(self, file: FileRef) -> FileSet:
-        """With one more file: what an epoch adds. The caller owes that no younger base speaks of its groups."""
+        """Return the set with one more file, which an epoch adds.
+
+        The caller owes that no younger base speaks of its groups.
+        """
         return FileSet.of(self.range, (*self.files, file))
 
     def consolidated(self, base: FileRef) -> FileSet:
-        """With a base in place of all that files up to its epoch say about its groups; later deltas stay.
+        """Return the set with a base for all that files up to its epoch say about its groups; later deltas stay.
 
         The base may be late: made from the cut of an epoch that others have followed.
         """
         return self.emptied(base.ranges, base.epoch).added(base)
 
     def emptied(self, groups: tuple[KeyGroupRange, ...], epoch: Epoch) -> FileSet:
-        """Without what files up to this epoch say about these groups: a consolidation that finds no key in them."""
+        """Return the set without what files up to this epoch say about these groups.
+
+        This is a consolidation that finds no key in them.
+        """
         kept = (_without(file, groups) if file.epoch <= epoch else file for file in self.files)
         return FileSet(self.range, tuple(file for file in kept if file is not None))
 
     def renewed(self) -> FileSet:
-        """Without deltas, as the next ones say anew all that these have said, for all groups; what they refer to is in
-        the bases.
+        """Return the set without its deltas, as the next ones say anew all that these have said, for all groups.
+
+        The bases stay: they hold what the next deltas refer to.
         """
         return FileSet(self.range, tuple(file for file in self.files if file.kind is FileKind.BASE))
 
     def merged(self, paths: Collection[str], file: FileRef) -> FileSet:
-        """With one delta in place of a run of deltas, wherever a key group has any of them.
+        """Return the set with one delta in place of a run of deltas, wherever a key group has any of them.
 
         `file` must have the epoch of the youngest of the run and hold, for each name, the newest entry of those that
         lay in groups for which their file was valid when it was made; tombstones included. Files of the run may have
@@ -165,7 +172,7 @@ class FileSet:
         Why it is right: take a group, and a file of the run that is valid for it. A base of the group is older than
         that file, or as late as made from a cut inside the run; on top of either, the newest entries of the run give
         what the run gave, as each is what the youngest file that speaks of its name says. They may do so at the place
-        of the youngest, unless a delta that is not of the run lies behind an older one and speaks of the same groups:
+        of the youngest, unless a delta that is not of the run comes after an older one and speaks of the same groups:
         such a run is refused with a `FileSetError` (see `mergeable`).
         """
         run = [known for known in self.files if known.path in paths]
@@ -178,7 +185,7 @@ class FileSet:
         return FileSet.of(self.range, [*kept, replace(file, ranges=ranges)] if ranges else kept)
 
     def projected(self, groups: KeyGroupRange) -> FileSet:
-        """The same files seen through a narrower range; files that hold nothing of it are dropped."""
+        """Return the same files seen through a narrower range, without those that hold nothing of it."""
         if not self.range.covers(groups):
             raise FileSetError(f"a set of key groups {self.range} cannot be narrowed to {groups}")
         narrowed = (_within(file, groups) for file in self.files)
@@ -208,7 +215,7 @@ def check_invariants(files: FileSet) -> None:
 
 
 def mergeable(run: Sequence[FileRef], others: Iterable[FileRef], youngest: Epoch) -> bool:
-    """Whether no delta outside the run, up to its youngest epoch, speaks of groups of an older one of the run."""
+    """True if no delta outside the run, up to its youngest epoch, speaks of groups of an older file of the run."""
     first = min((file.epoch for file in run), default=youngest)
     return not any(
         file.epoch > older.epoch and _common(file.ranges, older.ranges)
@@ -219,9 +226,10 @@ def mergeable(run: Sequence[FileRef], others: Iterable[FileRef], youngest: Epoch
 
 
 def union(parts: Iterable[FileSet]) -> FileSet:
-    """One set of adjacent sets; a file that several of them share is in it once, with all its valid groups.
+    """Unite adjacent sets; a file that several of them share is in the result once, with all its valid groups.
 
-    `FileSetError` if a key group would be missing or have two owners, or if parts contradict each other on a file.
+    Raises `FileSetError` if a key group would be missing or have two owners, or if parts contradict each other on a
+    file.
     """
     ordered = sorted(parts, key=lambda part: part.range)
     if not ordered:
@@ -240,9 +248,9 @@ def union(parts: Iterable[FileSet]) -> FileSet:
 
 
 def rescaled(parents: Iterable[FileSet], target: KeyGroupRange) -> FileSet:
-    """What a partition with the groups `target` starts from: the union of its parents' projections.
+    """Return what a partition with the groups `target` starts from: the union of its parents' projections.
 
-    Parents that hold none of these groups may be among them. `FileSetError` if some group has no parent, or two.
+    Parents that hold none of these groups may be among them. Raises `FileSetError` if some group has no parent, or two.
     """
     overlaps = ((parent, parent.range.intersection(target)) for parent in parents)
     parts = [parent.projected(overlap) for parent, overlap in overlaps if overlap is not None]
@@ -279,7 +287,7 @@ Step = Clear | Take | Clip
 
 
 def restore_plan(files: FileSet) -> tuple[Step, ...]:
-    """The steps that turn an empty store into the state of the set: each file taken once, in restore order.
+    """Return the steps from an empty store to the state of the set: each file is taken once, in restore order.
 
     A file may be taken whole, or only in its valid groups: the result is the same. For what a whole file brings in a
     group for which it is not valid was replaced by a younger base, or by a merge that says the same again, or lies in
@@ -310,13 +318,13 @@ class Floors:
     """The floor of each of these ranges."""
 
     def of(self, group: KeyGroup) -> int:
-        """The floor of a group: entries with a lower number are not there. Outside of the set's range nothing is."""
+        """Return the floor of a group: entries with a lower number are hidden. Outside of the set's range all are."""
         place = bisect_right(self.ends, group)
         return self.numbers[place] if place < len(self.numbers) else _ABOVE_ALL
 
 
 def bottoms(files: FileSet) -> list[tuple[KeyGroupRange, FileRef]]:
-    """The oldest file that is valid for a group, by ranges of groups that have the same one; the oldest file first."""
+    """Return the oldest file that is valid for each group, by ranges of groups that share it; the oldest file first."""
     found: list[tuple[KeyGroupRange, FileRef]] = []
     left: tuple[KeyGroupRange, ...] = (files.range,)
     last: tuple[KeyGroupRange, ...] = ()
@@ -329,7 +337,7 @@ def bottoms(files: FileSet) -> list[tuple[KeyGroupRange, FileRef]]:
 
 
 def floors(files: FileSet) -> Floors:
-    """What to hide in a store that took all files of the set, whole and in restore order.
+    """Return what to hide in a store that took all files of the set, whole and in restore order.
 
     The floor of a group is the number of the oldest file that is valid for it: its base, or its first delta. Older
     entries come from files that were replaced there: by a base, by a merge, or because the group was found empty.

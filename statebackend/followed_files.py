@@ -35,9 +35,9 @@ class FollowedFiles:
     """The files of one state, in a folder of its own. One thread at a time uses it."""
 
     def __init__(self, folder: Path, beside: Path) -> None:
-        """Open the folder, which has the form of a state's; `FolderInUse` if somebody works in it.
+        """Open the folder, which has the form of a state's; raise `FolderInUse` if it is in use.
 
-        What lies in the folders `beside` it is linked. What was left in it by whoever had it before counts.
+        Files in the folders `beside` it are linked. Files that its former users left in it count.
         """
         self._lock = lock_folder(folder)
         try:

@@ -95,13 +95,13 @@ class Operator:
     max_parallelism: int = DEFAULT_MAX_PARALLELISM
 
     def schema(self) -> Schema:
-        """How it stands in files."""
+        """Return the schema of the states as it stands in files."""
         states = tuple(declaration.spec(name) for name, declaration in self.states.items())
         return Schema(Uid(self.uid), KeyType.of(self.key), self.max_parallelism, states)
 
     @property
     def all_groups(self) -> KeyGroupRange:
-        """The key groups of all partitions together."""
+        """Return the key groups of all partitions together."""
         return KeyGroupRange.of_all(self.max_parallelism)
 
     def groups_of(self, partition: int, parallelism: int) -> KeyGroupRange:
@@ -153,12 +153,12 @@ class Options:
 
     @property
     def held(self) -> int:
-        """How much of the memory may hold state; the rest is for work on it, and for what allocators keep."""
+        """Return how many bytes may hold state; the rest is for work on it, and for what allocators keep."""
         return max(self.memory - _FOR_ANY_STATE, self.memory // 4) // 3
 
     @property
     def in_tables(self) -> int:
-        """How much of it may be tables, if nothing else is declared."""
+        """Return how many bytes of the memory may be tables, if nothing else is declared."""
         return int(max(self.memory - _FOR_ANY_TABLE, self.memory // 8) * _FOR_TABLES)
 
 
@@ -209,9 +209,10 @@ class KeyedState:
         """Open the state that the files are, or empty state for `groups` (all, unless said) where there are none.
 
         `folder` is local, survives the process if the next one is to be quick, and belongs to this partition alone:
-        `FolderInUse` if somebody else works in it. `names` gives paths in the store that nobody has used or will.
-        `wake` is called in background threads when `poll` has something to say. Files that lie in the folder of
-        another state `beside` this one, which is a folder of such folders, are linked and not downloaded.
+        raises `FolderInUse` if another process or state works in it. `names` gives paths in the store that no other
+        file has had or will have. `wake` is called in background threads when `poll` has something to say. Files that
+        lie in the folder of another state `beside` this one, which is a folder of such folders, are linked and not
+        downloaded.
 
         Raises `StateMismatch` for state that was declared otherwise, `DamagedFile`, `MissingFile` and what the store
         and the local disk raise; then nothing has changed but the local folder.
@@ -304,9 +305,9 @@ class KeyedState:
     # --- following what others write to it ----------------------------------------------------------------------------
 
     def load(self, go_on: Callable[[], bool] = lambda: True) -> None:
-        """Bring into memory what the first use of it would, as far as there is room; it may be called anew.
+        """Bring into memory what the first use of it would, as far as there is room; it may be called again.
 
-        It stops early when `go_on`, which is asked now and then, says so. What is not loaded then is when it is used.
+        It stops early once `go_on`, which is asked now and then, returns False; the rest is loaded when it is used.
         """
         self._running()
         self._contents.load(go_on)
@@ -327,20 +328,20 @@ class KeyedState:
 
     @property
     def restored(self) -> RestoreReport:
-        """What the files have cost with which it was opened, or caught up last."""
+        """Return what getting the files has cost when the state was opened, last caught up or last rewound."""
         return self._restored
 
     @property
     def is_untouched(self) -> bool:
-        """Whether nobody has had a state of it in hands since it was opened: it may catch up."""
+        """True if no state has been accessed since opening: it may catch up."""
         return self._untouched
 
     def catch_up(self, files: FileSet, names: Callable[[], str], *, beside: Path | None = None) -> bool:
-        """Be what a newer epoch's file set is, which somebody else writes; new files get their names from `names`.
+        """Become the state of a newer epoch's file set, written elsewhere; `names` gives new files their names.
 
         The caller owes that `files` goes back to the same history as what it was opened with. What it needs is
         fetched as for an opening; loaded tables are brought up to date. If that raises, or returns False because it
-        cannot be done exactly, as when somebody has used the state, then only `close` may be called; but `MissingFile`
+        cannot be done exactly, as when the state has been used, then only `close` may be called; but `MissingFile`
         leaves all as it was.
         """
         persister, opened, before = self._running(), self._opened, self._contents
@@ -383,20 +384,21 @@ class KeyedState:
     # --- using it -----------------------------------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Any:
-        """The state with this name, ready to be used; which type it has, its declaration says."""
+        """Return the state with this name, ready to be used; its declaration decides its type."""
         self._untouched = False
         return self._contents.states[name]
 
     @property
     def set_key(self) -> Callable[[object], None]:
-        """From now on row-wise states are about the key that this is called with.
+        """Return the method that makes row-wise states be about a key from now on.
 
-        `WrongKeyType` if the declared type does not hold it. It is the context's own method, as it is called so often.
+        It raises `WrongKeyType` if the declared type does not hold the key. It is the context's own method, as it is
+        called so often.
         """
         return self._context.set_key
 
     def set_namespace(self, namespace: bytes) -> None:
-        """From now on row-wise states are about this namespace, such as `Window(start, end).namespace`."""
+        """Make row-wise states be about this namespace from now on, such as `Window(start, end).namespace`."""
         self._context.set_namespace(namespace)
 
     def advance(self, *, watermark: int | None = None, processing_time: int | None = None) -> None:
@@ -408,7 +410,7 @@ class KeyedState:
             context.processing_time = max(context.processing_time, processing_time)
 
     def keys(self, column: pa.Array | pa.ChunkedArray) -> KeyColumn:
-        """A column of keys as tables take it; `WrongKeyType` if the declared type does not hold it."""
+        """Return a column of keys as tables take it; raise `WrongKeyType` if the declared type does not hold it."""
         return key_column(column, self._context.key_type)
 
     def key_array(self, keys: KeyColumn) -> pa.Array:
@@ -417,17 +419,17 @@ class KeyedState:
 
     @property
     def key_type(self) -> KeyType:
-        """Of which type keys are."""
+        """Return the type of the keys."""
         return self._context.key_type
 
     @property
     def schema(self) -> Schema:
-        """How the states are declared, as it stands in the files."""
+        """Return how the states are declared, as it stands in the files."""
         return self._schema
 
     @property
     def contents(self) -> Contents:
-        """What the states are made of, for whoever brings state out and in as a whole."""
+        """Return what the states are made of, for callers that bring state out and in as a whole."""
         self._untouched = False
         # Rows may be put under the states.
         self._contents.forget()
@@ -435,16 +437,16 @@ class KeyedState:
 
     @property
     def groups(self) -> KeyGroupRange:
-        """The key groups whose keys may be used."""
+        """Return the key groups whose keys may be used."""
         return self._context.groups
 
     # --- cutting it ---------------------------------------------------------------------------------------------------
 
     def cut(self, epoch: Epoch) -> None:
-        """The state as it is now is the epoch's. Takes milliseconds; what became of it is said by `poll`.
+        """Make the state as it is now the epoch's, in milliseconds; `poll` tells what became of it.
 
-        Epochs rise, and so do their numbers: `EpochOrder` for one that does not follow on the last, declined or not.
-        As many as one likes may be on their way at once. `ForkedState` in a process that was forked since.
+        Epochs rise, and so do their numbers: raises `EpochOrder` for one that does not follow on the last, declined or
+        not. Any number may be on their way at once. Raises `ForkedState` in a process that was forked since.
         """
         persister = self._running()
         self._untouched = False
@@ -452,7 +454,10 @@ class KeyedState:
         self._relieve(persister)
 
     def poll(self, timeout: float = 0) -> list[Durable | NotDurable]:
-        """What became of epochs since the last call; waits up to `timeout` seconds for the first news of any kind."""
+        """Return what became of epochs since the last call.
+
+        It waits up to `timeout` seconds for the first news of any kind.
+        """
         persister = self._running()
         news = self._news + persister.poll(0 if self._news else timeout)
         self._news = []
@@ -460,7 +465,7 @@ class KeyedState:
         return news
 
     def completed(self, epoch: Epoch) -> None:
-        """The epoch is complete in all partitions; nobody will come back to an earlier one.
+        """Note that the epoch is complete in all partitions: no rollback goes back beyond it.
 
         The caller owes this call, or memory fills with what might still have to be taken back.
         """
@@ -488,15 +493,15 @@ class KeyedState:
         return answer.files
 
     def rewind(self, epoch: Epoch, files: FileSet, names: Callable[[], str]) -> bool:
-        """Be again exactly what was cut at `epoch`, in place: what was written and cut since is gone.
+        """Go back in place to exactly what was cut at `epoch`; what was written and cut since is gone.
 
         `epoch` was cut by this object, or is what it was opened with or last rewound to; it counts as completed from
         then on. `files` is what was acknowledged for it: what this object reported as durable, or was opened with.
         From then on new files get their names from `names`, and the file set goes on from `files`. Cuts that are on
-        their way are abandoned: nobody waits for their uploads, nothing is said of them, and what they still write
-        nobody refers to. Later cuts have higher numbers than anything that was cut before.
+        their way are abandoned: their uploads are not waited for and not reported, and what they still write is not
+        referred to. Later cuts have higher numbers than anything that was cut before.
 
-        What time it is, the key and the namespace are as after opening: the operator is opened anew.
+        The time, the key and the namespace are as after opening: the operator is opened anew.
 
         Returns False if that cannot be done exactly, as when keys of a table went to the local disk since, or the
         epoch is not known any more. Then only `close` may be called.
@@ -530,7 +535,7 @@ class KeyedState:
     # --- looking at it, and the end -----------------------------------------------------------------------------------
 
     def statistics(self) -> Statistics:
-        """What it occupies and has done."""
+        """Return what the state occupies and what its background has done."""
         backend = self._backend
         assert backend is not None
         return Statistics(
@@ -544,9 +549,9 @@ class KeyedState:
     def close(self, *, leave_uploads: bool = False) -> None:
         """Give up memory, threads and scratch; what is in the store stays, and so do the local links to it.
 
-        Waits for uploads that are under way, unless they are left to themselves: then a store that does not answer
-        holds nobody up, and what they still write is referred to by nobody.
-        In a forked process nothing happens but that the folder is in use by one process less.
+        Waits for uploads that are under way, unless `leave_uploads` is set: then a store that does not answer cannot
+        delay the caller, and what these uploads still write is not referred to.
+        In a forked process it only ends that process's use of the folder.
         """
         if os.getpid() == self._process:
             self._close_parts(leave_uploads)
@@ -576,7 +581,7 @@ class KeyedState:
 def lock_folder(folder: Path) -> int:
     """Make the folder and keep others out of it until the descriptor is closed, or the process dies.
 
-    `FolderInUse` if somebody is in it.
+    Raises `FolderInUse` if another process or state works in it.
     """
     with local_disk(f"use the folder {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -602,7 +607,7 @@ def remove_remains(folder: Path) -> None:
 def _blocks(
     entries: Iterable[tuple[bytes, bytes | None]], ranges: tuple[KeyGroupRange, ...]
 ) -> Iterator[tuple[bytes, bytes]]:
-    """The blocks of tables among the entries of a file that is valid for these groups."""
+    """Yield the blocks of tables among a file's entries, in the groups for which the file is valid."""
     for name, payload in entries:
         group, _, form = parse_head(name)
         if form == BLOCK and payload is not None and any(group in part for part in ranges):
@@ -614,7 +619,7 @@ def _meta(schema: Schema) -> bytes:
 
 
 def _schema(declared: Schema, files: FileSet, backend: Backend, options: Options) -> Schema:
-    """What to read the restored state by, and to write from then on."""
+    """Return the schema for reading the restored state and for writing from then on."""
     meta = backend.get_many([META_KEY])[0]
     if meta is None:
         return declared.begun()
@@ -627,7 +632,7 @@ def _schema(declared: Schema, files: FileSet, backend: Backend, options: Options
 
 
 def schema_in(meta: bytes) -> Schema:
-    """What a file says of the states in it, under `META_KEY`; `BrokenSchema` if that is nothing this version reads."""
+    """Return what a file says of its states under `META_KEY`; raise `BrokenSchema` if this version cannot read it."""
     try:
         found = json.loads(meta)
         if found["format"] != _FORMAT:

@@ -40,25 +40,25 @@ class KeyGroupRange:
 
     @classmethod
     def of_all(cls, max_parallelism: int) -> KeyGroupRange:
-        """All key groups of a job."""
+        """Return all key groups of a job."""
         return cls(KeyGroup(0), KeyGroup(max_parallelism))
 
     def intersection(self, other: KeyGroupRange) -> KeyGroupRange | None:
-        """What both hold, or None."""
+        """Return the groups that both ranges hold, or None."""
         first, end = max(self.first, other.first), min(self.end, other.end)
         return KeyGroupRange(first, end) if first < end else None
 
     def covers(self, other: KeyGroupRange) -> bool:
-        """Whether every group of `other` is in this range."""
+        """True if every group of `other` is in this range."""
         return self.first <= other.first and other.end <= self.end
 
     def divided(self, parts: int) -> tuple[KeyGroupRange, ...]:
-        """As many ranges side by side that hold the same groups, about equally long."""
+        """Divide the range into this many adjacent ranges, about equally long."""
         edges = [self.first + len(self) * part // parts for part in range(parts + 1)]
         return tuple(KeyGroupRange(KeyGroup(first), KeyGroup(end)) for first, end in pairwise(edges))
 
     def minus(self, other: KeyGroupRange) -> tuple[KeyGroupRange, ...]:
-        """The parts of this range that `other` does not hold: none, one or two."""
+        """Return the parts of this range that `other` does not hold: none, one or two."""
         parts = []
         if self.first < other.first:
             parts.append(KeyGroupRange(self.first, min(self.end, other.first)))
@@ -79,12 +79,12 @@ def check_parallelism(parallelism: int, max_parallelism: int) -> None:
 
 
 def key_group_of(key_hash: int, max_parallelism: int) -> KeyGroup:
-    """The group of a key's stable unsigned 64-bit hash: its high bits, scaled."""
+    """Return the group of a key's stable unsigned 64-bit hash: its high bits, scaled."""
     return KeyGroup((key_hash * max_parallelism) >> 64)
 
 
 def range_of(partition: Partition, parallelism: int, max_parallelism: int) -> KeyGroupRange:
-    """The groups of one partition; the ranges of all partitions differ in length by one at most."""
+    """Return the groups of one partition; the ranges of all partitions differ in length by one at most."""
     check_parallelism(parallelism, max_parallelism)
     if not 0 <= partition < parallelism:
         raise ValueError(f"there is no partition {partition} at parallelism {parallelism}")
@@ -94,18 +94,18 @@ def range_of(partition: Partition, parallelism: int, max_parallelism: int) -> Ke
 
 
 def boundaries(parallelism: int, max_parallelism: int) -> list[int]:
-    """Where each partition's range begins, and at last where all end: `range_of` for all partitions at once."""
+    """Return where each partition's range begins, and last where all end: `range_of` for all partitions at once."""
     check_parallelism(parallelism, max_parallelism)
     return [-(-partition * max_parallelism // parallelism) for partition in range(parallelism + 1)]
 
 
 def owner_of(group: KeyGroup, parallelism: int, max_parallelism: int) -> Partition:
-    """The partition whose range holds the group: the inverse of `range_of`."""
+    """Return the partition whose range holds the group: the inverse of `range_of`."""
     return Partition(group * parallelism // max_parallelism)
 
 
 def joined(ranges: Iterable[KeyGroupRange]) -> tuple[KeyGroupRange, ...]:
-    """The same groups as the fewest ranges, ascending; ranges that touch or overlap are joined."""
+    """Return the fewest ranges that hold the same groups, ascending; ranges that touch or overlap are joined."""
     result: list[KeyGroupRange] = []
     for item in sorted(ranges):
         if result and item.first <= result[-1].end:
@@ -116,7 +116,7 @@ def joined(ranges: Iterable[KeyGroupRange]) -> tuple[KeyGroupRange, ...]:
 
 
 def without(ranges: tuple[KeyGroupRange, ...], taken: Iterable[KeyGroupRange]) -> tuple[KeyGroupRange, ...]:
-    """What is left of ranges when others are taken away."""
+    """Return the parts of `ranges` that lie in none of `taken`."""
     for item in taken:
         ranges = tuple(part for one in ranges for part in one.minus(item))
     return ranges

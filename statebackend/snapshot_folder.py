@@ -84,7 +84,7 @@ class SnapshotFolder:
     def begin(self) -> Generation:
         """Begin a run: from now on, runs that began before complete nothing any more.
 
-        `ForeignSnapshot` where there are files of state without a log: they are somebody else's, and not to be cleaned.
+        Raises `ForeignSnapshot` where there are files of state without a log: they are not this job's to clean.
         """
         claim = self._append(self._claim)[1]
         reached(fail_points.RUN_BEGUN)
@@ -92,7 +92,7 @@ class SnapshotFolder:
 
     @staticmethod
     def names(generation: int, partition: int, attempt: int) -> Callable[[], str]:
-        """What gives the files of one task their paths in the store, none of them ever twice.
+        """Return a function that gives the files of one task their paths in the store, never the same path twice.
 
         The caller owes an attempt that no other task of this run and partition has: Spark's `taskAttemptId`, not its
         `attemptNumber`, which begins at 0 again in every stage.
@@ -102,7 +102,7 @@ class SnapshotFolder:
         return lambda: state_path(*run, next(numbers))
 
     def next_epoch(self, generation: Generation) -> Epoch:
-        """An epoch for what this run does next: later than all that are complete, and than all given out here."""
+        """Return an epoch for what this run does next, later than all complete ones and all given out here."""
         self._last_epoch = max(self._last_epoch, self._newest().newest.number) + 1
         return Epoch(generation, self._last_epoch)
 
@@ -111,12 +111,13 @@ class SnapshotFolder:
     ) -> None:
         """Make these parts the snapshot of the epoch; their files are all in the store. The only commit point.
 
-        Who reads the snapshot reads the `note` with it: in `foreachBatch` the number of the batch, so that a batch that
+        Readers of the snapshot get the `note` with it: in `foreachBatch` the number of the batch, so that a batch that
         Spark gives again, after a crash, is known by `int(folder.latest().note)` and not taken in twice.
 
-        `FencedRun` if a newer run has begun, `RefusedSnapshot` for parts that are no snapshot, or name what may be
-        deleted at any time. After `UnknownOutcome` it may be complete or not: doing it again with the same parts tells.
-        The caller owes that a run does not name a file again that its newest complete snapshot did not need any more.
+        Raises `FencedRun` if a newer run has begun, `RefusedSnapshot` for parts that are no snapshot, or name files
+        that may be deleted at any time. After `UnknownOutcome` it may be complete or not: doing it again with the same
+        parts tells. The caller owes that a run does not name a file again that its newest complete snapshot did not
+        need any more.
         """
         ordered = tuple(Part(Partition(partition), files) for partition, files in sorted(parts.items(), key=_number))
 
@@ -132,15 +133,15 @@ class SnapshotFolder:
         self._known[entry.nonce] = entry.snapshot()
 
     def latest(self) -> Snapshot | None:
-        """The newest complete snapshot; None if there never was one."""
+        """Return the newest complete snapshot, or None if there never was one."""
         return self._settled(lambda state: self._snapshot(state, state.kept[-1]) if state.kept else None)
 
     def epochs(self) -> tuple[Epoch, ...]:
-        """The epochs whose snapshots are kept, the newest last."""
+        """Return the epochs whose snapshots are kept, the newest last."""
         return tuple(kept.epoch for kept in self._newest().kept)
 
     def read(self, epoch: Epoch) -> Snapshot:
-        """The snapshot of this epoch; `NoSuchSnapshot` if it is not kept."""
+        """Return the snapshot of this epoch; raise `NoSuchSnapshot` if it is not kept."""
 
         def find(state: Entry) -> Snapshot:
             for kept in state.kept:
@@ -154,8 +155,8 @@ class SnapshotFolder:
     def clean(self, keep: int = 2) -> None:
         """Remove all but the newest snapshots, and then every file that no run will need any more.
 
-        Anybody may do it at any time. Whoever restores a snapshot that is removed meanwhile gets `MissingFile`, and
-        takes a newer one. What a run has uploaded and not completed is deleted when the next run has begun.
+        Any process may do it at any time. A restore of a snapshot that is removed meanwhile gets `MissingFile`; a newer
+        one is there to take. What a run has uploaded and not completed is deleted when the next run has begun.
         """
         for path in self._settled(lambda _: self._remove(keep)):
             self._store.delete(path)
@@ -196,13 +197,13 @@ class SnapshotFolder:
         return self._settled(bring)
 
     def _settled(self, attempt: Callable[[Entry], _Answer]) -> _Answer:
-        """The answer that is given for the newest entry; asked again whenever others have gone on meanwhile."""
+        """Return what `attempt` gives for the newest entry; ask again whenever other runs have gone on meanwhile."""
         while True:
             with suppress(_Overtaken):
                 return attempt(self._newest())
 
     def _create(self, entry: Entry) -> bool:
-        """Whether the entry is at its number now, also if an earlier answer was lost."""
+        """True if the entry is at its number now, also if the answer to an earlier try was lost."""
         path, data = entry_path(entry.number), encode(entry)
         for remaining in reversed(range(_ASK_AGAIN)):
             try:
@@ -232,7 +233,7 @@ class SnapshotFolder:
             return None
 
     def _snapshot(self, state: Entry, kept: Kept) -> Snapshot:
-        """What the state keeps; `_Overtaken` if it is the state no longer."""
+        """Return a snapshot that the state keeps; raise `_Overtaken` if it is gone and there is a newer state."""
         if kept.nonce not in self._known:
             data = self._content(kept.number)
             entry = None if data is None else decode(self._job, kept.number, data)
@@ -248,7 +249,10 @@ class SnapshotFolder:
         return frozenset().union(*(self._snapshot(state, kept).paths for kept in snapshots))
 
     def _inherited(self, state: Entry, epoch: Epoch, parts: tuple[Part, ...]) -> frozenset[str]:
-        """Those files of earlier runs that a kept snapshot needs too; damage to older ones is no matter if it does."""
+        """Return files of kept snapshots, from the newest on until all that the parts take from earlier runs are there.
+
+        Older snapshots are not read then, so damage to them does no harm.
+        """
         paths = {file.path for part in parts for file in part.files.files}
         earlier = {path for path in paths if (generation_of(path) or epoch.generation) < epoch.generation}
         found = frozenset[str]()

@@ -127,22 +127,22 @@ class StateReader:
 
     @property
     def source(self) -> StateSource:
-        """All of it, for `canonical.export`."""
+        """Return all that was opened, for `canonical.export`."""
         if self._backend is None:
             raise UnreadableState("the reader was closed; open the epoch again")
         return self._source
 
     @property
     def schema(self) -> Schema:
-        """How the states were declared, also where nothing is declared now."""
+        """Return how the states were declared, also where nothing is declared now."""
         return self.source.schema
 
     def states(self) -> tuple[StateSpec, ...]:
-        """The states in these files."""
+        """Return the specs of the states in these files."""
         return self.schema.states
 
     def has(self, name: str) -> bool:
-        """Whether these files know of a state; those that were written before it was declared do not."""
+        """True if these files know of the state; files that were written before it was declared do not."""
         return any(spec.name == name for spec in self.states())
 
     # --- as Arrow -----------------------------------------------------------------------------------------------------
@@ -150,13 +150,13 @@ class StateReader:
     def batches(
         self, name: str, *, key: object = ALL_KEYS, now: int | None = None, expired: bool = False
     ) -> pa.RecordBatchReader:
-        """The rows of a state, as the canonical form has them (see `canonical_schema`), in bounded memory.
+        """Return the rows of a state in canonical form (see `canonical_schema`), in bounded memory.
 
         Expired entries are shown if `expired` is set; else those that have not expired at `now`, in milliseconds of the
-        time that the state counts in. For processing time that is the clock, unless it is said.
+        time that the state counts in. For processing time, `now` is the clock's unless it is given.
 
-        `StateMismatch` if there is no such state, `WrongKeyType` or `ForeignKey` for a key that is none of it, and
-        `UnreadableState` for a state that counts in another time, if nobody says what time it is.
+        Raises `StateMismatch` if there is no such state, `WrongKeyType` or `ForeignKey` for a key that is none of it,
+        and `UnreadableState` for a state that counts in another time, if `now` is not given.
         """
         spec = self.schema.state(name)
         chosen = None if key is ALL_KEYS else self._one(key)
@@ -164,7 +164,7 @@ class StateReader:
         return pa.RecordBatchReader.from_batches(export.schema, export.batches())
 
     def table(self, name: str, *, key: object = ALL_KEYS, now: int | None = None, expired: bool = False) -> pa.Table:
-        """The same as one table in memory; with a `key`, what there is of that key."""
+        """Return what `batches` gives as one table in memory; with a `key`, only what there is of that key."""
         return self.batches(name, key=key, now=now, expired=expired).read_all()
 
     # --- as Python objects --------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class StateReader:
     def entries(
         self, name: str, *, key: object = ALL_KEYS, now: int | None = None, expired: bool = False
     ) -> Iterator[RowEntry]:
-        """The entries of a declared state as its own codec reads them, pickled ones included. As for `batches`."""
+        """Return the entries of a declared state, read by its own codec, pickled ones included; else as `batches`."""
         spec = self.schema.state(name)
         state = self._states.get(name)
         if state is None:
@@ -221,7 +221,7 @@ class StateReader:
         return OneKey(canonical, group)
 
     def _time(self, spec: StateSpec, now: int | None) -> int | None:
-        """What time it is for entries that expire; None if they do not."""
+        """Return `now`, or what time it is for entries that expire; None if they do not."""
         if now is not None or not self._source.form(spec)[0].expires:
             return now
         if spec.expires == "processing":
@@ -233,7 +233,7 @@ class StateReader:
 
 
 def read_schema(file: FileRef, store: BlobStore, folder: Path) -> Schema:
-    """How states are declared as one file of an operator says it: as of its epoch.
+    """Return how the states of an operator are declared as of the epoch of one of its files.
 
     A folder of its own is made in `folder`, and removed. Raises `UnreadableState` if the file does not say it, and
     what fetching raises.

@@ -19,15 +19,15 @@ from statebackend.ids import Epoch, Generation
 from statebackend.keyed_state import KeyedState, Operator, Options
 from statebackend.keygroups import KeyGroupRange, key_group_of
 from statebackend.keys.types import KeyType
+from statebackend.states.aggregates import Aggregates
 from statebackend.states.codecs import Pickled
 from statebackend.states.declarations import Aggregating, Declaration, ListOf, MapOf, Place, Reducing, Value
 from statebackend.states.namespaces import NO_NAMESPACE, Window
 from statebackend.states.schema import StateKind, StateSpec
-from statebackend.states.timers import TimerService
+from statebackend.states.timer_state import TimerService
 from statebackend.states.ttl import Ttl
 from statebackend.stores.memory_store import MemoryStore
-from statebackend.tables.aggregates import Aggregates
-from statebackend.tables.aggregations import Count, Mean, Sum
+from statebackend.tables.values.aggregations import Count, Mean, Sum
 
 NAMESPACES = (NO_NAMESPACE, Window(-5, 5).namespace, b"\x00ns")
 KEYS = (None, "", "a", "ä", "k" * 80, *(f"key-{number}" for number in range(6)))

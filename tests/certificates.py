@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from snapshot.host.tls import Tls
+from snapshot.host.net.tls import Tls
 
 
 class Authority:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 from typing import Final
 
-from snapshot.host.conversation import Proved
-from snapshot.seals import Seals
+from snapshot.cut.seals import Seals
+from snapshot.host.net.handshake_io import Proved
 
 NEAR: Final = Seals(b"near" * 8, b"far!" * 8)
 """The keys of the one end, and of the other."""

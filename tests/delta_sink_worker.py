@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from snapshot import ToDelta
+from snapshot.connectors.delta.table import DeltaPlace
+from snapshot.epochs.transaction_events import transaction_id
 from snapshot.ids import TransactionId
 from snapshot.program.sink import Sealed
-from snapshot.sinks.delta_table import DeltaPlace
 from snapshot.testing.sinks import SCHEMA, Surroundings, attempt, write
-from snapshot.transaction_events import transaction_id
 from statebackend.ids import Partition
 from tests.file_sink_worker import JOB, UID, Killer, context, read_journal, rows_of
 

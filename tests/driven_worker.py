@@ -16,13 +16,14 @@ from typing import Self, TypeVar
 
 import pyarrow as pa
 
-from recovery.driver.manifests import DriversPart, manifest_of, roles_from, sources_of, states_in
-from recovery.driver.workers import Workers
-from snapshot.coordinator_events import Publish
-from snapshot.frames import Marker, MarkerMode
-from snapshot.host.conversation import Proved
-from snapshot.host.event_loop import EventLoop
-from snapshot.host.messages import (
+from recovery.driver.attempts.workers import Workers
+from recovery.driver.tree.manifests import DriversPart, manifest_of, roles_from, sources_of, states_in
+from snapshot.cut.frames import Marker, MarkerMode
+from snapshot.epochs.coordinator_events import Publish
+from snapshot.host.net.event_loop import EventLoop
+from snapshot.host.net.handshake_io import Proved
+from snapshot.host.process.worker import DriverLost, Worker
+from snapshot.host.protocol.messages import (
     Acknowledgement,
     AllEnded,
     AssignSplits,
@@ -45,12 +46,11 @@ from snapshot.host.messages import (
     ToWorker,
     TriggerEpoch,
 )
-from snapshot.host.options import Following, HostOptions
-from snapshot.host.worker import DriverLost, Worker
+from snapshot.host.protocol.options import Following, HostOptions
 from snapshot.ids import JobId
-from snapshot.manifest import Manifest
 from snapshot.program.pickling import dumps
 from snapshot.program.program import Program
+from snapshot.tree.manifest import Manifest
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 
 PATIENCE = 60.0
@@ -96,7 +96,7 @@ class DrivenWorker:
         self._hello = hello
         return True
 
-    def lost(self, worker: str, reason: str, *, silent: bool) -> None:
+    def lost(self, worker: str, reason: str, *, silent: bool, unusable: bool) -> None:
         pass
 
     def commanded(self, proved: Proved, name: str) -> None:

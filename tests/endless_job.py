@@ -6,9 +6,9 @@ from pathlib import Path
 
 import recovery
 from recovery import FailureRate, LocalProcesses, Passive
-from recovery.driver.events import AnyEvent
+from recovery.events import AnyEvent
 from snapshot import Generate, Program, Stream, ToFiles
-from snapshot.sources.generate import Columns, Indices
+from snapshot.connectors.memory.generate import Columns, Indices
 from statebackend.columns import schema_of
 
 PATIENCE = 60.0

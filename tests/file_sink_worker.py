@@ -12,13 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from snapshot.frozen_json import Json
+from snapshot.connectors.files.sink import ToFiles
+from snapshot.epochs.transaction_events import transaction_id
 from snapshot.ids import JobId, TransactionId
-from snapshot.manifest import CommitPayload
 from snapshot.program.sink import Sealed, SinkContext
-from snapshot.sinks.file_sink import ToFiles
 from snapshot.testing.sinks import SCHEMA, Surroundings, attempt, write
-from snapshot.transaction_events import transaction_id
+from snapshot.tree.frozen_json import Json
+from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Partition, Uid
 
 JOB, UID = JobId("a job"), Uid("out")

@@ -18,14 +18,9 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 import pyarrow.parquet
 
-from snapshot.ids import JobId, TransactionId
-from snapshot.manifest import CommitPayload
-from snapshot.program.rows import Rows
-from snapshot.program.sink import Sealed, SinkContext
-from snapshot.sinks.file_sink import ToFiles
-from snapshot.sinks.file_writer import FilePlace, FileWriter
-from snapshot.testing.sinks import DONE, Surroundings, attempt
-from snapshot.transaction_events import (
+from snapshot.connectors.files.sink import ToFiles
+from snapshot.connectors.files.writer import FilePlace, FileWriter
+from snapshot.epochs.transaction_events import (
     Begin,
     Commit,
     CommitAnswered,
@@ -38,7 +33,12 @@ from snapshot.transaction_events import (
     SinkReady,
     TransactionInstruction,
 )
-from snapshot.transactions import Transactions
+from snapshot.epochs.transactions import Transactions
+from snapshot.ids import JobId, TransactionId
+from snapshot.operators.rows import Rows
+from snapshot.program.sink import Sealed, SinkContext
+from snapshot.testing.sinks import DONE, Surroundings, attempt
+from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Epoch, Generation, Partition, Uid
 
 JOB, UID, HERE = JobId("a-day"), Uid("files"), Partition(0)

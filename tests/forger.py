@@ -18,14 +18,14 @@ import pyarrow as pa
 from rocksdict import DBCompressionType, SstFileWriter
 
 import recovery
-from recovery.savepoints.coming_back import choose
-from recovery.savepoints.job_tree import open_tree
-from recovery.savepoints.stopped_job import take_over
+from recovery.offline.epoch_choice import choose
+from recovery.offline.job_tree import open_tree
+from recovery.offline.stopped_job import take_over
 from snapshot import EOF, Collection, Program, Stream, ToFiles
-from snapshot.frozen_json import Json, JsonLike
+from snapshot.epochs.transaction_events import Committable, transaction_id
 from snapshot.ids import JobId
-from snapshot.manifest import CommitPayload, StoredFile
-from snapshot.transaction_events import Committable, transaction_id
+from snapshot.tree.frozen_json import Json, JsonLike
+from snapshot.tree.manifest import CommitPayload, StoredFile
 from statebackend.backends.rocksdb_tables import table_options
 from statebackend.backends.sst import DELETED, read_sst
 from statebackend.entries import META_KEY, STAMP
@@ -138,6 +138,15 @@ class Forger:
             for each in manifest.operators
         ]
         stopped.publish(replace(manifest, operators=tuple(operators)))
+
+    def output_that_nests(self) -> None:
+        """Give it a payload that is deeper than one of ours can be made."""
+        self.output({"sink": "ToFiles", "place": "x", "files": []})
+
+        def deepen(part: Any) -> None:
+            part["committables"][0]["payload"]["place"] = _nested("x")
+
+        self.subtask("bought")(deepen)
 
     def stored(self, data: bytes, ending: str) -> StoredFile:
         """Put a file into the tree."""
@@ -268,7 +277,7 @@ FORGERIES: Final[dict[str, Callable[[Forger], object]]] = {
         {"sink": "ToFiles", "place": "x", "listed": False, "files": ["y"]}, job="other-01234567"
     ),
     "output of another kind": lambda forger: forger.output({"sink": ESCAPES, "place": ESCAPES}),
-    "output that nests": lambda forger: forger.output({"sink": "ToFiles", "place": _nested("x"), "files": []}),
+    "output that nests": Forger.output_that_nests,
     "rows held back for another folder": lambda forger: forger.output(
         {
             "sink": "ToFiles",

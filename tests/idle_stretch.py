@@ -16,18 +16,18 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 
 import recovery
-from recovery.driver.events import EpochCompleted
-from recovery.driver.manifests import without_output
-from recovery.savepoints.coming_back import choose, go_back
+from recovery.driver.tree.manifests import without_output
+from recovery.events import EpochCompleted
+from recovery.offline.epoch_choice import choose, go_back
+from recovery.offline.job_tree import NEWEST_SAVEPOINT, JobTree, journal_of, open_tree
+from recovery.offline.stopped_job import StoppedJob, take_over
 from recovery.savepoints.gc import clean_up, let_go, plan_cleanup
-from recovery.savepoints.job_tree import NEWEST_SAVEPOINT, JobTree, journal_of, open_tree
-from recovery.savepoints.stopped_job import StoppedJob, take_over
 from snapshot import Files, KeyedProcess, ProcessContext, Program, Stream, ToFiles
-from snapshot.frozen_json import NULL
-from snapshot.journal_entries import Committed, Unpinned
-from snapshot.manifest import CommitPayload, Manifest
-from snapshot.program.row_class import Row
-from snapshot.transaction_events import Committable, transaction_id
+from snapshot.epochs.transaction_events import Committable, transaction_id
+from snapshot.journal.entries import Committed, Unpinned
+from snapshot.operators.row_class import Row
+from snapshot.tree.frozen_json import NULL
+from snapshot.tree.manifest import CommitPayload, Manifest
 from statebackend import Value
 from statebackend.ids import Attempt, Epoch, Incarnation, Partition, Uid
 from tests.upgraded_sequences import Decimal

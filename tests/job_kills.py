@@ -26,9 +26,8 @@ from random import Random
 from typing import Final
 
 import recovery
-from recovery.inject.orders import Kind as What
-from recovery.inject.orders import Order
-from recovery.inject.targets import ExecutorOf, LinkBetween, StandbyAt, Target, WorkerOf
+from recovery.inject.targets import ExecutorOf, LinkBetween, Order, StandbyAt, Target, WorkerOf
+from recovery.inject.targets import Kind as What
 from statebackend.ids import Partition
 from tests.fault_report import HEADING, Fault, Kind, Tally, attribute
 from tests.jobs.catalogue import JOBS

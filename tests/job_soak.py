@@ -27,9 +27,9 @@ from typing import Final
 
 import numpy as np
 
-from recovery.driver.event_log import KEPT
-from recovery.savepoints.job_tree import open_tree
-from snapshot.layout import EndNoted, parse
+from recovery.driver.report.event_log import KEPT
+from recovery.offline.job_tree import open_tree
+from snapshot.tree.layout import EndNoted, parse
 from tests.jobs.comparison import Comparison
 from tests.jobs.driver import Settings
 from tests.jobs.running_job import RunningJob

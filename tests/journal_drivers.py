@@ -20,17 +20,17 @@ from hashlib import sha256
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from snapshot.epochs.token_commit import Ask, TargetAnswer, TokenCommit, TokenStep
+from snapshot.epochs.token_commit import Outcome as TokenOutcome
+from snapshot.epochs.transaction_events import CommitOutcome, transaction_id
 from snapshot.ids import JobId, TransactionId
-from snapshot.journal import Reason
-from snapshot.journal_entries import Body, Claimed, Committed, Completed, Entry
-from snapshot.journal_json import decode_entry
-from snapshot.journal_state import JournalState
-from snapshot.journal_store import StoredJournal, fresh_nonce
-from snapshot.journal_writer import Fenced, JournalWriter, Outcome, Refused, Won
-from snapshot.layout import JournalEntry, JournalSummary, ManifestFile, TreeItem, parse, path_of
-from snapshot.token_commit import Ask, TargetAnswer, TokenCommit, TokenStep
-from snapshot.token_commit import Outcome as TokenOutcome
-from snapshot.transaction_events import CommitOutcome, transaction_id
+from snapshot.journal.entries import Body, Claimed, Committed, Completed, Entry
+from snapshot.journal.entry_json import decode_entry
+from snapshot.journal.machine import Reason
+from snapshot.journal.state import JournalState
+from snapshot.journal.store import StoredJournal, fresh_nonce
+from snapshot.journal.writer import Fenced, JournalWriter, Outcome, Refused, Won
+from snapshot.tree.layout import JournalEntry, JournalSummary, ManifestFile, TreeItem, parse, path_of
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from statebackend.stores.store import BlobInfo, BlobStore, Creation
 from statebackend.testing.blob_store import OpenStore

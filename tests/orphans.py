@@ -26,8 +26,8 @@ from typing import Final
 import recovery
 from recovery import LocalProcesses, Passive
 from snapshot import Generate, KeyedProcess, ProcessContext, Program, Stream, ToFiles
-from snapshot.program.row_class import Row
-from snapshot.sources.generate import Columns, Indices
+from snapshot.connectors.memory.generate import Columns, Indices
+from snapshot.operators.row_class import Row
 from statebackend.columns import schema_of
 
 PARALLELISM: Final = 2

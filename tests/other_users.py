@@ -25,12 +25,13 @@ import pyarrow as pa
 import rocksdict  # noqa: F401  # it is imported when a state is opened
 
 import recovery
+import recovery.driver.tree.address
 import snapshot
 import statebackend
 from snapshot import EOF, Collection, Program, Stream, ToDriver
-from snapshot.host.messages import Address
-from snapshot.host.tls import Tls
-from snapshot.host.worker import run_worker
+from snapshot.host.net.tls import Tls
+from snapshot.host.process.worker import run_worker
+from snapshot.host.protocol.messages import Address
 
 ALICE: Final = 61001
 BOB: Final = 61002
@@ -152,7 +153,7 @@ def run_job(folder: Path, me: As, **options: Any) -> dict[str, Any]:
     ) as run:
         rows = run.rows("out")
         counts = {str(row["k"]): row["n"] for _, row in zip(range(ROWS), rows, strict=False)}
-        home = Path(options.get("local") or recovery.driver.reach.home_of(run.job))
+        home = Path(options.get("local") or recovery.driver.tree.address.home_of(run.job))
         me.say({"home": home, "tree": folder / "tree", "state": names(home), "events": str(run.events_file)})
         seen = {str(place): look(place) for place in me.hear()}
         with recovery.attach(folder / "tree", job_folder=options.get("local")) as attached:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from snapshot.program.operator import Input, Operator, OperatorContext
+from snapshot.operators.operator import Input, Operator, OperatorContext
 from statebackend.states.declarations import Declaration
 
 

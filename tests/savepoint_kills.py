@@ -25,16 +25,16 @@ from random import Random
 from typing import Final
 
 from recovery.command.exits import Exit
-from recovery.driver.birth import BirthLost, JobMoved, WrongJob
-from recovery.driver.evidence import DamagedTree
-from recovery.savepoints import fail_points
+from recovery.driver.tree.evidence import DamagedTree
+from recovery.driver.tree.identity import BirthLost, JobMoved, WrongJob
+from recovery.offline import fail_points
+from recovery.offline.job_tree import JobTree, open_tree
 from recovery.savepoints.gc import plan_cleanup
-from recovery.savepoints.job_tree import JobTree, open_tree
 from recovery.savepoints.repair import repair
 from recovery.savepoints.rescaling import parallelism_of
 from recovery.savepoints.verify import verify, what_to_verify
-from snapshot.host.crash_points import VARIABLE, crashing
-from snapshot.layout import JOB
+from snapshot.host.faults.crash_points import VARIABLE, crashing
+from snapshot.tree.layout import JOB
 from statebackend.fail_points import BLOB_UNFINISHED, DELTA_UPLOADED
 from statebackend.stores.store import StoreUnavailable
 from tests.stopped_trees import ROWS, Stopped, stop_one

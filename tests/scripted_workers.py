@@ -11,13 +11,15 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from snapshot.frozen_json import NULL, Json
-from snapshot.host.connector import Connecting
-from snapshot.host.control import ControlConnection
-from snapshot.host.conversation import Proved
-from snapshot.host.event_loop import EventLoop
-from snapshot.host.heartbeat import Heartbeat
-from snapshot.host.messages import (
+from snapshot.epochs.transaction_events import Committable
+from snapshot.host.net.connection_kinds import ControlOf
+from snapshot.host.net.connector import Connecting
+from snapshot.host.net.control import ControlConnection
+from snapshot.host.net.event_loop import EventLoop
+from snapshot.host.net.handshake_io import Proved
+from snapshot.host.net.tls import Tls
+from snapshot.host.process.heartbeat import Heartbeat
+from snapshot.host.protocol.messages import (
     Acknowledgement,
     Address,
     AllEnded,
@@ -37,11 +39,9 @@ from snapshot.host.messages import (
     ToWorker,
     TriggerEpoch,
 )
-from snapshot.host.purposes import ControlOf
-from snapshot.host.tls import Tls
 from snapshot.ids import TransactionId
-from snapshot.manifest import ChannelState, CommitPayload, SplitPosition, SubtaskSnapshot
-from snapshot.transaction_events import Committable
+from snapshot.tree.frozen_json import NULL, Json
+from snapshot.tree.manifest import ChannelState, CommitPayload, SplitPosition, SubtaskSnapshot
 from statebackend.ids import Epoch, Uid
 
 PATIENCE = 20.0

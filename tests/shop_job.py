@@ -12,7 +12,7 @@ import pyarrow as pa
 
 import recovery
 from snapshot import EOF, Collection, KeyedProcess, ProcessContext, Program, Stream, ToDriver
-from snapshot.program.row_class import Row
+from snapshot.operators.row_class import Row
 from statebackend import ListOf, MapOf, Value
 from statebackend.ids import Epoch
 

@@ -8,7 +8,7 @@ import socket
 import struct
 from typing import Final
 
-from snapshot.host.channels import ReceivingChannel, SendingChannel
+from snapshot.host.net.channels import ReceivingChannel, SendingChannel
 
 _SO_ATTACH_FILTER: Final = 26
 _DROP_ALL: Final = struct.pack("HBBI", 0x06, 0, 0, 0)

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from snapshot.epochs.transaction_events import transaction_id
 from snapshot.ids import JobId, TransactionId
-from snapshot.manifest import CommitPayload
-from snapshot.program.rows import Rows
+from snapshot.operators.rows import Rows
 from snapshot.program.sink import CommitAnswer, Sealed, Sink, SinkContext, SinkWriter
 from snapshot.testing.sinks import Surroundings, attempt, settled, some
-from snapshot.transaction_events import transaction_id
+from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Partition, Uid
 
 CHANGES = pa.schema({"k": pa.int64(), "v": pa.string(), "gone": pa.bool_()})

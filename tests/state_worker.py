@@ -37,10 +37,10 @@ from statebackend.snapshot_folder import SnapshotFolder
 from statebackend.snapshots import consolidation
 from statebackend.snapshots.consolidation import Policy
 from statebackend.snapshots.uploads import Durable, NotDurable
+from statebackend.states.aggregates import Aggregates
 from statebackend.states.declarations import ListOf, MapOf, Value
 from statebackend.stores.local_store import LocalStore
-from statebackend.tables.aggregates import Aggregates
-from statebackend.tables.aggregations import Count, Sum
+from statebackend.tables.values.aggregations import Count, Sum
 
 GROUPS: Final = 12
 TABLE: Final = Aggregates({"cents": int}, visits=Count(), cents=Sum("cents"))

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import recovery
-from recovery.driver.events import EpochCommitted
-from recovery.savepoints.coming_back import choose
-from recovery.savepoints.job_tree import JobTree, open_tree
-from recovery.savepoints.stopped_job import take_over
+from recovery.events import EpochCommitted
+from recovery.offline.epoch_choice import choose
+from recovery.offline.job_tree import JobTree, open_tree
+from recovery.offline.stopped_job import take_over
 from snapshot import Program
-from snapshot.frozen_json import NULL
+from snapshot.epochs.transaction_events import Committable, transaction_id
 from snapshot.ids import JobId
-from snapshot.manifest import CommitPayload
-from snapshot.transaction_events import Committable, transaction_id
+from snapshot.tree.frozen_json import NULL
+from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Attempt, Epoch, Incarnation, Partition, Uid
 from tests.jobs.catalogue import JOBS
 from tests.jobs.comparison import Comparison

@@ -26,9 +26,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from snapshot.frozen_json import Json
-from snapshot.journal_store import StoredJournal
-from snapshot.manifest_json import decode
+from snapshot.journal.store import StoredJournal
+from snapshot.tree.frozen_json import Json
+from snapshot.tree.manifest_json import decode
 from statebackend import open_store
 from statebackend.ids import Uid
 from statebackend.stores.store import BlobStore, StoreError

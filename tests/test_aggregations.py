@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend.tables.accumulators import Accumulator, AggregationError, Column
-from statebackend.tables.aggregations import (
+from statebackend.tables.values.accumulators import Accumulator, AggregationError, Column
+from statebackend.tables.values.aggregations import (
     Aggregation,
     Count,
     First,

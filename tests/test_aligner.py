@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from snapshot.aligner import (
+from snapshot.cut.aligner import (
     Aborted,
     Aligner,
     AlignerEvent,
@@ -25,7 +25,7 @@ from snapshot.aligner import (
     Triggered,
     WhyMissed,
 )
-from snapshot.frames import Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.cut.frames import Data, End, Frame, Marker, MarkerMode, Watermark
 from snapshot.ids import ChannelId
 from statebackend.ids import Epoch, Generation, Partition, Uid
 

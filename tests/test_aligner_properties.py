@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot.aligner import (
+from snapshot.cut.aligner import (
     Aborted,
     Aligner,
     AlignerEvent,
@@ -26,7 +26,7 @@ from snapshot.aligner import (
     Triggered,
     WhyMissed,
 )
-from snapshot.frames import Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.cut.frames import Data, End, Frame, Marker, MarkerMode, Watermark
 from snapshot.ids import ChannelId
 from statebackend.ids import Epoch, Generation, Partition, Uid
 

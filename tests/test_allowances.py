@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.host.allowances import FIRST, UNLIMITED, Allowance, Allowances
+from snapshot.host.flow.allowances import FIRST, UNLIMITED, Allowance, Allowances
 from snapshot.ids import ChannelId
 from statebackend.ids import Partition, Uid
 
@@ -45,7 +45,7 @@ class Flow:
         self.allowed.update(news)
 
 
-@pytest.mark.parametrize("per_row", [0.00004, 0.0004, 0.002])
+@pytest.mark.parametrize("per_row", [0.00006, 0.0004, 0.002])
 @pytest.mark.parametrize("channels", [1, 2, 4])
 def test_what_is_under_way_is_worked_off_in_a_fraction_of_a_second(per_row: float, channels: int) -> None:
     flow = Flow(channels)
@@ -56,6 +56,17 @@ def test_what_is_under_way_is_worked_off_in_a_fraction_of_a_second(per_row: floa
         flow.work(max(1, int(0.01 / per_row)), per_row)
     assert max(seconds[50:]) <= 0.26
     assert min(seconds[50:]) >= 0.1, "so much that the stage always has something to do"
+
+
+def test_quick_rows_are_allowed_a_second_of_work_so_that_they_come_in_full_batches() -> None:
+    flow = Flow(2)
+    seconds = []
+    for _ in range(1000):
+        flow.send()
+        seconds.append(flow.under_way * 0.00004)
+        flow.work(250, 0.00004)
+    assert max(seconds[200:]) <= 1.01
+    assert min(seconds[200:]) >= 0.5
 
 
 def test_rows_that_take_longer_than_that_come_one_by_one() -> None:
@@ -104,6 +115,21 @@ def test_while_its_state_is_opened_more_may_come_than_at_first() -> None:
     allowances = Allowances(CHANNELS[:2])
     allowances.opening()
     assert set(allowances.news().values()) == {Allowance(512, 512)}
+
+
+@pytest.mark.parametrize(("per_row", "expected"), [(1e-7, UNLIMITED), (4e-4, Allowance(1248, 1248))])
+def test_while_its_state_is_opened_again_a_second_of_work_may_come_by_the_pace_of_the_last_attempt(
+    per_row: float, expected: Allowance
+) -> None:
+    flow = Flow(2)
+    assert flow.allowances.window == 0
+    for _ in range(400):
+        if UNLIMITED not in flow.allowed.values():
+            flow.send()
+        flow.work(4096, per_row)
+    again = Allowances(CHANNELS[:2])
+    again.opening(flow.allowances.window)
+    assert set(again.news().values()) == {expected}
 
 
 @given(

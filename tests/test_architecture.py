@@ -1,184 +1,141 @@
-"""Imports point one way, and the protocol cores know nothing of the world."""
+"""Rooms: a folder says what is in it, imports between rooms point one way, and pure rooms know nothing of the world."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
+PACKAGES = ("statebackend", "snapshot", "recovery")
+"""Each imports itself and those before it."""
 
-ALLOWED = {
-    "statebackend": {"statebackend"},
-    "snapshot": {"statebackend", "snapshot"},
-    "recovery": {"statebackend", "snapshot", "recovery"},
-}
-"""Which of our packages a package may import: statebackend <- snapshot <- recovery."""
-
-EDGES = {
-    "recovery/__main__.py",
-    "recovery/attached.py",
-    "recovery/running.py",
-    "snapshot/journal_store.py",
-    "statebackend/backends/heap_backend.py",
-    "statebackend/backends/overlay.py",
-    "statebackend/backends/rocksdb_backend.py",
-    "statebackend/backends/rocksdb_tables.py",
-    "statebackend/backends/scratch_file.py",
-    "statebackend/backends/scratch_folder.py",
-    "statebackend/backends/sst.py",
-    "statebackend/backends/sst_process.py",
-    "statebackend/backends/unused_memory.py",
-    "statebackend/canonical/arrow_values.py",
-    "statebackend/canonical/by_key.py",
-    "statebackend/canonical/changing.py",
-    "statebackend/canonical/exporting.py",
-    "statebackend/canonical/importing.py",
-    "statebackend/canonical/mapping.py",
-    "statebackend/canonical/parquet.py",
-    "statebackend/canonical/schema.py",
-    "statebackend/canonical/stored_states.py",
-    "statebackend/child_python.py",
-    "statebackend/columns.py",
-    "statebackend/followed_files.py",
-    "statebackend/keyed_state.py",
-    "statebackend/keys/arrow.py",
-    "statebackend/keys/columns.py",
-    "statebackend/keys/names.py",
-    "statebackend/keys/packing.py",
-    "statebackend/keys/structs.py",
-    "statebackend/keys/times.py",
-    "statebackend/keys/types.py",
-    "statebackend/snapshot_folder.py",
-    "statebackend/snapshots/local_files.py",
-    "statebackend/snapshots/persister.py",
-    "statebackend/snapshots/restore.py",
-    "statebackend/snapshots/state_files.py",
-    "statebackend/snapshots/transfer.py",
-    "statebackend/state_reader.py",
-    "statebackend/states/codec_choice.py",
-    "statebackend/states/codecs.py",
-    "statebackend/states/map_keys.py",
-    "statebackend/states/row_names.py",
-    "statebackend/stores/fsspec_store.py",
-    "statebackend/stores/limited_store.py",
-    "statebackend/stores/local_store.py",
-    "statebackend/stores/memory_store.py",
-    "statebackend/stores/patience.py",
-    "statebackend/stores/s3_store.py",
-    "statebackend/tables/accumulators.py",
-    "statebackend/tables/aggregates.py",
-    "statebackend/tables/aggregations.py",
-    "statebackend/tables/blocks.py",
-    "statebackend/tables/cold_keys.py",
-    "statebackend/tables/cold_run.py",
-    "statebackend/tables/frozen_table.py",
-    "statebackend/tables/kept_keys.py",
-    "statebackend/tables/key_arena.py",
-    "statebackend/tables/stored_blocks.py",
-    "statebackend/tables/table.py",
-    "statebackend/tables/turns.py",
-    "statebackend/tables/value_forms.py",
-    "statebackend/tables/values_blocks.py",
-}
-"""The modules that touch the world. Every other one, outside the test kits, is a core: new modules are cores too."""
-
-WORLD = {
-    "asyncio", "concurrent", "datetime", "fsspec", "multiprocessing", "os", "pathlib", "pyarrow", "pyspark", "random",
-    "rocksdict", "s3fs", "secrets", "select", "selectors", "shutil", "signal", "socket", "subprocess", "tempfile",
-    "threading", "time", "urllib", "uuid",
+PURE = {
+    "statebackend/ids.py", "statebackend/entries.py", "statebackend/files.py", "statebackend/keygroups.py",
+    "statebackend/fail_points.py", "snapshot/ids.py", "snapshot/readable.py", "snapshot/fail_points.py",
+    "snapshot/cut", "snapshot/epochs", "snapshot/journal", "snapshot/tree", "snapshot/host/flow",
+    "recovery/decisions", "recovery/schemes", "recovery/restart_strategies.py", "recovery/events.py",
+    "recovery/inject", "recovery/testing",
 }  # fmt: skip
-"""What a core must not import: Spark, storage, sockets, threads, clocks, randomness."""
+"""Rooms that decide, and do nothing else."""
 
-WORLDLY_FOLDERS = (
-    "recovery/command/",
-    "recovery/driver/",
-    "recovery/savepoints/",
-    "snapshot/host/",
-    "snapshot/operators/",
-    "snapshot/program/",
-    "snapshot/sinks/",
-    "snapshot/sources/",
-    "snapshot/structured/",
-)
-"""Folders whose modules touch the world, but for those of `CORES_IN_THEM`."""
-
-CORES_IN_THEM = {
-    "recovery/driver/endings.py",
-    "recovery/driver/epoch_times.py",
-    "recovery/driver/manifests.py",
-    "recovery/driver/placement.py",
-    "recovery/driver/program_fit.py",
-    "recovery/driver/recovery_clock.py",
-    "recovery/driver/slots.py",
-    "recovery/driver/savepoints.py",
-    "recovery/driver/splits.py",
-    "recovery/driver/spreading.py",
-    "recovery/savepoints/notes.py",
-    "snapshot/host/handshake.py",
-    "snapshot/host/purposes.py",
+ALSO_PURE = {
+    "snapshot/host/net": "handshake connection_kinds",
+    "statebackend/snapshots": "catching_up consolidation cuttable file_set_json sealed_json snapshot_log uploads",
+    "recovery/driver/attempts": "placement rebalancing recovery_clock termination",
+    "recovery/driver/launchers": "launch_rules",
+    "recovery/driver/remote": "savepoints",
+    "recovery/driver/report": "epoch_times overdue rates",
+    "recovery/driver/settings": "program_fit",
+    "recovery/driver/tree": "manifests splits",
 }
-"""Modules in these folders that decide, and do nothing else."""
+"""Modules that do the same in rooms that do more."""
 
-INTERFACES = {"statebackend/backends/backend.py", "statebackend/stores/store.py"}
-"""They name local paths in their signatures, and do nothing with them."""
+NOT_PURE = {"snapshot/journal/store.py"}
+"""The journal's machines are carried out here."""
+
+ARROW_ALONE = {"statebackend/keys", "statebackend/states", "statebackend/tables/values", "statebackend/tables/format"}
+"""Rooms that compute: they know Arrow and dates, and nothing else of the world."""
+
+ARROW = {"datetime", "pyarrow"}
+WORLD = {
+    "asyncio", "concurrent", "fsspec", "multiprocessing", "os", "pathlib", "pyspark", "random", "rocksdict", "s3fs",
+    "secrets", "select", "selectors", "shutil", "signal", "socket", "subprocess", "tempfile", "threading", "time",
+    "urllib", "uuid",
+}  # fmt: skip
+"""Spark, storage, sockets, threads, clocks, randomness."""
 
 
-def modules() -> list[Path]:
-    return sorted(path for package in ALLOWED for path in (ROOT / package).rglob("*.py"))
+def modules() -> dict[str, Path]:
+    """Return every module by its name, but for the packages' own `__init__`, which name what is in all rooms."""
+    paths = (path for package in PACKAGES for path in (ROOT / package).glob("**/*.py"))
+    found = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in paths}
+    return {name: path for name, path in found.items() if name.removesuffix(".__init__") not in PACKAGES}
 
 
-def imports(path: Path) -> set[str]:
-    """Every module that a file imports, anywhere in it."""
-    return imported(ast.parse(path.read_text()))
-
-
-def imported(tree: ast.AST) -> set[str]:
-    found: set[str] = set()
-    for node in ast.walk(tree):
+def imported(source: str) -> Iterator[str]:
+    """Give every module that is imported anywhere in this text, for type checkers alone as well."""
+    for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Import(names=names):
-                found.update(alias.name for alias in names)
-            case ast.ImportFrom(module=str(module), level=0):
-                found.add(module)
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=str(module), names=names, level=0):
+                yield from (f"{module}.{alias.name}" for alias in names)
             case ast.ImportFrom():
-                found.add("a relative import")
+                yield "a relative import"
             case _:
                 pass
-    return found
 
 
-def wrong_way(package: str, names: set[str]) -> set[str]:
-    ours = {name for name in names if name.split(".")[0] in {*ALLOWED, "tests", "examples"}}
-    return {name for name in ours if name.split(".")[0] not in ALLOWED[package]}
+def room_of(module: str) -> str:
+    """Return the folder of a module; one that lies directly in a package is a room of its own."""
+    folder = module.rpartition(".")[0]
+    return module if folder in PACKAGES else folder
 
 
-def worldly(names: set[str]) -> set[str]:
-    return {name for name in names if name.split(".")[0] in WORLD}
+def rooms(sources: Mapping[str, str]) -> dict[str, set[str]]:
+    """Return which rooms each room imports."""
+    found: dict[str, set[str]] = {}
+    for module, source in sources.items():
+        uses = found.setdefault(room_of(module), set())
+        for name in imported(source):
+            package = name.rpartition(".")[0]
+            for target in (name, package, f"{name}.__init__", f"{package}.__init__"):
+                if target in sources:
+                    uses.add(room_of(target))
+    return {room: uses - {room} for room, uses in found.items()}
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_point_from_recovery_to_snapshot_to_statebackend(path: Path) -> None:
-    package = path.relative_to(ROOT).parts[0]
-    assert wrong_way(package, imports(path)) == set()
+def worldly(source: str, world: set[str]) -> set[str]:
+    return {name for name in imported(source) if name.partition(".")[0] in world}
 
 
-def test_no_core_imports_spark_storage_sockets_threads_clocks_or_randomness() -> None:
-    for path in modules():
-        name = path.relative_to(ROOT).as_posix()
-        if "/testing/" in name or name in EDGES or name in INTERFACES:
-            continue
-        if name.startswith(WORLDLY_FOLDERS) and name not in CORES_IN_THEM:
-            continue
-        assert worldly(imports(path)) == set(), f"{name} is a protocol core"
+def pure_modules() -> list[Path]:
+    alone = [ROOT / folder / f"{name}.py" for folder, names in ALSO_PURE.items() for name in names.split()]
+    paths = [path for room in PURE for path in ([ROOT / room] if room.endswith(".py") else (ROOT / room).glob("*.py"))]
+    return [path for path in [*paths, *alone] if path.relative_to(ROOT).as_posix() not in NOT_PURE]
 
 
-def test_every_edge_that_is_named_exists() -> None:
-    assert [edge for edge in sorted(EDGES | CORES_IN_THEM) if not (ROOT / edge).exists()] == []
+def test_imports_point_from_recovery_to_snapshot_to_statebackend() -> None:
+    for module, path in modules().items():
+        package = module.partition(".")[0]
+        others = {*PACKAGES[PACKAGES.index(package) + 1 :], "tests", "examples", "a relative import"}
+        wrong = {name for name in imported(path.read_text()) if name.partition(".")[0] in others}
+        assert wrong == set(), f"{module} imports from a package that is above its own"
 
 
-def test_an_import_that_points_the_wrong_way_is_noticed() -> None:
-    tree = ast.parse("def f():\n    from recovery.decision import decide\n    import time")
-    assert wrong_way("snapshot", imported(tree)) == {"recovery.decision"}
-    assert worldly(imported(tree)) == {"time"}
+def test_no_two_rooms_import_each_other_whatever_way_round() -> None:
+    found = rooms({module: path.read_text() for module, path in modules().items()})
+    TopologicalSorter(found).prepare()
+
+
+def test_pure_rooms_import_neither_spark_nor_storage_sockets_threads_clocks_randomness_or_arrow() -> None:
+    for path in pure_modules():
+        assert worldly(path.read_text(), WORLD | ARROW) == set(), f"{path.relative_to(ROOT)} is pure"
+
+
+def test_rooms_that_compute_import_nothing_of_the_world_but_arrow() -> None:
+    for path in (path for room in ARROW_ALONE for path in (ROOT / room).glob("*.py")):
+        assert worldly(path.read_text(), WORLD) == set(), f"{path.relative_to(ROOT)} only computes"
+
+
+def test_every_room_and_module_that_is_named_here_exists() -> None:
+    named = [ROOT / room for room in PURE | NOT_PURE | ARROW_ALONE]
+    assert [str(path) for path in [*named, *pure_modules()] if not path.exists()] == []
+
+
+def test_rooms_that_import_each_other_over_a_third_are_noticed() -> None:
+    sources = {
+        "snapshot.cut.wire": "from snapshot.tree.layout import JOB",
+        "snapshot.tree.layout": "def f():\n    import snapshot.ids",
+        "snapshot.ids": "if TYPE_CHECKING:\n    from snapshot.cut import wire",
+    }
+    with pytest.raises(CycleError):
+        TopologicalSorter(rooms(sources)).prepare()
+
+
+def test_an_import_of_the_world_inside_of_a_function_is_noticed() -> None:
+    assert worldly("def f():\n    import time\n    from os import path", WORLD) == {"time", "os.path"}

@@ -16,9 +16,9 @@ import pytest
 import recovery
 from recovery.attached import Answer
 from recovery.command.exits import Exit
-from recovery.driver import reach
-from recovery.driver.command_messages import Command
-from recovery.driver.events import (
+from recovery.driver.remote.command_messages import Command
+from recovery.driver.tree import address as reach
+from recovery.events import (
     AnyEvent,
     EpochCommitted,
     EpochCompleted,
@@ -30,10 +30,9 @@ from recovery.driver.events import (
     WorkerJoined,
     WorkerLost,
 )
-from recovery.inject.orders import Kind, Order
-from recovery.inject.targets import ExecutorOf, LinkBetween, StandbyAt, WorkerOf
-from recovery.savepoints.stopped_job import JobRuns, refuse_if_it_runs
-from snapshot.host.messages import Address
+from recovery.inject.targets import ExecutorOf, Kind, LinkBetween, Order, StandbyAt, WorkerOf
+from recovery.offline.stopped_job import JobRuns, refuse_if_it_runs
+from snapshot.host.protocol.messages import Address
 from snapshot.ids import JobId
 from statebackend.ids import Partition
 from statebackend.stores.fsspec_store import same_place

@@ -12,15 +12,21 @@ from secrets import token_bytes
 import pyarrow as pa
 import pytest
 
-from recovery.driver.workers import Workers
-from snapshot.frozen_json import Json
-from snapshot.host.attempt import PartitionAttempt, Surroundings
-from snapshot.host.control import OverLongMessage
-from snapshot.host.conversation import Proved
-from snapshot.host.event_loop import Background, EventLoop
-from snapshot.host.heads import seat_of
-from snapshot.host.joining import Joined, Joining
-from snapshot.host.messages import (
+from recovery.driver.attempts.workers import Workers
+from snapshot.connectors.files.sink import ToFiles
+from snapshot.epochs.transaction_events import Committable
+from snapshot.host.net.channel_setup import Joined, Joining
+from snapshot.host.net.control import OverLongMessage
+from snapshot.host.net.event_loop import Background, EventLoop
+from snapshot.host.net.handshake_io import Proved
+from snapshot.host.partition.attempt import PartitionAttempt, Surroundings
+from snapshot.host.partition.sink_run import SinkIdentity, SinkRun
+from snapshot.host.partition.source_run import SourceRun
+from snapshot.host.partition.stage_operators import seat_of
+from snapshot.host.partition.state_cache import StatesAtHand
+from snapshot.host.partition.tree_files import TreeFiles
+from snapshot.host.process.worker import Worker
+from snapshot.host.protocol.messages import (
     Address,
     AllEnded,
     AssignSplits,
@@ -32,20 +38,14 @@ from snapshot.host.messages import (
     Leave,
     Role,
 )
-from snapshot.host.options import HostOptions
-from snapshot.host.sink_run import SinkIdentity, SinkRun
-from snapshot.host.source_run import SourceRun
-from snapshot.host.states_at_hand import StatesAtHand
-from snapshot.host.tree_files import TreeFiles
-from snapshot.host.worker import Worker
+from snapshot.host.protocol.options import HostOptions
 from snapshot.ids import JobId
-from snapshot.manifest import CommitPayload
+from snapshot.operators.rows import Rows
 from snapshot.program.plan import Plan, ReadHead, Stage
-from snapshot.program.rows import Rows
 from snapshot.program.sink import SinkContext
 from snapshot.program.source import Exhausted, Later, Reading, SplitContext
-from snapshot.sinks.file_sink import ToFiles
-from snapshot.transaction_events import Committable
+from snapshot.tree.frozen_json import Json
+from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from statebackend.stores.memory_store import MemoryStore
 
@@ -232,7 +232,7 @@ class Letting:
         self.workers.send(hello.worker, Leave("there is nothing to do"))
         return True
 
-    def lost(self, worker: str, reason: str, *, silent: bool) -> None:
+    def lost(self, worker: str, reason: str, *, silent: bool, unusable: bool) -> None:
         pass
 
     def reported(self, worker: str, message: FromWorker) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import recovery
-from recovery.driver.endings import EndKind
+from recovery.driver.attempts.termination import EndKind
 from snapshot import (
     ABORT,
     EOF,
@@ -26,14 +26,14 @@ from snapshot import (
     ToDriver,
     Tumbling,
 )
-from snapshot.frames import EARLIEST, Watermark
-from snapshot.frozen_json import JsonLike
-from snapshot.host.messages import Deploy
-from snapshot.host.source_run import SourceRun
+from snapshot.connectors.memory.collection import Collection as Rows
+from snapshot.connectors.memory.collection import Item
+from snapshot.cut.frames import EARLIEST, Watermark
+from snapshot.cut.watermarks import Watermarks
+from snapshot.host.partition.source_run import SourceRun
+from snapshot.host.protocol.messages import Deploy
 from snapshot.program.source import Available
-from snapshot.sources.collection import Collection as Rows
-from snapshot.sources.collection import Item
-from snapshot.watermarks import Watermarks
+from snapshot.tree.frozen_json import JsonLike
 from statebackend.ids import Attempt, Partition, Uid
 from tests.program_parts import Nothing
 from tests.scripted_workers import ScriptedCluster

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from snapshot.host.options import HostOptions
+from snapshot.host.protocol.options import HostOptions
 from tests.jobs.driver import Mode, Settings
 from tests.jobs.running_job import RunningJob
 from tests.jobs.skewed import ROW_BYTES

@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from snapshot.frames import Data, Frame, Marker, MarkerMode
-from snapshot.outbox import Outbox
+from snapshot.cut.frames import Data, Frame, Marker, MarkerMode
+from snapshot.cut.outbox import Outbox
 from snapshot.testing.line_plot import Line, Panel, Scale, as_svg
 from statebackend.ids import Epoch
 from tests.bench import __main__ as command

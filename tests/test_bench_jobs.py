@@ -13,7 +13,7 @@ import pytest
 
 from snapshot import Collection, Program, Stream
 from snapshot.ids import JobId
-from snapshot.program.rows import Rows
+from snapshot.operators.rows import Rows
 from snapshot.program.sink import SinkContext, Staging
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from tests.bench.measured_sinks import SCHEDULED, Drop, Stopwatch, noted

@@ -15,7 +15,7 @@ from statebackend import entries
 from statebackend.entries import state_id
 from statebackend.keys.columns import canonical_column
 from statebackend.keys.types import KeyType
-from statebackend.tables.blocks import (
+from statebackend.tables.format.blocks import (
     CLEAR,
     Block,
     BlockError,

@@ -10,10 +10,10 @@ import pyarrow.parquet as parquet
 import pytest
 
 from recovery.command.exits import Exit
-from recovery.savepoints import fail_points
+from recovery.decisions.notes import from_json
+from recovery.offline import fail_points
+from recovery.offline.job_tree import open_tree
 from recovery.savepoints.bootstrapping import StateFrom, bootstrap
-from recovery.savepoints.job_tree import open_tree
-from recovery.savepoints.notes import from_json
 from snapshot import Collection, Program, Stream, ToDriver
 from statebackend.canonical.mapping import Columns
 from statebackend.canonical.schema import CanonicalError, TableMismatch

@@ -13,10 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot.operators.broadcast import BroadcastProcess, KeyedBroadcastProcess
-from snapshot.operators.broadcast_state import Broadcast, BroadcastMismatch, BroadcastReadOnly, BroadcastStates
+from snapshot.operators.broadcast import (
+    Broadcast,
+    BroadcastMismatch,
+    BroadcastProcess,
+    BroadcastReadOnly,
+    BroadcastStates,
+    KeyedBroadcastProcess,
+)
 from snapshot.operators.keyed_function import NoKeyHere, ProcessContext
-from snapshot.program.operator import Input
+from snapshot.operators.operator import Input
 from snapshot.testing.operators import BroadcastDiffers, OperatorHarness
 from statebackend.ids import Uid
 from statebackend.states.codecs import Codec, Pickled

@@ -285,6 +285,17 @@ def test_keys_of_other_partitions_are_refused_unless_they_are_to_be_skipped(shop
         import_tables(read_parquet(out), state)
 
 
+def test_a_wrong_row_is_named_by_its_place_in_the_table_also_if_others_are_skipped(shop: Workshop, out: Path) -> None:
+    rows = parquet.read_table(out / "map.parquet").to_pylist()
+    schema = parquet.read_schema(out / "map.parquet")
+    rewritten(out, pa.Table.from_pylist([*rows[:-1], rows[-1] | {"value": None}], schema))
+    last = rows[-1]["key_group"]
+    assert last not in [row["key_group"] for row in rows[:-1]]
+    groups = range_of(Partition(last), 128, 128)
+    with shop.opened(ONE, groups=groups) as state, pytest.raises(DamagedTable, match="row 2, column 'value'"):
+        import_tables(read_parquet(out), state, outside=Outside.SKIP)
+
+
 def test_a_file_that_is_cut_short_is_refused_by_its_name(shop: Workshop, out: Path) -> None:
     path = out / "map.parquet"
     path.write_bytes(path.read_bytes()[:-20])

@@ -17,11 +17,11 @@ from statebackend.keyed_state import KeyedState, Operator, Options
 from statebackend.keygroups import KeyGroupRange
 from statebackend.snapshots.catching_up import Add, Replace, catching_up
 from statebackend.snapshots.transfer import MissingFile
+from statebackend.states.aggregates import Aggregates
 from statebackend.states.declarations import MapOf, Value
 from statebackend.stores.local_store import LocalStore
-from statebackend.tables.aggregates import Aggregates
-from statebackend.tables.aggregations import Sum
 from statebackend.tables.table import Table
+from statebackend.tables.values.aggregations import Sum
 from statebackend.testing.keyed_state import Restless
 
 MAX = 8

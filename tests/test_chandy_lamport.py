@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import settings
 
-from snapshot.chandy_lamport import MarkerRule, Recorded, SendMarkers
+from snapshot.cut.chandy_lamport import MarkerRule, Recorded, SendMarkers
 from snapshot.testing import (
     Acted,
     Action,

@@ -24,14 +24,15 @@ from statebackend.keygroups import key_group_of
 from statebackend.keys.types import KeyType
 from statebackend.snapshots.consolidation import Policy
 from statebackend.state_reader import StateReader
+from statebackend.states.aggregates import Aggregates
 from statebackend.states.declarations import Declaration, ListOf, MapOf, Value
 from statebackend.states.ttl import Ttl
-from statebackend.tables.aggregates import Aggregates
-from statebackend.tables.aggregations import Sum
+from statebackend.tables.values.aggregations import Sum
 from tests.canonical_states import KEYS, NAMESPACES, STATES, Workshop, change, content, epoch, operator
 
 Change = tuple[str, str | None, bytes, int]
 ONLY_WRITTEN = Options(policy=Policy(rewrites=False))
+WINDOW, NO_WINDOW = {"start": 0, "end": 10, "bytes": None}, {"start": 0, "end": None, "bytes": None}
 
 changes = st.lists(
     st.tuples(
@@ -166,6 +167,11 @@ def test_rows_need_only_their_key_and_value_and_a_null_takes_away(shop: Workshop
         ("number", {"key": ["a"], "value": [1], "key_group": [3]}, DamagedTable, "the key is of another group"),
         ("anything", {"key": ["a"], "value": [b"x"]}, DamagedTable, "bytes that begin with a version of it from 1"),
         ("visits/day", {"key": ["a"], "count.count": [3]}, DamagedTable, "column 'cents.value': it is null"),
+        ("visits/day", {"key": ["a", "b", "c"], "namespace": [None, WINDOW, WINDOW], "count.count": [3, 3, None],
+                        "cents.value": [1, 1, 1], "cents.seen": [1, 1, 1]}, DamagedTable,
+         "row 2, column 'count.count': it is null"),
+        ("by name", {"key": ["a", "b"], "namespace": [None, NO_WINDOW], "deleted": [True, True]}, DamagedTable,
+         "row 1, column 'namespace': it has to be null"),
         ("moments", {"key": ["a"], "index": [None], "deleted": [False]}, None, ""),
     ],
 )  # fmt: skip

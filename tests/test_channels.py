@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.frames import Data, End, Frame, Marker, MarkerMode, Watermark
-from snapshot.host.allowances import FIRST, UNLIMITED, Allowance
-from snapshot.host.channels import LocalChannel, ReceivingChannel, SendingChannel
-from snapshot.host.event_loop import EventLoop
-from snapshot.host.options import HostOptions
+from snapshot.cut.frames import Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.cut.seals import RecordWriter
+from snapshot.cut.wire import Buffer, Encoder, OverLong, encode
+from snapshot.host.flow.allowances import FIRST, UNLIMITED, Allowance
+from snapshot.host.net.channels import LocalChannel, ReceivingChannel, SendingChannel
+from snapshot.host.net.event_loop import EventLoop
+from snapshot.host.protocol.options import HostOptions
 from snapshot.ids import ChannelId
-from snapshot.seals import RecordWriter
-from snapshot.wire import Buffer, Encoder, OverLong, encode
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from tests.connections import FAR, NEAR, sealed
 
@@ -446,6 +446,7 @@ def test_a_marker_that_somebody_on_the_path_adds_breaks_the_channel_and_is_not_h
     road.until(lambda: bool(road.broken))
     assert numbers(road.arrived) == [1, "Watermark"]
     assert road.broken[0].startswith("ForgedFrame: channel clicks/0->count/1, frame at byte 72: it does not carry")
+    assert road.broken[0].endswith("somebody on the network changes what is sent; turn on tls")
 
 
 def test_an_allowance_that_somebody_on_the_path_says_breaks_the_channel_and_allows_nothing(road: Road) -> None:

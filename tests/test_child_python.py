@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from recovery.driver.java_archive import NoJavaArchive, _make
+from recovery.driver.launchers.java_archive import NoJavaArchive, _make
 from statebackend.child_python import command_of, environment
 
 ROOT = Path(__file__).parent.parent
@@ -26,7 +26,7 @@ assert [row["n"] for row in run.rows("out")] == [1]
 """,
     "a process that is started in place of a fork": """
 import os
-from snapshot.host.fork_server import Wanted, _spawn
+from snapshot.host.process.fork_server import Wanted, _spawn
 _, status = os.waitpid(_spawn(Wanted(1, 0, "127.0.0.1", 9, "00" * 32, ())), 0)
 assert os.waitstatus_to_exitcode(status) == 75, "the driver could not be reached"
 """,
@@ -34,23 +34,28 @@ assert os.waitstatus_to_exitcode(status) == 75, "the driver could not be reached
 from statebackend.backends.sst_process import _Writer
 assert _Writer().stop() == -9
 """,
+    "Spark's Java and what that starts, when its file is made": """
+import recovery
+assert recovery.quick_java(folder="made")
+""",
 }
 
 
 @pytest.fixture
 def foreign(tmp_path: Path) -> Path:
     """A folder with packages that are called as ours, which say that they were run."""
-    for name in ("statebackend", "snapshot", "recovery", "statistics"):
+    for name in ("statebackend", "snapshot", "recovery", "statistics", "pyspark"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(f"open({str(tmp_path / 'was-run')!r}, 'a').write({name!r})\n")
     return tmp_path
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("code", STARTS.values(), ids=STARTS.keys())
 def test_nothing_is_run_that_lies_in_the_folder_where_a_command_is_given(code: str, foreign: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code], cwd=foreign, env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-P", "-c", code], cwd=foreign, env=environment, capture_output=True, text=True, timeout=280
     )
     assert not (foreign / "was-run").exists(), (foreign / "was-run").read_text()
     assert done.returncode == 0, done.stderr
@@ -85,12 +90,12 @@ def test_javas_file_is_made_by_a_process_that_is_started_like_the_others(
         started.append((command, env))
         raise OSError("it is enough to have seen it")
 
-    monkeypatch.setattr("recovery.driver.java_archive.subprocess.run", run)
+    monkeypatch.setattr("recovery.driver.launchers.java_archive.subprocess.run", run)
     with pytest.raises(NoJavaArchive, match="it is enough"):
         _make(tmp_path / "file")
     [(command, found)] = started
-    assert command[:-1] == command_of("recovery.driver.java_archive")
-    assert found == environment()
+    assert command[:-1] == command_of("recovery.driver.launchers.java_archive")
+    assert found == {**environment(), "PYTHONSAFEPATH": "1"}
 
 
 def test_no_entry_of_the_path_means_the_folder_in_which_the_other_process_works(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recovery.cleanup import (
+from recovery.decisions.cleanup import (
     CleanupError,
     EpochFiles,
     Fate,
@@ -18,8 +18,7 @@ from recovery.cleanup import (
     plan_removal,
     removable_epochs,
 )
-from snapshot.journal import apply
-from snapshot.journal_entries import (
+from snapshot.journal.entries import (
     Body,
     Claimed,
     Committed,
@@ -33,7 +32,8 @@ from snapshot.journal_entries import (
     Rewound,
     Unpinned,
 )
-from snapshot.journal_state import EMPTY, JournalState
+from snapshot.journal.machine import apply
+from snapshot.journal.state import EMPTY, JournalState
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation
 
 FIRST, SECOND = Generation(1), Generation(2)

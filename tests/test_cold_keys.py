@@ -15,11 +15,11 @@ from statebackend.ids import KeyGroup
 from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import KeyColumn, canonical_column
 from statebackend.keys.types import KeyType
-from statebackend.tables import cold_keys, cold_run
-from statebackend.tables.accumulators import Accumulator, Column
-from statebackend.tables.blocks import Block, arrow_keys
-from statebackend.tables.cold_keys import ColdKeys
-from statebackend.tables.table_spec import Layout
+from statebackend.tables.disk import cold_keys, cold_run
+from statebackend.tables.disk.cold_keys import ColdKeys
+from statebackend.tables.format.blocks import Block, arrow_keys
+from statebackend.tables.values.accumulators import Accumulator, Column
+from statebackend.tables.values.spec import Layout
 
 TEXT = KeyType.of(str)
 COLUMNS = {"n": Accumulator.of(np.int64), "text": Accumulator.of(str), "raw": Accumulator.of(bytes)}

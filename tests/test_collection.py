@@ -10,8 +10,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from snapshot.connectors.memory.collection import ABORT, EOF, PAUSE, Aborted, Collection, CollectionReader
 from snapshot.program.source import Batch, Exhausted, Later, Reading, Source, SplitContext
-from snapshot.sources.collection import ABORT, EOF, PAUSE, Aborted, Collection, CollectionReader
 from snapshot.testing.sources import CHECKS
 from statebackend.ids import Attempt, Partition
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from recovery.offline.epoch_choice import choose
+from recovery.offline.job_tree import JobTree, NoSuchEpoch, open_tree
+from recovery.offline.reading import pinned
+from recovery.offline.stopped_job import take_over
 from recovery.savepoints import copying
-from recovery.savepoints.coming_back import choose
 from recovery.savepoints.copying import fork
 from recovery.savepoints.gc import clean_up, let_go, plan_cleanup
-from recovery.savepoints.job_tree import JobTree, NoSuchEpoch, open_tree
-from recovery.savepoints.pins import pinned
-from recovery.savepoints.stopped_job import take_over
-from snapshot.journal_entries import Pinner, Unpinned
+from snapshot.journal.entries import Pinner, Unpinned
 from statebackend.ids import Epoch
 from tests.shop_job import tree_of
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import recovery
-from recovery.driver.endings import EndKind
-from recovery.savepoints.job_tree import open_tree
+from recovery.driver.attempts.termination import EndKind
+from recovery.offline.job_tree import open_tree
 from tests.command_line import Printed, run_command
 from tests.endless_job import PATIENCE, start
 

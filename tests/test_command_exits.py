@@ -8,7 +8,7 @@ import pytest
 
 from recovery.command.exits import Exit, exit_of
 from statebackend.keyed_state import SnapshotFailed
-from statebackend.tables.blocks import DamagedBlock, NewerBlock
+from statebackend.tables.format.blocks import DamagedBlock, NewerBlock
 from tests.command_line import Printed, run_command
 
 

@@ -18,9 +18,9 @@ import pytest
 import recovery
 from recovery.command.exits import MEANINGS, Exit
 from recovery.command.main import main
-from recovery.driver import reach
-from recovery.driver.events import EpochCommitted, EpochCompleted
-from snapshot.host.messages import Address
+from recovery.driver.tree import address
+from recovery.events import EpochCommitted, EpochCompleted
+from snapshot.host.protocol.messages import Address
 from snapshot.ids import JobId
 from tests.endless_job import PATIENCE, start, wait_for, wait_until_all_run
 from tests.jobs.driver import Settings
@@ -298,12 +298,12 @@ def test_which_job_has_to_be_said_and_it_has_to_run(terminal: Terminal, folder: 
 
 @pytest.mark.timeout(120)
 def test_a_wrong_secret_is_not_allowed(terminal: Terminal, folder: Path) -> None:
-    right = reach.read(folder)
+    right = address.read(folder)
     try:
-        reach.leave(folder, reach.Reach(JobId("other"), "/data/tree", right.address, os.getpid(), b"w" * 32))
+        address.leave(folder, address.Reach(JobId("other"), "/data/tree", right.address, os.getpid(), b"w" * 32))
         said = terminal.run("status")
     finally:
-        reach.leave(folder, right)
+        address.leave(folder, right)
     assert said.code == Exit.NOT_ALLOWED
     assert "whoever listens there is not the driver that wrote driver.json" in said.err
 
@@ -311,8 +311,8 @@ def test_a_wrong_secret_is_not_allowed(terminal: Terminal, folder: Path) -> None
 def test_a_file_that_is_not_closed_to_others_is_not_believed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reach.leave(tmp_path, reach.Reach(JobId("job"), "/data/tree", Address("127.0.0.1", 9), os.getpid(), b"w" * 32))
-    (tmp_path / reach.FILE).chmod(0o644)
+    address.leave(tmp_path, address.Reach(JobId("job"), "/data/tree", Address("127.0.0.1", 9), os.getpid(), b"w" * 32))
+    (tmp_path / address.FILE).chmod(0o644)
     said = Terminal(tmp_path, capsys).run("status")
     assert said.code == Exit.NOT_ALLOWED
     assert "is not ours alone" in said.err

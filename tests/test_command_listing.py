@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from recovery.savepoints import notes
+from recovery.decisions import notes
+from recovery.decisions.notes import Notes, Origin, PartTook
+from recovery.offline.job_tree import JobTree, NoSuchEpoch, journal_of, open_tree
+from recovery.offline.stopped_job import take_over
 from recovery.savepoints.disposal import dispose
 from recovery.savepoints.gc import clean_up, take_over_and_plan
-from recovery.savepoints.job_tree import JobTree, NoSuchEpoch, journal_of, open_tree
 from recovery.savepoints.listing import list_job, show_epoch
-from recovery.savepoints.notes import Notes, Origin, PartTook
-from recovery.savepoints.stopped_job import take_over
 from statebackend.ids import Epoch, Partition
 from tests.command_line import Printed, run_command
 from tests.shop_job import tree_of

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from recovery.command.exits import Exit
-from recovery.savepoints import stopped_job
-from recovery.savepoints.job_tree import open_tree
-from snapshot.layout import JOB
+from recovery.offline import stopped_job
+from recovery.offline.job_tree import open_tree
+from snapshot.tree.layout import JOB
 from tests.command_line import Printed, run_command
 from tests.jobs.running_job import RunningJob
 from tests.stopped_trees import Stopped, add_output, stop_one
@@ -189,7 +189,7 @@ def test_a_program_runs_to_its_end(terminal: Terminal, stopped: Stopped) -> None
     ("sent", "name", "code", "end"),
     [
         (signal.SIGINT, "Ctrl-C", Exit.INTERRUPTED, "recovery: interrupted\n"),
-        (signal.SIGTERM, "SIGTERM", Exit.TERMINATED, "SIGTERM again cancels it\n"),
+        (signal.SIGTERM, "SIGTERM", Exit.TERMINATED, "(option interrupt_timeout)\n"),
     ],
     ids=["Ctrl-C", "SIGTERM"],
 )

@@ -8,11 +8,11 @@ from functools import partial
 
 import pytest
 
+from snapshot.epochs.token_commit import Ask, Outcome, TargetAnswer, TokenCommit, TokenStep
+from snapshot.epochs.transaction_events import CommitOutcome, Committable
 from snapshot.ids import JobId, TransactionId
 from snapshot.testing import Violation
 from snapshot.testing.commit_participant import CHECKS, Commit, OpenTarget, check_commit_target
-from snapshot.token_commit import Ask, Outcome, TargetAnswer, TokenCommit, TokenStep
-from snapshot.transaction_events import CommitOutcome, Committable
 from statebackend.ids import Attempt, Generation, Incarnation
 
 COMMITTED, ALREADY, FAILED = CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED, CommitOutcome.FAILED

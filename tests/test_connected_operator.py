@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from snapshot.operators.connected import ConnectedProcess, KeyedCoProcess
 from snapshot.operators.keyed_function import ProcessContext
-from snapshot.program.operator import Input
+from snapshot.operators.operator import Input
 from snapshot.testing.operators import OperatorHarness
 from statebackend.states.declarations import ListOf, Value
 

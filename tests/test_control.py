@@ -14,18 +14,28 @@ from pathlib import Path
 
 import pytest
 
-from recovery.driver.workers import Workers
+from recovery.driver.attempts.workers import Workers
 from snapshot import Collection, Stream, ToDriver
-from snapshot.host import worker
-from snapshot.host.connector import Connecting
-from snapshot.host.control import ControlConnection, OverLongMessage
-from snapshot.host.conversation import Proved
-from snapshot.host.event_loop import EventLoop
-from snapshot.host.heartbeat import Beats, Heartbeat
-from snapshot.host.listener import Listener
-from snapshot.host.messages import Address, BeatEvery, Drain, FromWorker, Hello, Leave, Stalled, ToWorker
-from snapshot.host.purposes import HeartbeatOf, Purpose
-from snapshot.seals import RecordWriter
+from snapshot.cut.seals import RecordWriter
+from snapshot.host.net.connection_kinds import HeartbeatOf, Purpose
+from snapshot.host.net.connector import Connecting
+from snapshot.host.net.control import ControlConnection, OverLongMessage
+from snapshot.host.net.event_loop import EventLoop
+from snapshot.host.net.handshake_io import Proved
+from snapshot.host.net.listener import Listener
+from snapshot.host.process import worker
+from snapshot.host.process.heartbeat import Beats, Heartbeat
+from snapshot.host.protocol.messages import (
+    Address,
+    BeatEvery,
+    CannotHear,
+    Drain,
+    FromWorker,
+    Hello,
+    Leave,
+    Stalled,
+    ToWorker,
+)
 from statebackend.columns import schema_of
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from tests.connections import FAR, sealed
@@ -56,7 +66,12 @@ class Wire:
 
     def worker(self) -> ControlConnection[FromWorker, ToWorker]:
         return ControlConnection[FromWorker, ToWorker](
-            self.loop, sealed(self.one, self.other)[1], self.at_worker.append, self.closed.append, MAX
+            self.loop,
+            sealed(self.one, self.other)[1],
+            self.at_worker.append,
+            self.closed.append,
+            MAX,
+            parting=CannotHear,
         )
 
 
@@ -121,6 +136,20 @@ def test_a_message_that_cannot_be_read_ends_the_connection(wire: Wire, pickled: 
     assert wire.loop.run(lambda: bool(wire.closed), LIMIT)
     assert wire.at_driver == [good]
     assert wire.closed[0].startswith("a message cannot be read: ")
+
+
+@pytest.mark.parametrize("can_be_told", [True, False])
+def test_what_was_forged_is_the_reason_and_the_other_end_is_told_if_it_can_be(wire: Wire, can_be_told: bool) -> None:
+    worker = wire.worker()
+    if not can_be_told:
+        wire.other.shutdown(socket.SHUT_WR)
+    wire.one.sendall(RecordWriter(FAR).record(pickle.dumps(Leave("a relay says so"))))
+    assert wire.loop.run(lambda: len(wire.closed) == 2, LIMIT)
+    forged = [reason for reason in wire.closed if reason.startswith("ForgedRecord: message 0 of")]
+    assert len(forged) == 1, wire.closed
+    assert wire.at_driver == [CannotHear(forged[0])] * can_be_told
+    assert wire.at_worker == []
+    assert worker.was_unusable
 
 
 def test_a_peer_that_closes_is_told_once_and_inside_a_message_it_is_said(wire: Wire) -> None:

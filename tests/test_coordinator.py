@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from snapshot.coordinator import Coordinator, CoordinatorState
-from snapshot.coordinator_events import (
+from snapshot.cut.frames import Marker, MarkerMode
+from snapshot.epochs.coordinator import Coordinator, CoordinatorState
+from snapshot.epochs.coordinator_events import (
     Abandon,
     AbandonReason,
     Acknowledged,
@@ -31,8 +32,7 @@ from snapshot.coordinator_events import (
     Ticked,
     Trigger,
 )
-from snapshot.coordinator_options import CoordinatorOptions
-from snapshot.frames import Marker, MarkerMode
+from snapshot.epochs.coordinator_options import CoordinatorOptions
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition
 
 GENERATION = Generation(2)

@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from snapshot.coordinator_options import ContradictingOptions, CoordinatorOptions
-from snapshot.frames import MarkerMode
+from snapshot.cut.frames import MarkerMode
+from snapshot.epochs.coordinator_options import ContradictingOptions, CoordinatorOptions
 
 
 def test_the_defaults_agree_with_each_other() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot.coordinator import Coordinator, CoordinatorState
-from snapshot.coordinator_events import (
+from snapshot.epochs.coordinator import Coordinator, CoordinatorState
+from snapshot.epochs.coordinator_events import (
     Abandon,
     AbandonReason,
     Acknowledged,
@@ -32,7 +32,7 @@ from snapshot.coordinator_events import (
     Ticked,
     Trigger,
 )
-from snapshot.coordinator_options import CoordinatorOptions
+from snapshot.epochs.coordinator_options import CoordinatorOptions
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition
 
 GENERATION = Generation(3)

@@ -9,21 +9,21 @@ from threading import Lock
 
 import pytest
 
-from recovery.driver.birth import JobMoved, JobOnItsWay, WrongJob, wanted_birth
+from recovery.decisions.notes import from_json
 from recovery.driver.claim import StartRefused, claim_next
-from recovery.driver.tree import FencedOff, JournalInDoubt
-from recovery.savepoints import fail_points, new_tree
-from recovery.savepoints.coming_back import choose
+from recovery.driver.tree.identity import JobMoved, JobOnItsWay, WrongJob, wanted_birth
+from recovery.driver.tree.owned import FencedOff, JournalInDoubt
+from recovery.offline import fail_points, new_tree
+from recovery.offline.epoch_choice import choose
+from recovery.offline.job_tree import JobTree, NoSuchEpoch, journal_of, open_tree
+from recovery.offline.new_tree import KeptEpoch, NewTree, TargetExists, begin
+from recovery.offline.stopped_job import take_over
 from recovery.savepoints.copying import Copied, copy, files_of, finish_move, fork, move
 from recovery.savepoints.history import history
-from recovery.savepoints.job_tree import JobTree, NoSuchEpoch, journal_of, open_tree
-from recovery.savepoints.new_tree import KeptEpoch, NewTree, TargetExists, begin
-from recovery.savepoints.notes import from_json
-from recovery.savepoints.stopped_job import take_over
 from recovery.savepoints.verify import verify, what_to_verify
-from snapshot.journal_state import EpochState
-from snapshot.journal_writer import JournalWriter
-from snapshot.manifest import Manifest
+from snapshot.journal.state import EpochState
+from snapshot.journal.writer import JournalWriter
+from snapshot.tree.manifest import Manifest
 from statebackend.backends.backend import DamagedFile
 from statebackend.fail_points import at
 from statebackend.ids import Epoch, Generation, Partition

@@ -18,12 +18,12 @@ import pytest
 import recovery
 from recovery.driver import generation
 from recovery.driver.claim import StartRefused
-from recovery.driver.damage import faults_of, files_in_doubt
-from recovery.driver.events import AttemptFailed, Claimed
-from recovery.savepoints.job_tree import NEWEST, NEWEST_SAVEPOINT
+from recovery.driver.tree.damage import faults_of, files_in_doubt
+from recovery.events import AttemptFailed, Claimed
+from recovery.offline.job_tree import NEWEST, NEWEST_SAVEPOINT
 from snapshot import ProcessContext
-from snapshot.manifest import Manifest
-from snapshot.program.row_class import Row
+from snapshot.operators.row_class import Row
+from snapshot.tree.manifest import Manifest
 from statebackend.ids import Epoch
 from tests.idle_stretch import LATE_TWICE, ONCE, PATIENCE, IdleJob, Tallied, idle_job, put, until
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from recovery.driver import deaths
-from recovery.driver.deaths import Deaths
-from recovery.driver.events import AttemptFailed, WorkerDied
-from recovery.driver.failures import Failures, JobFailed
+from recovery.decisions.restarts import Cause, Death, Failure, RestartLimit
+from recovery.driver.attempts import deaths
+from recovery.driver.attempts.deaths import Deaths
+from recovery.driver.attempts.failures import Failures, JobFailed
+from recovery.events import AttemptFailed, Trouble, WorkerDied
 from recovery.restart_strategies import NoRestart
-from recovery.restarts import Cause, Death, Failure, RestartLimit
-from snapshot.host.event_loop import EventLoop
-from snapshot.host.last_words import WordsHeard
-from snapshot.host.messages import Address, AtWork, Hello
-from snapshot.host.worker import DRIVER_LOST
+from snapshot.host.net.event_loop import EventLoop
+from snapshot.host.partition.last_words import WordsHeard
+from snapshot.host.process.worker import DRIVER_LOST
+from snapshot.host.protocol.messages import Address, AtWork, Hello
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 
 LIMIT = 20.0
@@ -85,6 +85,26 @@ def test_how_a_process_died_follows_from_its_code_and_its_words(
     assert (death.by_itself, death.stack, death.at_work) == (by_itself, said, None)
 
 
+@pytest.mark.parametrize("codes", [None, Codes({7: DRIVER_LOST})], ids=["nobody knows its code", "it has left"])
+def test_a_process_that_was_given_up_for_what_came_on_its_connection_is_not_told_to_have_been_killed(
+    loop: EventLoop, codes: Codes | None
+) -> None:
+    found = list[Death]()
+    Deaths(loop, codes, found.append).lost(HELLO, Partition(2), "ForgedRecord: turn on tls", 5, None, unusable=True)
+    assert loop.run(lambda: bool(found), LIMIT)
+    assert found[0].how == (
+        "its process 42 on h was given up with its connection to the driver: ForgedRecord: turn on tls"
+    )
+    assert not found[0].by_itself
+
+
+def test_a_process_that_crashed_is_told_so_though_its_connection_was_given_up(loop: EventLoop) -> None:
+    found = list[Death]()
+    Deaths(loop, Codes({7: -11}), found.append).lost(HELLO, Partition(2), "ForgedRecord", 0, None, unusable=True)
+    assert loop.run(lambda: bool(found), LIMIT)
+    assert found[0].how.endswith("crashed with SIGSEGV")
+
+
 def test_the_memory_of_a_process_that_was_killed_is_told(loop: EventLoop) -> None:
     assert told(loop, Codes({7: -9}), memory=3 << 30).how.endswith("; it had 3,072 MB when it last said so")
     assert "MB" not in told(loop, Codes({7: -11}), memory=3 << 30).how
@@ -108,10 +128,10 @@ def test_a_code_that_comes_late_is_waited_for_and_one_that_never_comes_is_not(
 class Job:
     """What follows from failures."""
 
-    events: list[AttemptFailed | WorkerDied] = field(default_factory=list)
+    events: list[AttemptFailed | Trouble | WorkerDied] = field(default_factory=list)
     ends: list[JobFailed] = field(default_factory=list)
 
-    def note(self, event: AttemptFailed | WorkerDied) -> None:
+    def note(self, event: AttemptFailed | Trouble | WorkerDied) -> None:
         self.events.append(event)
 
     def break_attempt(self, failure: Failure, not_before: float) -> None:

@@ -27,17 +27,17 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from snapshot import ToDelta
+from snapshot.connectors.delta.columns import FoundDelta, misfits
+from snapshot.connectors.delta.table import DataFile, DeltaPlace, schema_json
+from snapshot.connectors.delta.tokens import DeltaToken, token_of
+from snapshot.connectors.staging.commit_tokens import TargetError
+from snapshot.epochs.transaction_events import CommitOutcome, parse_transaction_id, transaction_id
 from snapshot.ids import JobId
-from snapshot.program.rows import Rows
+from snapshot.operators.rows import Rows
 from snapshot.program.sink import SinkError
-from snapshot.sinks.delta_columns import FoundDelta, misfits
-from snapshot.sinks.delta_table import DataFile, DeltaPlace, schema_json
-from snapshot.sinks.delta_tokens import DeltaToken, token_of
-from snapshot.sinks.token_target import TargetError
 from snapshot.structured.query import SinkQuery
 from snapshot.testing.sink_machine import sink_machine
 from snapshot.testing.sinks import CHECKS, DONE, SCHEMA, SinkTrial, Surroundings, attempt, settled, some
-from snapshot.transaction_events import CommitOutcome, parse_transaction_id, transaction_id
 from statebackend.ids import Partition, Uid
 from statebackend.stores.memory_store import MemoryStore
 from tests import delta_sink_worker

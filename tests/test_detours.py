@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot.host.control import ControlConnection
-from snapshot.host.detours import Detour
-from snapshot.host.event_loop import EventLoop
-from snapshot.host.tls import TlsSide
+from snapshot.host.faults.fault_proxy import Detour
+from snapshot.host.net.control import ControlConnection
+from snapshot.host.net.event_loop import EventLoop
+from snapshot.host.net.tls import TlsSide
 from tests.certificates import Authority
 from tests.connections import plain, tcp_pair
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recovery.command.exits import Exit
+from recovery.offline.job_tree import open_tree
+from recovery.offline.reading import read_epoch
 from recovery.savepoints.comparing import Compared, KeyDiff, StateDiff, compare
 from recovery.savepoints.editing import ChangedRows, edit
-from recovery.savepoints.job_tree import open_tree
-from recovery.savepoints.reading import read_epoch
 from recovery.savepoints.rescaling import rescale
 from statebackend.ids import Uid
 from tests import visits_job

@@ -9,15 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statebackend.backends.scratch_file import ScratchFile
-from statebackend.tables import blocks, divided_merge
-from statebackend.tables.blocks import decode, encode
-from statebackend.tables.divided_merge import merge_divided
+from statebackend.states import base_entries
+from statebackend.states.base_entries import merge_divided
+from statebackend.tables.format import blocks
+from statebackend.tables.format.blocks import decode, encode
 from tests.test_blocks import PLACE, TEXT, Rows, block, rows_of, some_rows
 
 
 def merged(written: list[tuple[Rows, bool]], together: int) -> Rows:
     payloads = [encode(block(rows, whole)) for rows, whole in written]
-    with patch.object(divided_merge, "_TOGETHER", together):
+    with patch.object(base_entries, "_TOGETHER", together):
         found = [decode(payload, PLACE) for payload in merge_divided(payloads, PLACE, TEXT, ScratchFile)]
     assert all(part.deleted is None and not part.whole for part in found)
     return [row for part in found for row in rows_of(part)]
@@ -38,7 +39,7 @@ def test_of_a_large_group_little_is_merged_at_a_time() -> None:
         at_once.append(sum(map(len, payloads)))
         return blocks.merge(payloads, place)
 
-    with patch.object(divided_merge, "merge", watched):
+    with patch.object(base_entries, "merge", watched):
         found = merged(written, 100_000)
     assert dict(found) == {key: n for rows, _ in written for key, n in rows}
     assert len(found) == 60_000

@@ -11,10 +11,10 @@ import pytest
 
 import recovery
 from recovery import Passive
-from recovery.driver.events import Trouble
-from recovery.driver.following import Standbys
-from snapshot.host.messages import Follow, Followed, StandBy
-from snapshot.host.options import Following
+from recovery.driver.attempts.standbys import Standbys
+from recovery.events import Trouble
+from snapshot.host.protocol.messages import Follow, Followed, StandBy
+from snapshot.host.protocol.options import Following
 from statebackend.ids import Partition, Uid
 from tests.scripted_workers import PATIENCE, ScriptedCluster, ScriptedWorker
 from tests.test_driver_runs import completed, start

@@ -11,10 +11,10 @@ import pytest
 
 import recovery
 from recovery.driver.housekeeping import Housekeeping
-from recovery.driver.tree import Removal
-from snapshot.host.event_loop import Background, EventLoop
-from snapshot.host.messages import Deploy
-from snapshot.journal_state import JournalState
+from recovery.driver.tree.owned import Removal
+from snapshot.host.net.event_loop import Background, EventLoop
+from snapshot.host.protocol.messages import Deploy
+from snapshot.journal.state import JournalState
 from statebackend.ids import Attempt, Generation, Incarnation
 from statebackend.stores.local_store import LocalStore
 from tests.scripted_workers import PATIENCE, ScriptedCluster

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from recovery.driver.manifests import (
+from recovery.driver.settings.program_fit import ProgramDoesNotFit, compare
+from recovery.driver.tree.manifests import (
     DriversPart,
     broadcast_states,
     dealer_from,
@@ -20,14 +21,15 @@ from recovery.driver.manifests import (
     transactions_in,
     without_output,
 )
-from recovery.driver.program_fit import ProgramDoesNotFit, compare
 from snapshot import Collection, Program, Stream, ToDriver
-from snapshot.coordinator_events import Publish
-from snapshot.frames import Watermark
-from snapshot.frozen_json import NULL, Json
-from snapshot.host.messages import Acknowledgement, EpochTiming
+from snapshot.cut.frames import Watermark
+from snapshot.epochs.coordinator_events import Publish
+from snapshot.epochs.transaction_events import Committable
+from snapshot.host.protocol.messages import Acknowledgement, EpochTiming
 from snapshot.ids import ChannelId, JobId, TransactionId
-from snapshot.manifest import (
+from snapshot.program.plan import Plan
+from snapshot.tree.frozen_json import NULL, Json
+from snapshot.tree.manifest import (
     ChannelState,
     CommitPayload,
     Inline,
@@ -36,9 +38,7 @@ from snapshot.manifest import (
     SplitPosition,
     SubtaskSnapshot,
 )
-from snapshot.manifest_json import decode, encode
-from snapshot.program.plan import Plan
-from snapshot.transaction_events import Committable
+from snapshot.tree.manifest_json import decode, encode
 from statebackend.files import FileKind, FileRef, FileSet
 from statebackend.ids import NO_EPOCH, Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from statebackend.keygroups import range_of

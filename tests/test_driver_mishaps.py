@@ -17,12 +17,16 @@ from typing import Any
 import pytest
 
 import recovery
+import recovery.driver.tree.owned
 from recovery.driver import generation, housekeeping
+from recovery.driver.attempts.termination import End, EndKind
 from recovery.driver.claim import Start, claim
 from recovery.driver.driver import Cancelled
-from recovery.driver.endings import End, EndKind
-from recovery.driver.events import AnyEvent, EpochsRemoved, GaveUp, PeerRefused, Trouble, WorkerJoined, WorkerLost
-from snapshot.host.messages import AssignSplits, TriggerEpoch
+from recovery.events import AnyEvent, EpochsRemoved, GaveUp, PeerRefused, Trouble, WorkerJoined, WorkerLost
+from snapshot.host.net.connection_kinds import LastWordsOf
+from snapshot.host.net.connector import Connecting
+from snapshot.host.net.event_loop import EventLoop
+from snapshot.host.protocol.messages import AssignSplits, TriggerEpoch
 from statebackend.ids import Epoch
 from statebackend.stores.local_store import LocalStore
 from tests.scripted_workers import PATIENCE, ScriptedCluster
@@ -274,7 +278,7 @@ def test_what_could_not_be_deleted_is_deleted_later_and_the_journal_is_kept_shor
     tmp_path: Path, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(housekeeping, "_PAUSES", (0.01, 0.02))
-    delete, compact = LocalStore.delete, recovery.driver.tree.Tree.compact
+    delete, compact = LocalStore.delete, recovery.driver.tree.owned.Tree.compact
     fails, compacted = iter(range(3)), threading.Event()
 
     def delete_at_last(store: LocalStore, path: str) -> None:
@@ -287,7 +291,7 @@ def test_what_could_not_be_deleted_is_deleted_later_and_the_journal_is_kept_shor
         compacted.set()
 
     monkeypatch.setattr(LocalStore, "delete", delete_at_last)
-    monkeypatch.setattr(recovery.driver.tree.Tree, "compact", and_say_so)
+    monkeypatch.setattr(recovery.driver.tree.owned.Tree, "compact", and_say_so)
     run = start(tmp_path, cluster, compact_after=1, retain=1)
     assert compacted.wait(PATIENCE)
     run.stop()
@@ -312,3 +316,50 @@ def test_strangers_at_the_drivers_port_do_not_fill_the_log(tmp_path: Path, clust
     assert len(told) < 60
     others = [int(event.reason.split()[0]) for event in told if not event.peer]
     assert len([event for event in told if event.peer]) + sum(others) == 60
+
+
+class WithOneOnItsWay(ScriptedCluster):
+    """A process has reached the driver and said nothing yet, and hangs up when the job is over; another one comes then
+    with its last words, and strangers do.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused = threading.Semaphore(0)
+        self.on_its_way: socket.socket | None = None
+
+    def connect(self) -> socket.socket:
+        assert self.driver is not None
+        return socket.create_connection((self.driver.host, self.driver.port))
+
+    def say_last_words(self) -> None:
+        assert self.driver is not None
+        loop, failed = EventLoop(), list[str]()
+        Connecting(loop, self.driver, self.secret, LastWordsOf("nobody"), print, failed.append, seconds=PATIENCE)
+        loop.run(lambda: bool(failed))
+        loop.close()
+        assert "TurnedAway" in failed[0]
+
+    def stop(self, seconds: float) -> None:
+        assert self.on_its_way is not None
+        self.on_its_way.close()
+        self.say_last_words()
+        for _ in range(2):  # when the driver has heard the second one, it has heard that the first process hung up
+            with self.connect() as stranger:
+                stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(100))
+                assert self.refused.acquire(timeout=PATIENCE)
+        super().stop(seconds)
+
+
+def test_a_process_that_is_on_its_way_when_the_job_is_over_is_not_told_as_refused_and_a_stranger_is(
+    tmp_path: Path,
+) -> None:
+    cluster = WithOneOnItsWay()
+    run = start(tmp_path, cluster)
+    run.listen(lambda event: cluster.refused.release() if isinstance(event, PeerRefused) else None)
+    completed(cluster, 1)
+    cluster.on_its_way = cluster.connect()
+    run.cancel()
+    told = of_kind(run, PeerRefused)
+    assert len(told) == 2
+    assert all("does not speak our protocol" in event.reason for event in told)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,18 @@ import pyarrow as pa
 import pytest
 
 import recovery
-from recovery.driver import events as log
-from recovery.driver.birth import Birth, Wanted, WrongJob, bear, bytes_of, find_birth, wanted_birth
-from recovery.driver.deliveries import Deliveries
-from recovery.driver.endings import End, Endings, EndKind
-from recovery.driver.event_log import EventLog, line_of
-from recovery.driver.options import (
+from recovery import events as log
+from recovery.driver.attempts.placement import place
+from recovery.driver.attempts.recovery_clock import RecoveryClock
+from recovery.driver.attempts.termination import End, Endings, EndKind
+from recovery.driver.remote.savepoints import SavepointWishes
+from recovery.driver.report.deliveries import Deliveries
+from recovery.driver.report.event_log import EventLog, line_of
+from recovery.driver.report.progress import ProgressLine
+from recovery.driver.report.progress import line_of as progress_of
+from recovery.driver.report.status import RunState, RunStatus, StatusBoard
+from recovery.driver.settings.options import (
+    PARAMETERS,
     RunOptions,
     UnknownOption,
     check_names,
@@ -26,22 +33,17 @@ from recovery.driver.options import (
     lost_after,
     seconds,
 )
-from recovery.driver.placement import place
-from recovery.driver.progress import ProgressLine
-from recovery.driver.progress import line_of as progress_of
-from recovery.driver.reach import home_of
-from recovery.driver.recovery_clock import RecoveryClock
-from recovery.driver.savepoints import SavepointWishes
-from recovery.driver.status import RunState, RunStatus, StatusBoard
-from recovery.passive import Passive
-from snapshot import coordinator_events as events
-from snapshot.coordinator_options import ContradictingOptions
-from snapshot.host.executor import lasting_folder
-from snapshot.host.messages import Address, Delivery, Hello
-from snapshot.host.options import Following, HostOptions
+from recovery.driver.tree.address import home_of
+from recovery.driver.tree.identity import Birth, Wanted, WrongJob, bear, bytes_of, find_birth, wanted_birth
+from recovery.schemes.passive import Passive
+from snapshot.durations import NotADuration
+from snapshot.epochs import coordinator_events as events
+from snapshot.epochs.coordinator_options import ContradictingOptions
+from snapshot.host.protocol.executor import lasting_folder
+from snapshot.host.protocol.messages import Address, Delivery, Hello
+from snapshot.host.protocol.options import Following, HostOptions
 from snapshot.ids import JobId, TransactionId
-from snapshot.journal_state import NO_OUTPUT, EpochRecord, EpochState, JournalState
-from snapshot.program.durations import NotADuration
+from snapshot.journal.state import NO_OUTPUT, EpochRecord, EpochState, JournalState
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from statebackend.stores.local_store import LocalStore
 from tests.scripted_workers import SCHEMA, arrow_stream
@@ -337,6 +339,21 @@ def test_a_recovery_of_a_job_that_has_no_output_to_give_is_over_some_time_after_
 # --- the log, the line
 
 
+def test_a_listener_that_is_taken_back_while_it_raises_harms_nothing(tmp_path: Path) -> None:
+    events_log = EventLog(tmp_path / "events.jsonl")
+    heard: list[object] = []
+
+    def listener(_: object) -> None:
+        enough()
+        raise ZeroDivisionError
+
+    enough = events_log.listen(listener)
+    events_log.listen(heard.append)
+    for _ in range(2):
+        events_log.add(log.Stopped(at=0.0, savepoint=None))
+    assert len(heard) == 2
+
+
 def test_an_event_is_a_line_of_json_with_its_time_and_name(tmp_path: Path) -> None:
     event = log.Deployed(at=1_700_000_000.25, incarnation=ATTEMPT, epoch=epoch(3), workers=("a", "b"))
     expected = {
@@ -561,6 +578,13 @@ def test_a_job_is_not_born_with_more_key_groups_than_there_can_be(tmp_path: Path
 def test_an_unknown_option_is_refused_with_the_one_that_was_meant() -> None:
     with pytest.raises(UnknownOption, match=r"no option 'retian'; did you mean 'retain'\?"):
         check_names({"retian": 3})
+    with pytest.raises(UnknownOption, match=r"'evry'; did you mean 'every'.\nthere is no option 'zzz'\nThere are: "):
+        check_names({"evry": "1s", "zzz": 1})
+
+
+def test_an_option_that_run_has_by_name_is_known_as_well() -> None:
+    named = [one.name for one in signature(recovery.run).parameters.values() if one.kind is Parameter.KEYWORD_ONLY]
+    assert list(PARAMETERS) == named
 
 
 def test_every_option_of_the_hosts_is_an_option_of_a_run() -> None:

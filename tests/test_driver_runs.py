@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 
 import recovery
+from recovery.driver.attempts.termination import EndKind
 from recovery.driver.driver import Cancelled
-from recovery.driver.endings import EndKind
-from recovery.driver.events import (
+from recovery.driver.tree.owned import FencedOff
+from recovery.events import (
     AnyEvent,
     AttemptFailed,
     EpochAbandoned,
@@ -28,13 +29,12 @@ from recovery.driver.events import (
     Trouble,
     WorkerLost,
 )
-from recovery.driver.tree import FencedOff
-from recovery.savepoints.job_tree import open_tree
+from recovery.offline.job_tree import open_tree
 from recovery.savepoints.rescaling import rescale
 from snapshot import EOF, Collection, Program, Stream, ToDriver
-from snapshot.frozen_json import NULL, Json
-from snapshot.host.failures import text_of
-from snapshot.host.messages import (
+from snapshot.epochs.trace import replay
+from snapshot.host.partition.failures import text_of
+from snapshot.host.protocol.messages import (
     AllEnded,
     AssignSplits,
     BeatEvery,
@@ -50,12 +50,13 @@ from snapshot.host.messages import (
     FirstOutput,
     HasCommitted,
     Leave,
+    StageFigures,
     StandDown,
     TriggerEpoch,
 )
-from snapshot.journal_state import JournalState
-from snapshot.journal_store import StoredJournal
-from snapshot.trace import replay
+from snapshot.journal.state import JournalState
+from snapshot.journal.store import StoredJournal
+from snapshot.tree.frozen_json import NULL, Json
 from statebackend.backends.backend import DamagedFile
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from statebackend.stores.local_store import LocalStore
@@ -232,6 +233,22 @@ def test_when_a_process_is_lost_all_go_back_to_the_last_complete_epoch_and_the_o
     assert len(rows) == len(set(rows)), "what the roll-back commits again counts once"
 
 
+def test_a_partition_is_told_how_many_rows_it_let_others_have_under_way_before(
+    tmp_path: Path, cluster: ScriptedCluster
+) -> None:
+    """Else the others wait for its state to be opened, with their output."""
+    run = start(tmp_path, cluster)
+    completed(cluster, 1)
+    for partition, window in ((0, 900), (1, 70), (1, 0)):  # 0: it is not known yet
+        figures = StageFigures(1, 1, None, 0, 0, 0.0, window=window)
+        cluster.worker_of(partition).say(Figures(FIRST, Partition(partition), {SOURCE: figures}, 0, 5.0, 0.0))
+    cluster.wait_for(lambda: True if len(run.status().figures) == 2 else None)
+    cluster.worker_of(1).die()
+    deploys = cluster.await_heard(Deploy, 2, lambda deploy: deploy.incarnation == SECOND)
+    run.cancel()
+    assert {deploy.partition: deploy.windows for deploy in deploys} == {0: {SOURCE: 900}, 1: {SOURCE: 70}}
+
+
 def test_a_recovery_is_reported_in_its_seven_phases(tmp_path: Path, cluster: ScriptedCluster) -> None:
     run = start(tmp_path, cluster)
     completed(cluster, 1)
@@ -347,6 +364,44 @@ def test_a_job_that_is_given_up_waits_a_moment_for_the_cause_of_a_broken_channel
     cluster.worker_of(1).say(Failed(FIRST, Partition(1), FailureKind.PROGRAM, "KeyError: 1", Uid("count"), "own trace"))
     with pytest.raises(recovery.JobFailed, match=r"KeyError: 1(?s:.*)own trace"):
         run.wait(PATIENCE)
+
+
+FORGED = "channel rows/0->count/1: ForgedFrame: somebody on the network changes what is sent; turn on tls"
+
+
+def test_a_job_that_is_given_up_for_a_forged_frame_says_so_whichever_end_of_the_channel_is_heard_first(
+    tmp_path: Path, cluster: ScriptedCluster
+) -> None:
+    run = start(tmp_path, cluster, scheme=recovery.Passive(restarts=recovery.NoRestart()))
+    cluster.await_heard(AssignSplits, 2)
+    process = cluster.worker_of(0)  # one for both, so that the order is certain
+    process.say(Failed(FIRST, Partition(0), FailureKind.CHANNEL, "the receiver closed it"))
+    process.say(Failed(FIRST, Partition(1), FailureKind.FORGED, FORGED))
+    with pytest.raises(recovery.JobFailed, match=f"partition 1: {FORGED}"):
+        run.wait(PATIENCE)
+    assert FORGED in run.status().failure
+
+
+def test_a_job_that_goes_on_after_a_forged_frame_tells_of_it_whichever_end_of_the_channel_is_heard_first(
+    tmp_path: Path, cluster: ScriptedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.habits.acknowledge = False
+    run = start(tmp_path, cluster)
+    cluster.await_heard(TriggerEpoch, 2)
+    told = cluster.worker_of(0), cluster.worker_of(1)
+    told[0].say(Failed(FIRST, Partition(0), FailureKind.CHANNEL, "the receiver closed it"))
+    cluster.await_heard(Deploy, 2, lambda deploy: deploy.incarnation == SECOND)
+    told[1].say(Failed(FIRST, Partition(1), FailureKind.FORGED, FORGED))
+    told[1].say(Failed(SECOND, Partition(1), FailureKind.FORGED, FORGED))
+    third = Incarnation(Generation(1), Attempt(3))
+    cluster.await_heard(Deploy, 2, lambda deploy: deploy.incarnation == third)
+    status = run.status()
+    assert status.trouble == f"the network: partition 1: {FORGED}"
+    assert status.failure == FORGED
+    assert status.restarts == 2
+    run.cancel()
+    said = [(record.name, record.levelname) for record in caplog.records if FORGED in record.getMessage()]
+    assert said == [("epochcut.job", "WARNING")] * 2
 
 
 def test_an_epoch_that_a_partition_declines_is_given_up_and_the_next_one_completes(

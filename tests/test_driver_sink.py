@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
+from snapshot.connectors.memory.driver_sink import ToDriver
+from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.ids import TransactionId
-from snapshot.manifest import CommitPayload
-from snapshot.program.rows import Rows
+from snapshot.operators.rows import Rows
 from snapshot.program.sink import SinkContext
-from snapshot.sinks.driver_sink import ToDriver
 from snapshot.testing.sink_machine import sink_machine
 from snapshot.testing.sinks import CHECKS, SinkBench, SinkTrial, Surroundings, attempt, write
-from snapshot.transaction_events import CommitOutcome
+from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Partition
 from statebackend.stores.store import StoreUnavailable
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.driver.splits import (
+from recovery.driver.tree.splits import (
     Assignment,
     BadEnumerator,
     SplitDealer,
@@ -14,7 +14,7 @@ from recovery.driver.splits import (
     enumerator_json,
     enumerator_splits,
 )
-from snapshot.frozen_json import Json
+from snapshot.tree.frozen_json import Json
 from statebackend.ids import Partition
 
 EVENLY = SplitRules(on_demand=False, grows=False)

@@ -10,11 +10,11 @@ import pytest
 
 import recovery
 from recovery import Passive
-from recovery.driver import spreading
-from recovery.driver.events import Moved, WorkerLost
+from recovery.driver.attempts import rebalancing
 from recovery.driver.generation import GenerationRun
-from snapshot.host.messages import Deploy, EpochIsOver, Follow, Followed, Leave, StandBy
-from snapshot.host.options import Following
+from recovery.events import Moved, WorkerLost
+from snapshot.host.protocol.messages import Deploy, EpochIsOver, Follow, Followed, Leave, StandBy
+from snapshot.host.protocol.options import Following
 from statebackend.ids import Epoch, Partition
 from statebackend.stores.local_store import LocalStore
 from tests.scripted_workers import PATIENCE, ScriptedCluster, ScriptedWorker
@@ -82,8 +82,8 @@ class Executors(ScriptedCluster):
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spreading, "FIRST_CALM", 0.05)
-    monkeypatch.setattr(spreading, "CALM", 0.05)
+    monkeypatch.setattr(rebalancing, "FIRST_CALM", 0.05)
+    monkeypatch.setattr(rebalancing, "CALM", 0.05)
 
 
 @pytest.fixture

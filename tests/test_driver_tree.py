@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from recovery.driver.manifests import DriversPart
-from recovery.driver.tree import (
+from recovery.driver.tree.manifests import DriversPart
+from recovery.driver.tree.owned import (
     DamagedBroadcast,
     FencedOff,
     JournalInDoubt,
@@ -19,12 +19,12 @@ from recovery.driver.tree import (
     Tree,
     read_broadcast,
 )
-from snapshot.coordinator_events import Publish
-from snapshot.host.messages import Acknowledgement
-from snapshot.journal_entries import Claimed
-from snapshot.journal_store import StoredJournal, fresh_nonce
-from snapshot.journal_writer import JournalWriter, Won
-from snapshot.manifest import Inline, StoredFile
+from snapshot.epochs.coordinator_events import Publish
+from snapshot.host.protocol.messages import Acknowledgement
+from snapshot.journal.entries import Claimed
+from snapshot.journal.store import StoredJournal, fresh_nonce
+from snapshot.journal.writer import JournalWriter, Won
+from snapshot.tree.manifest import Inline, StoredFile
 from statebackend.ids import Epoch, Generation, Uid
 from statebackend.stores.local_store import LocalStore
 from statebackend.stores.patience import Patience

@@ -12,13 +12,13 @@ import pyarrow.parquet as parquet
 import pytest
 
 from recovery.command.exits import Exit
-from recovery.savepoints import fail_points
+from recovery.decisions.notes import from_json
+from recovery.offline import fail_points
+from recovery.offline.job_tree import open_tree
+from recovery.offline.reading import read_epoch
+from recovery.offline.stopped_job import JobRuns
 from recovery.savepoints.editing import ChangedBy, ChangedRows, edit
 from recovery.savepoints.inspecting import rows_of
-from recovery.savepoints.job_tree import open_tree
-from recovery.savepoints.notes import from_json
-from recovery.savepoints.reading import read_epoch
-from recovery.savepoints.stopped_job import JobRuns
 from snapshot.program.plan import KeyedHead
 from statebackend import KeyedState, Operator
 from statebackend.canonical.schema import NAMESPACES

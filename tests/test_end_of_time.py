@@ -12,22 +12,22 @@ import pyarrow as pa
 import pytest
 
 from snapshot import EOF, PAUSE, BatchProcess, Collection, Stream, ToDriver, Tumbling
-from snapshot.frames import EARLIEST, LATEST, Data, End, Frame, Marker, MarkerMode, Watermark
-from snapshot.host.heads import open_state
-from snapshot.host.messages import Drain, Role
-from snapshot.host.stage_run import StageRun
-from snapshot.host.states_at_hand import StatesAtHand
+from snapshot.connectors.memory.collection import Item
+from snapshot.cut.frames import EARLIEST, LATEST, Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.host.partition.stage_operators import open_state
+from snapshot.host.partition.stage_run import StageRun
+from snapshot.host.partition.state_cache import StatesAtHand
+from snapshot.host.protocol.messages import Drain, Role
+from snapshot.operators.operator import Input, OperatorContext
 from snapshot.operators.process_batch import BatchContext
-from snapshot.program.operator import Input, OperatorContext
+from snapshot.operators.rows import Rows
 from snapshot.program.plan import Edge, EventTime, Exchange, KeyedHead, ReadHead, Stage, Step, ToEdge
-from snapshot.program.rows import Rows
-from snapshot.sources.collection import Item
 from statebackend.columns import schema_of
 from statebackend.files import FileSet
 from statebackend.ids import Attempt, Epoch, Generation, Uid
 from statebackend.keygroups import range_of
-from statebackend.tables.aggregates import Aggregates
-from statebackend.tables.aggregations import Sum
+from statebackend.states.aggregates import Aggregates
+from statebackend.tables.values.aggregations import Sum
 from tests.driven_worker import DrivenWorker
 from tests.planned_operator import Planned
 from tests.test_stage_run import FAR, Reports, Wire

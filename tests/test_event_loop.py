@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from snapshot.host.event_loop import Background, EventLoop, Watch
+from snapshot.host.net.event_loop import Background, EventLoop, Watch
 
 LIMIT = 10.0
 """Seconds after which something that should happen has not happened."""

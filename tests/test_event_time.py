@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.frames import EARLIEST, LATEST, Watermark
-from snapshot.program.event_time import EventTimes, NoEventTime
+from snapshot.cut.frames import EARLIEST, LATEST, Watermark
+from snapshot.host.partition.source_times import EventTimes, NoEventTime
 from snapshot.program.plan import EventTime
 
 AT = EventTime("at", out_of_order="10ms")

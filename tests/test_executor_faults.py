@@ -19,8 +19,8 @@ import json, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 import recovery
-from recovery.driver.events import EpochCompleted, Recovered
-from recovery.inject.orders import Kind, Order
+from recovery.events import EpochCompleted, Recovered
+from recovery.inject.targets import Kind, Order
 from recovery.inject.targets import ExecutorOf
 from snapshot import PAUSE, Collection, Stream, ToDriver
 from statebackend.ids import Partition

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from snapshot import KeyedProcess, Program, Stream, Tumbling
-from snapshot.program.row_class import Row
+from snapshot.operators.row_class import Row
 from statebackend import Value
 from tests.program_parts import CLICKS, Nowhere, clicks
 

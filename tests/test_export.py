@@ -11,9 +11,9 @@ import pyarrow.parquet as parquet
 import pytest
 
 from recovery.command.exits import Exit
+from recovery.offline.job_tree import open_tree
+from recovery.offline.reading import read_epoch
 from recovery.savepoints.exporting import TableFormat, export
-from recovery.savepoints.job_tree import open_tree
-from recovery.savepoints.reading import read_epoch
 from statebackend import KeyedState, Operator
 from statebackend.canonical.importing import import_tables
 from statebackend.canonical.parquet import read_parquet

@@ -6,15 +6,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from snapshot.host.failures import kind_of, traceback_of
-from snapshot.host.messages import FailureKind
+from snapshot.connectors.files.stored import UnreadableFile, UnreadableRow
+from snapshot.host.partition.failures import kind_of, traceback_of
+from snapshot.host.protocol.messages import FailureKind
+from snapshot.operators.operator import TakingBatches
+from snapshot.operators.row_class import Row, WrongRow
+from snapshot.operators.rows import Rows
 from snapshot.operators.transforms import FilterBatches, FlatMapRows, MapBatches, MapRows
-from snapshot.program.operator import TakingBatches
-from snapshot.program.row_class import Row, WrongRow
-from snapshot.program.rows import Rows
 from snapshot.program.sink import SinkError, UnusableOutput
 from snapshot.program.source import SourceError, SourceVanished, WrongPosition
-from snapshot.sources.stored_file import UnreadableFile, UnreadableRow
 from statebackend.entries import BrokenEntry
 
 NUMBERS = pa.schema([("n", pa.int64())])

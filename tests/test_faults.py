@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from snapshot.host.control import ControlConnection
-from snapshot.host.event_loop import EventLoop
-from snapshot.host.faults import Faults, Line
-from snapshot.host.messages import Address, BreakInside, Cut, Delay, Fault, Inject, Injected, Kill, Links, Stop
+from snapshot.host.faults.injector import Faults, Line
+from snapshot.host.net.control import ControlConnection
+from snapshot.host.net.event_loop import EventLoop
+from snapshot.host.protocol.messages import Address, BreakInside, Cut, Delay, Fault, Inject, Injected, Kill, Links, Stop
 from tests.connections import sealed
 
 PATIENCE = 10.0

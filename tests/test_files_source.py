@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from snapshot.program.source import Batch, Source, SourceError, SourceVanished, SplitContext
-from snapshot.sinks.file_formats import EXTENSIONS, WrittenFormat, encoded
-from snapshot.sources import file_readers
-from snapshot.sources.files import FileFormat, Files
-from snapshot.sources.stored_file import SourceChanged, UnreadableFile, UnreadableRow
+from snapshot.connectors.files import readers as file_readers
+from snapshot.connectors.files.formats import EXTENSIONS, WrittenFormat, encoded
+from snapshot.connectors.files.source import FileFormat, Files
+from snapshot.connectors.files.stored import SourceChanged, UnreadableFile, UnreadableRow
+from snapshot.program.source import Batch, Source, SourceError, SourceVanished, SplitContext, WrongPosition
 from snapshot.testing.sources import CHECKS, read_through
 from statebackend.ids import Attempt, Partition
 
@@ -188,6 +188,62 @@ def test_a_row_that_does_not_fit_is_named_by_file_and_line(
         read_through(source, "bad")
 
 
+GOOD = {"jsonl": [b'{"n": 7}', b' {"n": null, "name": "b"} '], "csv": [b"7,a", b',"b"']}
+BLANK = {"jsonl": b" ", "csv": b"\r"}
+BAD = {
+    "jsonl": [b'{"n": "x"}', b'{"n": 1} {"n": 2}', b"[1]", b'{"n":', b"3}", b'{"name": "\xff"}'],
+    "csv": [b"x,a", b"2", b'3,"b', b'c",4', b"4,\xff"],
+}
+
+
+@given(
+    format=st.sampled_from(["jsonl", "csv"]),
+    drawn=st.lists(st.tuples(st.sampled_from(["good", "blank", "bad"]), st.integers(0, 5)), max_size=30),
+    block=st.sampled_from([1, 20, 60, 1 << 20]),
+    most=st.integers(1, 7),
+    ends=st.booleans(),
+)
+@example(
+    format="jsonl",
+    drawn=[("bad", 0), ("good", 0), ("good", 1), ("bad", 1), ("good", 0)],
+    block=1 << 20,
+    most=1,
+    ends=True,
+)
+def test_lines_that_do_not_fit_may_be_left_out_and_each_is_counted_once_from_every_position(
+    format: FileFormat, drawn: list[tuple[str, int]], block: int, most: int, ends: bool
+) -> None:
+    choices = {"good": GOOD[format], "blank": [BLANK[format]], "bad": BAD[format]}
+    lines = [choices[kind][number % len(choices[kind])] for kind, number in drawn]
+    numbers = [row % 2 for kind, row in drawn if kind == "good"]
+    files = fsspec.filesystem("memory")
+    header = b"n,name\n" if format == "csv" else b""
+    files.pipe_file("/bad/a", header + b"\n".join(lines) + b"\n" * (ends and bool(lines)))
+    source = Files("memory://bad", format, SCHEMA, on_bad="skip")
+    assert source.check() == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file_readers, "_BLOCK", block)
+        through = read_through(source, "a", most=most)
+        assert [row["n"] for row in through.rows] == [(7, None)[number] for number in numbers]
+        left_out = [batch.bad for batch in through.batches]
+        assert sum(left_out) == sum(kind == "bad" for kind, _ in drawn)
+        assert all(bool(batch.bad) == bool(batch.why) for batch in through.batches)
+        for number, batch in enumerate(through.batches, 1):
+            rest = read_through(source, "a", batch.position, most=most)
+            assert rest.rows == [row for later in through.batches[number:] for row in later.rows.to_pylist()]
+            assert sum(later.bad for later in rest.batches) == sum(left_out[number:])
+
+
+def test_the_last_line_that_was_left_out_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"n,name\n1,a\nx,b\n2,c\n\n3\n")
+    through = read_through(Files(str(tmp_path), "csv", SCHEMA, on_bad="skip"), "a.csv")
+    assert [row["n"] for row in through.rows] == [1, 2]
+    [batch] = through.batches
+    assert batch.bad == 2
+    assert batch.why.startswith("source kit, file a.csv, line 6: the line does not fit the schema: ")
+    assert batch.why.endswith("It is: 3")
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_null_that_the_schema_does_not_allow_is_named(format: WrittenFormat, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(encoded(format, pa.table({"n": [1, None]})).to_pybytes())
@@ -322,6 +378,25 @@ def test_a_single_file_and_a_pattern_name_what_they_say(tmp_path: Path) -> None:
     assert numbers(Files("memory://files/a.csv", "csv", SCHEMA)) == [1]
 
 
+@pytest.mark.parametrize(
+    "split",
+    ["../secret.csv", "a/../../secret.csv", "", "/secret.csv", "a//b.csv", ".hidden.csv", "_x/a.csv", "a\0.csv"],
+)
+@pytest.mark.parametrize("uri", ["in", "in/*.csv", "in/part-0.csv"])
+def test_a_split_that_leads_out_of_the_folder_or_was_not_listed_is_refused_and_not_read(
+    split: str, uri: str, tmp_path: Path
+) -> None:
+    (tmp_path / "in" / "_x").mkdir(parents=True)
+    source = folder_of(tmp_path / "in", "csv", files=1)
+    for name in ("secret.csv", "in/.hidden.csv", "in/_x/a.csv"):
+        (tmp_path / name).write_bytes((tmp_path / "in" / "part-0.csv").read_bytes())
+    source = Files(str(tmp_path / uri), "csv", SCHEMA)
+    with pytest.raises(
+        WrongPosition, match=r"names no file below .* that this source would have found; .* put it back"
+    ):
+        read_through(source, split)
+
+
 def test_files_that_appear_later_are_found(tmp_path: Path) -> None:
     source = Files(str(tmp_path / "later"), "csv", SCHEMA, grows="250ms")
     assert (source.bounded, source.discover_every, source.discover(2)) == (False, 0.25, [])
@@ -357,6 +432,8 @@ def test_mistakes_are_found_by_check() -> None:
     assert "one column, of strings" in Files("x", "text", SCHEMA).check()[0]
     assert "need a schema" in Files("x", "csv").check()[0]
     assert "'tags'" in Files("x", "csv", nested).check()[0]
+    assert "Parquet has none" in Files("x", "parquet", SCHEMA, on_bad="skip").check()[0]
+    assert "on_bad is 'drop'" in Files("x", "csv", SCHEMA, on_bad="drop").check()[0]  # type: ignore[arg-type]
     assert Files("x", "jsonl", nested).check() == Files("x", "text").check() == []
 
 

@@ -10,10 +10,10 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from snapshot import committed_files
-from snapshot.sinks.file_sink import ToFiles
-from snapshot.sinks.folder import open_folder
+from snapshot.connectors.files.folder import open_folder
+from snapshot.connectors.files.sink import ToFiles
+from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.testing.sinks import DONE, SCHEMA, SinkBench
-from snapshot.transaction_events import CommitOutcome
 from tests.test_file_sink import trial
 
 

@@ -14,14 +14,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from snapshot.host import following, heads
-from snapshot.host.following import Follower
-from snapshot.host.heads import OpenedState
-from snapshot.host.messages import Follow, Followed, StandBy
-from snapshot.host.options import Following, HostOptions
-from snapshot.host.states_at_hand import StatesAtHand
+from snapshot.host.partition import stage_operators
+from snapshot.host.partition.stage_operators import OpenedState
+from snapshot.host.partition.state_cache import StatesAtHand
+from snapshot.host.process import standby as following
+from snapshot.host.process.standby import Follower
+from snapshot.host.protocol.messages import Follow, Followed, StandBy
+from snapshot.host.protocol.options import Following, HostOptions
 from snapshot.ids import JobId
-from snapshot.program.operator import KeyedOperator
+from snapshot.operators.operator import KeyedOperator
 from snapshot.program.pickling import dumps
 from snapshot.program.plan import KeyedHead, Plan
 from statebackend.files import FileSet
@@ -139,6 +140,24 @@ def test_a_file_that_is_gone_is_no_problem_and_a_damaged_one_is_until_the_next_e
         assert one.told(epoch, files).has == epoch
 
 
+def test_a_state_that_is_opened_anew_is_not_kept_once_it_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with standby(tmp_path, Following.OPEN) as one:
+        one.told(*one.cut())
+        epoch, files = one.cut()
+        path = files.files[-1].path
+        data = one.store.read(path)
+        one.store.delete(path)
+        with monkeypatch.context() as patched:
+            patched.setattr(KeyedState, "catch_up", lambda *_, **__: False)
+            said = one.told(epoch, files)
+        assert (said.has, said.problem) == (None, "")
+        one.store.write(path, data)
+        said = one.told(epoch, files)
+        assert (said.has, said.problem) == (epoch, "")
+
+
 def test_an_open_state_is_at_hand_for_a_role_as_the_epoch_has_it_and_writes_on(tmp_path: Path) -> None:
     with standby(tmp_path, Following.OPEN) as one:
         one.told(*one.cut())
@@ -173,7 +192,7 @@ def test_what_a_role_waits_for_is_done_with_the_priority_of_whoever_has_the_role
         priorities.put(os.getpriority(os.PRIO_PROCESS, 0))
         assert closed.wait(PATIENCE)
         priorities.put(os.getpriority(os.PRIO_PROCESS, 0))
-        return heads.from_files(*given)
+        return stage_operators.from_files(*given)
 
     monkeypatch.setattr(following, "from_files", from_files)
     usual = os.getpriority(os.PRIO_PROCESS, 0)

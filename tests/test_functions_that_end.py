@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import recovery
-from recovery.driver.events import AttemptFailed, WorkerDied
+from recovery.events import AttemptFailed, WorkerDied
 from snapshot import PAUSE, Collection, KeyedProcess, Program, Stream, ToDriver
 from tests.certificates import Authority
 from tests.test_running_locally import NUMBERS, PATIENCE, counted, start
@@ -273,7 +273,7 @@ def test_whoever_says_for_which_row_a_function_failed_says_it_of_an_exit_too() -
     found = {
         f"{path.relative_to(ROOT)}:{line}": caught
         for folder in ("operators", "host", "program")
-        for path in (ROOT / "snapshot" / folder).glob("*.py")
+        for path in (ROOT / "snapshot" / folder).rglob("*.py")
         for line, caught in notes_of(ast.parse(path.read_text()))
     }
     assert len(found) >= 10

@@ -5,13 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from snapshot.cut import seals, wire
 from tests.fuzz import __main__ as fuzz
 from tests.fuzz.decoder import Decoder
+from tests.fuzz.seals import FOREIGN, OURS, SEALED
 from tests.fuzz.tree import TREE
 
 ROOT = Path(__file__).parent.parent
@@ -67,3 +70,51 @@ def test_an_input_follows_from_seed_and_number(decoder: Decoder) -> None:
     once, again = ([decoder.mutate(Random(f"1/{number}"), seeds[0], seeds) for number in range(5)] for _ in range(2))
     assert once == again
     assert len(set(once)) > 1
+
+
+Check = Callable[[bytes, bytes, bytes, int, int], bool]
+
+
+def first_bytes(key: bytes, said: bytes, shown: bytes, number: int, position: int) -> bool:
+    return shown[:15] == seals.seal(key, said, number, position)[:15]
+
+
+def any_number(key: bytes, said: bytes, shown: bytes, number: int, position: int) -> bool:
+    return any(shown == seals.seal(key, said, other, position) for other in range(12))
+
+
+def any_position(key: bytes, said: bytes, shown: bytes, number: int, position: int) -> bool:
+    return any(shown == seals.seal(key, said, number, other) for other in range(400))
+
+
+def any_direction(key: bytes, said: bytes, shown: bytes, number: int, position: int) -> bool:
+    return any(shown == seals.seal(other, said, number, position) for other in (OURS.speaking, OURS.hearing))
+
+
+def any_connection(key: bytes, said: bytes, shown: bytes, number: int, position: int) -> bool:
+    return any(shown == seals.seal(other, said, number, position) for other in (OURS.speaking, FOREIGN.speaking))
+
+
+def anything(key: bytes, said: bytes, shown: bytes, number: int, position: int) -> bool:
+    return True
+
+
+CHECKS = (first_bytes, any_number, any_direction, any_connection, anything)
+
+
+@pytest.mark.parametrize(
+    ("name", "check"), [*((name, check) for name in SEALED for check in CHECKS), ("sealed frames", any_position)]
+)
+def test_a_check_of_seals_that_leaves_something_out_is_found(
+    name: str, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (seals, wire):
+        monkeypatch.setattr(
+            module, "is_sealed", lambda key, said, shown, number, at=0: check(key, said, shown, number, at)
+        )
+    decoder = SEALED[name]
+    problems = (
+        fuzz._problem(decoder.decode, decoder.named, decoder.mutate(Random(number), b"", list(decoder.seeds())))
+        for number in range(3000)
+    )
+    assert any(problem.startswith("AssertionError: ") for problem in problems)

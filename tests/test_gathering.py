@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.host.gathering import Gathering
+from snapshot.host.flow.gathering import Gathering
 from snapshot.ids import ChannelId
-from snapshot.program.rows import Rows
+from snapshot.operators.rows import Rows
 from statebackend.ids import Partition, Uid
 
 SCHEMA = pa.schema([("n", pa.int64())])

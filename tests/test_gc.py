@@ -10,19 +10,19 @@ import pyarrow as pa
 import pytest
 
 import recovery
-from recovery.cleanup import Fate
-from recovery.driver.events import AnyEvent, EpochCompleted
-from recovery.driver.reach import NotAllowed
-from recovery.savepoints import fail_points
-from recovery.savepoints.coming_back import choose
+from recovery.decisions.cleanup import Fate
+from recovery.driver.tree.address import NotAllowed
+from recovery.events import AnyEvent, EpochCompleted
+from recovery.offline import fail_points
+from recovery.offline.epoch_choice import choose
+from recovery.offline.job_tree import NoSuchEpoch, UnusableEpoch, open_tree
+from recovery.offline.stopped_job import JobRuns, take_over
 from recovery.savepoints.disposal import dispose
 from recovery.savepoints.editing import ChangedRows, edit
 from recovery.savepoints.gc import clean_up, let_go, plan_cleanup, take_over_and_plan
-from recovery.savepoints.job_tree import NoSuchEpoch, UnusableEpoch, open_tree
-from recovery.savepoints.stopped_job import JobRuns, take_over
 from recovery.savepoints.verify import verify, what_to_verify
-from snapshot.journal_entries import PinId, Pinned, Pinner, Rewound
-from snapshot.layout import SHARED, parse
+from snapshot.journal.entries import PinId, Pinned, Pinner, Rewound
+from snapshot.tree.layout import SHARED, parse
 from statebackend.fail_points import at
 from statebackend.ids import Epoch
 from tests.command_line import run_command
@@ -168,7 +168,7 @@ def test_a_job_that_runs_with_a_folder_of_its_own_is_not_taken_over(
         asked.append(job_folder)
         raise JobRuns("it runs")
 
-    monkeypatch.setattr("recovery.savepoints.stopped_job.attach", attach)
+    monkeypatch.setattr("recovery.offline.stopped_job.attach", attach)
     ended = run_command(
         capsys, "gc", "--checkpoints", tree, "--take-over", "--job-folder", tmp_path / "local", *arguments
     )

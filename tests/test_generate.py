@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from snapshot.connectors.memory.generate import Generate, GenerateReader
 from snapshot.program.source import Batch, Exhausted, Later, Source, SourceError, SplitContext
-from snapshot.sources.generate import Generate, GenerateReader
 from snapshot.testing.sources import CHECKS, read_through
 from statebackend.ids import Attempt, Partition
 from tests.bench.workload_input import SCHEMA, Records, records, truth
@@ -112,6 +112,19 @@ def test_what_an_outage_has_delayed_follows_at_once_with_the_time_at_which_it_wa
     assert isinstance(reading, Batch)
     assert reading.rows.column("at").to_pylist() == [START + 2_000_000 + n * 1000 for n in range(5)]
     assert numbers(reader, most=1_000_000)[-1] == 10_000
+
+
+def test_rows_that_fall_due_while_others_are_made_wait_for_the_next_tick_and_come_together() -> None:
+    clock = Clock()
+    clock.now = 1.0
+    reader = paced(replace(TIMED, rate=10_000.0), clock)
+    assert len(numbers(reader)) == 10_001
+    clock.now = 1.0005
+    waiting = reader.read(10)
+    assert isinstance(waiting, Later)
+    assert waiting.at == pytest.approx(START / 1e6 + 1.001)
+    clock.now = 1.0011
+    assert len(numbers(reader)) == 11
 
 
 @given(rate=st.floats(0.1, 1e7), split=st.integers(0, 3), elapsed=st.floats(0, 1e5), position=st.integers(0, 10**9))

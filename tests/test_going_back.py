@@ -19,23 +19,23 @@ import pytest
 import recovery
 from recovery.command.exits import Exit
 from recovery.driver.claim import StartRefused
-from recovery.driver.events import Claimed
-from recovery.savepoints import fail_points
-from recovery.savepoints.coming_back import OutputWouldRepeat
+from recovery.events import Claimed
+from recovery.offline import fail_points
+from recovery.offline.epoch_choice import OutputWouldRepeat
+from recovery.offline.job_tree import NEWEST_SAVEPOINT, open_tree
+from recovery.offline.reading import EpochReading
+from recovery.offline.stopped_job import take_over
 from recovery.savepoints.copying import copy, fork, move
 from recovery.savepoints.editing import edit
 from recovery.savepoints.gc import let_go
-from recovery.savepoints.job_tree import NEWEST_SAVEPOINT, open_tree
-from recovery.savepoints.reading import EpochReading
 from recovery.savepoints.repair import repair
 from recovery.savepoints.rescaling import rescale
 from recovery.savepoints.restoring import plan_restore_of, restore
-from recovery.savepoints.stopped_job import take_over
 from recovery.savepoints.typed_changes import set_key
 from recovery.savepoints.upgrading import migrate, plan_upgrade
-from snapshot.journal_entries import Completed
-from snapshot.journal_json import decode_entry
-from snapshot.layout import JournalSummary, path_of
+from snapshot.journal.entries import Completed
+from snapshot.journal.entry_json import decode_entry
+from snapshot.tree.layout import JournalSummary, path_of
 from statebackend.fail_points import at
 from statebackend.snapshots.sealed_json import seal
 from tests.command_line import Printed, run_command

@@ -10,7 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.host.handshake import (
+from snapshot.cut.seals import Seals
+from snapshot.host.net.connection_kinds import (
+    MAX_PURPOSE,
+    ChannelOf,
+    CommandOf,
+    ControlOf,
+    HeartbeatOf,
+    LastWordsOf,
+    Purpose,
+    UnusablePurpose,
+    parse_purpose,
+    purpose_bytes,
+)
+from snapshot.host.net.handshake import (
     MAX_REASON,
     NONCE_SIZE,
     CallerHandshake,
@@ -23,20 +36,7 @@ from snapshot.host.handshake import (
     TurnedAway,
     WrongSecret,
 )
-from snapshot.host.purposes import (
-    MAX_PURPOSE,
-    ChannelOf,
-    CommandOf,
-    ControlOf,
-    HeartbeatOf,
-    LastWordsOf,
-    Purpose,
-    UnusablePurpose,
-    parse_purpose,
-    purpose_bytes,
-)
 from snapshot.ids import ChannelId
-from snapshot.seals import Seals
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 
 SECRET = b"s" * 32
@@ -299,7 +299,7 @@ def test_who_says_more_than_is_its_turn_is_refused() -> None:
 def test_a_purpose_without_sense_is_refused_after_the_proof_and_the_caller_hears_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("snapshot.host.handshake.purpose_bytes", lambda purpose: b'["telephone"]')
+    monkeypatch.setattr("snapshot.host.net.handshake.purpose_bytes", lambda purpose: b'["telephone"]')
     a, b = caller(), host()
     with pytest.raises(MalformedPurpose, match="telephone"):
         proved(a, b)

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from snapshot.program.rows import Rows
+from snapshot.connectors.memory.heap_sink import ToHeap, forget_heap, read_heap
+from snapshot.epochs.transaction_events import CommitOutcome
+from snapshot.operators.rows import Rows
 from snapshot.program.sink import SinkError
-from snapshot.sinks.heap_sink import ToHeap, forget_heap, read_heap
 from snapshot.testing.sink_machine import sink_machine
 from snapshot.testing.sinks import CHECKS, SCHEMA, SinkBench, SinkTrial, Surroundings
-from snapshot.transaction_events import CommitOutcome
 
 
 def visible(_: Surroundings) -> list[str]:

@@ -16,7 +16,7 @@ import pytest
 import recovery
 import snapshot
 import statebackend
-from recovery.driver.options import RunOptions, described
+from recovery.driver.settings.options import RunOptions, described
 from snapshot import ProcessContext, ProgramError, Stream
 from statebackend import Pickled, Value
 from statebackend.columns import schema_of

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 
 from snapshot import ToHTTP
+from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.ids import TransactionId
-from snapshot.manifest import CommitPayload
 from snapshot.program.sink import Abilities, SinkError, SinkWriter
 from snapshot.structured.query import SinkQuery
 from snapshot.structured.sink_options import sink_of
 from snapshot.testing.sink_promises import it_is_plain_data_without_a_fault
 from snapshot.testing.sinks import CHECKS, SinkTrial, Surroundings, settled
-from snapshot.transaction_events import CommitOutcome
+from snapshot.tree.manifest import CommitPayload
 from statebackend.stores.memory_store import MemoryStore
 from tests.sql_bench import CHANGES, SqlBench, change
 from tests.targets.http_rows import Deed, RowServer, row_server
@@ -162,7 +162,7 @@ def test_a_server_in_trouble_is_asked_again_from_where_it_was(server: RowServer,
 
 def test_a_server_that_says_when_is_not_asked_before(server: RowServer, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("snapshot.sinks.http_sending.monotonic", lambda: now)
+    monkeypatch.setattr("snapshot.connectors.http.sender.monotonic", lambda: now)
     bench = bench_of(server)
     writer = bench.open()
     prepared = bench.prepared(writer, [change(1)])

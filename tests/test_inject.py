@@ -9,17 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.driver.events import AnyEvent, EpochAbandoned, EpochCompleted, EpochTriggered, Finished, Marks, Recovered
+from recovery.events import AnyEvent, EpochAbandoned, EpochCompleted, EpochTriggered, Finished, Marks, Recovered
 from recovery.inject.moments import After, Alarm, AtEpoch, Mark, MomentPassed, NotAMoment, parse_moment
-from recovery.inject.orders import ContradictingOrder, Kind, Order
 from recovery.inject.report import Entry, Injected, Report
 from recovery.inject.schedule import Group, RandomFaults, Schedule, Span, choose
 from recovery.inject.targets import (
     Anything,
+    ContradictingOrder,
     ExecutorOf,
+    Kind,
     LinkBetween,
     NoSuchTarget,
     NotATarget,
+    Order,
     StandbyAt,
     Target,
     TheDriver,

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 from recovery.command.exits import Exit
+from recovery.json_values import WrongText, heard, parsed, said
+from recovery.offline.job_tree import open_tree
+from recovery.offline.reading import read_epoch
 from recovery.savepoints.inspecting import Wanted, rows_of
-from recovery.savepoints.job_tree import open_tree
-from recovery.savepoints.json_values import WrongText, heard, parsed, said
-from recovery.savepoints.reading import read_epoch
-from snapshot.layout import JOB
+from snapshot.tree.layout import JOB
 from statebackend.keys.types import KeyType
 from tests.command_line import Printed, run_command
 from tests.shop_job import baskets, totals, tree_of

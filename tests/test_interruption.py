@@ -14,19 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot.frames import EARLIEST
-from snapshot.operators.broadcast import BroadcastProcess, KeyedBroadcastProcess
-from snapshot.operators.broadcast_state import Broadcast
+from snapshot.cut.frames import EARLIEST
+from snapshot.operators.broadcast import Broadcast, BroadcastProcess, KeyedBroadcastProcess
 from snapshot.operators.connected import ConnectedProcess, KeyedCoProcess
+from snapshot.operators.function_operator import KeyedProcess, Process
 from snapshot.operators.keyed_function import ProcessContext
-from snapshot.operators.process import KeyedProcess, Process
+from snapshot.operators.operator import Input, KeyedOperator
 from snapshot.operators.reduce import Reduce
-from snapshot.operators.window_calls import WindowFunction
-from snapshot.operators.window_kinds import Session, Sliding, Tumbling, Window
-from snapshot.operators.window_process import WindowProcess
-from snapshot.program.operator import Input, KeyedOperator
-from snapshot.program.row_class import Row, batch_of
-from snapshot.program.rows import Rows
+from snapshot.operators.row_class import Row, batch_of
+from snapshot.operators.rows import Rows
+from snapshot.operators.windows.calls import WindowFunction
+from snapshot.operators.windows.kinds import Session, Sliding, Tumbling, Window
+from snapshot.operators.windows.process import WindowProcess
 from snapshot.testing.operators import OperatorHarness, OperatorSnapshot
 from statebackend.states.declarations import Value
 from statebackend.states.namespaces import NO_NAMESPACE

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from recovery.driver.event_log import KEPT
+from recovery.driver.report.event_log import KEPT
 from tests.job_soak import LIMITS, Samples, descendants, slope
 
 MINUTES = 10

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from recovery.driver.birth import WrongJob
-from recovery.savepoints import notes
-from recovery.savepoints.job_tree import JobTree, NoSuchEpoch, UnusableEpoch, find_jobs, open_tree
-from recovery.savepoints.notes import Notes, Origin, PartTook
-from recovery.savepoints.stopped_job import take_over
-from snapshot.frozen_json import NULL, Json
+from recovery.decisions import notes
+from recovery.decisions.notes import Notes, Origin, PartTook
+from recovery.driver.tree.identity import WrongJob
+from recovery.offline.job_tree import JobTree, NoSuchEpoch, UnusableEpoch, find_jobs, open_tree
+from recovery.offline.stopped_job import take_over
 from snapshot.ids import JobId
-from snapshot.journal_entries import NewerJournal, Rewound
-from snapshot.manifest_json import decode, encode
+from snapshot.journal.entries import NewerJournal, Rewound
+from snapshot.tree.frozen_json import NULL, Json
+from snapshot.tree.manifest_json import decode, encode
 from statebackend.ids import Epoch, Partition
 from tests.shop_job import tree_of
 

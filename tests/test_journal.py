@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from snapshot.journal import Reason, apply, refusal
-from snapshot.journal_entries import (
+from snapshot.journal.entries import (
     Body,
     Claimed,
     Closed,
@@ -26,8 +25,9 @@ from snapshot.journal_entries import (
     Rewound,
     Unpinned,
 )
-from snapshot.journal_json import decode_summary, encode_summary
-from snapshot.journal_state import (
+from snapshot.journal.entry_json import decode_summary, encode_summary
+from snapshot.journal.machine import Reason, apply, refusal
+from snapshot.journal.state import (
     EMPTY,
     NO_OUTPUT,
     NONCES_KEPT,

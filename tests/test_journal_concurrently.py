@@ -17,9 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot.journal import apply
-from snapshot.journal_compaction import Compacted, CompactionStep, JournalCompactor
-from snapshot.journal_entries import (
+from snapshot.journal.compaction import Compacted, CompactionStep, JournalCompactor
+from snapshot.journal.entries import (
     Body,
     Claimed,
     Committed,
@@ -33,9 +32,10 @@ from snapshot.journal_entries import (
     Removed,
     Unpinned,
 )
-from snapshot.journal_json import decode_entry, encode_summary
-from snapshot.journal_reader import JournalRead, JournalReader, ReadStep
-from snapshot.journal_requests import (
+from snapshot.journal.entry_json import decode_entry, encode_summary
+from snapshot.journal.machine import apply
+from snapshot.journal.reader import JournalRead, JournalReader, ReadStep
+from snapshot.journal.requests import (
     AlreadyThere,
     CreateAnswer,
     Created,
@@ -54,9 +54,9 @@ from snapshot.journal_requests import (
     ReadSummary,
     SummaryRead,
 )
-from snapshot.journal_state import EMPTY, JournalState
-from snapshot.journal_writer import Event as WriterEvent
-from snapshot.journal_writer import Fenced, Forgotten, JournalWriter, Outcome, Refused, Step, Won
+from snapshot.journal.state import EMPTY, JournalState
+from snapshot.journal.writer import Event as WriterEvent
+from snapshot.journal.writer import Fenced, Forgotten, JournalWriter, Outcome, Refused, Step, Won
 from statebackend.ids import Epoch, Generation
 
 Request = CreateEntry | CreateSummary | ReadEntry | ReadFloor | ReadSummary | ListJournal | DeleteEntry | DeleteSummary
@@ -334,7 +334,7 @@ def test_random_schedules_reach_what_is_hard_and_nothing_goes_wrong() -> None:
 def test_a_writer_that_was_left_far_behind_is_told_nothing_rather_than_something_false(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("snapshot.journal.NONCES_KEPT", 2)
+    monkeypatch.setattr("snapshot.journal.machine.NONCES_KEPT", 2)
     worlds = [explore(random.Random(seed).randbytes(600), Kit()) for seed in range(30)]
     outcomes = [type(outcome) for world in worlds for _, outcome in world.outcomes]
     assert outcomes.count(Forgotten) > 10

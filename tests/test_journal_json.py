@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.journal import apply
-from snapshot.journal_entries import (
+from snapshot.journal.entries import (
     Body,
     Claimed,
     Closed,
@@ -28,8 +27,9 @@ from snapshot.journal_entries import (
     Rewound,
     Unpinned,
 )
-from snapshot.journal_json import decode_entry, decode_summary, encode_entry, encode_summary
-from snapshot.journal_state import (
+from snapshot.journal.entry_json import decode_entry, decode_summary, encode_entry, encode_summary
+from snapshot.journal.machine import apply
+from snapshot.journal.state import (
     EMPTY,
     NO_OUTPUT,
     EpochRecord,
@@ -134,6 +134,8 @@ def test_an_epoch_that_nobody_remembers_counts_as_one_with_output_unless_it_was_
     assert journal.output_after(twelve) == OutputMade(1, thirteen.epoch)
     assert journal.output_after(thirteen) == NO_OUTPUT
     assert twelve.output == OutputMade(5, twelve.epoch, 4)
+    (_, far) = with_assumed_output(records((1, True, committed), (10**30, False, committed)))
+    assert far.output.assumed == 10**30 - 2, "so a damaged summary may say"
 
 
 CLAIM = ENTRIES["claimed"]

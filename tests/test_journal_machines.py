@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from snapshot.journal import Reason, apply
-from snapshot.journal_compaction import Compacted, JournalCompactor, plan_compaction
-from snapshot.journal_entries import (
+from snapshot.journal.compaction import Compacted, JournalCompactor, plan_compaction
+from snapshot.journal.entries import (
     Body,
     Claimed,
     Completed,
@@ -18,9 +17,10 @@ from snapshot.journal_entries import (
     Pinner,
     Removed,
 )
-from snapshot.journal_json import encode_entry, encode_summary
-from snapshot.journal_reader import JournalRead, JournalReader
-from snapshot.journal_requests import (
+from snapshot.journal.entry_json import encode_entry, encode_summary
+from snapshot.journal.machine import Reason, apply
+from snapshot.journal.reader import JournalRead, JournalReader
+from snapshot.journal.requests import (
     AlreadyThere,
     Created,
     CreateEntry,
@@ -39,8 +39,8 @@ from snapshot.journal_requests import (
     SummaryRead,
     UnexpectedEvent,
 )
-from snapshot.journal_state import EMPTY, JournalState
-from snapshot.journal_writer import BadProposal, Fenced, Forgotten, JournalWriter, Refused, Won
+from snapshot.journal.state import EMPTY, JournalState
+from snapshot.journal.writer import BadProposal, Fenced, Forgotten, JournalWriter, Refused, Won
 from statebackend.ids import Epoch, Generation
 
 G1, G2 = Generation(1), Generation(2)
@@ -157,7 +157,7 @@ def test_a_void_claim_fences_nobody() -> None:
 
 
 def test_a_writer_whose_entry_a_summary_has_forgotten_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("snapshot.journal.NONCES_KEPT", 1)
+    monkeypatch.setattr("snapshot.journal.machine.NONCES_KEPT", 1)
     writer = proposing(complete(THREE))
     others = apply(apply(START, MY_THREE), entry(5, PIN))
     writer.handle(OutcomeUnknown())

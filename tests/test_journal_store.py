@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from snapshot.journal_entries import Claimed, Completed
-from snapshot.journal_state import EMPTY, JournalState
-from snapshot.journal_store import StoredJournal, fresh_nonce
-from snapshot.journal_writer import JournalWriter, Won
-from snapshot.layout import JournalEntry, JournalSummary
+from snapshot.journal.entries import Claimed, Completed
+from snapshot.journal.state import EMPTY, JournalState
+from snapshot.journal.store import StoredJournal, fresh_nonce
+from snapshot.journal.writer import JournalWriter, Won
+from snapshot.tree.layout import JournalEntry, JournalSummary
 from statebackend.ids import Epoch, Generation
 from statebackend.stores.fsspec_store import open_store
 from statebackend.stores.patience import BRIEF, PAUSES, Patience

@@ -17,25 +17,25 @@ from confluent_kafka.admin import BrokerMetadata, ClusterMetadata, ConfigEntry, 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.frozen_json import JsonLike
-from snapshot.ids import JobId, TransactionId
-from snapshot.manifest import CommitPayload
-from snapshot.program.rows import Rows
-from snapshot.program.sink import CommitsTogether, SinkError
-from snapshot.sinks import kafka_examine
-from snapshot.sinks.kafka_client import KafkaClients
-from snapshot.sinks.kafka_records import RecordFormat, RecordShape
-from snapshot.sinks.kafka_sink import ToKafka
-from snapshot.sinks.kafka_tokens import (
+from snapshot.connectors.kafka import examination as kafka_examine
+from snapshot.connectors.kafka.avro import avro_schema_of
+from snapshot.connectors.kafka.records import RecordFormat, RecordShape
+from snapshot.connectors.kafka.sink import ToKafka
+from snapshot.connectors.kafka.sink_client import KafkaClients
+from snapshot.connectors.kafka.tokens import (
     Committed,
     group_of,
     may_be_forgotten,
     may_be_of_one_cluster,
     producer_of,
 )
-from snapshot.sources.kafka_avro import avro_schema_of
+from snapshot.epochs.transaction_events import CommitOutcome, Committable, transaction_id
+from snapshot.ids import JobId, TransactionId
+from snapshot.operators.rows import Rows
+from snapshot.program.sink import CommitsTogether, SinkError
 from snapshot.testing.sinks import SCHEMA, SinkBench, SinkTrial, attempt, write
-from snapshot.transaction_events import CommitOutcome, Committable, transaction_id
+from snapshot.tree.frozen_json import JsonLike
+from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Epoch, Generation, Partition, Uid
 
 HEADERS = pa.map_(pa.string(), pa.string())

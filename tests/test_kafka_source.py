@@ -20,14 +20,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapshot import Avro, Kafka
-from snapshot.frozen_json import JsonLike
+from snapshot.connectors.kafka.avro import CONFLUENT_HEADER, avro_schema_of
+from snapshot.connectors.kafka.columns import Headers
+from snapshot.connectors.kafka.formats import RAW, BadRecord, Decoded, Decoding, OnBad
+from snapshot.connectors.kafka.reader import OnGap
+from snapshot.connectors.kafka.source_client import OURS
+from snapshot.connectors.kafka.split import KafkaSplit, TopicPartition, split_of
 from snapshot.program.source import Batch, Later, Reader, SourceError, SplitContext
-from snapshot.sources.kafka_avro import CONFLUENT_HEADER, avro_schema_of
-from snapshot.sources.kafka_client import OURS
-from snapshot.sources.kafka_columns import Headers
-from snapshot.sources.kafka_formats import RAW, BadRecord, Decoded, Decoding, OnBad
-from snapshot.sources.kafka_reader import OnGap
-from snapshot.sources.kafka_split import KafkaSplit, TopicPartition, split_of
+from snapshot.tree.frozen_json import JsonLike
 from statebackend.ids import Attempt, Partition
 
 SCHEMA = pa.schema([("n", pa.int64()), ("name", pa.string())])
@@ -138,6 +138,8 @@ def test_the_record_that_does_not_fit_is_named_and_all_others_are_kept(bad: byte
     assert raised.value.record.offset() == 150
     kept = Decoding("json", SCHEMA, "skip").decoded(records(values))
     assert [row["n"] for row in rows(kept)] == list(range(51))
+    assert kept.bad == 1
+    assert kept.why.startswith("the record at offset 150 does not fit: ")
     assert kept.ends is not None
     assert kept.ends.tolist() == [*range(1, 51), 50, 51]
 
@@ -146,6 +148,7 @@ def test_two_halves_of_an_object_in_two_records_are_two_bad_records() -> None:
     values: list[bytes | None] = [b'{"n": 1, "name": {', b"}}", b'{"n": 1,', b'"name": "x"}', b'{"n": 2}{"n":', b"3}"]
     kept = Decoding("json", SCHEMA, "skip").decoded(records([*values, b'{"n": 4}']))
     assert rows(kept) == [{"n": 4, "name": None}]
+    assert kept.bad == 6
 
 
 @pytest.mark.parametrize("halves", [(b'{"n":', b"3}"), (b'{"name": "}', b'{"}'), (b'{"n": {}', b"{}}")])

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from recovery.driver.keeper import Keeper
-from recovery.driver.slots import Launch
-from recovery.driver.spark_tasks import SparkTasks
+from recovery.driver.launchers.launch_rules import Launch
+from recovery.driver.launchers.spark_tasks import SparkTasks
+from recovery.driver.launchers.supervisor import Keeper
 from tests.test_driver_parts import tasks
 
 PATIENCE = 20.0

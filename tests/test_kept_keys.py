@@ -24,9 +24,9 @@ from statebackend.keys.columns import decode_keys
 from statebackend.snapshots import consolidation
 from statebackend.snapshots.consolidation import Policy, cheapest_run
 from statebackend.state_reader import StateReader
+from statebackend.states.aggregates import Aggregates
 from statebackend.states.declarations import Value
-from statebackend.tables.aggregates import Aggregates
-from statebackend.tables.aggregations import Count
+from statebackend.tables.values.aggregations import Count
 from statebackend.testing.faulty_store import Fault, FaultyStore
 from statebackend.testing.keyed_state import Hasty, Restless
 

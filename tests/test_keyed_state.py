@@ -28,13 +28,13 @@ from statebackend.snapshot_folder import SnapshotFolder
 from statebackend.snapshots import state_files
 from statebackend.snapshots.transfer import MissingFile
 from statebackend.snapshots.uploads import Durable, NotDurable
+from statebackend.states.aggregates import Aggregates
 from statebackend.states.codecs import Pickled
 from statebackend.states.declarations import Declaration, ListOf, MapOf, Value
 from statebackend.states.key_context import ForeignKey
 from statebackend.states.schema import StateMismatch
 from statebackend.states.ttl import Ttl
-from statebackend.tables.aggregates import Aggregates
-from statebackend.tables.aggregations import Count, Sum
+from statebackend.tables.values.aggregations import Count, Sum
 from statebackend.testing.faulty_store import Fault, FaultyStore
 from statebackend.testing.keyed_state import Restless, check_keyed_state
 

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from snapshot.host import last_words
-from snapshot.host.event_loop import EventLoop
-from snapshot.host.last_words import LastWords, Notes, WordsHeard
-from snapshot.host.messages import AtWork
-from snapshot.program.rows import Rows
+from snapshot.host.net.event_loop import EventLoop
+from snapshot.host.partition import last_words
+from snapshot.host.partition.last_words import LastWords, Notes, WordsHeard
+from snapshot.host.protocol.messages import AtWork
+from snapshot.operators.rows import Rows
 from statebackend.ids import Uid
 
 LIMIT = 20.0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from recovery.driver.events import EpochCompleted, PeerRefused, WorkerLost
-from snapshot.host.messages import Failed, FailureKind, HasCommitted, Leave
+from recovery.events import EpochCompleted, PeerRefused, WorkerLost
+from snapshot.host.protocol.messages import Failed, FailureKind, HasCommitted, Leave
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition
 from tests.scripted_workers import PATIENCE, ScriptedCluster
 from tests.test_driver_mishaps import heard

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.layout import (
+from snapshot.tree.layout import (
     Content,
     JournalEntry,
     JournalSummary,

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.driver.event_log import EventLog, line_of
-from recovery.driver.events import EpochSkipped, Trouble
-from recovery.driver.line_file import LineFile
+from recovery.driver.report.event_log import EventLog, line_of
+from recovery.driver.report.line_file import LineFile
+from recovery.events import EpochSkipped, Trouble
 
 
 class Disk:
@@ -215,7 +215,7 @@ def test_a_file_of_lines_is_closed_to_others_and_keeps_the_mode_that_it_was_give
 
 
 def test_the_log_of_events_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recovery.driver.event_log.LARGEST", 1000)
+    monkeypatch.setattr("recovery.driver.report.event_log.LARGEST", 1000)
     events = EventLog(tmp_path / "events.jsonl")
     for number in range(200):
         events.add(EpochSkipped(at=number, reason="none"))

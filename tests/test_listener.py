@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from snapshot.host.connector import Connecting
-from snapshot.host.conversation import Proved
-from snapshot.host.event_loop import EventLoop
-from snapshot.host.handshake import NONCE_SIZE, CallerHandshake
-from snapshot.host.listener import Listener, PortTaken, StrangerLimits
-from snapshot.host.messages import Address
-from snapshot.host.purposes import ControlOf, HeartbeatOf, Purpose
+from snapshot.host.net.connection_kinds import ControlOf, HeartbeatOf, Purpose
+from snapshot.host.net.connector import Connecting
+from snapshot.host.net.event_loop import EventLoop
+from snapshot.host.net.handshake import NONCE_SIZE, CallerHandshake
+from snapshot.host.net.handshake_io import Proved
+from snapshot.host.net.listener import Listener, PortTaken, StrangerLimits
+from snapshot.host.protocol.messages import Address
 
 LIMIT = 10.0
 SECRET = b"s" * 32
@@ -66,7 +66,7 @@ class Scene:
     ) -> Connecting:
         return Connecting(self.loop, address, secret, purpose, self._connected, self.failed.append, seconds=seconds)
 
-    def stranger(self, address: Address, says: bytes = b"", source: str = HOME) -> socket.socket:
+    def stranger(self, address: Address, says: bytes = b"e", source: str = HOME) -> socket.socket:
         reached = socket.create_connection((address.host, address.port), source_address=(source, 0))
         sock = self.stack.enter_context(reached)
         sock.sendall(says)
@@ -180,7 +180,29 @@ def test_who_is_too_slow_is_refused(scene: Scene) -> None:
     assert is_closed(stranger)
 
 
-def test_strangers_who_say_nothing_make_room_for_an_honest_peer_at_once(scene: Scene) -> None:
+def test_strangers_who_say_nothing_are_not_accepted_and_an_honest_peer_is(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("snapshot.host.net.listener._FIRST_WORD", 60)
+    listener = scene.listen(limits=StrangerLimits(connections=8, per_address=4))
+    strangers = [scene.stranger(listener.address, b"") for _ in range(200)]
+    scene.connect(listener.address)
+    scene.until(lambda: bool(scene.connected))
+    assert listener.strangers == 0
+    assert scene.refused == []
+    strangers[0].sendall(b"e")
+    scene.until(lambda: listener.strangers == 1)
+
+
+def test_who_says_nothing_for_long_is_accepted_and_refused(scene: Scene) -> None:
+    listener = scene.listen(limits=StrangerLimits(patience=0.02))
+    stranger = scene.stranger(listener.address, b"")
+    scene.until(lambda: bool(scene.refused))
+    assert "TooSlow: it took longer than 0.02 seconds" in scene.refused[0]
+    assert is_closed(stranger)
+
+
+def test_strangers_who_say_little_make_room_for_an_honest_peer_at_once(scene: Scene) -> None:
     listener = scene.listen(limits=StrangerLimits(connections=8, per_address=4, patience=LIMIT))
     strangers = [scene.stranger(listener.address) for _ in range(6)]
     scene.connect(listener.address)
@@ -217,19 +239,19 @@ def test_room_is_made_by_the_address_that_has_most(scene: Scene) -> None:
     assert not any(is_closed(one) for one in (*few, *many[15:], last))
 
 
-def test_who_has_greeted_keeps_its_place_whatever_silent_ones_of_its_address_do_and_the_other_way_round(
+def test_who_has_greeted_keeps_its_place_whatever_quiet_ones_of_its_address_do_and_the_other_way_round(
     scene: Scene,
 ) -> None:
     listener = scene.listen(limits=StrangerLimits(connections=20, per_address=6, patience=LIMIT))
     handshake = CallerHandshake(SECRET, b"n" * NONCE_SIZE, CONTROL)
     polite = scene.stranger(listener.address, handshake.greeting)
     scene.until(lambda: any(one.greeted for one in listener._strangers))
-    silent = [scene.stranger(listener.address) for _ in range(20)]
+    quiet = [scene.stranger(listener.address) for _ in range(20)]
     scene.until(lambda: len(scene.refused) == 15 and listener.strangers == 6)
     assert not is_closed(polite)
     others = [scene.stranger(listener.address, handshake.greeting) for _ in range(20)]
     scene.until(lambda: len(scene.refused) == 35)
-    assert any(not is_closed(one) for one in silent)
+    assert any(not is_closed(one) for one in quiet)
     assert sum(not is_closed(one) for one in others) >= 3
 
 

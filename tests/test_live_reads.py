@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import recovery
+import recovery.driver.tree.address
 from recovery.attached import Attached
-from recovery.savepoints.job_tree import open_tree
+from recovery.offline.job_tree import open_tree
 from tests.command_line import run_command
 from tests.shop_job import BEFORE, PATIENCE, baskets, start, totals
 
@@ -80,7 +81,7 @@ def test_what_cannot_be_read_is_declined_and_the_job_goes_on(
 
 def test_the_command_marks_what_is_live(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     birth = open_tree(str(job / "tree")).birth
-    home = recovery.driver.reach.home_of(birth.job)
+    home = recovery.driver.tree.address.home_of(birth.job)
     home.parent.mkdir(0o700, exist_ok=True)
     home.symlink_to(job / "local")
     try:

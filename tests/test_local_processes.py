@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 import recovery
-from recovery.driver.events import WorkerJoined, WorkerLost
-from snapshot.host.fork_server import Advice, Ended, Lines, Message, Ready, Started, Wanted
-from snapshot.host.messages import Address
-from snapshot.host.preload import MODULES
-from snapshot.host.worker import DRIVER_LOST
+from recovery.events import WorkerJoined, WorkerLost
+from snapshot.host.process.fork_server import Advice, Ended, Lines, Message, Ready, Started, Wanted
+from snapshot.host.process.preload import MODULES
+from snapshot.host.process.worker import DRIVER_LOST
+from snapshot.host.protocol.messages import Address
 from tests.test_running_locally import check_exact, program, start, when_complete
 
 PATIENCE = 60.0
@@ -50,7 +50,9 @@ class Server:
 def fork_server(advice: tuple[str, ...] = (), **environment: str) -> Iterator[Server]:
     ours, its = socket.socketpair()
     process = subprocess.Popen(
-        [sys.executable, "-m", "snapshot.host.fork_server"], stdin=its.fileno(), env={**os.environ, **environment}
+        [sys.executable, "-m", "snapshot.host.process.fork_server"],
+        stdin=its.fileno(),
+        env={**os.environ, **environment},
     )
     its.close()
     ours.settimeout(PATIENCE)
@@ -104,7 +106,7 @@ def test_a_process_keeps_no_descriptor_and_no_session_of_its_forerunner() -> Non
 def test_each_process_draws_random_numbers_of_its_own() -> None:
     code = """
 import os, sys
-from snapshot.host.preload import preload
+from snapshot.host.process.preload import preload
 preload(["numpy.random"])
 import numpy
 drawn = set()
@@ -123,8 +125,11 @@ print(len(drawn))
 @pytest.mark.parametrize(
     ("variables", "loaded"),
     [
-        ({MODULES: "snapshot.sinks.file_sink,snapshot.sinks.of_another_version"}, ["snapshot.sinks.file_sink"]),
-        ({}, ["snapshot.sinks.file_sink", "snapshot.sinks.kafka_sink"]),
+        (
+            {MODULES: "snapshot.connectors.files.sink,snapshot.connectors.files.of_another_version"},
+            ["snapshot.connectors.files.sink"],
+        ),
+        ({}, ["snapshot.connectors.files.sink", "snapshot.connectors.kafka.sink"]),
     ],
 )
 def test_a_daemon_of_spark_loads_what_the_driver_asks_for_and_everything_if_it_cannot_ask(
@@ -132,9 +137,9 @@ def test_a_daemon_of_spark_loads_what_the_driver_asks_for_and_everything_if_it_c
 ) -> None:
     code = """
 import sys
-from snapshot.host.preload import preload, wanted_modules
+from snapshot.host.process.preload import preload, wanted_modules
 preload(wanted_modules())
-print(*(name for name in ("snapshot.sinks.file_sink", "snapshot.sinks.kafka_sink") if name in sys.modules))
+print(*(name for name in ("snapshot.connectors.files.sink", "snapshot.connectors.kafka.sink") if name in sys.modules))
 """
     environment = {**os.environ, **variables}
     command = [sys.executable, "-c", code]

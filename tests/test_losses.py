@@ -17,21 +17,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recovery.decisions.losses import Remains, Unreadable, proofs_of_loss
+from recovery.decisions.mending import Mended, damage_of, mend
 from recovery.driver.claim import claim_next
-from recovery.driver.evidence import DamagedTree, Examined, examine
-from recovery.driver.tree import FencedOff, PublicationDone, Tree, note_end
-from recovery.losses import Remains, Unreadable, proofs_of_loss
-from recovery.mending import Mended, damage_of, mend
+from recovery.driver.tree.evidence import DamagedTree, Examined, examine
+from recovery.driver.tree.owned import FencedOff, PublicationDone, Tree, note_end
 from recovery.savepoints.repair import look
 from snapshot import fail_points
-from snapshot.host.messages import Acknowledgement
-from snapshot.journal_entries import Completed
-from snapshot.journal_json import decode_entry
-from snapshot.journal_state import JournalState
-from snapshot.journal_store import StoredJournal
-from snapshot.journal_writer import JournalWriter
-from snapshot.layout import JournalEntry, JournalSummary, ManifestFile, parse, path_of
-from snapshot.manifest import JournalEnd
+from snapshot.host.protocol.messages import Acknowledgement
+from snapshot.journal.entries import Completed
+from snapshot.journal.entry_json import decode_entry
+from snapshot.journal.state import JournalState
+from snapshot.journal.store import StoredJournal
+from snapshot.journal.writer import JournalWriter
+from snapshot.tree.layout import JournalEntry, JournalSummary, ManifestFile, parse, path_of
+from snapshot.tree.manifest import JournalEnd
 from statebackend.fail_points import at
 from statebackend.ids import Epoch, Generation, Partition
 from statebackend.stores.memory_store import MemoryStore

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.frames import Watermark
-from snapshot.frozen_json import NULL, Json, JsonLike, NotJson
+from snapshot.cut.frames import Watermark
+from snapshot.epochs.transaction_events import Committable
 from snapshot.ids import ChannelId, JobId, TransactionId
-from snapshot.manifest import (
+from snapshot.tree.frozen_json import NULL, Json, JsonLike, NotJson
+from snapshot.tree.manifest import (
     ChannelState,
     CommitPayload,
     DamagedManifest,
@@ -35,8 +36,7 @@ from snapshot.manifest import (
     check_job,
     only_carries,
 )
-from snapshot.manifest_json import decode, decode_subtask, digest, encode, encode_subtask
-from snapshot.transaction_events import Committable
+from snapshot.tree.manifest_json import decode, decode_subtask, digest, encode, encode_subtask
 from statebackend.files import FileKind, FileRef, FileSet, FileSetError
 from statebackend.ids import NO_EPOCH, Attempt, Epoch, Generation, Incarnation, KeyGroup, Partition, Uid
 from statebackend.keygroups import KeyGroupRange, range_of

@@ -15,10 +15,10 @@ from statebackend.keyed_state import KeyedState, Operator, Options
 from statebackend.keys.columns import key_column
 from statebackend.keys.types import KeyType
 from statebackend.snapshot_folder import SnapshotFolder
+from statebackend.states.aggregates import Aggregates
 from statebackend.states.declarations import Place, Value
 from statebackend.stores.fsspec_store import open_store
-from statebackend.tables.aggregates import Aggregates
-from statebackend.tables.aggregations import Count, Last, Max, Sum
+from statebackend.tables.values.aggregations import Count, Last, Max, Sum
 from statebackend.testing.faulty_store import Fault, FaultyStore
 from tests.rows_in_a_dict import RowsInADict, a_context
 

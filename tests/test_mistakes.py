@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -10,7 +17,22 @@ import pytest
 import recovery
 import snapshot
 import statebackend
-from snapshot import Collection, EventTime, KeyedProcess, ListOf, MapOf, ProcessContext, Row, Stream, ToDriver, Value
+from recovery.driver.settings.options import PARAMETERS, RunOptions
+from snapshot import (
+    PAUSE,
+    Collection,
+    EventTime,
+    Generate,
+    KeyedProcess,
+    ListOf,
+    MapOf,
+    ProcessContext,
+    Row,
+    Stream,
+    ToDriver,
+    Tumbling,
+    Value,
+)
 from snapshot.structured.sink_options import sink_of
 from snapshot.testing.operators import OperatorHarness
 
@@ -208,3 +230,127 @@ def test_a_mistake_is_answered_with_what_to_do(done: str, answered: str, tmp_pat
     error = caught.value
     notes = [note for note in getattr(error, "__notes__", []) if note in answered]
     assert "\n".join([f"{type(error).__name__}: {error}", *notes]) == answered
+
+
+# --- what is done with jobs: they run, in the way that a script runs them
+
+
+def script(text: str, folder: Path) -> None:
+    """Run it as a program of its own, and say what it says."""
+    file = folder / "script.py"
+    file.write_text(SCRIPT + text)
+    environment = {**os.environ, "PYTHONPATH": os.fspath(Path(__file__).parent.parent)}
+    ran = subprocess.run(
+        [sys.executable, file], env=environment, cwd=folder, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert ran.returncode == 0
+    print(ran.stderr)
+
+
+SCRIPT = """
+import time
+import recovery
+from snapshot import Generate, Stream, ToFiles
+numbers = Generate(lambda rows: {"n": rows}, {"n": int}, rate=100.0)
+endless = Stream.read(numbers, uid="numbers").write(ToFiles("output", "jsonl"), uid="out")
+"""
+PATIENCE = 60.0
+
+LATE: list[Any] = [("ann", 5, 20_000, []), PAUSE(0.3), ("ann", 5, 1_000, [])]
+few = Stream.read(Collection([("ann", 5, 0, [])], PAYMENTS), uid="payments").write(out, uid="out")
+endless = Stream.read(Generate(lambda rows: {"n": rows}, {"n": int}, rate=100.0), uid="n").write(out, uid="out")
+late = (
+    Stream.read(Collection(LATE, PAYMENTS, splits=1), uid="payments", event_time=EventTime("at"))
+    .key_by("user")
+    .window(Tumbling("1s"))
+    .count(uid="counts")
+    .write(out, uid="out")
+)
+
+TOLD = [
+    (
+        "the name of an output is misspelt",
+        "with run(few) as job:\n    job.rows('outt')",
+        "KeyError: \"the program has no output 'outt' to the driver, write(ToDriver(), uid='outt'); did you mean "
+        "'out'?\"",
+    ),
+    (
+        "an epoch each second is written as in Python",
+        "run(few, every=1)",
+        "NotADuration: every: 1 is no duration: a number has no unit; say '1s' or '1ms'",
+    ),
+    (
+        "an epoch each second is written as a text",
+        "run(few, every='1')",
+        "NotADuration: every: '1' is no duration: a number has no unit; say '1s' or '1ms'",
+    ),
+    (
+        "files are divided by a column that is not there",
+        "payments.select('user', 'cents').write(ToFiles('out', partition_by='usr'), uid='o').check()",
+        "ProgramError: the program cannot run, 1 problem:\n  - o: partition_by: there is no column 'usr'; did you mean "
+        "'user'?",
+    ),
+    (
+        "options are misspelt",
+        "run(few, evry='1s', rows=3)",
+        "UnknownOption: there is no option 'evry'; did you mean 'every'?\nthere is no option 'rows'\n"
+        f"There are: {', '.join(sorted([*RunOptions.__annotations__, *PARAMETERS]))}",
+    ),
+    (
+        "a second start has nothing to read",
+        "for _ in range(2):\n    run(few).wait()",
+        "job job-ID: there was nothing to read: all input had been read by epoch 1-1, from which the job went on; with "
+        "available_now=True it looks for what is new, with other checkpoints it begins anew",
+    ),
+    (
+        "a job is started twice on one host",
+        "with run(endless) as job:\n    job.savepoint()\n    run(endless)",
+        "JobRuns: job job-ID runs (driver process PID); stop it first: recovery stop --savepoint --checkpoints FOLDER; "
+        "or start with take_over=True, which ends that driver's run",
+    ),
+    (
+        "rows come too late for their window",
+        "with run(late) as job:\n    list(job.rows('out'))\nprint(dict(job.status().late_rows))",
+        "{'payments': 0, 'counts': 1}",
+    ),
+    (
+        "nobody waits for the job",
+        "script('recovery.run(endless, checkpoints=\"tree\")', folder)",
+        "epochcut: the program ended while job job was running, which ended the job too; call wait() or stop() of the "
+        "run before, or use it in a with statement; started again, the job goes on from its last complete epoch",
+    ),
+    (
+        "checkpoints are where no folder can be",
+        "(folder / 'file').touch()\nrecovery.run(few, checkpoints=folder / 'file' / 'tree')",
+        "StoreUnavailable: could not open the store in LocalStore('FOLDER/file/tree'): [Errno 20] Not a directory: "
+        "'FOLDER/file/tree'; that is where the job's tree is to be, as option checkpoints says "
+        "(checkpoints='FOLDER/file/tree'): a folder that this user may write to, or a URI such as "
+        "'s3://bucket/jobs/clicks', which all hosts of the job reach",
+    ),
+]
+
+
+@pytest.mark.parametrize(("done", "answered"), [one[1:] for one in TOLD], ids=[one[0] for one in TOLD])
+def test_a_mistake_with_a_job_is_answered_with_what_to_do(
+    done: str,
+    answered: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run: Callable[..., Any] = partial(recovery.run, checkpoints=tmp_path, progress=False)
+    names = {**NAMES, "few": few, "endless": endless, "late": late, "run": run, "script": script, "folder": tmp_path}
+    said = []
+    try:
+        exec(done, names)
+    except Exception as error:
+        said.append(f"{type(error).__name__}: {error}")
+    said += [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+    said += capsys.readouterr().out.splitlines()
+    assert "\n".join(anonymous(line, tmp_path) for line in said if line) == answered
+
+
+def anonymous(text: str, folder: Path) -> str:
+    """Without what is another one in each run."""
+    text = text.replace(str(folder), "FOLDER").replace(f"process {os.getpid()}", "process PID")
+    return re.sub(r"job-[0-9a-f]{8}", "job-ID", text)

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 import recovery
-from recovery import sweeps
-from recovery.cleanup import ObservedTree
-from recovery.driver.events import AnyEvent, OrphansDeleted, Running, Trouble
-from recovery.driver.tree import Tree
-from recovery.savepoints.job_tree import open_tree
+from recovery.decisions import cleanup
+from recovery.decisions.cleanup import ObservedTree
+from recovery.driver.tree.owned import Tree
+from recovery.events import AnyEvent, OrphansDeleted, Running, Trouble
+from recovery.offline.job_tree import open_tree
 from snapshot import fail_points
-from snapshot.host.crash_points import VARIABLE
-from snapshot.journal_state import EMPTY
-from snapshot.journal_writer import JournalWriter
+from snapshot.host.faults.crash_points import VARIABLE
+from snapshot.journal.state import EMPTY
+from snapshot.journal.writer import JournalWriter
 from statebackend import fail_points as of_state
 from statebackend.ids import Attempt, Generation, Incarnation
 from statebackend.stores.local_store import LocalStore
@@ -44,8 +44,8 @@ def cluster() -> Iterator[ScriptedCluster]:
 @pytest.fixture
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver looks as often as it can."""
-    monkeypatch.setattr(sweeps, "_PAUSES", (0.0, 0.05))
-    monkeypatch.setattr(sweeps, "_SHARE", 0)
+    monkeypatch.setattr(cleanup, "_PAUSES", (0.0, 0.05))
+    monkeypatch.setattr(cleanup, "_SHARE", 0)
 
 
 def told(run: recovery.Run, wanted: Callable[[AnyEvent], bool]) -> threading.Event:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.aligner import Aligner, Arrived, Cut, InFlight, Proceed, Process
-from snapshot.frames import Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.cut.aligner import Aligner, Arrived, Cut, InFlight, Proceed, Process
+from snapshot.cut.frames import Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.cut.outbox import Outbox
 from snapshot.ids import ChannelId
-from snapshot.outbox import Outbox
 from statebackend.ids import Epoch, Generation, Partition, Uid
 
 D1, D2, D3 = Data("one", 1), Data("two", 20), Data("three", 300)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recovery.driver.overdue import Late, Overdue
+from recovery.driver.report.overdue import Late, Overdue
 
 
 def overdue(give_up_after: float | None = 100.0) -> Overdue:

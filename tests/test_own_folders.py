@@ -17,9 +17,9 @@ import pytest
 
 import recovery
 from recovery.command.exits import Exit, exit_of
-from recovery.driver.endings import End, EndKind, of_no_use
-from recovery.driver.reach import FILE, NotAllowed, home_of, read
-from snapshot.host.folders import (
+from recovery.driver.attempts.termination import End, EndKind, of_no_use
+from recovery.driver.tree.address import FILE, NotAllowed, home_of, read
+from snapshot.host.partition.folders import (
     UnsafeFolder,
     job_folder,
     make_job_folder,
@@ -125,7 +125,7 @@ def test_a_folder_that_somebody_else_may_have_made_is_refused(
         case _:
             place.mkdir(0o700)
             monkeypatch.setattr(os, "geteuid", lambda: NOT_OURS)
-            monkeypatch.setattr("snapshot.host.folders.user_folder", lambda: user)
+            monkeypatch.setattr("snapshot.host.partition.folders.user_folder", lambda: user)
     with pytest.raises(UnsafeFolder, match="start the job with another one, which the option local names") as refused:
         make_job_folder(home)
     refused_one = user if trap == "another's" else place

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.host.pace import Pace
+from snapshot.host.flow.pace import Pace
 
 
 def pieces(pace: Pace, per_row: float, count: int, overhead: float = 0.0) -> list[float]:

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snapshot.connectors.files.folder import open_folder
+from snapshot.connectors.files.formats import WrittenFormat
+from snapshot.connectors.files.hive_folders import NO_VALUE, divided, folders_of, too_long
+from snapshot.connectors.files.listed_folder import committed_files
+from snapshot.connectors.files.names import transaction_of
+from snapshot.connectors.files.sink import ToFiles
 from snapshot.ids import JobId
-from snapshot.program.rows import Rows
+from snapshot.operators.rows import Rows
 from snapshot.program.sink import SinkContext, SinkError, SinkWriter
-from snapshot.sinks.file_formats import WrittenFormat
-from snapshot.sinks.file_names import transaction_of
-from snapshot.sinks.file_sink import ToFiles
-from snapshot.sinks.folder import open_folder
-from snapshot.sinks.hive_folders import NO_VALUE, divided, folders_of, too_long
-from snapshot.sinks.listed_folder import committed_files
 from snapshot.testing.sinks import CHECKS, SinkBench, SinkTrial, Surroundings, attempt, settled, some
 from statebackend.ids import Partition
 from tests.survey import watched
@@ -173,7 +173,7 @@ def test_what_cannot_name_folders_is_found_by_check() -> None:
 
 
 def test_more_folders_than_anybody_wants_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("snapshot.sinks.file_writer.MOST_FOLDERS", 3)
+    monkeypatch.setattr("snapshot.connectors.files.writer.MOST_FOLDERS", 3)
     rows = pa.table({"n": range(4), "user": list("abcd")})
     with pytest.raises(SinkError, match="more than 3 folders by user; partition by columns with fewer values"):
         written(str(tmp_path), rows, partition_by="user")

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapshot import ToDelta, ToDriver, ToFiles, ToHTTP, ToKafka, ToRocksDB, ToSQLite
-from snapshot.frozen_json import JsonLike
+from snapshot.connectors.files.hive_folders import folders_of, is_folder
+from snapshot.connectors.memory.heap_sink import ToHeap
+from snapshot.connectors.staging.payloads import place_text, places_in
+from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.program.sink import Sink
-from snapshot.sinks.heap_sink import ToHeap
-from snapshot.sinks.hive_folders import folders_of, is_folder
-from snapshot.sinks.payloads import place_text, places_in
 from snapshot.testing.sinks import SCHEMA
-from snapshot.transaction_events import CommitOutcome
+from snapshot.tree.frozen_json import JsonLike
 from tests.foreign_commits import answer_to_a_foreign_commit, bench_of
 
 SINKS: Final[dict[str, Callable[[Path], Sink]]] = {

@@ -28,9 +28,9 @@ from statebackend.snapshots.local_files import LocalFiles
 from statebackend.snapshots.persister import EpochOrder
 from statebackend.snapshots.state_files import StateFiles
 from statebackend.snapshots.uploads import Durable, NotDurable
+from statebackend.states.aggregates import Aggregates
 from statebackend.states.declarations import Value
-from statebackend.tables.aggregates import Aggregates
-from statebackend.tables.aggregations import Count
+from statebackend.tables.values.aggregations import Count
 from statebackend.testing.faulty_store import Fault, FaultyStore
 
 ROWS = Operator("shop", str, {"count": Value(int, default=0)}, max_parallelism=8)

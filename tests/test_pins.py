@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from recovery.offline.job_tree import JobTree, NoSuchEpoch, open_tree
+from recovery.offline.reading import pinned
 from recovery.savepoints.disposal import dispose
-from recovery.savepoints.job_tree import JobTree, NoSuchEpoch, open_tree
-from recovery.savepoints.pins import pinned
 from statebackend.ids import Epoch, Generation
 from statebackend.stores.store import BlobInfo, BlobStore, Creation, StoreUnavailable
 from tests.shop_job import tree_of
@@ -40,7 +40,7 @@ class Troubled(WrappedStore):
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobTree:
-    monkeypatch.setattr("recovery.savepoints.job_tree._PATIENCE", 0.0)
+    monkeypatch.setattr("recovery.offline.job_tree._PATIENCE", 0.0)
     return open_tree(str(tree_of(tmp_path)))
 
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from snapshot import ToPostgres
-from snapshot.sinks.postgres_types import declared_for, takes
+from snapshot.connectors.sql.postgres_types import declared_for, takes
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_the_column_that_is_made_for_a_type_takes_it(type: pa.DataType) -> None:
 def test_without_psycopg_types_that_have_no_column_are_named_beside_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("snapshot.sinks.postgres_sink.find_spec", lambda _: None)
+    monkeypatch.setattr("snapshot.connectors.sql.postgres_sink.find_spec", lambda _: None)
     no_column, missing = ToPostgres("host=x", "t").check(pa.schema({"tags": pa.list_(pa.string()), "n": pa.int64()}))
     assert "no column for 'tags'" in no_column
     assert "pip install 'epochcut[postgres]'" in missing

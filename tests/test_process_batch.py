@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapshot.operators.keyed_function import UnknownSide
+from snapshot.operators.operator import Input
 from snapshot.operators.process_batch import BatchProcess, ProcessBatches, WrongBatch
-from snapshot.program.operator import Input
 from snapshot.testing.operators import OperatorHarness, OperatorSnapshot
+from statebackend.states.aggregates import Aggregates
 from statebackend.states.declarations import Value
-from statebackend.tables.aggregates import Aggregates
-from statebackend.tables.aggregations import Sum
+from statebackend.tables.values.aggregations import Sum
 
 GROUPS = 8
 SCHEMA = pa.schema([("the user", pa.string()), ("amount", pa.int64())])
@@ -147,7 +147,7 @@ def test_mistakes_are_found_without_running() -> None:
         def on_timer(self, at: int, ctx: Any) -> None: ...
 
     assert operator().check() == []
-    assert operator(BatchProcess()).check() == ["BatchProcess has no method on_batch(self, event, ctx)"]
+    assert operator(BatchProcess()).check() == ["BatchProcess has no method on_batch(self, batch, ctx)"]
     assert operator(Strange()).check() == [
         "Strange declares a state 'on_watermark', which is the name of a method: choose another",
         "Strange has a method on_timer, and functions of batches have on_watermark instead",

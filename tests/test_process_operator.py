@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapshot import Aggregates, BatchContext, BatchProcess, Collection, Count, ProgramError, Stream, ToDriver
-from snapshot.frames import LATEST
+from snapshot.cut.frames import LATEST
+from snapshot.operators.function_operator import KeyedProcess, Process
 from snapshot.operators.keyed_function import (
     KeyedFunction,
     OpenContext,
@@ -27,10 +28,11 @@ from snapshot.operators.keyed_function import (
     WithoutEventTime,
     WithoutTimers,
 )
-from snapshot.operators.process import KeyedProcess, Process
-from snapshot.operators.windows import Session, Tumbling, WindowFunction, WindowProcess
-from snapshot.program.operator import Input, KeyedOperator
-from snapshot.program.row_class import WrongRow
+from snapshot.operators.operator import Input, KeyedOperator
+from snapshot.operators.row_class import WrongRow
+from snapshot.operators.windows.calls import WindowFunction
+from snapshot.operators.windows.kinds import Session, Tumbling
+from snapshot.operators.windows.process import WindowProcess
 from snapshot.testing.operators import OperatorHarness
 from statebackend.ids import Partition
 from statebackend.states.declarations import Aggregating, ListOf, MapOf, NotOpen, Reducing, Value

@@ -25,10 +25,10 @@ from snapshot import (
     Tumbling,
     WindowFunction,
 )
-from snapshot.program.durations import Duration, NotADuration, in_words, milliseconds
+from snapshot.durations import Duration, NotADuration, in_words, milliseconds
+from snapshot.operators.row_class import Row
 from snapshot.program.pickling import dumps, loads
 from snapshot.program.plan import KeyedHead, Plan, Stage
-from snapshot.program.row_class import Row
 from snapshot.program.schemas import columns_in_words
 from statebackend import Count, Last, MapOf, Max, Mean, Sum, Ttl, Value
 from statebackend.columns import schema_of
@@ -284,7 +284,7 @@ def test_a_name_that_is_not_there_is_an_ordinary_error() -> None:
 
 
 def test_the_protocols_alone_load_neither_arrow_nor_rocksdb() -> None:
-    code = "import sys, snapshot.aligner; print(sorted({'pyarrow', 'rocksdict', 'numpy'} & set(sys.modules)))"
+    code = "import sys, snapshot.cut.aligner; print(sorted({'pyarrow', 'rocksdict', 'numpy'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
 

@@ -21,9 +21,9 @@ from snapshot import (
     ToSQLite,
     Tumbling,
 )
-from snapshot.program.durations import NotADuration
+from snapshot.durations import NotADuration
+from snapshot.operators.row_class import Row
 from snapshot.program.plan import EventTime
-from snapshot.program.row_class import Row
 from snapshot.program.sink import Abilities
 from statebackend import Count, Sum
 from statebackend.columns import SchemaLike
@@ -76,6 +76,48 @@ def test_all_mistakes_are_reported_at_once() -> None:
         "  - aggregate(count) behind a b: it has no uid; give it one that stays the same for ever, uid='...'",
         "  - aggregate(count) behind a b: key_by: there is no column 'usr'; did you mean 'user'?",
     ]
+
+
+class WrongOutput(Echo):
+    output = {"name": "strin", "n": "nix"}  # noqa: RUF012
+
+
+@pytest.mark.parametrize(
+    ("program", "mistakes"),
+    [
+        (
+            lambda: clicks().map(same, schema={"a": "strin", "b": "nix"}),
+            ["'a' is declared as 'strin'", "'b' is declared as 'nix'"],
+        ),
+        (
+            lambda: clicks().with_event_time("tme").key_by("usr").count(uid="n"),
+            ["event time: there is no column 'tme'", "key_by: there is no column 'usr'"],
+        ),
+        (
+            lambda: clicks().key_by("user").aggregate(uid="n", a=cast("Any", "cents"), b=Sum("user"), c=Sum("sense")),
+            ["a='cents' is no aggregation", "there is no column 'sense'", "b: Sum('user') is over integers or floats"],
+        ),
+        (
+            lambda: clicks().key_by("usr").process(WrongOutput, uid="n", sides={"x": {"y": "zzz"}}),
+            [
+                "key_by: there is no column 'usr'",
+                "'name' is declared as 'strin'",
+                "'n' is declared as 'nix'",
+                "'y' is declared as 'zzz'",
+            ],
+        ),
+        (
+            lambda: clicks().select("nothing").key_by("user").process(WrongOutput, uid="n"),
+            ["there is no column 'nothing'", "'name' is declared as 'strin'", "'n' is declared as 'nix'"],
+        ),
+    ],
+)
+def test_several_mistakes_of_a_step_and_what_they_do_not_concern_are_reported_at_once(
+    program: Callable[[], Stream], mistakes: list[str]
+) -> None:
+    found = problems(written(program()))
+    assert len(found) == len(mistakes)
+    assert all(mistake in problem for mistake, problem in zip(mistakes, found, strict=True)), found
 
 
 def test_an_error_can_be_pickled() -> None:

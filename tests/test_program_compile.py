@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapshot import KeyedBroadcastProcess, KeyedCoProcess, KeyedProcess, Program
+from snapshot.operators.operator import Input
+from snapshot.operators.row_class import Row
 from snapshot.program.nodes import Node, Operated, Read, Rebalanced, United, before, label_of
-from snapshot.program.operator import Input
 from snapshot.program.pickling import dumps, loads
 from snapshot.program.plan import (
     Edge,
@@ -24,7 +25,6 @@ from snapshot.program.plan import (
     ToEdge,
     ToSink,
 )
-from snapshot.program.row_class import Row
 from tests.program_parts import CLICKS, Nowhere, clicks
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from recovery.driver.rates import Rate, Rates
-from snapshot.host.messages import StageFigures
+from recovery.driver.report.rates import Rate, Rates
+from snapshot.host.protocol.messages import StageFigures
 from statebackend.ids import Partition, Uid
 
 COUNT = Uid("count")

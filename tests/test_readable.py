@@ -6,22 +6,26 @@ import io
 import logging
 import sys
 import time
+import traceback
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import recovery
+from recovery.command.arguments import in_columns, in_lines
 from recovery.command.main import main
-from recovery.command.tables import in_columns, in_lines
-from recovery.driver.events import Trouble
-from recovery.driver.logs import JobLogger
-from recovery.savepoints import notes
-from recovery.savepoints.job_tree import open_tree
-from recovery.savepoints.notes import Notes, Origin
-from recovery.savepoints.stopped_job import take_over
+from recovery.decisions import notes
+from recovery.decisions.notes import Notes, Origin
+from recovery.driver.report.logs import JobLogger
+from recovery.events import Trouble
+from recovery.offline.job_tree import open_tree
+from recovery.offline.stopped_job import take_over
+from snapshot import Collection, Stream, ToDriver
 from snapshot.readable import one_line, readable
 from statebackend.ids import Epoch
 from tests.command_line import run_command
@@ -134,3 +138,26 @@ def test_events_are_logged_without_controls() -> None:
     finally:
         logging.getLogger("epochcut").removeHandler(handler)
     assert heard.getvalue() == "job clicks: sink: the server answers \\x1b]52;c;cm0gLXJmIH4=\\x07\nand more\n"
+
+
+def test_what_a_program_ends_with_that_meets_a_hostile_record_has_no_controls(tmp_path: Path) -> None:
+    schema = pa.schema({"k": pa.string()})
+
+    def refuse(row: object) -> tuple[str]:
+        raise ValueError(f"what is this: {getattr(row, 'k', None)}")
+
+    source = Stream.read(Collection([(f"{TITLE}{CLIPBOARD}\x1b[2J",)], schema), uid="rows")
+    run = recovery.run(
+        source.map(refuse, schema=schema).write(ToDriver(), uid="out"),
+        checkpoints=tmp_path / "tree",
+        local=tmp_path / "local",
+        parallelism=1,
+        progress=False,
+        scheme=recovery.Passive(poisoned_after=1),
+    )
+    with pytest.raises(recovery.JobFailed, match="what is this") as error:
+        run.wait(60)
+    printed = "".join(traceback.format_exception(error.value))
+    assert r"\x1b]0;owned" in printed
+    assert "\x1b" not in printed
+    assert "\x07" not in printed

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recovery.decision import (
+from recovery.decisions.start import (
     ACCEPT_DUPLICATES,
     Condition,
     Decision,
@@ -25,8 +25,8 @@ from recovery.decision import (
     decide,
     in_words,
 )
-from snapshot.journal_entries import PinId, Pinner
-from snapshot.journal_state import NO_OUTPUT, EpochRecord, EpochState, JournalState, OutputMade, Pin
+from snapshot.journal.entries import PinId, Pinner
+from snapshot.journal.state import NO_OUTPUT, EpochRecord, EpochState, JournalState, OutputMade, Pin
 from statebackend.ids import Epoch, Generation
 
 OURS = Generation(3)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from snapshot.operators.operator import Input
 from snapshot.operators.reduce import Reduce
-from snapshot.program.operator import Input
 from snapshot.testing.operators import OperatorHarness, OperatorSnapshot
 from statebackend.states.codecs import NotEncodable
 

@@ -7,16 +7,16 @@ from contextlib import closing
 
 import pytest
 
-from snapshot.host import refusals
-from snapshot.host.event_loop import EventLoop
-from snapshot.host.refusals import Refusals
+from snapshot.host.net import listener
+from snapshot.host.net.event_loop import EventLoop
+from snapshot.host.net.listener import Refusals
 
 Told = tuple[str, str]
 
 
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[EventLoop]:
-    monkeypatch.setattr(refusals, "_SECONDS", 0.05)
+    monkeypatch.setattr(listener, "_SECONDS", 0.05)
     with closing(EventLoop()) as loop:
         yield loop
 

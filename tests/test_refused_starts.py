@@ -11,18 +11,20 @@ from typing import Any
 import pytest
 
 import recovery
-from recovery.driver import reach
-from recovery.driver.reach import Made, Reach
-from recovery.savepoints import stopped_job
+from recovery.driver.tree import address as reach
+from recovery.driver.tree.address import Made, Reach
+from recovery.offline import stopped_job
 from snapshot import Files, Stream, ToDriver, ToSQLite
-from snapshot.coordinator_options import ContradictingOptions
-from snapshot.host.listener import PortTaken
-from snapshot.host.messages import Address
+from snapshot.durations import NotADuration
+from snapshot.epochs.coordinator_options import ContradictingOptions
+from snapshot.host.net.listener import PortTaken
+from snapshot.host.protocol.messages import Address
 from snapshot.ids import JobId
-from snapshot.program.durations import NotADuration
 from snapshot.program.problems import ProgramError
 from snapshot.program.program import Program
 from snapshot.program.source import SourceVanished
+from statebackend.stores.local_store import LocalStore
+from statebackend.stores.store import BlobInfo, StoreUnavailable
 from tests.scripted_workers import PATIENCE, ScriptedCluster
 from tests.test_driver_runs import completed, journal, program, start
 
@@ -71,6 +73,30 @@ def test_a_driver_that_finds_no_port_leaves_nothing(tmp_path: Path, busy: int) -
     with pytest.raises(PortTaken, match=rf"port {busy} .* \(option ports\)"):
         start(tmp_path, ScriptedCluster(), ports=(busy,))
     assert everything(tmp_path) == {}
+
+
+def test_a_place_that_cannot_hold_the_jobs_tree_is_named_with_its_option(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    place = tmp_path / "file" / "tree"
+    with pytest.raises(StoreUnavailable, match=rf"option checkpoints says \(checkpoints='{place}'\): a folder that"):
+        recovery.run(program(), checkpoints=place, launcher=ScriptedCluster(), progress=False)
+
+
+def test_so_is_one_whose_journal_cannot_be_read_for_as_long_as_the_start_is_patient(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> tuple[BlobInfo, ...]:
+        raise StoreUnavailable("no answer")
+
+    run = start(tmp_path, cluster := ScriptedCluster())
+    completed(cluster)
+    run.stop()
+    monkeypatch.setattr(LocalStore, "list", fails)
+    run = start(tmp_path, ScriptedCluster(), store_patience="100ms")
+    with pytest.raises(
+        StoreUnavailable, match=rf"no answer; .* option checkpoints says \(checkpoints='[^']*{tmp_path}/tree'"
+    ):
+        run.wait(PATIENCE)
 
 
 def test_a_refused_start_can_be_put_right_at_the_same_place(tmp_path: Path) -> None:

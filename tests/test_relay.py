@@ -6,22 +6,32 @@ import pickle
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from recovery.driver.command_messages import Asked, StopJob
-from recovery.driver.commands import Commands
-from recovery.driver.workers import Workers
-from snapshot.host.conversation import Proved
-from snapshot.host.event_loop import EventLoop, Watch
-from snapshot.host.messages import Address, FromWorker, Hello
-from snapshot.host.tls import TlsSide
-from snapshot.host.worker import DriverLost, Worker
-from snapshot.seals import RecordWriter, Seals
+import recovery
+from recovery.driver.attempts.workers import Workers
+from recovery.driver.remote.command_messages import Asked, StopJob
+from recovery.driver.remote.commands import Commands
+from recovery.events import WorkerDied, WorkerLost
+from snapshot import EOF, Collection, Stream, ToDriver
+from snapshot.cut.frames import Watermark
+from snapshot.cut.seals import SEAL_SIZE, RecordWriter, Seals
+from snapshot.cut.wire import encode
+from snapshot.host.net import channel_setup
+from snapshot.host.net.connector import Connecting
+from snapshot.host.net.event_loop import EventLoop, Watch
+from snapshot.host.net.handshake_io import Proved
+from snapshot.host.net.tls import Tls, TlsSide
+from snapshot.host.process.worker import DriverLost, Worker
+from snapshot.host.protocol.messages import Address, FromWorker, Hello
+from statebackend.ids import Attempt, Generation, Incarnation
 from tests.certificates import Authority
 from tests.connections import sealed, tcp_pair
 
@@ -123,7 +133,7 @@ class Scene:
         self.hello = hello
         return True
 
-    def lost(self, worker: str, reason: str, *, silent: bool) -> None:
+    def lost(self, worker: str, reason: str, *, silent: bool, unusable: bool) -> None:
         self.reasons.append(reason)
 
     def reported(self, worker: str, message: FromWorker) -> None:
@@ -169,6 +179,11 @@ def test_what_a_relay_says_to_a_process_is_not_unpickled_and_it_ends_with_the_re
     scene.until(lambda: bool(scene.process_said))
     assert (BROKEN_BY_TLS if scene.tls else "ForgedRecord: message 0 of") in scene.process_said[0]
     assert not (tmp_path / "trap").exists()
+    scene.until(lambda: bool(scene.reasons))
+    if scene.tls is None:
+        (told,) = scene.reasons
+        assert told.startswith("what came to it from the driver cannot be used: ForgedRecord: message 0 of")
+        assert told.endswith("turn on tls")
 
 
 def test_what_a_relay_says_between_beats_ends_that_connection_and_the_heart_comes_back(
@@ -198,3 +213,136 @@ def test_what_a_relay_says_as_a_person_commands_nothing_and_is_told_with_the_nam
     near.close()
     commands.close()
     loop.close()
+
+
+# --- a whole job
+
+
+class InThreads:
+    """A launcher whose processes are threads of this one, and reach the driver through a relay."""
+
+    host = HOME
+    local = None
+
+    def __init__(self) -> None:
+        self.loop, self.stack = EventLoop(), ExitStack()
+        self.to_driver: Relay | None = None
+        self.to_partitions: dict[Address, Relay] = {}
+        self._over = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._processes: list[threading.Thread] = []
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.loop.run(lambda: self._over)
+        self.stack.close()
+        self.loop.close()
+
+    def now(self, do: Callable[[], object]) -> Any:
+        """Do it in the thread of the relays; what came of it."""
+        done, results = threading.Event(), list[object]()
+
+        def call() -> None:
+            results.append(do())
+            done.set()
+
+        self.loop.wake(call)
+        assert done.wait(LIMIT)
+        return results[0]
+
+    def through(self, address: Address) -> Address:
+        """Return where a relay listens that leads there."""
+        relay = self.now(lambda: self.to_partitions.get(address) or Relay(self.loop, self.stack, address))
+        return self.to_partitions.setdefault(address, relay).address
+
+    def check(self, processes: int) -> Sequence[str]:
+        return ()
+
+    def start(self, driver: Address, secret: bytes, processes: int, trouble: object, tls: Tls | None = None) -> None:
+        self.to_driver = self.now(lambda: Relay(self.loop, self.stack, driver))
+        for slot in range(processes):
+            thread = threading.Thread(target=self._serve, args=(secret, slot), daemon=True)
+            self._processes.append(thread)
+            thread.start()
+
+    def _serve(self, secret: bytes, slot: int) -> None:
+        assert self.to_driver is not None
+        with suppress(DriverLost):
+            Worker(self.to_driver.address, secret, slot, slot).run()
+
+    def appeared(self, launch: int, worker: str) -> bool:
+        return True
+
+    def lost(self, worker: str, *, silent: bool) -> None:
+        pass
+
+    def release(self) -> None:
+        pass
+
+    def stop(self, seconds: float) -> None:
+        for thread in self._processes:
+            thread.join(seconds)
+        self._over = True
+        self.loop.wake()
+        self._thread.join(LIMIT)
+
+
+def started(folder: Path, launcher: InThreads, parallelism: int) -> recovery.Run:
+    """A job that has committed an epoch, waits for more input, and is not tried again."""
+    schema = pa.schema({"k": pa.string(), "n": pa.int64()})
+    numbers = Stream.read(Collection([("a", 1), EOF(), ("never", 1)], schema), uid="numbers")
+    run = recovery.run(
+        numbers.key_by("k").sum("n", uid="count").write(ToDriver(), uid="out"),
+        checkpoints=folder / "tree",
+        local=folder / "local",
+        launcher=launcher,
+        parallelism=parallelism,
+        every="50ms",
+        progress=False,
+        job="relayed",
+        scheme=recovery.Passive(restarts=recovery.NoRestart()),
+    )
+    assert next(run.rows("out")) == {"k": "a", "n": 1}
+    return run
+
+
+@pytest.mark.parametrize("to_driver", [True, False], ids=["to the driver", "to a process"])
+def test_a_job_that_a_relay_has_spoken_to_says_what_happened_and_what_to_do(
+    to_driver: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    launcher = InThreads()
+    run = started(tmp_path, launcher, 1)
+    assert launcher.to_driver is not None
+    near, far = launcher.to_driver.ways[0]
+    record = RecordWriter(Seals(bytes(32), bytes(32))).record(pickle.dumps(Trap(tmp_path / "trap")))
+    launcher.now(lambda: (far if to_driver else near).sendall(record))
+    with pytest.raises(recovery.JobFailed, match=r"ForgedRecord: message .* turn on tls"):
+        run.wait(LIMIT)
+    (lost,) = [event for event in run.events if isinstance(event, WorkerLost)]
+    assert "ForgedRecord" in lost.reason
+    for died in [event for event in run.events if isinstance(event, WorkerDied)]:
+        assert "was given up with its connection to the driver: " in died.how
+        assert "killer" not in died.how
+    assert "ForgedRecord" in run.status().failure
+    assert "turn on tls" in run.status().failure
+    assert any("ForgedRecord" in record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert not (tmp_path / "trap").exists()
+
+
+def test_a_job_whose_channel_a_relay_has_spoken_on_says_what_happened_and_what_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = InThreads()
+
+    def led_astray(loop: EventLoop, address: Address, *others: Any, **named: Any) -> Connecting:
+        return Connecting(loop, launcher.through(address), *others, **named)
+
+    monkeypatch.setattr(channel_setup, "Connecting", led_astray)
+    run = started(tmp_path, launcher, 2)
+    watermark = b"".join(encode(Watermark(10**15), Incarnation(Generation(1), Attempt(1)))) + bytes(SEAL_SIZE)
+    relay = next(iter(launcher.to_partitions.values()))
+    launcher.now(lambda: relay.ways[0][1].sendall(watermark))
+    with pytest.raises(recovery.JobFailed, match=r"ForgedFrame: channel .* turn on tls"):
+        run.wait(LIMIT)
+    assert "ForgedFrame" in run.status().failure
+    assert any("ForgedFrame" in record.getMessage() for record in caplog.records)

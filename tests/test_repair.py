@@ -9,24 +9,24 @@ from pathlib import Path
 import pytest
 
 from recovery.command.exits import Exit
-from recovery.driver.birth import BirthLost, find_birth, wanted_birth
 from recovery.driver.claim import claim
-from recovery.driver.events import EpochCommitted
-from recovery.driver.evidence import DamagedTree
-from recovery.driver.job import JobSettings
-from recovery.driver.tree import FencedOff, propose
-from recovery.savepoints import fail_points
-from recovery.savepoints.coming_back import OutputWouldRepeat
-from recovery.savepoints.job_tree import journal_of, open_tree
+from recovery.driver.settings.job import JobSettings
+from recovery.driver.tree.evidence import DamagedTree
+from recovery.driver.tree.identity import BirthLost, find_birth, wanted_birth
+from recovery.driver.tree.owned import FencedOff, propose
+from recovery.events import EpochCommitted
+from recovery.offline import fail_points
+from recovery.offline.epoch_choice import OutputWouldRepeat
+from recovery.offline.job_tree import journal_of, open_tree
+from recovery.offline.stopped_job import JobRuns
 from recovery.savepoints.repair import CannotRepair, repair
-from recovery.savepoints.stopped_job import JobRuns
 from recovery.savepoints.verify import verify, what_to_verify
 from snapshot.ids import JobId
-from snapshot.journal_entries import Claimed, Committed, Completed, Entry, Pinned, Removed, UnderRepair
-from snapshot.journal_json import decode_entry, encode_entry
-from snapshot.journal_store import fresh_nonce
-from snapshot.journal_writer import Fenced, Forgotten, JournalWriter
-from snapshot.layout import JournalEntry, path_of
+from snapshot.journal.entries import Claimed, Committed, Completed, Entry, Pinned, Removed, UnderRepair
+from snapshot.journal.entry_json import decode_entry, encode_entry
+from snapshot.journal.store import fresh_nonce
+from snapshot.journal.writer import Fenced, Forgotten, JournalWriter
+from snapshot.tree.layout import JournalEntry, path_of
 from statebackend.fail_points import at
 from statebackend.ids import Generation
 from statebackend.stores.local_store import LocalStore

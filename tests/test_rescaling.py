@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from recovery.decisions.notes import from_json
 from recovery.driver.claim import StartRefused
-from recovery.savepoints import fail_points, stopped_job
-from recovery.savepoints.coming_back import OutputWouldRepeat
-from recovery.savepoints.job_tree import JobTree
-from recovery.savepoints.notes import from_json
+from recovery.offline import fail_points, stopped_job
+from recovery.offline.epoch_choice import OutputWouldRepeat
+from recovery.offline.job_tree import JobTree
+from recovery.offline.stopped_job import JobRuns, take_over
 from recovery.savepoints.rescaling import CannotRescale, parallelism_of, plan_rescale, rescale
-from recovery.savepoints.stopped_job import JobRuns, take_over
 from recovery.savepoints.verify import verify, what_to_verify
 from snapshot.ids import ChannelId, JobId
-from snapshot.journal_entries import Committed
-from snapshot.manifest import ChannelState, Inline, Manifest, ManifestKind, OperatorSnapshot, SubtaskSnapshot
+from snapshot.journal.entries import Committed
+from snapshot.tree.manifest import ChannelState, Inline, Manifest, ManifestKind, OperatorSnapshot, SubtaskSnapshot
 from statebackend.fail_points import at
 from statebackend.files import FileSet
 from statebackend.ids import Attempt, Epoch, Generation, Partition, Uid
@@ -123,6 +123,7 @@ def listing(stopped: Stopped) -> list[BlobInfo]:
 
 def test_what_has_so_many_partitions_already_is_left_as_it_is(stopped: Stopped) -> None:
     before = listing(stopped)
+    assert not rescale(stopped.tree, 2, dry_run=True).new
     done = rescale(stopped.tree, 2)
     assert (done.made, done.new) == (stopped.tree.find().record.epoch, False)
     assert listing(stopped) == before
@@ -176,6 +177,10 @@ def test_an_older_epoch_is_made_the_newest_only_if_repeated_output_is_accepted(s
         OutputWouldRepeat, match=f"the output of . epochs? after {oldest}, up to epoch {newest}, may be"
     ):
         rescale(stopped.tree, 3, str(oldest))
+    before = listing(stopped)
+    planned = rescale(stopped.tree, 2, str(oldest), accept_duplicates=True, dry_run=True)
+    assert (planned.plan.before, planned.new, planned.gives_up[-1]) == (2, True, newest)
+    assert listing(stopped) == before
     done = rescale(stopped.tree, 3, str(oldest), accept_duplicates=True)
     assert done.gives_up[-1] == newest
     assert [record.epoch for record in stopped.tree.state.usable] == [oldest, done.made]

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 import recovery
-from recovery.driver import events as log
-from recovery.driver.events import AnyEvent
-from recovery.inject.orders import Kind as Fault
-from recovery.inject.orders import Order
-from recovery.inject.targets import LinkBetween
+from recovery import events as log
+from recovery.events import AnyEvent
+from recovery.inject.targets import Kind as Fault
+from recovery.inject.targets import LinkBetween, Order
 from statebackend.ids import Partition
 from tests.jobs.catalogue import JOBS
 from tests.jobs.driver import Settings

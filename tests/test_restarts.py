@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.passive import Passive
+from recovery.decisions.restarts import Cause, Death, Failure, GiveUp, Known, Restart, RestartLimit, Verdict
 from recovery.restart_strategies import ExponentialDelay, FailureRate, FixedDelay, NoRestart, Restarts
-from recovery.restarts import Cause, Death, Failure, GiveUp, Known, Restart, RestartLimit, Verdict
-from snapshot.host.messages import AtWork
-from snapshot.program.durations import milliseconds
+from recovery.schemes.passive import Passive
+from snapshot.durations import milliseconds
+from snapshot.host.protocol.messages import AtWork
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from tests.window_models import spans
 

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.restore import SubtaskRestore, earliest, plan_restore
-from snapshot.frames import LATEST, Watermark
-from snapshot.frozen_json import NULL, Json
+from recovery.decisions.restore import SubtaskRestore, earliest, plan_restore
+from snapshot.cut.frames import LATEST, Watermark
+from snapshot.epochs.transaction_events import Committable
 from snapshot.ids import ChannelId, TransactionId
-from snapshot.manifest import (
+from snapshot.tree.frozen_json import NULL, Json
+from snapshot.tree.manifest import (
     ChannelState,
     CommitPayload,
     Inline,
@@ -21,7 +22,6 @@ from snapshot.manifest import (
     SplitPosition,
     SubtaskSnapshot,
 )
-from snapshot.transaction_events import Committable
 from statebackend.files import FileKind, FileRef, FileSet
 from statebackend.ids import Epoch, Generation, KeyGroup, Partition, Uid
 from statebackend.keygroups import KeyGroupRange, range_of

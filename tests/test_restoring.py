@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from recovery.driver.program_fit import ProgramDoesNotFit
-from recovery.savepoints.coming_back import OutputWouldRepeat
-from recovery.savepoints.job_tree import open_tree
-from recovery.savepoints.notes import from_json
+from recovery.decisions.notes import from_json
+from recovery.driver.settings.program_fit import ProgramDoesNotFit
+from recovery.offline.epoch_choice import OutputWouldRepeat
+from recovery.offline.job_tree import open_tree
 from recovery.savepoints.programs import NoSuchProgram, program_from
 from recovery.savepoints.restoring import BeyondMaximum, plan_restore_of, restore
 from snapshot import Collection, Program, Stream, ToDriver

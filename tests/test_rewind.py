@@ -27,15 +27,15 @@ from statebackend.keys.types import KeyType
 from statebackend.snapshots.consolidation import Policy
 from statebackend.snapshots.persister import EpochOrder
 from statebackend.snapshots.uploads import Durable
+from statebackend.states.aggregates import Aggregates
 from statebackend.states.declarations import Declaration, ListOf, MapOf, Value
 from statebackend.states.key_context import NoKey
 from statebackend.states.timer_state import Timers
 from statebackend.states.ttl import Ttl
-from statebackend.tables.aggregates import Aggregates
-from statebackend.tables.aggregations import Count, Max, Sum
-from statebackend.tables.before_images import BeforeImages
+from statebackend.tables.memory.before_images import BeforeImages
 from statebackend.tables.table import Table
-from statebackend.tables.table_spec import TableSpec
+from statebackend.tables.values.aggregations import Count, Max, Sum
+from statebackend.tables.values.spec import TableSpec
 from statebackend.testing.faulty_store import FaultyStore
 from statebackend.testing.keyed_state import Restless
 

@@ -16,16 +16,16 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 from rocksdict import Options, Rdict
 
-from snapshot.frozen_json import Json
+from snapshot.connectors.rocksdb.folder import RocksDBFolder
+from snapshot.connectors.rocksdb.sink import ToRocksDB, read_rocksdb
+from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.ids import JobId, TransactionId
-from snapshot.manifest import CommitPayload
-from snapshot.program.rows import Rows
+from snapshot.operators.rows import Rows
 from snapshot.program.sink import Sealed, SinkContext, SinkError, SinkWriter
-from snapshot.sinks.rocksdb_folder import RocksDBFolder
-from snapshot.sinks.rocksdb_sink import ToRocksDB, read_rocksdb
 from snapshot.testing.sink_machine import sink_machine
 from snapshot.testing.sinks import CHECKS, DONE, SinkBench, SinkTrial, Surroundings, attempt
-from snapshot.transaction_events import CommitOutcome
+from snapshot.tree.frozen_json import Json
+from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Partition
 from tests.survey import watched
 
@@ -209,7 +209,7 @@ def test_other_programs_can_open_the_database(tmp_path: Path) -> None:
 def test_a_commit_waits_its_turn_and_is_put_off_if_it_does_not_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("snapshot.sinks.rocksdb_folder._PATIENCE", 0.01)
+    monkeypatch.setattr("snapshot.connectors.rocksdb.folder._PATIENCE", 0.01)
     bench = SinkBench(trial(tmp_path / "database"))
     transaction, payload, rows = bench.prepared()
     with RocksDBFolder(tmp_path / "database").writing():
@@ -269,7 +269,7 @@ def test_what_cannot_work_is_found_by_check(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from snapshot.sinks.rocksdb_folder import OpenDatabase
+from snapshot.connectors.rocksdb.folder import OpenDatabase
 from snapshot.testing.sinks import SinkBench
 from tests.test_rocksdb_sink import trial
 

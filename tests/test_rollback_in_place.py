@@ -13,15 +13,15 @@ import pytest
 from numpy.typing import NDArray
 
 from snapshot import Collection, Generate, KeyedProcess, ProcessContext, Stream, ToDriver, fail_points
+from snapshot.cut.frames import MarkerMode
 from snapshot.fail_points import POINTS
-from snapshot.frames import MarkerMode
-from snapshot.host.crash_points import VARIABLE
-from snapshot.host.failures import is_of_state
-from snapshot.host.messages import Failed, FailureKind, FirstOutput, Restored
-from snapshot.host.options import Following, HostOptions
-from snapshot.host.stage_run import StageRun
+from snapshot.host.faults.crash_points import VARIABLE
+from snapshot.host.partition.failures import is_of_state
+from snapshot.host.partition.stage_run import StageRun
+from snapshot.host.protocol.messages import Failed, FailureKind, FirstOutput, Restored
+from snapshot.host.protocol.options import Following, HostOptions
+from snapshot.operators.row_class import Row
 from snapshot.program.program import Program
-from snapshot.program.row_class import Row
 from statebackend import Value
 from statebackend import fail_points as of_state
 from statebackend.columns import schema_of

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.frames import Data, Frame, Marker, MarkerMode, Watermark
-from snapshot.host.allowances import UNLIMITED, Allowance
-from snapshot.host.router import Router
-from snapshot.host.rows_wire import RowsWire
+from snapshot.cut.frames import Data, Frame, Marker, MarkerMode, Watermark
+from snapshot.cut.outbox import Outbox
+from snapshot.host.flow.allowances import UNLIMITED, Allowance
+from snapshot.host.net.rows_wire import RowsWire
+from snapshot.host.partition.router import Router
 from snapshot.ids import ChannelId
-from snapshot.outbox import Outbox
+from snapshot.operators.rows import Rows
 from snapshot.program.plan import Edge, Exchange
-from snapshot.program.rows import Rows
 from statebackend.ids import Epoch, Generation, Partition, Uid
 from statebackend.keygroups import key_group_of, owner_of
 from statebackend.keys.types import KeyType

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot.program.row_class import (
+from snapshot.operators.row_class import (
     NoPlainValue,
     WrongRow,
     batch_of,
@@ -170,3 +170,13 @@ def test_what_is_shown_of_a_value_is_short_and_never_fails() -> None:
     assert shown(Angry()) == "a Angry whose repr raises ZeroDivisionError"
     assert len(shown("x" * 10_000)) == 200
     assert shown((date(2026, 1, 1), Decimal(1))) == "(datetime.date(2026, 1, 1), Decimal('1'))"
+
+
+def test_a_pickled_row_in_stored_state_is_read_by_every_build_and_written_as_ever() -> None:
+    stored = (
+        b"\x80\x05\x95I\x00\x00\x00\x00\x00\x00\x00\x8c\x1asnapshot.program.row_class\x94\x8c\x06row_of\x94\x93\x94"
+        b"\x8c\x04user\x94\x8c\x06amount\x94\x86\x94\x8c\x03ann\x94K\x03\x86\x94\x86\x94R\x94."
+    )
+    row = next(rows_of(pa.record_batch([["ann"], [3]], ["user", "amount"])))
+    assert pickle.loads(stored) == row
+    assert pickle.dumps(row, protocol=5) == stored

@@ -15,10 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from statebackend.backends.backend import Backend, LocalDiskError
 from statebackend.backends.heap_backend import HeapBackend
-from statebackend.backends.name_index import NameIndex, in_order
 from statebackend.backends.overlay import Overlay
 from statebackend.backends.rocksdb_backend import RocksDBBackend
-from statebackend.backends.row_layer import ENTRY_OVERHEAD, layered
+from statebackend.backends.row_layer import ENTRY_OVERHEAD, NameIndex, in_order, layered
 from statebackend.backends.row_store import FrozenRows, LayerOrderError, Room, RowStore
 from statebackend.backends.sst import Compression, write_sst
 from statebackend.entries import StateId, after, bounds, head, row

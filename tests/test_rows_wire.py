@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.frames import Data
-from snapshot.host.rows_wire import MalformedBatch, RowsWire
-from snapshot.program.rows import Rows
+from snapshot.cut.frames import Data
+from snapshot.host.net.rows_wire import MalformedBatch, RowsWire
+from snapshot.operators.rows import Rows
 
 SCHEMA = pa.schema(
     [

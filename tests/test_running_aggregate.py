@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot.frames import LATEST
+from snapshot.cut.frames import LATEST
 from snapshot.operators.aggregate import RunningAggregate
-from snapshot.program.nodes import Per
-from snapshot.program.operator import Input
+from snapshot.operators.operator import Input, Per
 from snapshot.testing.operators import OperatorHarness, OperatorSnapshot
-from statebackend.tables.aggregations import Count, Last, Max, Min, Sum
+from statebackend.tables.values.aggregations import Count, Last, Max, Min, Sum
 
 GROUPS = 8
 SCHEMA = pa.schema([("user", pa.string()), ("shop", pa.int32()), ("amount", pa.int64())])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,10 +16,11 @@ import pyarrow as pa
 import pytest
 
 import recovery
-from recovery.driver.events import AnyEvent, EpochCompleted
+from recovery.command.status import in_words
+from recovery.events import AnyEvent, BadRows, EpochCompleted
 from snapshot import PAUSE, Collection, Files, Program, ProgramError, Stream, ToDriver
-from snapshot.program.row_class import Row
-from snapshot.trace import replay
+from snapshot.epochs.trace import replay
+from snapshot.operators.row_class import Row
 from tests.program_parts import Nowhere
 
 NUMBERS = pa.schema({"k": pa.string(), "n": pa.int64()})
@@ -98,6 +100,25 @@ def test_a_line_that_never_fits_its_schema_ends_the_job_and_is_named(tmp_path: P
     assert "failed 2 times in a row" in str(error.value)
 
 
+def test_lines_that_do_not_fit_are_left_out_if_that_is_said_and_counted_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, lines in {"a": "a,1\nb,5;0\na,2\n", "b": "a,3\n\nb\nb,1\nb,x\n"}.items():
+        (tmp_path / f"{name}.csv").write_text(f"k,n\n{lines}")
+    orders = Stream.read(Files(f"{tmp_path}/*.csv", "csv", {"k": str, "n": int}, on_bad="skip"), uid="orders")
+    run = start(tmp_path, recovery.LocalProcesses(), counted(orders))
+    run.wait(PATIENCE)
+    assert max(row["n"] for row in run.rows("out") if row["k"] == "a") == 6
+    status = run.status()
+    assert status.bad_rows == {"orders": 3, "count": 0}
+    assert "orders has left out 3 rows that do not fit" in in_words(status, 0.0)
+    said = [event for event in run.events if isinstance(event, BadRows)]
+    assert sum(event.rows for event in said) == 3
+    [first, *_] = [record for record in caplog.records if "left out in this attempt" in record.getMessage()]
+    assert (first.name, first.levelname) == ("epochcut.job", "WARNING")
+    assert re.search(r"source orders, file [ab]\.csv, line \d: the line does not fit", first.getMessage())
+
+
 def test_a_record_that_always_fails_ends_the_job_with_the_users_traceback(tmp_path: Path) -> None:
     numbers = Stream.read(Collection([("a", 7)], NUMBERS), uid="numbers").filter(refuse_seven)
     run = start(tmp_path, recovery.LocalProcesses(), counted(numbers), scheme=recovery.Passive(poisoned_after=2))
@@ -126,6 +147,11 @@ def test_a_driver_that_is_killed_and_started_again_goes_on(tmp_path: Path) -> No
     run = start(tmp_path, recovery.LocalProcesses(), program())
     run.wait(PATIENCE)
     assert run.status().generation == 2
+    check_newest(run)
+
+
+def check_newest(run: recovery.Run) -> None:
+    """The rows before went to a driver that is gone."""
     newest: dict[object, int] = {}
     for row in run.rows("out"):
         newest[row["k"]] = max(newest.get(row["k"], 0), int(str(row["n"])))
@@ -136,7 +162,7 @@ def test_a_driver_that_is_killed_and_started_again_goes_on(tmp_path: Path) -> No
     ("sent", "name", "end", "code"),
     [
         (signal.SIGINT, "Ctrl-C", "KeyboardInterrupt", -signal.SIGINT),
-        (signal.SIGTERM, "SIGTERM", "SIGTERM again cancels it", 143),
+        (signal.SIGTERM, "SIGTERM", "15 s without that epoch (option interrupt_timeout)", 143),
     ],
     ids=["Ctrl-C", "SIGTERM"],
 )
@@ -170,6 +196,54 @@ def test_ctrl_c_and_sigterm_stop_a_job_behind_one_more_epoch(
         kind: [one["epoch"] for one in events if one["event"] == kind] for kind in ("EpochTriggered", "EpochCommitted")
     }
     assert epochs["EpochCommitted"][-1] in epochs["EpochTriggered"][-3:]
+
+
+CANNOT_STOP = """
+import sys
+from pathlib import Path
+import recovery
+from tests.test_running_locally import program, start
+start(Path(sys.argv[1]), recovery.LocalProcesses(), program(), interrupt_timeout="5s").wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("sent", "name", "code"),
+    [(signal.SIGINT, "Ctrl-C", -signal.SIGINT), (signal.SIGTERM, "SIGTERM", 143)],
+    ids=["Ctrl-C", "SIGTERM"],
+)
+def test_a_job_that_can_complete_no_epoch_is_cancelled_soon_after_a_signal_and_loses_nothing(
+    tmp_path: Path, sent: signal.Signals, name: str, code: int
+) -> None:
+    epochs, aside = tmp_path / "tree" / "epochs", tmp_path / "aside"
+    driver = subprocess.Popen(
+        [sys.executable, "-c", CANNOT_STOP, str(tmp_path)],
+        cwd=Path(__file__).parent.parent,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_for_epoch(epochs, driver)
+        epochs.rename(aside)
+        epochs.write_text("in the way")
+        driver.send_signal(sent)
+        _, said = driver.communicate(timeout=PATIENCE)
+    finally:
+        driver.kill()
+    assert driver.returncode == code
+    assert (
+        f"stopping job behind one more epoch; {name} again cancels it, as do 5 s without that epoch (option "
+        "interrupt_timeout)"
+    ) in said
+    (cancelling,) = (line for line in said.splitlines() if line.startswith("cancelling job"))
+    assert cancelling.startswith("cancelling job: no epoch could be completed in 5 s; epoch ")
+    assert "Not a directory" in cancelling
+    assert "nothing is lost: its last complete epoch stands" in cancelling
+    epochs.unlink()
+    aside.rename(epochs)
+    run = start(tmp_path, recovery.LocalProcesses(), program())
+    run.wait(PATIENCE)
+    check_newest(run)
 
 
 def descendants(process: int) -> list[int]:

@@ -18,7 +18,7 @@ import json, os, signal, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 import recovery
-from recovery.driver.events import EpochCompleted, WorkerJoined
+from recovery.events import EpochCompleted, WorkerJoined
 from tests.test_running_locally import program, when_complete
 
 spark = SparkSession.builder.master("local[3]").config("spark.ui.enabled", "false").getOrCreate()
@@ -81,7 +81,7 @@ from threading import Event
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 import recovery
-from recovery.driver.events import EpochCompleted, Trouble, WorkerJoined
+from recovery.events import EpochCompleted, Trouble, WorkerJoined
 from tests.endless_job import program
 from tests.test_functions_that_end import Echo, crash, echoing
 

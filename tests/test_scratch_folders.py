@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from recovery.savepoints.scratch import scratch_folder
+from recovery.scratch import scratch_folder
 
 LIVES = """
 import sys
-from recovery.savepoints.scratch import scratch_folder
+from recovery.scratch import scratch_folder
 with scratch_folder("reading") as folder:
     (folder / "state").mkdir()
     (folder / "state" / "file").write_text("read")

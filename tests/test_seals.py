@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.seals import (
+from snapshot.cut.seals import (
     ForgedRecord,
     OverLongRecord,
     RecordReader,
@@ -75,7 +75,7 @@ def test_bytes_that_are_changed_put_in_or_taken_out_let_nothing_through_that_was
 @pytest.mark.parametrize("seals", [NEAR, Seals(bytes(32), bytes(32)), None], ids=["sent back", "other keys", "none"])
 def test_what_was_sealed_for_another_connection_or_direction_or_not_at_all_is_refused(seals: Seals | None) -> None:
     (record,) = written([b"stop the job"], FAR if seals is NEAR else seals)
-    with pytest.raises(ForgedRecord, match=r"message 0 of .* bytes does not carry the connection's seal.*use tls"):
+    with pytest.raises(ForgedRecord, match=r"message 0 of .* bytes does not carry the connection's seal.*turn on tls"):
         list(RecordReader(FAR, 100).feed(record + bytes(64)))
 
 

@@ -11,20 +11,20 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from recovery.driver import workers
-from recovery.driver.workers import Workers
-from snapshot.coordinator_options import ContradictingOptions
-from snapshot.frames import Data, Frame
-from snapshot.host import worker
-from snapshot.host.channels import ReceivingChannel, SendingChannel
-from snapshot.host.conversation import Proved
-from snapshot.host.event_loop import EventLoop
-from snapshot.host.heartbeat import Beats, Heartbeat
-from snapshot.host.listener import Listener
-from snapshot.host.messages import FromWorker, Hello
-from snapshot.host.options import HostOptions
-from snapshot.host.purposes import Purpose
-from snapshot.host.worker import DriverLost, Worker
+from recovery.driver.attempts import workers
+from recovery.driver.attempts.workers import Workers
+from snapshot.cut.frames import Data, Frame
+from snapshot.epochs.coordinator_options import ContradictingOptions
+from snapshot.host.net.channels import ReceivingChannel, SendingChannel
+from snapshot.host.net.connection_kinds import Purpose
+from snapshot.host.net.event_loop import EventLoop
+from snapshot.host.net.handshake_io import Proved
+from snapshot.host.net.listener import Listener
+from snapshot.host.process import worker
+from snapshot.host.process.heartbeat import Beats, Heartbeat
+from snapshot.host.process.worker import DriverLost, Worker
+from snapshot.host.protocol.messages import FromWorker, Hello
+from snapshot.host.protocol.options import HostOptions
 from snapshot.ids import ChannelId
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from tests.connections import sealed
@@ -132,7 +132,7 @@ class Lost:
         self.there = True
         return True
 
-    def lost(self, worker: str, reason: str, *, silent: bool) -> None:
+    def lost(self, worker: str, reason: str, *, silent: bool, unusable: bool) -> None:
         self.reasons.append(reason)
 
     def reported(self, worker: str, message: FromWorker) -> None:

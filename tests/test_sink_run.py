@@ -7,17 +7,17 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from snapshot.frozen_json import NULL
-from snapshot.host import sink_run
-from snapshot.host.event_loop import Background, EventLoop
-from snapshot.host.sink_run import SinkIdentity, SinkRun
+from snapshot.connectors.memory.heap_sink import ToHeap
+from snapshot.epochs.transaction_events import CommitOutcome, Committable, transaction_id
+from snapshot.host.net.event_loop import Background, EventLoop
+from snapshot.host.partition import sink_run
+from snapshot.host.partition.sink_run import SinkIdentity, SinkRun
 from snapshot.ids import JobId, TransactionId
-from snapshot.manifest import CommitPayload
-from snapshot.program.rows import Rows
+from snapshot.operators.rows import Rows
 from snapshot.program.sink import CommitAnswer, Sealed, SinkContext
-from snapshot.sinks.heap_sink import ToHeap
 from snapshot.testing.sinks import Surroundings
-from snapshot.transaction_events import CommitOutcome, Committable, transaction_id
+from snapshot.tree.frozen_json import NULL
+from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from tests.scripted_workers import PATIENCE
 

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from recovery.command.sinks import listed_in_words
-from recovery.driver.program_fit import ProgramDoesNotFit, compare
-from recovery.savepoints import fail_points
-from recovery.savepoints.coming_back import choose
+from recovery.driver.settings.program_fit import ProgramDoesNotFit, compare
+from recovery.offline import fail_points
+from recovery.offline.epoch_choice import choose
+from recovery.offline.stopped_job import take_over
 from recovery.savepoints.sinks import NotCommitted, abort_output, commit_output, list_output
-from recovery.savepoints.stopped_job import take_over
 from snapshot import Program, Stream, ToDriver, ToFiles
+from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.ids import JobId, TransactionId
-from snapshot.journal_entries import Committed
-from snapshot.manifest import CommitPayload
+from snapshot.journal.entries import Committed
 from snapshot.program.problems import ProgramError
 from snapshot.program.sink import CommitAnswer, SinkContext, SinkWriter
-from snapshot.transaction_events import CommitOutcome
+from snapshot.tree.manifest import CommitPayload
 from statebackend.fail_points import at
 from statebackend.ids import Incarnation, Uid
 from tests.jobs.running_job import RunningJob

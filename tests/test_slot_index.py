@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from statebackend.keys.columns import KeyColumn
-from statebackend.tables.slot_index import ABSENT, SlotIndex
+from statebackend.tables.memory.slot_index import ABSENT, SlotIndex
 
 Key = bytes | None
 
@@ -172,7 +172,7 @@ def test_after_room_was_reserved_nothing_grows_during_a_bulk_load(before: int, m
     index.reserve(100_000)
     hashes = index.hashes
     with monkeypatch.context() as patched:
-        patched.delattr("statebackend.tables.slot_index.SlotTable")
+        patched.delattr("statebackend.tables.memory.slot_index.SlotTable")
         for first in range(before, before + 100_000, 10_000):
             index.find_or_add(column(numbers(range(first, first + 10_000))))
     assert index.hashes is hashes

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.driver.slots import Cancel, Launch, Slots
+from recovery.driver.launchers.launch_rules import Cancel, Launch, Slots
 
 AGAIN = 0.1
 

@@ -14,16 +14,16 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from snapshot.frozen_json import Json, JsonLike
+from snapshot.epochs.transaction_events import CommitOutcome, may_be_aborted, parse_transaction_id
 from snapshot.ids import JobId, TransactionId
-from snapshot.manifest import CommitPayload
-from snapshot.program.rows import Rows
+from snapshot.operators.rows import Rows
 from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext
 from snapshot.program.source import Available, Batch, Exhausted, Later, Reading, Source, SplitContext
 from snapshot.testing import Violation, sources
 from snapshot.testing.sink_machine import sink_machine
 from snapshot.testing.sinks import CHECKS, SinkTrial, Surroundings, check_sink
-from snapshot.transaction_events import CommitOutcome, may_be_aborted, parse_transaction_id
+from snapshot.tree.frozen_json import Json, JsonLike
+from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Incarnation, Uid
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -384,6 +384,17 @@ def batch(numbers: Sequence[int], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
 def test_a_wrong_source_fails(fault: str, promise: str) -> None:
     with pytest.raises(Violation, match=promise):
         sources.check_source(Numbers(fault))
+
+
+def test_a_bounded_source_may_have_as_many_rows_as_the_kit_reads_and_is_told_of_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sources, "_AT_MOST", 20)
+    sources.check_source(Numbers())
+    monkeypatch.setattr(sources, "_AT_MOST", 19)
+    for check in (sources.a_bounded_source_ends, sources.how_much_is_read_at_once_changes_nothing):
+        with pytest.raises(Violation, match=r"split 0 has more than 19 rows, .* give the kit a source with fewer"):
+            check(Numbers())
 
 
 def test_a_right_source_passes() -> None:

@@ -13,8 +13,7 @@ import pyarrow as pa
 
 import recovery
 from snapshot import Stream, ToDriver
-from snapshot.host.read_ahead import NEVER, ReadAhead
-from snapshot.host.source_run import SourceRun
+from snapshot.host.partition.source_run import NEVER, ReadAhead, SourceRun
 from snapshot.program.source import Batch, Exhausted, Later, Reading, SplitContext
 from statebackend.ids import Attempt, Partition, Uid
 
@@ -96,6 +95,18 @@ def test_a_source_says_what_its_splits_wait_for() -> None:
     [position] = run.positions()
     assert position.position.value() == {"at": {"offset": 7}}, "a batch without rows moves the position"
     scripted.readings.put(Exhausted())
+
+
+def test_splits_that_are_not_read_any_more_after_a_drain_are_not_overdue() -> None:
+    scripted = Scripted()
+    scripted.readings.put(Later(time.time() - 60.0))
+    source = OneSplit(scripted, blocking=False)
+    run = SourceRun(Uid("in"), source, Partition(0), Attempt(1), {}, 10, lambda: None)
+    run.assign(["one"], last=True)
+    assert run.read(10) is None
+    assert run.lag >= 60.0
+    run.drain()
+    assert run.lag == 0.0
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from recovery.driver.application import Application, reason_of
+from recovery.driver.launchers.application import Application, reason_of
 
 
 class Conf:
@@ -175,7 +175,7 @@ During handling of the above exception, another exception occurred:
 Traceback (most recent call last):
   File "worker.py", line 2, in main
     run()
-snapshot.host.worker.DriverLost: the driver is gone
+snapshot.host.process.worker.DriverLost: the driver is gone
 
 \tat org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:1)
 
@@ -186,7 +186,7 @@ Driver stacktrace:"""
     ("said", "reason"),
     [
         ("Job 3 cancelled part of cancelled job tags a\nand more", "Job 3 cancelled part of cancelled job tags a"),
-        (RAISED, "snapshot.host.worker.DriverLost: the driver is gone"),
+        (RAISED, "snapshot.host.process.worker.DriverLost: the driver is gone"),
         (
             "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.\n"
             ": org.apache.spark.SparkException: Job aborted due to stage failure\n\tat scala.Option",

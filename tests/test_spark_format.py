@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import EqualNullSafe, EqualTo, GreaterThan, In
 
+from recovery.offline.job_tree import open_tree
+from recovery.offline.reading import read_epoch
 from recovery.savepoints.editing import ChangedRows, edit
-from recovery.savepoints.job_tree import open_tree
-from recovery.savepoints.reading import read_epoch
 from recovery.savepoints.spark_format import StateRowsReader, StateSource, WrongOption, _of_spark, wanted_groups
 from statebackend.ids import Uid
 from statebackend.keygroups import key_group_of
@@ -64,6 +64,9 @@ def test_tasks_read_the_files_of_their_own_groups_alone(tmp_path: Path) -> None:
     rows = [row for batch in reader.read(one) for row in batch.to_pylist()]
     assert {"f0": "eu", "f1": 0} in [row["key"] for row in rows]
     assert {row["key_group"] for row in rows} == {group}
+    for outside in (-1, 128):
+        reader.pushFilters([EqualTo(("key_group",), outside)])
+        assert [batch for one in reader.partitions() for batch in reader.read(one)] == []
 
 
 def test_tasks_whose_files_are_from_before_there_was_the_state_have_no_rows(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.splits import SplitEnumerator
+from snapshot.epochs.splits import SplitEnumerator
 
 
 def test_splits_are_assigned_in_the_order_in_which_they_were_found() -> None:

@@ -9,7 +9,7 @@ from math import isfinite
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.driver.spreading import (
+from recovery.driver.attempts.rebalancing import (
     BETWEEN_MOVES,
     CALM,
     FIRST_CALM,

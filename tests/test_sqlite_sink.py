@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from snapshot import ToFiles, ToHTTP, ToKafka, ToPostgres, ToRocksDB, ToSQLite
+from snapshot.connectors.sql import sqlite_target
+from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.program.sink import Abilities, Sink, SinkError
-from snapshot.sinks import sqlite_target
 from snapshot.testing.sink_machine import sink_machine
 from snapshot.testing.sinks import CHECKS, DONE, SCHEMA, SinkTrial, Surroundings, settled
-from snapshot.transaction_events import CommitOutcome
 from tests.sql_bench import CHANGES, SqlBench, change
 from tests.survey import watched
 

@@ -14,20 +14,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot.frames import LATEST, Data, End, Frame, Marker, MarkerMode, Watermark
-from snapshot.host.channel_state import stored
-from snapshot.host.heads import Seat, open_state
-from snapshot.host.messages import Role
-from snapshot.host.options import HostOptions
-from snapshot.host.rows_wire import RowsWire
-from snapshot.host.stage_run import StageRun
-from snapshot.host.states_at_hand import StatesAtHand
-from snapshot.host.tree_files import TreeFiles
+from snapshot.cut.frames import LATEST, Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.host.net.rows_wire import RowsWire
+from snapshot.host.partition.channel_state import stored
+from snapshot.host.partition.stage_operators import Seat, open_state
+from snapshot.host.partition.stage_run import StageRun
+from snapshot.host.partition.state_cache import StatesAtHand
+from snapshot.host.partition.tree_files import TreeFiles
+from snapshot.host.protocol.messages import Role
+from snapshot.host.protocol.options import HostOptions
+from snapshot.operators.function_operator import KeyedProcess, Process
 from snapshot.operators.keyed_function import ProcessContext
-from snapshot.operators.process import KeyedProcess, Process
-from snapshot.program.operator import Input
+from snapshot.operators.operator import Input
+from snapshot.operators.rows import Rows
 from snapshot.program.plan import Edge, Exchange, KeyedHead, Stage, ToEdge
-from snapshot.program.rows import Rows
 from statebackend.files import FileSet
 from statebackend.ids import Attempt, Generation, Incarnation, Uid
 from statebackend.keygroups import range_of

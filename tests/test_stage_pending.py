@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from snapshot.frames import LATEST, End, Marker, MarkerMode, Watermark
-from snapshot.host.channel_state import stored
-from snapshot.host.heads import Seat, open_state
-from snapshot.host.messages import Role
-from snapshot.host.options import HostOptions
-from snapshot.host.stage_run import StageRun
-from snapshot.host.states_at_hand import StatesAtHand
-from snapshot.host.tree_files import TreeFiles
-from snapshot.program.operator import Input, OperatorContext
+from snapshot.cut.frames import LATEST, End, Marker, MarkerMode, Watermark
+from snapshot.host.partition.channel_state import stored
+from snapshot.host.partition.stage_operators import Seat, open_state
+from snapshot.host.partition.stage_run import StageRun
+from snapshot.host.partition.state_cache import StatesAtHand
+from snapshot.host.partition.tree_files import TreeFiles
+from snapshot.host.protocol.messages import Role
+from snapshot.host.protocol.options import HostOptions
+from snapshot.operators.operator import Input, OperatorContext
+from snapshot.operators.rows import Rows
 from snapshot.program.plan import KeyedHead, Stage, ToEdge
-from snapshot.program.rows import Rows
 from statebackend.files import FileSet
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Uid
 from statebackend.keyed_state import KeyedState

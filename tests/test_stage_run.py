@@ -9,22 +9,22 @@ from secrets import token_hex
 import pyarrow as pa
 import pytest
 
-from snapshot.frames import Data, End, Frame, Marker, MarkerMode, Watermark
-from snapshot.host import channel_state
-from snapshot.host.allowances import FIRST as FIRST_ALLOWED
-from snapshot.host.allowances import UNLIMITED, Allowance
-from snapshot.host.channel_state import Frames, recalled, stored
-from snapshot.host.heads import Seat
-from snapshot.host.messages import Role
-from snapshot.host.options import HostOptions
-from snapshot.host.rows_wire import RowsWire
-from snapshot.host.stage_run import StageCut, StageRun
-from snapshot.host.tree_files import TreeFiles
+from snapshot.cut.frames import Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.cut.outbox import Outbox
+from snapshot.host.flow.allowances import FIRST as FIRST_ALLOWED
+from snapshot.host.flow.allowances import UNLIMITED, Allowance
+from snapshot.host.net.rows_wire import RowsWire
+from snapshot.host.partition import channel_state
+from snapshot.host.partition.channel_state import Frames, recalled, stored
+from snapshot.host.partition.stage_operators import Seat
+from snapshot.host.partition.stage_run import StageCut, StageRun
+from snapshot.host.partition.tree_files import TreeFiles
+from snapshot.host.protocol.messages import Role
+from snapshot.host.protocol.options import HostOptions
 from snapshot.ids import ChannelId
-from snapshot.manifest import StoredFile
-from snapshot.outbox import Outbox
+from snapshot.operators.rows import Rows
 from snapshot.program.plan import Edge, Exchange, PassHead, Stage, ToEdge
-from snapshot.program.rows import Rows
+from snapshot.tree.manifest import StoredFile
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from statebackend.stores.memory_store import MemoryStore
 

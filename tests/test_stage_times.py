@@ -9,19 +9,19 @@ from secrets import token_hex
 import pyarrow as pa
 
 from snapshot import Stream, ToDriver, Tumbling
-from snapshot.frames import Data, End, Watermark
-from snapshot.host.heads import Seat, open_state
-from snapshot.host.messages import Role
-from snapshot.host.options import HostOptions
-from snapshot.host.source_times import SourceTimes
-from snapshot.host.stage_run import StageRun
-from snapshot.host.states_at_hand import StatesAtHand
-from snapshot.host.tree_files import TreeFiles
+from snapshot.connectors.memory.collection import Collection
+from snapshot.cut.frames import Data, End, Watermark
+from snapshot.host.partition.source_times import SourceTimes
+from snapshot.host.partition.stage_operators import Seat, open_state
+from snapshot.host.partition.stage_run import StageRun
+from snapshot.host.partition.state_cache import StatesAtHand
+from snapshot.host.partition.tree_files import TreeFiles
+from snapshot.host.protocol.messages import Role
+from snapshot.host.protocol.options import HostOptions
 from snapshot.ids import ChannelId
-from snapshot.program.operator import Input, OperatorContext
+from snapshot.operators.operator import Input, OperatorContext
+from snapshot.operators.rows import Rows
 from snapshot.program.plan import Edge, EventTime, Exchange, KeyedHead, ReadHead, Stage, Step, ToEdge
-from snapshot.program.rows import Rows
-from snapshot.sources.collection import Collection
 from statebackend.files import FileSet
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from statebackend.keygroups import range_of

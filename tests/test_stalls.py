@@ -15,13 +15,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import recovery
-from recovery.driver import events as log
+from recovery import events as log
 from snapshot import PAUSE, Collection, Stream, ToDriver
-from snapshot.host.event_loop import EventLoop
-from snapshot.host.messages import StageFigures, Stalled
-from snapshot.host.stalls import LoopWatch, MalformedWord, PendingEpoch, StallWatch, parse_stalled, stalled_bytes
-from snapshot.participant import Part, PartDurable, Participant, SubtaskCut
-from snapshot.program.row_class import Row
+from snapshot.cut.participant import Part, PartDurable, Participant, SubtaskCut
+from snapshot.host.net.event_loop import EventLoop
+from snapshot.host.partition.stalls import (
+    LoopWatch,
+    MalformedWord,
+    PendingEpoch,
+    StallWatch,
+    parse_stalled,
+    stalled_bytes,
+)
+from snapshot.host.protocol.messages import StageFigures, Stalled
+from snapshot.operators.row_class import Row
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 
 US = Incarnation(Generation(1), Attempt(1))

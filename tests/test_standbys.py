@@ -15,8 +15,8 @@ import pytest
 
 import recovery
 from recovery import FailureRate, Following, LocalProcesses, Passive
-from recovery.driver.events import AnyEvent, PartitionRestored, WorkerJoined
-from recovery.driver.status import RunState, RunStatus
+from recovery.driver.report.status import RunState, RunStatus
+from recovery.events import AnyEvent, PartitionRestored, WorkerJoined
 from statebackend.snapshots.local_files import LINKS
 from tests.jobs.comparison import Comparison
 from tests.jobs.job import Scale, sink_of

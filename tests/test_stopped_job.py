@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from recovery.driver import reach
-from recovery.driver.tree import FencedOff
-from recovery.savepoints import fail_points, stopped_job
-from recovery.savepoints.coming_back import choose
+from recovery.driver.tree import address as reach
+from recovery.driver.tree.owned import FencedOff
+from recovery.offline import fail_points, stopped_job
+from recovery.offline.epoch_choice import choose
+from recovery.offline.stopped_job import JobRuns, NotAdmitted, take_over
 from recovery.savepoints.rescaling import rescale
-from recovery.savepoints.stopped_job import JobRuns, NotAdmitted, take_over
-from snapshot.host.messages import Address
-from snapshot.journal_entries import Rewound
-from snapshot.layout import Content, parse
+from snapshot.host.protocol.messages import Address
+from snapshot.journal.entries import Rewound
+from snapshot.tree.layout import Content, parse
 from statebackend.fail_points import at
 from statebackend.ids import Epoch, Generation, Partition
 from tests.stopped_trees import Stopped, stop_one

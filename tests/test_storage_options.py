@@ -12,9 +12,9 @@ from fsspec.config import conf
 
 import recovery
 from snapshot import Collection, Program, Stream, ToDriver
-from snapshot.coordinator_options import ContradictingOptions
-from snapshot.host.messages import UseStorage
-from snapshot.program.row_class import Row
+from snapshot.epochs.coordinator_options import ContradictingOptions
+from snapshot.host.protocol.messages import UseStorage
+from snapshot.operators.row_class import Row
 
 PATIENCE = 60.0
 SECRET = "a-secret-nobody-writes-down"

@@ -13,11 +13,11 @@ from statebackend.ids import KeyGroup
 from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import canonical_column
 from statebackend.keys.types import KeyType
-from statebackend.tables import stored_blocks
-from statebackend.tables.accumulators import Accumulator
-from statebackend.tables.blocks import Block, DamagedBlock, arrow_keys, encode
-from statebackend.tables.stored_blocks import StoredBlocks
-from statebackend.tables.table_spec import Layout
+from statebackend.tables.format import stored_blocks
+from statebackend.tables.format.blocks import Block, DamagedBlock, arrow_keys, encode
+from statebackend.tables.format.stored_blocks import StoredBlocks
+from statebackend.tables.values.accumulators import Accumulator
+from statebackend.tables.values.spec import Layout
 from tests.rows_in_a_dict import RowsInADict
 
 TEXT = KeyType.of(str)

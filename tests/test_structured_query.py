@@ -15,19 +15,19 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 import snapshot
+from snapshot.connectors.files.sink import ToFiles
+from snapshot.connectors.http.sink import ToHTTP
+from snapshot.connectors.kafka.sink import ToKafka
+from snapshot.connectors.memory.heap_sink import ToHeap, _targets, forget_heap, read_heap
+from snapshot.connectors.rocksdb.sink import ToRocksDB
+from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.ids import JobId, TransactionId
-from snapshot.manifest import CommitPayload
 from snapshot.program.sink import CommitAnswer, Sink, SinkContext, SinkError, SinkWriter
-from snapshot.sinks.file_sink import ToFiles
-from snapshot.sinks.heap_sink import ToHeap, _targets, forget_heap, read_heap
-from snapshot.sinks.http_sink import ToHTTP
-from snapshot.sinks.kafka_sink import ToKafka
-from snapshot.sinks.rocksdb_sink import ToRocksDB
 from snapshot.structured.batch_log import BatchLog, Decision
 from snapshot.structured.formats import FORMATS, HTTP, Files, RocksDB, _Message
 from snapshot.structured.query import SinkQuery, Written
 from snapshot.structured.sink_options import sink_of
-from snapshot.transaction_events import CommitOutcome
+from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Incarnation, Uid
 from statebackend.stores.memory_store import MemoryStore
 from statebackend.stores.store import Creation, UnknownOutcome
@@ -242,7 +242,7 @@ class _Staged(ToHeap):
         return []
 
     def open(self, context: SinkContext) -> SinkWriter:
-        from snapshot.sinks.driver_sink import ToDriver
+        from snapshot.connectors.memory.driver_sink import ToDriver
 
         put_off = self.put_off
 

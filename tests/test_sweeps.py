@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.sweeps import Sweeps
+from recovery.decisions.cleanup import Sweeps
 
 
 def test_a_driver_looks_a_second_after_an_attempt_runs_and_then_ever_less_often() -> None:

@@ -20,13 +20,14 @@ from statebackend.ids import KeyGroup
 from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import KeyColumn, decode_keys, key_column
 from statebackend.keys.types import KeyType
-from statebackend.tables import blocks, waiting_rows
 from statebackend.tables import table as table_module
-from statebackend.tables.accumulators import Accumulator
-from statebackend.tables.aggregations import Accumulators, Aggregation, Count, First, Last, Max, Slots, Sum
-from statebackend.tables.frozen_table import FrozenTable
+from statebackend.tables.format import blocks
+from statebackend.tables.memory import read_ahead_rows
+from statebackend.tables.memory.frozen import FrozenTable
 from statebackend.tables.table import ForeignKeys, Table
-from statebackend.tables.table_spec import TableError, TableSpec
+from statebackend.tables.values.accumulators import Accumulator
+from statebackend.tables.values.aggregations import Accumulators, Aggregation, Count, First, Last, Max, Slots, Sum
+from statebackend.tables.values.spec import TableError, TableSpec
 
 GROUPS = 4
 ALL = KeyGroupRange(KeyGroup(0), KeyGroup(GROUPS))
@@ -153,7 +154,7 @@ class TableMachine(RuleBasedStateMachine):
         self.max_slots = max_slots
         self.ttl = ttl
         self.patched = pytest.MonkeyPatch()
-        self.patched.setattr(waiting_rows, "_FOR_EACH", pace)
+        self.patched.setattr(read_ahead_rows, "_FOR_EACH", pace)
         self.restart(1)
 
     def teardown(self) -> None:

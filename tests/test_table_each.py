@@ -16,8 +16,9 @@ from statebackend.ids import KeyGroup
 from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import key_column
 from statebackend.keys.types import KeyType
-from statebackend.tables.accumulators import Accumulator
-from statebackend.tables.aggregations import (
+from statebackend.tables.table import Table
+from statebackend.tables.values.accumulators import Accumulator
+from statebackend.tables.values.aggregations import (
     Accumulators,
     Aggregation,
     Count,
@@ -30,9 +31,8 @@ from statebackend.tables.aggregations import (
     Sum,
     SumOverflow,
 )
-from statebackend.tables.table import Table
-from statebackend.tables.table_spec import TableSpec
-from statebackend.tables.turns import last_rows
+from statebackend.tables.values.rounds import last_rows
+from statebackend.tables.values.spec import TableSpec
 from tests.test_table import DictStore
 
 GROUPS = 4

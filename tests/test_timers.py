@@ -18,9 +18,9 @@ from statebackend.entries import StateId, timer
 from statebackend.ids import KeyGroup, Uid
 from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.types import KeyType
-from statebackend.states import timers
+from statebackend.states import timer_state
 from statebackend.states.key_context import ForeignKey, KeyContext
-from statebackend.states.timers import Timer, TimerService, TimerTimeError
+from statebackend.states.timer_state import Timer, TimerService, TimerTimeError
 from tests.test_row_store import IN_MEMORY, everything, heap, settle
 
 STATE = StateId(7)
@@ -42,8 +42,8 @@ def order(one: Timer) -> tuple[bytes, bytes]:
 @pytest.fixture
 def short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two timers of a group are kept in memory, so that most are not."""
-    monkeypatch.setattr(timers, "_FEWEST", 2)
-    monkeypatch.setattr(timers, "_MOST", 2)
+    monkeypatch.setattr(timer_state, "_FEWEST", 2)
+    monkeypatch.setattr(timer_state, "_MOST", 2)
 
 
 class Clock:

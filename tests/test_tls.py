@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from snapshot.frames import Data, End, Frame, Marker, MarkerMode
-from snapshot.host.channels import ReceivingChannel, SendingChannel
-from snapshot.host.connector import Connecting
-from snapshot.host.control import ControlConnection
-from snapshot.host.conversation import Proved
-from snapshot.host.detours import Detour
-from snapshot.host.event_loop import EventLoop
-from snapshot.host.listener import Listener, StrangerLimits
-from snapshot.host.messages import Address
-from snapshot.host.options import HostOptions
-from snapshot.host.purposes import ControlOf, Purpose
-from snapshot.host.tls import Tls, TlsSide, TlsSocket, UnusableTls
+from snapshot.cut.frames import Data, End, Frame, Marker, MarkerMode
+from snapshot.host.faults.fault_proxy import Detour
+from snapshot.host.net.channels import ReceivingChannel, SendingChannel
+from snapshot.host.net.connection_kinds import ControlOf, Purpose
+from snapshot.host.net.connector import Connecting
+from snapshot.host.net.control import ControlConnection
+from snapshot.host.net.event_loop import EventLoop
+from snapshot.host.net.handshake_io import Proved
+from snapshot.host.net.listener import Listener, StrangerLimits
+from snapshot.host.net.tls import Tls, TlsSide, TlsSocket, UnusableTls
+from snapshot.host.protocol.messages import Address
+from snapshot.host.protocol.options import HostOptions
 from snapshot.ids import ChannelId
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from tests.certificates import Authority, with_password

@@ -19,12 +19,12 @@ import pyarrow as pa
 import pytest
 
 import recovery
-from recovery.driver import reach
-from recovery.driver.events import AnyEvent, PeerRefused
+from recovery.driver.tree import address as reach
+from recovery.events import AnyEvent, PeerRefused
 from snapshot import Collection, Program, Stream, ToDriver
-from snapshot.host.messages import Address
-from snapshot.host.tls import Tls, UnusableTls
-from snapshot.host.worker import DriverLost, run_worker
+from snapshot.host.net.tls import Tls, UnusableTls
+from snapshot.host.process.worker import DriverLost, run_worker
+from snapshot.host.protocol.messages import Address
 from statebackend.stores.store import UnsuitableStore
 from tests.certificates import Authority
 from tests.jobs.driver import Mode, Settings
@@ -274,7 +274,7 @@ ON_SPARK = """
 import os, sys
 from pyspark.sql import SparkSession
 import recovery
-from recovery.driver.events import Trouble
+from recovery.events import Trouble
 from tests.test_running_locally import program
 
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()

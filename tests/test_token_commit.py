@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.token_commit import Ask, Outcome, TargetAnswer, TokenCommit, TokenStep
-from snapshot.transaction_events import CommitOutcome
+from snapshot.epochs.token_commit import Ask, Outcome, TargetAnswer, TokenCommit, TokenStep
+from snapshot.epochs.transaction_events import CommitOutcome
 
 FENCE, READ, WRITE = TokenStep.FENCE, TokenStep.READ_TOKEN, TokenStep.WRITE
 DONE, FOUND, MISSING = TargetAnswer.DONE, TargetAnswer.TOKEN_FOUND, TargetAnswer.TOKEN_MISSING

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import recovery
+from recovery import events as log
 from recovery.command.main import main
-from recovery.driver import events as log
-from recovery.driver.logs import JobLogger, level_of, words_of
+from recovery.driver.report.logs import JobLogger, level_of, words_of
 from statebackend.ids import Epoch, Generation
 from tests.endless_job import PATIENCE, start, wait_for, wait_until_all_run
 
@@ -125,5 +125,5 @@ def test_a_job_that_completes_no_epoch_any_more_ends_and_says_why_without_any_co
     ran = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, timeout=PATIENCE)
     assert ran.returncode == 1
     assert "is abandoned: " in ran.stderr  # a warning, while it ran
-    assert "recovery.driver.failures.JobFailed: no epoch has been completed for " in ran.stderr
+    assert "recovery.driver.attempts.failures.JobFailed: no epoch has been completed for " in ran.stderr
     assert "Option give_up_after" in ran.stderr

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot import coordinator_events as events
-from snapshot.coordinator import Coordinator
-from snapshot.coordinator_options import CoordinatorOptions
-from snapshot.frames import MarkerMode
-from snapshot.trace import NoTrace, TraceDiffers, TraceWriter, replay
+from snapshot.cut.frames import MarkerMode
+from snapshot.epochs import coordinator_events as events
+from snapshot.epochs.coordinator import Coordinator
+from snapshot.epochs.coordinator_options import CoordinatorOptions
+from snapshot.epochs.trace import NoTrace, TraceDiffers, TraceWriter, replay
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition
 
 GENERATION = Generation(3)
@@ -119,6 +119,17 @@ def test_a_file_of_several_runs_is_replayed_one_after_the_other() -> None:
 def test_what_is_no_trace_is_refused(lines: list[str], complaint: str) -> None:
     with pytest.raises(NoTrace, match=complaint):
         replay(lines)
+
+
+def test_a_complaint_about_a_line_is_one_sentence() -> None:
+    header = recorded([])[0]
+    for line, complaint in (
+        (header.replace('"version":1', '"version":9'), "line 1: expected a trace of epochcut.coordinator in version 1"),
+        (header.replace('"complete":"5-2"', '"complete":7'), "line 1: expected a text, found 7"),
+    ):
+        with pytest.raises(NoTrace) as caught:
+            replay([line])
+        assert str(caught.value).startswith(complaint)
 
 
 def test_contents_are_not_in_the_trace() -> None:

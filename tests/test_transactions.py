@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot.ids import JobId, TransactionId
-from snapshot.transaction_events import (
+from snapshot.epochs.transaction_events import (
     Begin,
     Commit,
     CommitAnswered,
@@ -34,7 +33,8 @@ from snapshot.transaction_events import (
     parse_transaction_id,
     transaction_id,
 )
-from snapshot.transactions import Transactions, TransactionState
+from snapshot.epochs.transactions import Transactions, TransactionState
+from snapshot.ids import JobId, TransactionId
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 
 JOB, SINK = JobId("job"), Uid("sink")

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snapshot.operators.operator import Transform
+from snapshot.operators.row_class import WrongRow
 from snapshot.operators.transforms import (
     FilterBatches,
     FilterRows,
@@ -22,8 +24,6 @@ from snapshot.operators.transforms import (
     Select,
     WrongResult,
 )
-from snapshot.program.operator import Transform
-from snapshot.program.row_class import WrongRow
 from snapshot.testing.operators import transformed
 
 TEXT = pa.schema([("line", pa.string()), ("size", pa.int64())])

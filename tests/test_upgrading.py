@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import recovery
-from recovery.driver.program_fit import ProgramDoesNotFit
-from recovery.savepoints.reading import EpochReading
+from recovery.driver.settings.program_fit import ProgramDoesNotFit
+from recovery.offline.reading import EpochReading
 from recovery.savepoints.upgrading import Fit, UpgradePlan, migrate, plan_upgrade
 from recovery.savepoints.verify import verify, what_to_verify
 from statebackend.states.schema import Schema

@@ -14,8 +14,17 @@ from hypothesis import strategies as st
 from statebackend import entries
 from statebackend.entries import state_id
 from statebackend.keys.columns import canonical_column
-from statebackend.tables.blocks import CLEAR, BlockError, DamagedBlock, NewerBlock, arrow_keys, combined, decode, encode
-from statebackend.tables.values_blocks import KeysEncoder, ValuesEncoder, resolved, settled
+from statebackend.tables.format.blocks import (
+    CLEAR,
+    BlockError,
+    DamagedBlock,
+    NewerBlock,
+    arrow_keys,
+    combined,
+    decode,
+    encode,
+)
+from statebackend.tables.format.values_blocks import KeysEncoder, ValuesEncoder, resolved, settled
 from tests.test_blocks import TEXT, Rows, block, rows_of
 
 STATE = state_id("clicks")

@@ -10,13 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from recovery.offline.job_tree import open_tree
+from recovery.offline.stopped_job import take_over
 from recovery.savepoints.disposal import dispose
 from recovery.savepoints.editing import ChangedRows, edit
 from recovery.savepoints.gc import clean_up, take_over_and_plan
-from recovery.savepoints.job_tree import open_tree
-from recovery.savepoints.stopped_job import take_over
 from recovery.savepoints.verify import Verified, verify, what_to_verify
-from snapshot.manifest import Manifest
+from snapshot.tree.manifest import Manifest
 from tests.command_line import run_command
 from tests.shop_job import tree_of
 

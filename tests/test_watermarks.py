@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.frames import LATEST, Watermark
+from snapshot.cut.frames import LATEST, Watermark
+from snapshot.cut.watermarks import Watermarks
 from snapshot.ids import ChannelId
-from snapshot.watermarks import Watermarks
 from statebackend.ids import Partition, Uid
 
 

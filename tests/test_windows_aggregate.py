@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot.frames import EARLIEST, LATEST
-from snapshot.operators.window_assignment import assigned, late_rows
-from snapshot.operators.window_operator import WindowOperator
-from snapshot.operators.windows import Session, Sliding, Tumbling, WindowAggregate
-from snapshot.program.operator import Input
+from snapshot.cut.frames import EARLIEST, LATEST
+from snapshot.operators.operator import Input
+from snapshot.operators.windows.aggregate import WindowAggregate
+from snapshot.operators.windows.assignment import assigned, late_rows
+from snapshot.operators.windows.kinds import Session, Sliding, Tumbling
+from snapshot.operators.windows.operator import WindowOperator
 from snapshot.testing.operators import OperatorHarness
 from statebackend.states.namespaces import Window
-from statebackend.tables.aggregations import Count, Sum
+from statebackend.tables.values.aggregations import Count, Sum
 from tests.window_models import AlignedModel, Backend, Step, compare, moment, spans, starts, steps
 
 GROUPS = 8

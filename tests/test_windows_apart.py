@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot.frames import LATEST
-from snapshot.operators.windows import Session, Sliding, Tumbling
-from snapshot.program.operator import KeyedOperator
+from snapshot.cut.frames import LATEST
+from snapshot.operators.operator import KeyedOperator
+from snapshot.operators.windows.kinds import Session, Sliding, Tumbling
 from snapshot.testing.operators import OperatorHarness
 from statebackend.keys.columns import key_column
 from statebackend.keys.types import KeyType

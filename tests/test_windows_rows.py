@@ -11,24 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot.frames import LATEST
-from snapshot.operators import session_operator, window_aggregate, window_calls, window_reduce
-from snapshot.operators.session_contents import SessionRow, SessionTotals
-from snapshot.operators.windows import (
-    Session,
-    Sliding,
-    Tumbling,
-    WindowAggregate,
-    WindowFunction,
-    WindowProcess,
-    WindowReduce,
-)
-from snapshot.program.operator import Input, KeyedOperator
+from snapshot.cut.frames import LATEST
+from snapshot.operators.operator import Input, KeyedOperator
+from snapshot.operators.windows import aggregate, calls, reduce, session_operator
+from snapshot.operators.windows.aggregate import WindowAggregate
+from snapshot.operators.windows.calls import WindowFunction
+from snapshot.operators.windows.kinds import Session, Sliding, Tumbling
+from snapshot.operators.windows.process import WindowProcess
+from snapshot.operators.windows.reduce import WindowReduce
+from snapshot.operators.windows.session_contents import SessionRow, SessionTotals
 from snapshot.testing.operators import OperatorHarness
 from statebackend.states.declarations import Value
 from statebackend.states.namespaces import Window
 from statebackend.states.ttl import Ttl
-from statebackend.tables.aggregations import Count
+from statebackend.tables.values.aggregations import Count
 from tests.window_models import AlignedModel, Backend, Emitted, Step, compare, moment, steps
 
 SCHEMA = pa.schema([("user", pa.string()), ("amount", pa.int64())])
@@ -175,7 +171,7 @@ def test_the_results_of_many_keys_go_on_in_batches_that_memory_has_room_for(
 ) -> None:
     monkeypatch.setattr(SessionTotals, "at_once", 2)
     monkeypatch.setattr(SessionRow, "at_once", 2)
-    for module in (session_operator, window_aggregate, window_calls, window_reduce):
+    for module in (session_operator, aggregate, calls, reduce):
         monkeypatch.setattr(module, "_AT_ONCE", 2)
     with OperatorHarness(operator, tmp_path) as harness:
         harness.rows([(user, 1) for user in "abcde"], [1] * 5)

@@ -13,12 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot.frames import EARLIEST, LATEST
-from snapshot.operators.windows import Session, WindowAggregate, WindowFunction, WindowProcess, WindowReduce
-from snapshot.program.operator import Input, KeyedOperator
+from snapshot.cut.frames import EARLIEST, LATEST
+from snapshot.operators.operator import Input, KeyedOperator
+from snapshot.operators.windows.aggregate import WindowAggregate
+from snapshot.operators.windows.calls import WindowFunction
+from snapshot.operators.windows.kinds import Session
+from snapshot.operators.windows.process import WindowProcess
+from snapshot.operators.windows.reduce import WindowReduce
 from snapshot.testing.operators import OperatorHarness
 from statebackend.states.namespaces import Window
-from statebackend.tables.aggregations import Count, First, Last, Max, Mean, Min, Sum
+from statebackend.tables.values.aggregations import Count, First, Last, Max, Mean, Min, Sum
 from tests.test_table_each import Longest
 from tests.window_models import Backend, Emitted, Row, Step, Timed, compare, moment, steps
 

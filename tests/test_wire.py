@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.frames import Data, End, Frame, Marker, MarkerMode, Watermark
-from snapshot.seals import Seals
-from snapshot.wire import (
+from snapshot.cut.frames import Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.cut.seals import Seals
+from snapshot.cut.wire import (
     HEADER_SIZE,
     CutShort,
     DamagedFrame,
@@ -284,7 +284,7 @@ def test_data_of_the_length_of_a_marker_in_its_place_is_noticed_at_the_next_seal
     first, marker, last = sealed([Data(b"one", 3), Marker(Epoch(US.generation, 1), MarkerMode.ALIGNED), End()])
     swapped = b"".join(encode(Data(bytes(len(marker) - HEADER_SIZE), len(marker) - HEADER_SIZE), US))
     assert len(swapped) == len(marker)
-    with pytest.raises(ForgedFrame, match=r"frame at byte 67: it does not carry the channel's seal.*use tls"):
+    with pytest.raises(ForgedFrame, match=r"frame at byte 67: it does not carry the channel's seal.*turn on tls"):
         Decoder(CHANNEL, US, seals=FAR).feed(first + swapped + last)
 
 

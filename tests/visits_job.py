@@ -8,11 +8,11 @@ from typing import ClassVar, Final
 
 import pyarrow as pa
 
+from recovery.offline.job_tree import open_tree
 from recovery.savepoints.bootstrapping import StateFrom, bootstrap, declared_in
 from recovery.savepoints.editing import ChangedBy, edit
-from recovery.savepoints.job_tree import open_tree
 from snapshot import Collection, KeyedProcess, ProcessContext, Program, Stream, ToDriver
-from snapshot.program.row_class import Row
+from snapshot.operators.row_class import Row
 from statebackend import KeyedState, ListOf, MapOf, Value
 from statebackend.ids import KeyGroup
 from statebackend.keygroups import key_group_of

@@ -11,9 +11,9 @@ from typing import Literal, Protocol
 
 from hypothesis import strategies as st
 
-from snapshot.frames import EARLIEST, LATEST
-from snapshot.operators.windows import Sliding, Tumbling
-from snapshot.program.operator import KeyedOperator
+from snapshot.cut.frames import EARLIEST, LATEST
+from snapshot.operators.operator import KeyedOperator
+from snapshot.operators.windows.kinds import Sliding, Tumbling
 from snapshot.testing.operators import OperatorHarness
 
 Row = tuple[str | None, int | None]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from recovery.command.arguments import Verbs, add_dry_run, add_verb, show
+from recovery.command.arguments import Verbs, add_dry_run, add_verb, amount, in_lines, show
 from recovery.command.exits import WrongUsage
-from recovery.command.progress import amount
-from recovery.command.tables import in_lines
 from recovery.savepoints.bootstrapping import Bootstrapped, StateFrom, bootstrap
 from recovery.savepoints.programs import program_from
 from statebackend.canonical.mapping import Columns
@@ -71,7 +69,7 @@ def _state(text: str, columns: Columns) -> StateFrom:
 
 
 def in_words(done: Bootstrapped) -> str:
-    """For people."""
+    """Describe the bootstrapped job for people."""
     lines = [f"{one.uid}, {one.state}: {one.rows:,} rows" for one in done.states]
     files = f"{done.files} file{'' if done.files == 1 else 's'} with {amount(done.bytes)}"
     if done.made is None:

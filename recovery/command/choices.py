@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from recovery.decision import ACCEPT_DUPLICATES, in_words
-from snapshot.journal_state import OutputMade
+from recovery.decisions.start import ACCEPT_DUPLICATES, in_words
+from snapshot.journal.state import OutputMade
 from statebackend.ids import Epoch
 
 _RESTORE = "recovery restore --accept-duplicates"
@@ -18,7 +18,7 @@ _RESTORE = "recovery restore --accept-duplicates"
 def about_choice(
     passed_over: Sequence[str], gives_up: Sequence[Epoch], repeats: OutputMade, chosen: Epoch
 ) -> list[str]:
-    """Lines; none if the newest epoch was meant, and is sound."""
+    """Return the lines about the chosen epoch; none if the newest was meant, and is sound."""
     lines = [f"passed over: {reason}" for reason in passed_over]
     if gives_up:
         listed = ", ".join(map(str, gives_up))
@@ -29,5 +29,5 @@ def about_choice(
 
 
 def in_command(text: str, *, has_option: bool) -> str:
-    """Name the option of the verb, where an error names the argument of a function; or a verb that has the option."""
+    """Replace the name of a function's argument in an error by the verb's option, or by a verb that has the option."""
     return text.replace(ACCEPT_DUPLICATES, "--accept-duplicates" if has_option else _RESTORE)

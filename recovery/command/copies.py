@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from recovery.command.arguments import (
+    Progress,
     Verbs,
     add_accept_duplicates,
     add_dry_run,
@@ -18,14 +19,14 @@ from recovery.command.arguments import (
     add_job_folder,
     add_tree,
     add_verb,
+    amount,
+    in_lines,
     show,
 )
 from recovery.command.choices import about_choice
-from recovery.command.progress import Progress, amount
-from recovery.command.tables import in_lines
-from recovery.driver.birth import JobMoved
+from recovery.driver.tree.identity import JobMoved
+from recovery.offline.job_tree import open_tree
 from recovery.savepoints.copying import Begun, Copied, copy, finish_move, fork, move
-from recovery.savepoints.job_tree import open_tree
 
 _FORK = """example:
   $ recovery fork --checkpoints /data/clicks --into /data/clicks-tried --name tried
@@ -114,7 +115,7 @@ def _move(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def shown_progress() -> Iterator[Begun]:
-    """A line of progress for files that are copied, if any are."""
+    """Show a line of progress for files that are copied, if any are."""
     shown: list[Progress] = []
 
     def begun(total: int) -> Callable[[int], object]:
@@ -129,7 +130,7 @@ def shown_progress() -> Iterator[Begun]:
 
 
 def in_words(done: Copied) -> str:
-    """For people."""
+    """Describe the fork, copy or move for people."""
     plan = done.plan
     lines = about_choice(done.passed_over, done.gives_up, done.repeats, plan.epoch)
     if done.asks:

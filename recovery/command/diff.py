@@ -6,13 +6,11 @@ import argparse
 import json
 from typing import Final
 
-from recovery.command.arguments import Verbs, add_tree, add_verb, show
+from recovery.command.arguments import Verbs, add_tree, add_verb, amount, in_lines, show
 from recovery.command.exits import WrongUsage
-from recovery.command.progress import amount
-from recovery.command.tables import in_lines
+from recovery.offline.job_tree import NEWEST, open_tree
+from recovery.offline.reading import read_epoch
 from recovery.savepoints.comparing import Compared, KeyDiff, compare
-from recovery.savepoints.job_tree import NEWEST, open_tree
-from recovery.savepoints.reading import read_epoch
 from snapshot.readable import one_line
 
 _EXAMPLE: Final = """examples:
@@ -69,7 +67,7 @@ def _in_rows(key: KeyDiff) -> None:
 
 
 def in_words(found: Compared) -> str:
-    """For people."""
+    """Describe the differences for people."""
     lines = [
         f"{one.uid}, {one.state}: {one.added} keys added, {one.removed} removed, {one.changed} changed"
         for one in found.states

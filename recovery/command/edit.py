@@ -15,16 +15,16 @@ from recovery.command.arguments import (
     add_job_folder,
     add_tree,
     add_verb,
+    amount,
     complain,
+    in_lines,
     show,
 )
 from recovery.command.choices import about_choice
 from recovery.command.exits import WrongUsage
-from recovery.command.progress import amount
-from recovery.command.tables import in_lines
+from recovery.offline.job_tree import open_tree
+from recovery.offline.reading import read_epoch
 from recovery.savepoints.editing import Edited, edit
-from recovery.savepoints.job_tree import open_tree
-from recovery.savepoints.reading import read_epoch
 from recovery.savepoints.typed_changes import changes_in, delete_key, set_key
 
 _EXAMPLE: Final = """examples:
@@ -103,7 +103,7 @@ def _json(what: str, text: str | None) -> object:
 
 
 def in_words(done: Edited, into: str | None, *, dry_run: bool) -> str:
-    """For people."""
+    """Describe the changes for people."""
     lines = about_choice(done.passed_over, done.gives_up, done.repeats, done.epoch)
     for one in done.states:
         rows = one.rows

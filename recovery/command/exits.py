@@ -9,33 +9,33 @@ from enum import IntEnum
 from typing import Final
 
 from recovery.attached import CommandDeclined, ConnectionLost
-from recovery.driver.birth import BirthLost, WrongJob
+from recovery.driver.attempts.failures import JobFailed
 from recovery.driver.claim import StartRefused
-from recovery.driver.failures import JobFailed
-from recovery.driver.launch import CannotLaunch
-from recovery.driver.options import UnknownOption
-from recovery.driver.program_fit import ProgramDoesNotFit
-from recovery.driver.reach import JobNotRunning, NotAllowed
-from recovery.driver.tree import DamagedBroadcast, FencedOff, JournalInDoubt
+from recovery.driver.launchers.launch import CannotLaunch
+from recovery.driver.settings.options import UnknownOption
+from recovery.driver.settings.program_fit import ProgramDoesNotFit
+from recovery.driver.tree.address import JobNotRunning, NotAllowed
+from recovery.driver.tree.identity import BirthLost, WrongJob
+from recovery.driver.tree.owned import DamagedBroadcast, FencedOff, JournalInDoubt
 from recovery.inject.moments import MomentPassed
-from recovery.savepoints.coming_back import OutputWouldRepeat
+from recovery.json_values import WrongText
+from recovery.offline.epoch_choice import OutputWouldRepeat
+from recovery.offline.job_tree import NoSuchEpoch, UnusableEpoch
+from recovery.offline.new_tree import TargetExists
+from recovery.offline.reading import NoSuchState
+from recovery.offline.stopped_job import JobRuns, NotAdmitted
 from recovery.savepoints.comparing import CannotCompare
-from recovery.savepoints.job_tree import NoSuchEpoch, UnusableEpoch
-from recovery.savepoints.json_values import WrongText
-from recovery.savepoints.new_tree import TargetExists
 from recovery.savepoints.programs import NoSuchProgram
-from recovery.savepoints.reading import NoSuchState
 from recovery.savepoints.repair import CannotRepair
 from recovery.savepoints.rescaling import CannotRescale
 from recovery.savepoints.restoring import BeyondMaximum
 from recovery.savepoints.sinks import NotCommitted
-from recovery.savepoints.stopped_job import JobRuns, NotAdmitted
-from snapshot.coordinator_options import ContradictingOptions
-from snapshot.journal_entries import JournalError
-from snapshot.manifest import ManifestError
-from snapshot.program.durations import NotADuration
+from snapshot.durations import NotADuration
+from snapshot.epochs.coordinator_options import ContradictingOptions
+from snapshot.journal.entries import JournalError
 from snapshot.program.problems import ProgramError
 from snapshot.program.sink import SinkError
+from snapshot.tree.manifest import ManifestError
 from statebackend.backends.backend import BackendError, DamagedFile
 from statebackend.canonical.schema import CanonicalError
 from statebackend.entries import BrokenEntry
@@ -46,7 +46,7 @@ from statebackend.state_reader import UnreadableState
 from statebackend.states.row_form import UnreadableValue
 from statebackend.states.schema import StateMismatch
 from statebackend.stores.store import StoreError
-from statebackend.tables.blocks import BlockError
+from statebackend.tables.format.blocks import BlockError
 
 
 class Exit(IntEnum):
@@ -151,5 +151,5 @@ ERRORS: Final[tuple[tuple[type[Exception], Exit], ...]] = (
 
 
 def exit_of(error: Exception) -> Exit | None:
-    """The code for an error that people can do something about; None for any other."""
+    """Return the exit code for an error that people can do something about, None for any other."""
     return next((code for kind, code in ERRORS if isinstance(error, kind)), None)

@@ -6,12 +6,20 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from recovery.command.arguments import Verbs, add_dry_run, add_epoch, add_tree, add_verb, show
-from recovery.command.progress import Progress, amount
-from recovery.command.tables import in_lines
+from recovery.command.arguments import (
+    Progress,
+    Verbs,
+    add_dry_run,
+    add_epoch,
+    add_tree,
+    add_verb,
+    amount,
+    in_lines,
+    show,
+)
+from recovery.offline.job_tree import open_tree
+from recovery.offline.reading import read_epoch
 from recovery.savepoints.exporting import Exported, TableFormat, export
-from recovery.savepoints.job_tree import open_tree
-from recovery.savepoints.reading import read_epoch
 
 _EXAMPLE: Final = """example:
   $ recovery export --checkpoints /data/clicks --uid per-user --into /data/per-user --format parquet
@@ -48,7 +56,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def in_words(done: Exported, *, dry_run: bool) -> str:
-    """For people."""
+    """Describe the exported tables for people."""
     if dry_run:
         states = ", ".join(done.states)
         return (

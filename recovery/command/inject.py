@@ -13,13 +13,12 @@ import time
 from recovery.attached import Attached
 from recovery.command.arguments import Verbs, add_running_job, add_verb, attached_to, show
 from recovery.command.exits import WrongUsage
-from recovery.command.inject_words import in_words
 from recovery.command.random_faults import add_to as add_random
+from recovery.command.random_faults import in_words
 from recovery.inject.moments import Alarm, NotAMoment, parse_moment
-from recovery.inject.orders import ContradictingOrder, Kind, Order
 from recovery.inject.schedule import Group, choose
-from recovery.inject.targets import Anything, NotATarget, Target, parse_target
-from snapshot.program.durations import NotADuration, milliseconds
+from recovery.inject.targets import Anything, ContradictingOrder, Kind, NotATarget, Order, Target, parse_target
+from snapshot.durations import NotADuration, milliseconds
 
 _EXAMPLES = {
     Kind.KILL: """  $ recovery inject kill --checkpoints /data/clicks --target worker:1 --at epoch:17+0.3s

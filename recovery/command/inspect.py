@@ -9,13 +9,12 @@ from itertools import islice
 from typing import Any, Final
 
 from recovery.attached import attach
-from recovery.command.arguments import Verbs, add_epoch, add_tree, add_verb, show
+from recovery.command.arguments import Verbs, add_epoch, add_tree, add_verb, in_columns, in_lines, show
 from recovery.command.exits import WrongUsage
-from recovery.command.tables import in_columns, in_lines
-from recovery.driver.event_log import plain
+from recovery.driver.report.event_log import plain
+from recovery.offline.job_tree import NEWEST, open_tree
+from recovery.offline.reading import EpochReading, read_epoch
 from recovery.savepoints.inspecting import StateRows, Summary, Wanted, rows_of, summarise
-from recovery.savepoints.job_tree import NEWEST, open_tree
-from recovery.savepoints.reading import EpochReading, read_epoch
 from snapshot.readable import one_line
 
 _EXAMPLE: Final = """examples:
@@ -117,7 +116,7 @@ def _show_rows(reading: EpochReading, arguments: argparse.Namespace, wanted: Wan
 
 
 def _table(rows: list[dict[str, Any]], with_state: bool) -> list[str]:
-    """Columns side by side; those that say nothing in any row are left out."""
+    """Put the columns side by side; those without a value in any row are left out."""
     names = list(dict.fromkeys(name for row in rows for name, value in row.items() if value is not None))
     names = [name for name in names if with_state or name != "state"]
     return in_columns(names, [[_cell(row.get(name)) for name in names] for row in rows])

@@ -9,13 +9,22 @@ import argparse
 import time
 from collections.abc import Sequence
 
-from recovery.command.arguments import Verbs, add_epoch, add_tree, add_verb, complain, show
+from recovery.command.arguments import (
+    Verbs,
+    add_epoch,
+    add_tree,
+    add_verb,
+    amount,
+    complain,
+    in_columns,
+    in_lines,
+    show,
+)
 from recovery.command.exits import FoundDamage, exit_of
-from recovery.command.progress import amount
-from recovery.command.tables import in_columns, in_lines
-from recovery.driver.birth import WrongJob
+from recovery.decisions.notes import Origin
+from recovery.driver.tree.identity import WrongJob
+from recovery.offline.job_tree import find_jobs, open_tree
 from recovery.savepoints.history import Happened, history
-from recovery.savepoints.job_tree import find_jobs, open_tree
 from recovery.savepoints.listing import (
     EpochInFull,
     EpochLine,
@@ -25,9 +34,8 @@ from recovery.savepoints.listing import (
     list_job,
     show_epoch,
 )
-from recovery.savepoints.notes import Origin
-from snapshot.manifest import ManifestKind
 from snapshot.readable import one_line
+from snapshot.tree.manifest import ManifestKind
 from statebackend.ids import NO_EPOCH
 
 _LIST = """example:
@@ -222,7 +230,7 @@ def _happened_in_words(found: Sequence[Happened]) -> list[str]:
 
 
 def moment(milliseconds: int | None) -> str:
-    """A time for people, in their own time zone."""
+    """Format a time for people, in their own time zone."""
     if milliseconds is None:
         return "?"
     try:

@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _show_in_full(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Show a mistake of ours, whose message may have text of anybody in it."""
+    """Print an unexpected error, whose message may have any text in it, with its traceback."""
     print(readable("".join(traceback.format_exception(kind, error, trace))), end="", file=sys.stderr)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -16,15 +17,55 @@ from typing import Final
 from recovery.attached import Attached, CommandDeclined, ConnectionLost
 from recovery.command.arguments import Verbs, add_running_job, add_verb, attached_to, mention, show
 from recovery.command.exits import WrongUsage
-from recovery.command.inject_words import entry_in_words, report_in_words
-from recovery.driver.events import AnyEvent, Finished, GaveUp, Recovered, Stopped
-from recovery.driver.reach import JobNotRunning
-from recovery.inject.orders import Kind, Order
-from recovery.inject.report import Entry, KindTotals, Report
+from recovery.driver.tree.address import JobNotRunning
+from recovery.events import AnyEvent, Finished, GaveUp, Recovered, Stopped
+from recovery.inject.report import Entry, Injected, KindTotals, Report
 from recovery.inject.schedule import Group, RandomFaults, Schedule, Span
-from recovery.inject.targets import TheDriver
-from snapshot.program.durations import NotADuration, milliseconds
+from recovery.inject.targets import Kind, Order, TheDriver
+from snapshot.durations import NotADuration, milliseconds
 from snapshot.readable import readable
+
+_HEADING: Final = (
+    f"{'fault':8}{'done':>6}{'declined':>10}{'recovered':>11}{'output back, ms':>22}{'caught up, ms':>22}\n"
+    f"{'':35}{'median':>11}{'worst':>11}{'median':>11}{'worst':>11}"
+)
+
+
+def in_words(injected: Injected) -> str:
+    """Describe one fault."""
+    who = "the driver" if injected.worker is None else injected.worker
+    return f"{injected.order}: process {injected.pid} ({who}), {_distance(injected)}"
+
+
+def entry_in_words(entry: Entry) -> str:
+    """Describe one fault of a schedule."""
+    what = in_words(entry.done) if entry.done is not None else f"{entry.order}: declined: {entry.refused}"
+    return f"{entry.seconds:8.2f} s  {what}"
+
+
+def report_in_words(report: Report) -> str:
+    """Describe all faults of a schedule, kind by kind."""
+    return "\n".join([_HEADING, *(_line(totals) for totals in report.totals())])
+
+
+def _line(totals: KindTotals) -> str:
+    times: Sequence[float | None] = (
+        totals.output_median,
+        totals.output_worst,
+        totals.caught_up_median,
+        totals.caught_up_worst,
+    )
+    counts = f"{totals.kind.value:8}{totals.done:6}{totals.refused:10}{totals.recoveries:11}"
+    return counts + "".join(f"{'-' if time is None else format(time, '.0f'):>11}" for time in times)
+
+
+def _distance(injected: Injected) -> str:
+    if injected.complete is None:
+        return "before any epoch was complete"
+    if injected.since_complete_ms is None:
+        return f"while epoch {injected.complete}, of an earlier start, was the last that is complete"
+    return f"{injected.since_complete_ms:.0f} ms after epoch {injected.complete} was complete"
+
 
 _EXAMPLE: Final = """example:
   $ recovery inject random --checkpoints /data/clicks --kinds kill,stop,cut --seed 7 --count 200 --every 1s..4s
@@ -87,7 +128,7 @@ class _Faults:
         self.report = Report()
 
     def all(self) -> None:
-        """Do them, and wait for the recovery from the last."""
+        """Inject the faults, and wait for the recovery from the last."""
         try:
             while not self._schedule.over and not self._over:
                 self._listen(self._schedule.due)
@@ -115,7 +156,7 @@ class _Faults:
             self._attach_again(entry.done.pid)
 
     def _listen(self, until: float, *, for_recovery: bool = False) -> None:
-        """Hear what happens until then; or, if that comes first, until the job has come back from all faults."""
+        """Handle events until then; `for_recovery` stops earlier if the job has recovered from all faults."""
         while (left := until - time.monotonic()) > 0 and not self._over:
             if for_recovery and self.report.all_recovered:
                 return
@@ -129,7 +170,7 @@ class _Faults:
         self._over = isinstance(event, Finished | Stopped | GaveUp)
 
     def _attach_again(self, gone: int) -> None:
-        """To the driver that is started after that one."""
+        """Attach to the driver that is started after the one with process id `gone`."""
         self._job.close()
         if not self._arguments.json:
             mention("waiting for the job to be started again")

@@ -14,9 +14,9 @@ from recovery.command.arguments import (
     add_job_folder,
     add_tree,
     add_verb,
+    in_lines,
     show,
 )
-from recovery.command.tables import in_lines
 from recovery.savepoints.repair import Repaired, repair
 
 _EXAMPLE = """example:

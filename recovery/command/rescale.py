@@ -12,12 +12,12 @@ from recovery.command.arguments import (
     add_job_folder,
     add_tree,
     add_verb,
+    amount,
+    in_lines,
     show,
 )
 from recovery.command.choices import about_choice
-from recovery.command.progress import amount
-from recovery.command.tables import in_lines
-from recovery.savepoints.job_tree import open_tree
+from recovery.offline.job_tree import open_tree
 from recovery.savepoints.rescaling import PartToRead, Rescaled, rescale
 
 _EXAMPLE = """example:
@@ -55,7 +55,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def in_words(done: Rescaled, *, files: bool) -> str:
-    """For people."""
+    """Describe the rescaling for people."""
     plan = done.plan
     lines = about_choice(done.passed_over, done.gives_up, done.repeats, plan.epoch)
     if not done.new:

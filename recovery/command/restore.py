@@ -1,7 +1,7 @@
 """`recovery restore`: a program is started from an epoch, in this process, and runs until it ends or is stopped.
 
-What always holds: Ctrl-C or SIGTERM stops the job behind one more epoch, a second one cancels it; what is printed on
-the standard output comes when the job is over.
+What always holds: Ctrl-C or SIGTERM stops the job behind one more epoch, a second one cancels it, and so do 15 s
+without that epoch; what is printed on the standard output comes when the job is over.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from recovery.command.arguments import (
     add_job_folder,
     add_tree,
     add_verb,
+    in_lines,
     mention,
     show,
 )
@@ -30,14 +31,13 @@ from recovery.command.choices import about_choice
 from recovery.command.copies import shown_progress
 from recovery.command.exits import WrongUsage
 from recovery.command.sinks import output_in_words
-from recovery.command.tables import in_lines
-from recovery.driver.endings import End, EndKind
-from recovery.driver.options import RunOptions
-from recovery.driver.spark_settings import spark_settings
-from recovery.passive import Passive
-from recovery.savepoints.job_tree import open_tree
+from recovery.driver.attempts.termination import End, EndKind
+from recovery.driver.launchers.spark_settings import spark_settings
+from recovery.driver.settings.options import RunOptions
+from recovery.offline.job_tree import open_tree
 from recovery.savepoints.programs import program_from
 from recovery.savepoints.restoring import ToRestore, plan_restore_of, restore
+from recovery.schemes.passive import Passive
 from statebackend.ids import Epoch
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ _EXAMPLE = """example:
   $ recovery restore jobs/clicks.py:program --checkpoints /data/clicks --parallelism 3
   clicks-5f0c21aa goes on from epoch 213-3 with 3 partitions
   ^C
-  stopping clicks behind one more epoch; Ctrl-C again cancels it
+  stopping clicks behind one more epoch; Ctrl-C again cancels it, as do 15 s without that epoch (option
+  interrupt_timeout)
   $ recovery restore jobs/clicks.py:program --checkpoints /data/clicks --epoch 200-2 --no-claim --into /data/tried
 """
 
@@ -151,7 +152,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def in_words(plan: ToRestore) -> str:
-    """For people."""
+    """Describe the planned start for people."""
     partitions = f"{plan.parallelism} partition{'' if plan.parallelism == 1 else 's'}"
     lines = about_choice(plan.passed_over, plan.gives_up, plan.repeats, plan.epoch)
     if plan.into is None:

@@ -8,10 +8,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from recovery.command.arguments import Verbs, add_accept_place, add_dry_run, add_job_folder, add_tree, add_verb, show
-from recovery.command.progress import amount
-from recovery.command.tables import in_lines
-from recovery.savepoints.job_tree import open_tree
+from recovery.command.arguments import (
+    Verbs,
+    add_accept_place,
+    add_dry_run,
+    add_job_folder,
+    add_tree,
+    add_verb,
+    amount,
+    in_lines,
+    show,
+)
+from recovery.offline.job_tree import open_tree
 from recovery.savepoints.programs import program_from
 from recovery.savepoints.sinks import (
     AbortedOutput,
@@ -98,7 +106,7 @@ def _abort(arguments: argparse.Namespace) -> None:
 
 
 def listed_in_words(listed: ListedOutput) -> str:
-    """For people."""
+    """Describe the listed output for people."""
     lines = [f"passed over: {reason}" for reason in listed.passed_over]
     epoch = f"epoch {listed.epoch} of {listed.job}"
     if not listed.output:
@@ -112,7 +120,7 @@ def listed_in_words(listed: ListedOutput) -> str:
 
 
 def committed_in_words(done: CommittedOutput) -> str:
-    """For people."""
+    """Describe the committed output for people."""
     if not done.output:
         return f"{done.job}: all up to epoch {done.epoch} is committed; there is nothing to do"
     if not done.done:
@@ -124,7 +132,7 @@ def committed_in_words(done: CommittedOutput) -> str:
 
 
 def aborted_in_words(done: AbortedOutput, *, dry_run: bool) -> str:
-    """For people."""
+    """Describe the aborted output for people."""
     where = ", ".join(done.sinks)
     if dry_run:
         lines = [f"{done.job}: what no complete epoch names would be aborted in {where}"]
@@ -141,7 +149,7 @@ def aborted_in_words(done: AbortedOutput, *, dry_run: bool) -> str:
 
 
 def output_in_words(one: PreparedOutput) -> str:
-    """For people: whose it is, and where it goes."""
+    """Describe one transaction for people: its operator and partition, and where it goes."""
     staged = f", {amount(one.staged_bytes)} staged" if one.staged_bytes else ""
     places = f", for {' and '.join(one.places)}" if one.places else ""
     return f"{one.uid}, partition {one.partition}: {one.transaction}, sealed in {one.sealed_in}{staged}{places}"

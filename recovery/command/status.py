@@ -9,11 +9,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from recovery.attached import Attached, ConnectionLost
-from recovery.command.arguments import Verbs, add_running_job, add_verb, attached_to, show
-from recovery.command.tables import in_columns
-from recovery.driver.events import Finished, GaveUp, Stopped
-from recovery.driver.status import RunStatus
-from snapshot.frames import EARLIEST, LATEST
+from recovery.command.arguments import Verbs, add_running_job, add_verb, attached_to, in_columns, show
+from recovery.driver.report.status import RunStatus
+from recovery.events import Finished, GaveUp, Stopped
+from snapshot.cut.frames import EARLIEST, LATEST
 
 _CLEAR = "\x1b[H\x1b[2J"
 
@@ -73,7 +72,7 @@ def _show(arguments: argparse.Namespace, status: RunStatus) -> None:
 
 
 def _is_over(job: Attached, seconds: float) -> bool:
-    """Let the time pass, unless the job ends before."""
+    """True if the job ends within so many seconds, False when they are over."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         match job.next_event(left):
@@ -87,7 +86,7 @@ def _is_over(job: Attached, seconds: float) -> bool:
 
 
 def in_words(status: RunStatus, now: float) -> str:
-    """For people; `now` is in seconds since 1970."""
+    """Describe the status for people; `now` is in seconds since 1970."""
     partitions = f"{status.parallelism} partition{'s' if status.parallelism > 1 else ''}"
     rollbacks = f"after {status.restarts} rollback{'' if status.restarts == 1 else 's'} in generation"
     lines = [
@@ -99,6 +98,7 @@ def in_words(status: RunStatus, now: float) -> str:
     if status.trouble:
         lines.append(f"trouble: {status.trouble}")
     lines += _operators(status, now)
+    lines += [f"{uid} has left out {count} rows that do not fit" for uid, count in status.bad_rows.items() if count]
     placed = sorted((has, worker) for worker, has in status.workers.items() if has is not None)
     lines += [f"partition {has}: {_process(status, worker)}" for has, worker in placed]
     lines += [f"standing by: {_process(status, worker)}" for worker, has in status.workers.items() if has is None]

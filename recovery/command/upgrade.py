@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 
 from recovery.command.arguments import (
+    Progress,
     Verbs,
     add_accept_duplicates,
     add_dry_run,
@@ -15,13 +16,12 @@ from recovery.command.arguments import (
     add_job_folder,
     add_tree,
     add_verb,
+    in_lines,
     show,
 )
 from recovery.command.choices import about_choice
 from recovery.command.exits import WrongUsage
-from recovery.command.progress import Progress
-from recovery.command.tables import in_lines
-from recovery.savepoints.job_tree import NEWEST, open_tree
+from recovery.offline.job_tree import NEWEST, open_tree
 from recovery.savepoints.programs import program_from
 from recovery.savepoints.upgrading import Upgraded, UpgradePlan, migrate, plan_upgrade
 
@@ -71,7 +71,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def in_words(plan: UpgradePlan) -> str:
-    """For people."""
+    """Describe how the program fits the epoch, for people."""
     lines = about_choice(plan.passed_over, plan.gives_up, plan.repeats, plan.epoch)
     where = f"epoch {plan.epoch} of {plan.job}"
     if not plan.fits:
@@ -91,7 +91,7 @@ def in_words(plan: UpgradePlan) -> str:
 
 
 def migrated_in_words(done: Upgraded) -> str:
-    """For people."""
+    """Describe the migrated savepoint for people."""
     if done.made is None:
         return f"all values of epoch {done.plan.epoch} are as declared; there is nothing to do"
     plan = done.plan

@@ -9,10 +9,9 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
-from recovery.command.arguments import Verbs, add_job_folder, add_tree, add_verb, show
+from recovery.command.arguments import Progress, Verbs, add_job_folder, add_tree, add_verb, amount, in_lines, show
 from recovery.command.exits import FoundDamage
-from recovery.command.progress import Progress, amount
-from recovery.command.tables import in_lines
+from recovery.offline.job_tree import open_tree
 from recovery.savepoints.disposal import Disposed, dispose
 from recovery.savepoints.gc import (
     Cleaned,
@@ -22,7 +21,6 @@ from recovery.savepoints.gc import (
     plan_take_over,
     take_over_and_plan,
 )
-from recovery.savepoints.job_tree import open_tree
 from recovery.savepoints.verify import Verified, verify, what_to_verify
 
 _VERIFY = """example:

@@ -2,7 +2,7 @@
 
 What always holds: a journal that is damaged, or has lost entries, is refused before anything is written. What the
 decision depends on is looked at when the claim is won, so that no older driver adds to it; what is decided is what
-`recovery.decision` says, and nothing else is written to the journal.
+`recovery.decisions.start` says, and nothing else is written to the journal.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from recovery.decision import (
+from recovery.decisions.start import (
     Condition,
     FoundManifest,
     Observed,
@@ -22,21 +22,21 @@ from recovery.decision import (
     StartFresh,
     decide,
 )
-from recovery.driver.birth import JobOnItsWay, bear
-from recovery.driver.evidence import examine
-from recovery.driver.job import JobSettings
-from recovery.driver.manifests import known_in, reading_in, sources_of, without_operators, without_output
-from recovery.driver.program_fit import check_ignored, compare
-from recovery.driver.tree import DamagedBroadcast, JournalInDoubt, Tree, propose, read_broadcast
-from snapshot.journal import Reason
-from snapshot.journal_entries import Claimed, Rewound
-from snapshot.journal_state import NO_OUTPUT, JournalState, OutputMade
-from snapshot.journal_store import StoredJournal
-from snapshot.journal_writer import Forgotten, JournalWriter, Refused, Won
-from snapshot.layout import SHARED
-from snapshot.manifest import DamagedManifest, Manifest, NewerManifest, check_job
-from snapshot.manifest_json import decode, digest
+from recovery.driver.settings.job import JobSettings
+from recovery.driver.settings.program_fit import check_ignored, compare
+from recovery.driver.tree.evidence import examine
+from recovery.driver.tree.identity import JobOnItsWay, bear
+from recovery.driver.tree.manifests import known_in, reading_in, sources_of, without_operators, without_output
+from recovery.driver.tree.owned import DamagedBroadcast, JournalInDoubt, Tree, propose, read_broadcast
+from snapshot.journal.entries import Claimed, Rewound
+from snapshot.journal.machine import Reason
+from snapshot.journal.state import NO_OUTPUT, JournalState, OutputMade
+from snapshot.journal.store import StoredJournal
+from snapshot.journal.writer import Forgotten, JournalWriter, Refused, Won
 from snapshot.program.source import Available, AvailableNow, Source
+from snapshot.tree.layout import SHARED
+from snapshot.tree.manifest import DamagedManifest, Manifest, NewerManifest, check_job
+from snapshot.tree.manifest_json import decode, digest
 from statebackend.ids import Epoch, Generation, Uid
 from statebackend.stores.patience import Patience
 from statebackend.stores.store import BlobInfo, BlobNotFound, BlobStore
@@ -91,7 +91,7 @@ def claim(
     patience: Patience | None = None,
     damaged: Mapping[str, str] = MappingProxyType({}),
 ) -> Start:
-    """Take the job, as its next generation. It blocks; a crash in it leaves a claim that the next start supersedes.
+    """Take the job, as its next generation; block meanwhile. A crash leaves a claim that the next start supersedes.
 
     `damaged` are files that are known not to be as they were written, and what is wrong with them.
 
@@ -145,7 +145,10 @@ def _sound_way_back(
     damaged: Mapping[str, str],
     listed: Sequence[BlobInfo],
 ) -> tuple[WayBack, dict[Epoch, dict[Uid, bytes]]]:
-    """From which epoch it goes on, and its broadcast state: the driver reads that itself, and so finds it damaged."""
+    """Return from which epoch the job goes on, and the epoch's broadcast state.
+
+    The driver reads the broadcast state itself, and so finds it damaged.
+    """
     known = dict(damaged)
     while True:
         way = way_back(
@@ -180,7 +183,7 @@ def way_back(
     listed: Sequence[BlobInfo] | None = None,
     damaged: Mapping[str, str] = MappingProxyType({}),
 ) -> WayBack:
-    """From which epoch a generation goes on, as the journal and the store are now; writes nothing.
+    """Decide from which epoch a generation goes on, as the journal and the store are now; write nothing.
 
     `damaged` is as for `claim`. `listed` are the shared files, if they were listed before; they are listed anew unless
     all is there that is needed.
@@ -202,19 +205,19 @@ def way_back(
 
 
 def whole_files(listed: Iterable[BlobInfo], manifests: Iterable[Manifest]) -> frozenset[str]:
-    """The paths of the files that the store lists, but for those that are not as long as the manifests say.
+    """Return the paths of the listed files, but for those that are not as long as the manifests say.
 
-    A file that is cut short is as good as missing. One that was changed in place is found by whoever reads it (see
-    `recovery.driver.damage`).
+    A file that is cut short is as good as missing. One that was changed in place is found when it is read (see
+    `recovery.driver.tree.damage`).
     """
     sizes = {file.path: file.size for manifest in manifests for file in manifest.files()}
     return frozenset(info.path for info in listed if sizes.get(info.path, info.size) == info.size)
 
 
 def claim_next(journal: StoredJournal, writer: JournalWriter, driver: str) -> Generation:
-    """Claim the generation after the newest; `JournalInDoubt` if that cannot be had or told.
+    """Claim the generation after the newest; raise `JournalInDoubt` if that cannot be had or told.
 
-    `JobOnItsWay` if the job was moved away, or will be when somebody goes on with that.
+    Raise `JobOnItsWay` if the job was moved away, or will be when the move is gone on with.
     """
     for _ in range(_CLAIMS):
         generation = Generation(writer.state.generation + 1)

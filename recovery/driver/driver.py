@@ -19,9 +19,13 @@ from pathlib import Path
 from secrets import token_bytes
 from typing import Final
 
-from recovery.driver import events as log
-from recovery.driver import reach
-from recovery.driver.command_messages import (
+from recovery import events as log
+from recovery.driver.attempts.failures import JobFailed
+from recovery.driver.attempts.termination import End, EndKind, of_no_use
+from recovery.driver.attempts.workers import Workers
+from recovery.driver.generation import GenerationRun, Means, Threads
+from recovery.driver.launchers.launch import CannotLaunch, Launcher, Scouting, TellsExitCodes
+from recovery.driver.remote.command_messages import (
     CancelJob,
     DrainJob,
     InjectFault,
@@ -31,29 +35,36 @@ from recovery.driver.command_messages import (
     TakeSavepoint,
     ToCarryOut,
 )
-from recovery.driver.commands import Commands, Reply
-from recovery.driver.deliveries import Deliveries
-from recovery.driver.endings import End, EndKind, of_no_use
-from recovery.driver.event_log import EventLog
-from recovery.driver.failures import JobFailed
-from recovery.driver.generation import GenerationRun, Means, Threads
-from recovery.driver.injection import Injection
-from recovery.driver.job import JobSettings
-from recovery.driver.launch import CannotLaunch, Launcher, Scouting, TellsExitCodes
-from recovery.driver.line_file import LineFile
-from recovery.driver.live_reads import LiveReads
-from recovery.driver.logs import JobLogger
-from recovery.driver.overdue import Overdue
-from recovery.driver.progress import ProgressLine
-from recovery.driver.status import StatusBoard
-from recovery.driver.workers import Workers
-from snapshot.coordinator_events import AbandonReason
-from snapshot.host.conversation import Proved
-from snapshot.host.event_loop import Background, EventLoop
-from snapshot.host.folders import remove_state
-from snapshot.host.messages import BeatEvery, Figures, Followed, FromWorker, Hello, Injected, StateRead, UseStorage
-from snapshot.host.tls import TlsSide
-from snapshot.trace import TraceWriter
+from recovery.driver.remote.commands import Commands, Reply
+from recovery.driver.remote.injection import Injection
+from recovery.driver.remote.live_reads import LiveReads
+from recovery.driver.report.deliveries import Deliveries
+from recovery.driver.report.event_log import EventLog
+from recovery.driver.report.line_file import LineFile
+from recovery.driver.report.logs import JobLogger
+from recovery.driver.report.overdue import Overdue
+from recovery.driver.report.progress import ProgressLine
+from recovery.driver.report.status import StatusBoard
+from recovery.driver.settings.job import JobSettings
+from recovery.driver.tree import address as reach
+from snapshot.epochs.coordinator_events import AbandonReason
+from snapshot.epochs.trace import TraceWriter
+from snapshot.host.net.event_loop import Background, EventLoop
+from snapshot.host.net.handshake import TurnedAway
+from snapshot.host.net.handshake_io import HungUp, Proved
+from snapshot.host.net.tls import TlsSide
+from snapshot.host.partition.folders import remove_state
+from snapshot.host.protocol.messages import (
+    BeatEvery,
+    Figures,
+    Followed,
+    FromWorker,
+    Hello,
+    Injected,
+    StateRead,
+    UseStorage,
+)
+from statebackend.backends.unused_memory import keep_together
 from statebackend.ids import Epoch
 from statebackend.stores.store import BlobStore
 
@@ -61,6 +72,8 @@ _FAREWELL: Final = 2.0
 """Seconds in which the processes hear that the job is over."""
 _PROGRESS: Final = 0.5
 _ANSWERING: Final = 0.005
+_TOO_LATE: Final = (HungUp.__name__, TurnedAway.__name__)
+"""Why connections end of processes that know the run's secret, when the job is over."""
 _NOT_ENCRYPTED: Final = (
     "on the network between the driver and its processes others may read rows, and passwords in the program and in "
     "storage_options, and change rows; give tls=recovery.Tls(certificate, key, authorities), unless it is yours alone"
@@ -79,7 +92,7 @@ class DriverOptions:
     give_up_after: float | None = 600.0
     """A job that completes no epoch for so long, though it tries, is over; None: it goes on trying."""
     folder: Path | None = None
-    """Where to leave how the driver is reached from other processes of its host; see `reach`."""
+    """Where to leave how the driver is reached from other processes of its host; see `address`."""
     made: reach.Made = field(default_factory=reach.Made)
     """What this start makes on its host, which is taken back if the start is refused."""
     tls: TlsSide | None = None
@@ -132,11 +145,12 @@ class Driver:
 
     @property
     def outcome(self) -> End | Exception | None:
-        """How it has ended; None while it has not."""
+        """Return how the job has ended; None while it has not."""
         return self._outcome if self.over.is_set() else None
 
     def start(self) -> None:
-        """Begin, in a thread of its own; returns when the driver listens. What listening raises is raised here."""
+        """Begin, in a thread of its own; return when the driver listens, and raise here what listening raises."""
+        keep_together()  # or what is free in the pools of some thirty threads would grow for hours
         self._thread.start()
         self._ready.wait()
         if self._generation is None:
@@ -173,7 +187,7 @@ class Driver:
             future.set_result(answer)
 
     def _answer_all(self) -> None:
-        """The loop is closed: a wish that it has not heard of is not granted any more."""
+        """Refuse all wishes for savepoints that are not answered: the loop is closed, and hears of none any more."""
         with self._asking:
             unanswered, self._savepoints = self._savepoints or set(), None
         for future in unanswered:
@@ -182,7 +196,7 @@ class Driver:
     # --- what the generation tells ------------------------------------------------------------------------------------
 
     def event(self, event: log.AnyEvent) -> None:
-        """See `generation.Observer`."""
+        """Bring status, log, progress line and followers up to date with an event."""
         self.status.event(event)
         self.events.add(event)
         if self._logger.is_loud(event):
@@ -194,15 +208,29 @@ class Driver:
         self._commands.event(event)
 
     def figures(self, figures: Figures) -> None:
-        """See `generation.Observer`."""
+        """Show a partition's figures in the status, and report rows that it has left out since the last ones."""
+        known = self.status.show().figures.get(figures.partition)
         self.status.figures(figures)
+        for uid, stage in figures.stages.items():
+            before = 0 if known is None or uid not in known.stages else known.stages[uid].bad_rows
+            if stage.bad_rows > before:
+                self.event(
+                    log.BadRows(
+                        at=time.time(),
+                        partition=figures.partition,
+                        uid=uid,
+                        rows=stage.bad_rows - before,
+                        in_attempt=stage.bad_rows,
+                        last=stage.bad_row,
+                    )
+                )
 
     def followed(self, worker: str, followed: Followed) -> None:
-        """See `generation.Observer`."""
+        """Show in the status what a standby has answered."""
         self.status.followed(worker, followed)
 
     def ended(self, end: End | Exception) -> None:
-        """See `generation.Observer`."""
+        """Keep the outcome, start no process again, report the end, and end the deliveries."""
         self._outcome = end
         self._launcher.release()
         now = time.time()
@@ -222,7 +250,7 @@ class Driver:
     # --- what the processes tell --------------------------------------------------------------------------------------
 
     def appeared(self, hello: Hello) -> bool:
-        """See `workers.WorkerEvents`."""
+        """Take in a process, unless it is one too many; return True if it is to stay."""
         scouting = self._scouting
         if scouting is not None and scouting.is_scout(hello.launch):
             if not self._the_generation.wants(hello):
@@ -237,15 +265,15 @@ class Driver:
         self._the_generation.appeared(hello)
         return True
 
-    def lost(self, worker: str, reason: str, *, silent: bool) -> None:
-        """See `workers.WorkerEvents`."""
+    def lost(self, worker: str, reason: str, *, silent: bool, unusable: bool) -> None:
+        """Tell the launcher, the live reads and the generation of a process that is lost."""
         self._launcher.lost(worker, silent=silent)
         if self._live_reads is not None:
             self._live_reads.lost(worker)
-        self._the_generation.lost(worker, reason, silent=silent)
+        self._the_generation.lost(worker, reason, silent=silent, unusable=unusable)
 
     def reported(self, worker: str, message: FromWorker) -> None:
-        """See `workers.WorkerEvents`."""
+        """Give a process's message to the injection, to the live reads, or to the generation."""
         match message:
             case Injected():
                 if self._injection is not None:
@@ -257,17 +285,18 @@ class Driver:
                 self._the_generation.reported(worker, message)
 
     def commanded(self, proved: Proved, name: str) -> None:
-        """See `workers.WorkerEvents`."""
+        """Serve commands on this connection."""
         self._commands.take(proved, name)
 
     def refused(self, peer: str, reason: str) -> None:
-        """See `workers.WorkerEvents`."""
-        self._the_generation.refused(peer, reason)
+        """Report a peer that was refused, but not a process of the job that comes as the job is over."""
+        if self._outcome is None or not reason.startswith(_TOO_LATE):
+            self._the_generation.refused(peer, reason)
 
     # --- what others ask for ------------------------------------------------------------------------------------------
 
     def command(self, command: ToCarryOut, by: str, reply: Reply) -> None:
-        """Do what somebody asks for from another process, now or later, and answer."""
+        """Do what another process asks for, now or later, and answer."""
         match command:
             case ShowStatus():
                 reply(self.status.show())
@@ -423,7 +452,7 @@ class Driver:
             self._loop.wake()
 
     def _finish_journal(self, in_order: Background) -> None:
-        """What is under way in the journal is over when the run is."""
+        """Wait for what is under way in the journal, at most as long as the processes have to end."""
         written: list[object] = []
         in_order.submit(lambda: None, written.append)
         self._loop.run(lambda: bool(written), self._options.stop_timeout)
@@ -447,7 +476,7 @@ class Driver:
                 pass
 
     def _check_epochs(self) -> None:
-        """Say it if no epoch is completed any more, and give the job up if that lasts."""
+        """Report it if no epoch is completed any more, and give the job up if that lasts."""
         if self._outcome is not None:
             return
         late = self._overdue.look(self._loop.now())
@@ -477,7 +506,7 @@ class Driver:
             self._loop.call_at(self._loop.now() + _PROGRESS, self._show_progress)
 
     def _trouble(self, what: str | CannotLaunch) -> None:
-        """From any thread: a process has ended, or could not be started, or none ever will be."""
+        """Report, from any thread, a process that has ended or cannot be started; end the job if none ever can be."""
         if isinstance(what, CannotLaunch):
             self.ask(lambda generation: generation.cannot_go_on(str(what)))
             return

@@ -13,42 +13,45 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol
 
-from recovery.driver import events as log
-from recovery.driver import reports
-from recovery.driver.attempt import AttemptRun
+from recovery import events as log
+from recovery.decisions import notes
+from recovery.decisions.restarts import Cause, Failure, RestartLimit
+from recovery.driver.attempts.coordinator_loop import Event, Feeder, Instruction
+from recovery.driver.attempts.deaths import Deaths
+from recovery.driver.attempts.deployment import Deployment
+from recovery.driver.attempts.failures import Failures, JobFailed, before, failure_of
+from recovery.driver.attempts.rebalancer import Spreader
+from recovery.driver.attempts.recovery_clock import RecoveryClock
+from recovery.driver.attempts.run import AttemptRun
+from recovery.driver.attempts.standbys import Standbys
+from recovery.driver.attempts.termination import End, Endings, of_no_use
+from recovery.driver.attempts.workers import Workers
 from recovery.driver.claim import Start, claim
-from recovery.driver.damage import faults_of, files_in_doubt
-from recovery.driver.deaths import Deaths
-from recovery.driver.deliveries import Deliveries
-from recovery.driver.deployment import Deployment
-from recovery.driver.endings import End, Endings, of_no_use
-from recovery.driver.epoch_times import EpochTimes
-from recovery.driver.failures import Failures, JobFailed, before, failure_of
-from recovery.driver.feeding import Event, Feeder, Instruction
-from recovery.driver.following import Standbys
 from recovery.driver.housekeeping import Housekeeping
-from recovery.driver.job import JobSettings
-from recovery.driver.launch import Scouting, TellsExitCodes
-from recovery.driver.manifests import DriversPart, all_transactions_in, key_types_of, positions_in
-from recovery.driver.orphans import Orphans
-from recovery.driver.publications import Publications
-from recovery.driver.recovery_clock import RecoveryClock
-from recovery.driver.savepoints import Answer, SavepointWishes
-from recovery.driver.spreader import Spreader
-from recovery.driver.store_watch import watched_patience
-from recovery.driver.tree import FencedOff, JournalInDoubt, Removal, Tree
-from recovery.driver.workers import Workers
-from recovery.restarts import Cause, Failure, RestartLimit
-from recovery.savepoints import notes
-from snapshot import coordinator_events as events
+from recovery.driver.launchers.launch import Scouting, TellsExitCodes
+from recovery.driver.remote.savepoints import Answer, SavepointWishes
+from recovery.driver.report import worker_events
+from recovery.driver.report.deliveries import Deliveries
+from recovery.driver.report.epoch_times import EpochTimes
+from recovery.driver.settings.job import JobSettings
+from recovery.driver.tree.damage import faults_of, files_in_doubt
+from recovery.driver.tree.identity import naming_checkpoints
+from recovery.driver.tree.manifests import DriversPart, all_transactions_in, key_types_of, positions_in
+from recovery.driver.tree.orphans import Orphans
+from recovery.driver.tree.owned import FencedOff, JournalInDoubt, Removal, Tree
+from recovery.driver.tree.publications import Publications
+from recovery.driver.tree.store_watch import watched_patience
 from snapshot import fail_points
-from snapshot.coordinator import Coordinator, CoordinatorState
+from snapshot.epochs import coordinator_events as events
+from snapshot.epochs.coordinator import Coordinator, CoordinatorState
+from snapshot.epochs.trace import TraceWriter
 from snapshot.fail_points import reached
-from snapshot.host.event_loop import Background, EventLoop
-from snapshot.host.messages import (
+from snapshot.host.net.event_loop import Background, EventLoop
+from snapshot.host.protocol.messages import (
     Acknowledgement,
     AllEnded,
     CannotCommit,
+    CannotHear,
     CommitPutOff,
     Declining,
     Delivery,
@@ -71,9 +74,8 @@ from snapshot.host.messages import (
     TriggerEpoch,
     WantsSplit,
 )
-from snapshot.manifest import Manifest
-from snapshot.trace import TraceWriter
-from statebackend.ids import Epoch, Generation, Incarnation, Partition
+from snapshot.tree.manifest import Manifest
+from statebackend.ids import Epoch, Generation, Incarnation, Partition, Uid
 from statebackend.stores.store import BlobStore
 
 _ASK_AGAIN: Final = 1.0
@@ -84,16 +86,16 @@ class Observer(Protocol):
     """Who is told what happens, in the loop's thread; must return at once."""
 
     def event(self, event: log.AnyEvent) -> None:
-        """Something happened."""
+        """Take note of an event."""
 
     def figures(self, figures: Figures) -> None:
-        """A partition's figures have come."""
+        """Take a partition's figures."""
 
     def followed(self, worker: str, followed: Followed) -> None:
-        """A process that stands by has answered."""
+        """Take the answer of a process that stands by."""
 
     def ended(self, end: End | Exception) -> None:
-        """The generation is over; nothing follows."""
+        """Take note that the generation is over; nothing follows."""
 
 
 class Threads:
@@ -108,7 +110,7 @@ class Threads:
         """Hundreds of files may go with each epoch, each of which takes an object store tens of milliseconds."""
 
     def close(self) -> None:
-        """Begin nothing more; what is being done is not waited for."""
+        """Begin nothing more, and wait for nothing that is being done."""
         for each in (self.in_order, self.confirming, self.aside, self.deleting):
             each.close()
 
@@ -158,6 +160,7 @@ class GenerationRun:
         self._hellos: dict[str, Hello] = {}
         """Of the processes that are there."""
         self._memory: dict[Partition, int] = {}
+        self._windows: dict[Partition, dict[Uid, int]] = {}
         self._damaged: dict[str, str] = {}
         """The files that were found not to be as they were written, and what is wrong with them."""
         self._in_doubt = False
@@ -169,7 +172,12 @@ class GenerationRun:
         """Claim the job; all else follows from that."""
         settings, store, driver = self._settings, self._means.store, str(self._means.workers.address)
         patience, damaged = self._patience, dict(self._damaged)
-        self._means.threads.in_order.submit(lambda: claim(store, settings, driver, patience, damaged), self._claimed)
+
+        def claimed() -> Start:
+            with naming_checkpoints(settings.store):
+                return claim(store, settings, driver, patience, damaged)
+
+        self._means.threads.in_order.submit(claimed, self._claimed)
 
     def _claimed(self, outcome: Start | BaseException) -> None:
         if self._ended:
@@ -250,7 +258,7 @@ class GenerationRun:
         self._tell(events.SavepointRequested())
 
     def stop(self, *, savepoint: bool) -> None:
-        """Stop behind one more epoch."""
+        """Stop after one more epoch."""
         self._tell(self._endings.stop(savepoint=savepoint))
 
     def drain(self) -> None:
@@ -260,7 +268,10 @@ class GenerationRun:
             self._send_all(Drain(self._incarnation))
 
     def check_processes(self, seconds: float) -> None:
-        """So much time has passed since the start, or since this was last said: enough processes should be there."""
+        """End the job if too few processes have come for a first attempt; report other waits.
+
+        So much time has passed since the start, or since this was last called.
+        """
         if self._ended:
             return
         there, needed = len(self._means.workers.there), self._settings.parallelism
@@ -281,13 +292,13 @@ class GenerationRun:
             self._note(log.Trouble(at=time.time(), what="the job's processes", reason=why))
 
     def cannot_go_on(self, why: str) -> None:
-        """No process will ever be started again."""
+        """End the job, as no process will ever be started again."""
         epochs = () if self._publications is None else self._publications.journal.usable
         goes_on = f"goes on from epoch {epochs[-1].epoch}" if epochs else "begins anew"
         self._end(JobFailed(f"{why}; started again, the job {goes_on}"))
 
     def cancel(self, error: Exception) -> None:
-        """Be over at once."""
+        """End the job at once, with this error."""
         self._end(error)
 
     # --- deploy -------------------------------------------------------------------------------------------------------
@@ -301,7 +312,7 @@ class GenerationRun:
             self._deployment.roll_back(roll_back)
 
     def deployed(self, attempt: AttemptRun, roll_back: events.RollBack) -> None:
-        """See `deployment.Deploying`."""
+        """Note in the log, and for the recovery's times, that the attempt is deployed."""
         self._clock.restarted(self._now_ms(), len(attempt.deployed))
         self._note(
             log.Deployed(
@@ -313,18 +324,18 @@ class GenerationRun:
         )
 
     def overtaken(self, by: Generation) -> None:
-        """See `deployment.Deploying`."""
+        """Tell the coordinator that a newer generation has claimed the job."""
         self._tell(events.Fenced(by))
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
     def appeared(self, hello: Hello) -> None:
-        """A process is there, and free."""
+        """Take in a process that is there, and free; after the end, send it away."""
         if self._ended:
             self._means.workers.send(hello.worker, Leave("the job has ended"))
             return
         self._hellos[hello.worker] = hello
-        self._note(reports.joined(hello))
+        self._note(worker_events.joined(hello))
         if self._deployment is not None:
             self._deployment.deploy_if_possible()
         if self._spreader is not None:
@@ -332,8 +343,8 @@ class GenerationRun:
         if self._standbys is not None and self._attempt is not None:
             self._standbys.look(self._attempt.deployed)
 
-    def lost(self, worker: str, reason: str, *, silent: bool) -> None:
-        """A process is not there any more."""
+    def lost(self, worker: str, reason: str, *, silent: bool, unusable: bool) -> None:
+        """Report a process that is not there any more, and fail the attempt if it had a partition."""
         if self._ended:  # it was told to leave
             return
         if self._standbys is not None:
@@ -344,7 +355,8 @@ class GenerationRun:
         if partition is not None and hello is not None and not silent:
             self._failures.lost(partition)
             words = self._means.workers.take_words(worker)
-            self._deaths.lost(hello, partition, reason, self._memory.get(partition, 0), words)
+            memory = self._memory.get(partition, 0)
+            self._deaths.lost(hello, partition, reason, memory, words, unusable=unusable)
         if partition is not None and self._attempt is not None:
             why = f"{worker} is lost: {reason}"
             cause = Cause.SILENT if silent else Cause.PROCESS
@@ -353,11 +365,11 @@ class GenerationRun:
             self._spreader.lost(worker)
 
     def refused(self, peer: str, reason: str) -> None:
-        """Somebody was turned away at the driver's port."""
+        """Report a peer that was turned away at the driver's port."""
         self._note(log.PeerRefused(at=time.time(), worker=None, peer=peer, reason=reason))
 
     def reported(self, worker: str, message: FromWorker) -> None:
-        """A process has something to say."""
+        """Act on a process's message."""
         if self._ended:
             return
         match message:
@@ -376,7 +388,7 @@ class GenerationRun:
                 self._tell(events.CommitFailed(epoch, incarnation, partition, f"{uid}: {reason}"))
             case CommitPutOff():
                 if self._is_current(message.incarnation):
-                    self._note(reports.put_off(message))
+                    self._note(worker_events.put_off(message))
             case Failed():
                 self._fail(failure_of(message))
             case Refusal(peer, reason):
@@ -387,11 +399,11 @@ class GenerationRun:
                     self._standbys.followed(worker, message)
                     self._spreader.look()
             case Stalled():
-                self._note(reports.stalled(message))
+                self._note(worker_events.stalled(message))
             case Delivery():
                 if self._is_current(message.incarnation):
                     self._means.deliveries.add(message)
-            case Hello() | Injected() | StateRead():
+            case Hello() | CannotHear() | Injected() | StateRead():
                 raise TypeError(f"{type(message).__name__} is not for the job")
             case Restored() | FirstOutput() | WantsSplit() | AllEnded() | Figures():
                 if self._is_current(message.incarnation) and self._attempt is not None:
@@ -403,7 +415,7 @@ class GenerationRun:
         match message:
             case Restored(_, partition, downloaded_ms):
                 self._clock.restored(self._now_ms(), downloaded_ms)
-                self._note(reports.restored(message))
+                self._note(worker_events.restored(message))
                 if attempt.restored(partition):
                     self._all_restored(attempt)
             case FirstOutput():
@@ -416,6 +428,8 @@ class GenerationRun:
                     self._tell(self._endings.all_ended())
             case Figures(partition=partition, memory_bytes=memory, lag_ms=lag):
                 self._memory[partition] = memory
+                known = {uid: stage.window for uid, stage in message.stages.items() if stage.window}
+                self._windows.setdefault(partition, {}).update(known)
                 self._clock.lag(self._now_ms(), partition, lag)
                 self._note_recovery()
                 self._means.observer.figures(message)
@@ -443,23 +457,23 @@ class GenerationRun:
     # --- moves to other executors -------------------------------------------------------------------------------------
 
     def wants(self, hello: Hello) -> bool:
-        """A process has come that was launched to see where there is room; whether it stays."""
+        """Take a process that was launched to see where there is room; return True if it is to stay."""
         return not self._ended and self._spreader is not None and self._spreader.wants(hello)
 
     @property
     def roles(self) -> Mapping[str, Partition]:
-        """See `spreader.Moving`."""
+        """Return which process has which partition; empty if no attempt is deployed."""
         return {} if self._attempt is None else self._attempt.deployed
 
     @property
     def may_move(self) -> bool:
-        """See `spreader.Moving`."""
+        """True if the job runs, no recovery is timed any more, and no end or savepoint is wanted."""
         endings = self._endings
         wished = endings.stopping or endings.draining or endings.wanted() is not None or self._savepoints.wanted
         return self._is_running and not self._ended and not self._clock.running and not wished
 
     def hand_over(self, partition: Partition, worker: str) -> None:
-        """See `spreader.Moving`."""
+        """Break the attempt as planned, and give the partition to this process in the next one."""
         if self._deployment is None or self._attempt is None:
             raise RuntimeError("nothing runs that could be handed over")
         self._failures.planned(self._attempt.incarnation)
@@ -502,7 +516,7 @@ class GenerationRun:
         """Do what a start of the job does that finds an epoch damaged, with the processes that are there."""
         self._in_doubt = True  # what else this epoch's partitions say changes nothing
         self._damaged |= faults
-        self._note(reports.damaged(failure))
+        self._note(worker_events.damaged(failure))
         self._clock.detected(self._now_ms())
         self._clock.decided(self._now_ms())
         self._failures.planned(self._incarnation)
@@ -514,28 +528,33 @@ class GenerationRun:
         self.begin()
 
     @property
+    def windows(self) -> Mapping[Partition, Mapping[Uid, int]]:
+        """Return how many rows each stage let a sender have under way, as its partition last told."""
+        return self._windows
+
+    @property
     def suspects(self) -> Collection[Partition]:
-        """See `deployment.Deploying`."""
+        """Return the partitions whose processes have died again and again."""
         return self._failures.suspects
 
     def note(self, event: log.AnyEvent) -> None:
-        """See `failures.Consequences` and `spreader.Moving`."""
+        """Tell the observer of the event."""
         self._note(event)
 
     def break_attempt(self, failure: Failure, not_before: float) -> None:
-        """See `failures.Consequences`."""
+        """Have the coordinator break the attempt, and deploy the next one no earlier than `not_before`."""
         if self._deployment is not None:
             self._deployment.wait_until(not_before)
         self._tell(events.AttemptBroken(failure.incarnation, str(failure)))
 
     def give_up(self, error: JobFailed) -> None:
-        """See `failures.Consequences`."""
+        """End the job with this error."""
         self._end(error)
 
     # --- the coordinator ----------------------------------------------------------------------------------------------
 
     def _tell(self, event: Event) -> None:
-        """Before the job is claimed nothing is lost with an event: what is wished for is asked for when it runs."""
+        """Tell the coordinator of an event; drop it before the job is claimed, as wishes are asked for when it runs."""
         if self._feeder is not None:
             self._feeder.tell(event)
 
@@ -567,7 +586,7 @@ class GenerationRun:
                 self._end(FencedOff(event.by) if isinstance(event, events.Fenced) else JobFailed(reason))
 
     def _broken(self, roll_back: events.RollBack) -> None:
-        """It was a failure that ended the attempt."""
+        """Time the recovery from the failure that ended the attempt; count the failure unless that was done."""
         if not self._clock.running:
             self._clock.detected(self._now_ms())
         self._failures.broken_by_coordinator(roll_back.incarnation)
@@ -615,7 +634,7 @@ class GenerationRun:
     # --- what the store has done --------------------------------------------------------------------------------------
 
     def published(self, epoch: Epoch, *, pinned: bool) -> None:
-        """See `publications.Publishing`."""
+        """Tell all parts of the job of a complete epoch, and end the job if it has reached its end."""
         reached(fail_points.BEFORE_COMPLETE)
         self._failures.completed()
         self._means.deliveries.completed(all_transactions_in(self._the_tree.manifest(epoch)))
@@ -628,21 +647,21 @@ class GenerationRun:
         self._end_if_reached()
 
     def not_published(self, epoch: Epoch, reason: str) -> None:
-        """See `publications.Publishing`."""
+        """Tell the coordinator that the epoch could not be published."""
         self._tell(events.PublishFailed(epoch, reason))
 
     def committed(self, epoch: Epoch) -> None:
-        """See `publications.Publishing`."""
+        """Report a committed epoch, and end the job if it has reached its end."""
         self._note(log.EpochCommitted(at=time.time(), epoch=epoch))
         self._end_if_reached()
 
     def removed(self, removal: Removal) -> None:
-        """See `publications.Publishing`."""
+        """Have the files deleted that belonged to the removed epochs alone."""
         if self._housekeeping is not None:
             self._housekeeping.removed(removal, self._the_publications.journal)
 
     def journal_failed(self, error: BaseException) -> None:
-        """See `publications.Publishing`."""
+        """Tell the coordinator if another generation has the journal; end the job with any other error."""
         if isinstance(error, FencedOff):
             self._tell(events.Fenced(error.by))
         else:

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from recovery.driver import events as log
-from recovery.driver.job import JobSettings
-from recovery.driver.tree import Removal, Tree
-from snapshot.host.event_loop import Background, EventLoop, Timer
-from snapshot.journal_state import JournalState
+from recovery import events as log
+from recovery.driver.settings.job import JobSettings
+from recovery.driver.tree.owned import Removal, Tree
+from snapshot.host.net.event_loop import Background, EventLoop, Timer
+from snapshot.journal.state import JournalState
 
 _PAUSES: Final = (1.0, 5.0, 30.0, 60.0)
 """Seconds before what could not be deleted is tried again."""
@@ -54,11 +54,11 @@ class Housekeeping:
             self._delete(Removal(removal.number, removal.epochs, (*removal.files, *removal.manifests)), state)
 
     def removed(self, removal: Removal, state: JournalState) -> None:
-        """A removal was won, and the journal says this now."""
+        """Delete what a won removal names; `state` is what the journal says now."""
         self._delete(removal, state)
 
     def close(self) -> None:
-        """The generation is over: nothing is begun any more."""
+        """Begin nothing any more: the generation is over."""
         self._closed = True
         for timer in self._again.values():
             timer.cancel()
@@ -84,8 +84,9 @@ class Housekeeping:
         self._deleting.submit(lambda: self._tree.delete(removal.paths), deleted)
 
     def _compact_if_due(self, state: JournalState) -> None:
-        """Up to what the journal said when the removal was won that is carried out now. A summary could not forget
-        those before it that are not; of those behind it there may always be some.
+        """Compact the journal, if due, up to `state`: what it said when the removal just carried out was won.
+
+        A summary could not forget earlier removals that are not carried out; of later ones there may always be some.
         """
         outstanding = any(number <= state.number for number in self._outstanding)
         if outstanding or self._compacting or state.number - self._compacted_at < self._settings.compact_after:

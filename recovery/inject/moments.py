@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from recovery.driver.events import AnyEvent, EpochAbandoned, EpochCompleted, EpochTriggered
-from snapshot.program.durations import NotADuration, in_words, milliseconds
+from recovery.events import AnyEvent, EpochAbandoned, EpochCompleted, EpochTriggered
+from snapshot.durations import NotADuration, in_words, milliseconds
 from statebackend.ids import Epoch
 
 
@@ -66,7 +66,7 @@ _EPOCH: Final = re.compile(r"epoch:([0-9]{1,18}|next)(?::(triggered|complete))?(
 
 
 def parse_moment(text: str) -> Moment:
-    """A moment as people write it; `NotAMoment` for anything else."""
+    """Parse a moment as people write it; raise `NotAMoment` for anything else."""
     try:
         if text == "now":
             return After(0)
@@ -97,7 +97,7 @@ class Alarm:
                 pass
 
     def heard(self, event: AnyEvent, now: float) -> None:
-        """Something has happened in the job."""
+        """Take an event of the job; raise `MomentPassed` if the moment will not come any more."""
         moment = self._moment
         if self.due is not None or not isinstance(moment, AtEpoch):
             return
@@ -117,7 +117,7 @@ class Alarm:
 
 
 def _is_missed(wanted: int, mark: Mark, number: int, reached: Mark | None) -> bool:
-    """Epochs are triggered, and become complete, in their order; one that is given up (None) never is."""
+    """True if the mark will not come: epochs reach it in order, and one that is given up (None) never completes."""
     if reached is None:
         return mark is Mark.COMPLETE and number == wanted
     return reached is mark and number > wanted

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from recovery.driver.events import Marks, Recovered
-from recovery.inject.orders import Kind, Order
+from recovery.events import Marks, Recovered
+from recovery.inject.targets import Kind, Order
 from statebackend.ids import Epoch, Partition
 
 
@@ -67,30 +67,30 @@ class Report:
     _open: list[Entry] = field(default_factory=list)
 
     def add(self, entry: Entry) -> None:
-        """One more."""
+        """Add one more fault."""
         self.entries.append(entry)
         if entry.done is not None:
             self._open.append(entry)
 
     def recovered(self, event: Recovered) -> None:
-        """The job has come back."""
+        """Note the recovery at all faults since the one before: the job has come back."""
         for entry in self._open:
             entry.marks = event.marks
         self._open.clear()
 
     def totals(self) -> Sequence[KindTotals]:
-        """Kind by kind, those that there are."""
+        """Return the totals of each kind that there is."""
         kinds = [kind for kind in Kind if any(entry.order.kind is kind for entry in self.entries)]
         return [_totals(kind, [entry for entry in self.entries if entry.order.kind is kind]) for kind in kinds]
 
     @property
     def all_recovered(self) -> bool:
-        """Whether no fault was done since the last recovery."""
+        """True if no fault was done since the last recovery."""
         return not self._open
 
     @property
     def done(self) -> int:
-        """How many were brought about."""
+        """Return how many faults were brought about."""
         return sum(entry.done is not None for entry in self.entries)
 
 

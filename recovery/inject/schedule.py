@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from recovery.inject.orders import Kind, Order
 from recovery.inject.targets import (
     ExecutorOf,
+    Kind,
     LinkBetween,
+    Order,
     Present,
     StandbyAt,
     Target,
@@ -58,7 +59,7 @@ class Span:
             raise ValueError(f"a span from {self.least} to {self.most} ms is none")
 
     def at(self, draw: float) -> int:
-        """The one that this draw gives."""
+        """Return the milliseconds that this draw gives."""
         return self.least + int(draw * (self.most - self.least + 1))
 
 
@@ -97,11 +98,11 @@ class Schedule:
 
     @property
     def over(self) -> bool:
-        """Whether there was the last."""
+        """True if the last fault was taken."""
         return not self._left
 
     def take(self, now: float, present: Present) -> Order | None:
-        """The fault that is due; None if there is nobody now to whom it can happen: ask again when there is."""
+        """Take the fault that is due; None if none is, or if it has no target now: ask again when it has."""
         _, kind, who, lasting, by = self._drawn
         candidates = _candidates(kind, self._wanted.groups, present)
         if not candidates or self.over or now < self.due:
@@ -118,14 +119,14 @@ class Schedule:
         return order
 
     def _draws(self) -> tuple[int, Kind, float, int, int]:
-        """All that one fault needs, whether it uses it or not: no fault changes what the others are drawn from."""
+        """Draw all that one fault needs, whether it uses it or not: no fault changes what the others are drawn from."""
         wanted, draw = self._wanted, self._draw
         gap, kind = wanted.every.at(draw()), wanted.kinds[int(draw() * len(wanted.kinds))]
         return gap, kind, draw(), wanted.lasting.at(draw()), wanted.by.at(draw())
 
 
 def choose(kind: Kind, groups: Sequence[Group], present: Present, draw: Draw) -> Target | None:
-    """Somebody of these groups to whom this can happen now; None if there is nobody."""
+    """Choose a target of these groups to which this can happen now; None if there is none."""
     candidates = _candidates(kind, groups, present)
     return candidates[int(draw() * len(candidates))] if candidates else None
 

@@ -1,7 +1,8 @@
-"""What a fault can happen to, and who that is at the moment.
+"""A fault as it is asked for: its kind, its target, and how long it lasts.
 
-What always holds: `parse_target` reads what `str` of a target says; a target that is not there now is refused by name,
-and the message says what is there.
+What always holds: an order that makes no sense cannot be made; the message says which part of it does not fit.
+`parse_target` reads what `str` of a target says; a target that is not there now is refused by name, and the message
+says what is there.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, TypeAlias
 
+from snapshot.durations import in_words
 from statebackend.ids import Partition
 
 Present: TypeAlias = Mapping[str, Partition | None]
@@ -94,7 +97,7 @@ _LINK: Final = re.compile(r"(?:link|worker):([0-9]{1,6})-([0-9]{1,6}|driver)")
 
 
 def parse_target(text: str) -> Target:
-    """A target as people write it; `NotATarget` for anything else."""
+    """Parse a target as people write it; raise `NotATarget` for anything else."""
     if text == "driver":
         return TheDriver()
     if text == "random":
@@ -116,7 +119,7 @@ def parse_target(text: str) -> Target:
 
 
 def worker_of(partition: Partition, present: Present, parallelism: int) -> str:
-    """Who has the partition; `NoSuchTarget` if nobody has, or if there is no such partition."""
+    """Return the process that has the partition; `NoSuchTarget` if none has it, or if there is no such partition."""
     if partition >= parallelism:
         last = f"partitions 0 to {parallelism - 1}" if parallelism > 1 else "partition 0 only"
         raise NoSuchTarget(f"there is no partition {partition}; the job has {last}")
@@ -127,7 +130,7 @@ def worker_of(partition: Partition, present: Present, parallelism: int) -> str:
 
 
 def standby_at(index: int, present: Present) -> str:
-    """Which process that is; `NoSuchTarget` if fewer stand by."""
+    """Return the standby process with this index; raise `NoSuchTarget` if fewer stand by."""
     standbys = standbys_of(present)
     if index >= len(standbys):
         there = f"{len(standbys)} stand by, counted from 0" if standbys else "none stands by at the moment"
@@ -136,10 +139,69 @@ def standby_at(index: int, present: Present) -> str:
 
 
 def standbys_of(present: Present) -> Sequence[str]:
-    """The processes that have no partition, in the order in which they came."""
+    """Return the processes that have no partition, in the order in which they came."""
     return [worker for worker, has in present.items() if has is None]
 
 
 def placed(present: Present) -> Sequence[Partition]:
-    """The partitions that a process has."""
+    """Return the partitions that have a process, in rising order."""
     return sorted(has for has in present.values() if has is not None)
+
+
+class ContradictingOrder(ValueError):
+    """The parts of an order do not go together; the message says which."""
+
+
+class Kind(Enum):
+    """What can happen."""
+
+    KILL = "kill"
+    """A process dies at once, by SIGKILL."""
+    STOP = "stop"
+    """A process hangs for a time, by SIGSTOP."""
+    CUT = "cut"
+    """Connections carry nothing for a time, and are not closed; nor do new ones between the same two."""
+    BREAK = "break"
+    """Connections are closed in the middle of a frame."""
+    DELAY = "delay"
+    """What connections carry comes later for a time, in order."""
+
+
+_OF_PROCESSES: Final = (WorkerOf, StandbyAt, TheDriver, ExecutorOf, Anything)
+_OF_CONNECTIONS: Final = (WorkerOf, StandbyAt, LinkBetween, Anything)
+_LASTING: Final = (Kind.STOP, Kind.CUT, Kind.DELAY)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to happen to whom. `lasting` is for what lasts, `by` for a delay; both in milliseconds.
+
+    To cut, break or delay a process is to do so with all its connections, those with the driver included. Signs of life
+    and the handshakes of new connections are not delayed.
+    """
+
+    kind: Kind
+    target: Target
+    lasting: int | None = None
+    by: int | None = None
+
+    def __post_init__(self) -> None:
+        name, target = self.kind.value, self.target
+        if self.kind in (Kind.KILL, Kind.STOP):
+            if not isinstance(target, _OF_PROCESSES):
+                raise ContradictingOrder(f"{target} is a connection, which cannot be told to {name}; cut it")
+        elif not isinstance(target, _OF_CONNECTIONS):
+            raise ContradictingOrder(f"{name} is for a worker, a standby or a link, not for {target}")
+        if (self.kind in _LASTING) != (self.lasting is not None):
+            how = "needs a time to last" if self.kind in _LASTING else "is over at once, and has no time to last"
+            raise ContradictingOrder(f"{name} {how} (--for)")
+        if (self.kind is Kind.DELAY) != (self.by is not None):
+            how = "needs the delay" if self.kind is Kind.DELAY else "delays nothing"
+            raise ContradictingOrder(f"{name} {how} (--delay)")
+        if self.lasting == 0 or self.by == 0:
+            raise ContradictingOrder(f"{name} for no time at all is nothing")
+
+    def __str__(self) -> str:
+        lasting = "" if self.lasting is None else f" for {in_words(self.lasting)}"
+        by = "" if self.by is None else f" by {in_words(self.by)}"
+        return f"{self.kind.value} {self.target}{by}{lasting}"

@@ -18,17 +18,17 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 import pyarrow.parquet as parquet
 
-from recovery.driver.birth import new_birth
-from recovery.savepoints import fail_points
-from recovery.savepoints.fail_points import reached
-from recovery.savepoints.new_tree import KeptEpoch, begin, check_free
-from recovery.savepoints.notes import Notes, Origin, to_json
-from recovery.savepoints.reading import NoSuchState
-from recovery.savepoints.scratch import scratch_folder
+from recovery.decisions.notes import Notes, Origin, to_json
+from recovery.driver.tree.identity import new_birth
+from recovery.offline import fail_points
+from recovery.offline.fail_points import reached
+from recovery.offline.new_tree import KeptEpoch, begin, check_free
+from recovery.offline.reading import NoSuchState
+from recovery.scratch import scratch_folder
 from snapshot.ids import JobId
-from snapshot.manifest import Manifest, ManifestKind, OperatorSnapshot, SubtaskSnapshot
 from snapshot.program.plan import KeyedHead
 from snapshot.program.program import Program
+from snapshot.tree.manifest import Manifest, ManifestKind, OperatorSnapshot, SubtaskSnapshot
 from statebackend.canonical.importing import Outside, StateTable, import_tables
 from statebackend.canonical.mapping import Columns, as_canonical
 from statebackend.canonical.schema import CanonicalError, TableForm, TableMismatch, is_canonical, state_of
@@ -135,7 +135,7 @@ def bootstrap(
 
 
 def declared_in(program: Program, max_parallelism: int = DEFAULT_MAX_PARALLELISM) -> dict[str, Operator]:
-    """The keyed state that a program declares, by uid."""
+    """Return the keyed state that a program declares, by uid."""
     found = {}
     for stage in program.plan(max_parallelism).stages:
         if isinstance(stage.head, KeyedHead):
@@ -160,14 +160,14 @@ class _Making:
         store: BlobStore,
         names: Mapping[Partition, Callable[[], str]],
     ) -> OperatorSnapshot:
-        """All partitions of an operator, whose files are in the store."""
+        """Write all partitions of an operator to the store, and return their snapshot."""
         uid = Uid(declared.uid)
         parts = [self._partition(declared, states, store, Partition(at), names) for at in range(self._parallelism)]
         key_type = KeyType.of(declared.key).name
         return OperatorSnapshot(uid, self._parallelism, tuple(parts), key_type=key_type)
 
     def done(self, uri: str, job: JobId, max_parallelism: int, made: Epoch | None) -> Bootstrapped:
-        """What has come of it."""
+        """Return the result, with the rows, files and bytes counted so far."""
         states = tuple(StateFilled(uid, state, rows) for (uid, state), rows in self._rows.items())
         return Bootstrapped(uri, job, self._parallelism, max_parallelism, made, states, self._files, self._bytes)
 
@@ -191,7 +191,7 @@ class _Making:
         return SubtaskSnapshot(partition, files)
 
     def _table(self, one: _Source, forms: Mapping[str, TableForm], partition: Partition) -> StateTable:
-        """The canonical table of a state; its rows are counted once, though each partition goes through all of them."""
+        """Return the canonical table of a state; its rows are counted once, though each partition reads all of them."""
         batches = one.batches()
         if partition == 0:
             batches = self._counted(batches, (Uid(one.of.uid), one.of.state))
@@ -220,7 +220,7 @@ class _Source:
 
     @classmethod
     def open(cls, one: StateFrom) -> _Source:
-        """Look at it; `CanonicalError` if it cannot be read."""
+        """Open a table; `CanonicalError` if it cannot be read."""
         rows = one.rows
         if isinstance(rows, str | Path):
             return cls._of_file(one, Path(rows))

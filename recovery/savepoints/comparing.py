@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from recovery.offline.reading import BytesRead, EpochReading, NoSuchState, OperatorStates
 from recovery.savepoints.inspecting import StateRows
-from recovery.savepoints.reading import BytesRead, EpochReading, NoSuchState, OperatorStates
 from statebackend.canonical.by_key import kept_by_key, table_of_group
 from statebackend.canonical.schema import KEY
 from statebackend.files import FileSet
@@ -75,7 +75,7 @@ def compare(
 ) -> Compared:
     """Compare all operators, or one, and all their states, or one; `on_key` is given each key that differs.
 
-    Raises `NoSuchState` for what neither has, `CannotCompare`, and what reading raises.
+    Raises `NoSuchState` for what neither epoch has, `CannotCompare`, and what reading raises.
     """
     most = before.found.manifest.max_parallelism
     if after.found.manifest.max_parallelism != most:
@@ -126,7 +126,7 @@ class _Comparison:
         return [self._found[name] for name in sorted(self._found)]
 
     def _differing(self) -> Iterator[KeyGroupRange]:
-        """Ranges of key groups whose files are not the same, each inside one partition of both."""
+        """Yield ranges of key groups whose files are not the same, each inside one partition of both."""
         sides = [one.parts for one in (self._before, self._after) if one is not None]
         edges = {0, self._most}
         for part in (part for parts in sides for part in parts):
@@ -224,7 +224,7 @@ def _files(one: OperatorStates | None, groups: KeyGroupRange) -> FileSet:
 
 
 def _content(files: FileSet, group: int) -> Sequence[object]:
-    """What the state of a group consists of, whatever the files are called."""
+    """Return what identifies a group's state, regardless of the names of its files."""
     return [
         (file.checksum, file.size, file.kind, file.epoch.number)
         for file in files.files

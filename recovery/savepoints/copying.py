@@ -20,24 +20,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from recovery.driver.birth import Birth, JobMoved, JobOnItsWay, WrongJob, mark_moved, new_birth
-from recovery.driver.manifests import without_output
-from recovery.driver.tree import FencedOff
-from recovery.savepoints import fail_points
-from recovery.savepoints.coming_back import Chosen, choose, go_back
-from recovery.savepoints.fail_points import reached
-from recovery.savepoints.job_tree import NEWEST, JobTree, NoSuchEpoch, UnusableEpoch, journal_of, open_tree
-from recovery.savepoints.new_tree import KeptEpoch, NewTree, begin, check_free, make_whole
-from recovery.savepoints.notes import COPY, MOVE, from_json, provenance
-from recovery.savepoints.pins import pinned
-from recovery.savepoints.scratch import scratch_folder
-from recovery.savepoints.stopped_job import closed_job, refuse_if_it_runs, take_over
-from recovery.savepoints.tree_marks import is_mark
+from recovery.decisions.notes import COPY, MOVE, from_json, provenance
+from recovery.driver.tree.identity import Birth, JobMoved, JobOnItsWay, WrongJob, mark_moved, new_birth
+from recovery.driver.tree.manifests import without_output
+from recovery.driver.tree.owned import FencedOff
+from recovery.offline import fail_points
+from recovery.offline.epoch_choice import Chosen, choose, go_back
+from recovery.offline.fail_points import reached
+from recovery.offline.job_tree import NEWEST, JobTree, NoSuchEpoch, UnusableEpoch, journal_of, open_tree
+from recovery.offline.new_tree import KeptEpoch, NewTree, begin, check_free, make_whole
+from recovery.offline.reading import pinned
+from recovery.offline.stopped_job import closed_job, refuse_if_it_runs, take_over
+from recovery.offline.tree_marks import is_mark
+from recovery.scratch import scratch_folder
 from snapshot.ids import JobId
-from snapshot.journal_entries import Closed, JournalError
-from snapshot.journal_state import NO_OUTPUT, OutputMade
-from snapshot.layout import MOVED, EndNoted, ManifestFile, SharedFile, parse
-from snapshot.manifest import Manifest, ManifestKind, StoredFile
+from snapshot.journal.entries import Closed, JournalError
+from snapshot.journal.state import NO_OUTPUT, OutputMade
+from snapshot.tree.layout import MOVED, EndNoted, ManifestFile, SharedFile, parse
+from snapshot.tree.manifest import Manifest, ManifestKind, StoredFile
 from statebackend.files import FileRef
 from statebackend.ids import Attempt, Epoch, Generation
 from statebackend.snapshots.transfer import Checked, copy_all
@@ -109,7 +109,7 @@ def fork(
     `change` may write files into the new tree, where all that the epoch refers to is by then, and gives the manifest
     that it is to have.
 
-    Raises `TargetExists`, what `coming_back.choose` raises, `DamagedFile` and `MissingFile` for a file that is not as
+    Raises `TargetExists`, what `epoch_choice.choose` raises, `DamagedFile` and `MissingFile` for a file that is not as
     it was written, and what the stores raise: then, and after a crash, there is no job at the new place.
     """
     with _held(tree, which, accept_duplicates=accept_duplicates, dry_run=dry_run) as chosen:
@@ -164,11 +164,11 @@ def move(
     job_folder: Path | None = None,
     begun: Begun = lambda _: lambda _: None,
 ) -> Copied:
-    """Let the job, with all its epochs and savepoints, be at another place, and no more here. It must not run.
+    """Move the job, with all its epochs and savepoints, to another place; it must not run.
 
     Raises as `copy` does, `JobRuns`, `FencedOff` if the job was started meanwhile, which then goes on here, and
     `JobOnItsWay` if it is being moved to somewhere else. A crash leaves the job here or there, or on its way, which is
-    nowhere: doing it again goes on; whoever looks for it here finds where it is.
+    nowhere: doing it again goes on, and a program that looks for the job here finds where it is.
     """
     refuse_if_it_runs(tree, job_folder)
     to, closed = absolute(into), tree.state.moved_to
@@ -211,14 +211,14 @@ def move(
 
 
 def finish_move(uri: str, into: str, moved: JobMoved) -> None:
-    """Take away what a move that was interrupted at its very end has left; `JobMoved` if it went elsewhere."""
+    """Delete what a move that was interrupted at its very end has left; `JobMoved` if it went elsewhere."""
     if moved.to != absolute(into):
         raise moved
     _empty(find_limited(uri, _SECONDS))
 
 
 def files_of(manifests: Iterable[Manifest]) -> tuple[FileRef | StoredFile, ...]:
-    """All files that these epochs refer to, each once."""
+    """Return all files that these epochs refer to, each once."""
     found: dict[str, FileRef | StoredFile] = {}
     for manifest in manifests:
         for file in manifest.files():
@@ -227,13 +227,13 @@ def files_of(manifests: Iterable[Manifest]) -> tuple[FileRef | StoredFile, ...]:
 
 
 def _next_generation(tree: JobTree) -> Generation:
-    """Of a new tree: whatever the origin has named so far is named no more, neither there nor by its job."""
+    """Return a new tree's generation, so that no name used by the origin is used again, there or by its job."""
     return Generation(tree.state.generation + 1)
 
 
 @contextmanager
 def _held(tree: JobTree, which: str, *, accept_duplicates: bool, dry_run: bool) -> Iterator[Chosen]:
-    """Choose an epoch, and keep it while it is copied; a newest one that the job removes before is chosen anew."""
+    """Choose an epoch, and pin it while it is copied; a newest one that the job removes before is chosen anew."""
     with ExitStack() as reading:
         for _ in range(_LOOKS):
             chosen = choose(tree, which, accept_duplicates=accept_duplicates)
@@ -282,7 +282,7 @@ def _in_its_own_tree(
 
 
 def _made_since(tree: JobTree, chosen: Chosen) -> OutputMade:
-    """What a job that runs has made after an epoch by now, while that was copied."""
+    """Return the output that a running job has made after an epoch by now, while the epoch was copied."""
     now = tree.look_again().state
     still = any(record.epoch == chosen.epoch for record in now.usable)
     return now.output_after(chosen.found.record) if still else chosen.repeats
@@ -306,7 +306,7 @@ def _plan(tree: JobTree, into: str, chosen: Chosen, birth: Birth, how: str, mani
 
 
 def _is_there(tree: JobTree, into: str, epoch: Epoch) -> bool:
-    """Whether a move that was interrupted after it had closed the journal has brought the job there already."""
+    """True if a move that was interrupted after it closed the journal has already brought the job there."""
     make_whole(into)
     try:
         there = open_tree(into)
@@ -320,7 +320,7 @@ def _is_there(tree: JobTree, into: str, epoch: Epoch) -> bool:
 
 
 def _older(tree: JobTree, chosen: Chosen) -> tuple[list[KeptEpoch], list[str]]:
-    """The epochs before the chosen one, as they will be at the new place, and why some will not."""
+    """Return the epochs before the chosen one as they will be at the new place, and why others are left out."""
     kept, left = [], []
     for record in tree.state.usable:
         if record.epoch < chosen.found.record.epoch:
@@ -342,7 +342,7 @@ def _copy_files(tree: JobTree, new: NewTree, manifests: Sequence[Manifest], copi
 
 
 def _empty(store: BlobStore) -> None:
-    """Take away all that the job had, but for what its journal says at last. The job is marked as moved."""
+    """Delete all that the job had, except what its journal says at last; the job is marked as moved."""
     for path in (info.path for info in store.list()):
         if isinstance(parse(path), ManifestFile | EndNoted | SharedFile) or is_mark(path):
             if not _is_there_still(store, MOVED):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from recovery.driver.reach import NotAllowed
-from recovery.driver.tree import JournalInDoubt, propose
-from recovery.savepoints.job_tree import JobTree, NoSuchEpoch, journal_of
-from recovery.savepoints.stopped_job import JobRuns, refuse_if_it_runs
-from snapshot.journal import Reason
-from snapshot.journal_entries import Pinner, Unpinned
-from snapshot.journal_writer import Forgotten, JournalWriter, Refused
+from recovery.driver.tree.address import NotAllowed
+from recovery.driver.tree.owned import JournalInDoubt, propose
+from recovery.offline.job_tree import JobTree, NoSuchEpoch, journal_of
+from recovery.offline.stopped_job import JobRuns, refuse_if_it_runs
+from snapshot.journal.entries import Pinner, Unpinned
+from snapshot.journal.machine import Reason
+from snapshot.journal.writer import Forgotten, JournalWriter, Refused
 from statebackend.ids import Epoch
 
 

@@ -18,18 +18,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from recovery.savepoints import fail_points
-from recovery.savepoints.coming_back import Chosen, choose, go_back
+from recovery.decisions.notes import from_json, to_json
+from recovery.offline import fail_points
+from recovery.offline.epoch_choice import Chosen, choose, go_back
+from recovery.offline.fail_points import reached
+from recovery.offline.job_tree import NEWEST, JobTree
+from recovery.offline.new_tree import NewTree, check_free
+from recovery.offline.reading import EpochReading
+from recovery.offline.stopped_job import refuse_if_it_runs, take_over
 from recovery.savepoints.copying import fork
-from recovery.savepoints.fail_points import reached
-from recovery.savepoints.job_tree import NEWEST, JobTree
-from recovery.savepoints.new_tree import NewTree, check_free
-from recovery.savepoints.notes import from_json, to_json
-from recovery.savepoints.reading import EpochReading
-from recovery.savepoints.scratch import scratch_folder
-from recovery.savepoints.stopped_job import refuse_if_it_runs, take_over
-from snapshot.journal_state import NO_OUTPUT, OutputMade
-from snapshot.manifest import Manifest, OperatorSnapshot
+from recovery.scratch import scratch_folder
+from snapshot.journal.state import NO_OUTPUT, OutputMade
+from snapshot.tree.manifest import Manifest, OperatorSnapshot
 from statebackend.canonical.changing import RowsChanged, change_rows
 from statebackend.canonical.schema import KEY, DamagedTable, TableMismatch
 from statebackend.canonical.stored_states import as_stored
@@ -71,7 +71,7 @@ class ChangedBy:
 
     @property
     def uid(self) -> str:
-        """Of the operator."""
+        """Return the uid of the operator."""
         return self.operator.uid
 
 
@@ -120,7 +120,7 @@ def edit(
 
     In the tree the job must not run (`JobRuns`); a fork may be made of a job that runs. Raises `NoSuchState`,
     `CanonicalError` for rows that cannot be, `StateMismatch` for an operator that is declared otherwise, what
-    `coming_back.choose` and `fork` raise, `FencedOff` if the job was started meanwhile, and what reading and writing
+    `epoch_choice.choose` and `fork` raise, `FencedOff` if the job was started meanwhile, and what reading and writing
     state raises. Then, and after a crash, there is no new epoch, and it can be done again.
     """
     if into is None:
@@ -166,7 +166,7 @@ class _Work:
         """How many were written."""
 
     def check(self) -> None:
-        """What can be told without opening state: `NoSuchState`, and `CanonicalError` for keys that are none."""
+        """Check what needs no state to be opened: `NoSuchState`, and `CanonicalError` for keys that are none."""
         for uid, changes in self._changes.items():
             operator = self._reading.operator(uid)
             for change in changes:
@@ -182,7 +182,7 @@ class _Work:
                     self._apply(part, state)
 
     def made(self, manifest: Manifest, store: BlobStore, names: Callable[[Partition], Callable[[], str]]) -> Manifest:
-        """The epoch with the changes, whose files are in the store."""
+        """Write the files of the changes to the store, and return the epoch with them."""
         known: dict[Partition, Callable[[], str]] = {}
 
         def name(partition: Partition) -> str:
@@ -194,14 +194,14 @@ class _Work:
         return replace(manifest, operators=operators)
 
     def in_new_tree(self, new: NewTree, manifest: Manifest) -> Manifest:
-        """The epoch of a fork, all of whose files are there, with the changes."""
+        """Return a fork's epoch with the changes; all files that it refers to are in the new tree."""
         notes = from_json(manifest.notes)
         if notes.origin is not None:
             notes = replace(notes, origin=replace(notes.origin, how=HOW))
         return replace(self.made(manifest, new.store, new.names), notes=to_json(notes))
 
     def done(self, made: Epoch | None) -> Edited:
-        """What has come of it."""
+        """Return the result, with the changes, files and bytes counted so far."""
         states = tuple(StateChanged(uid, state, rows) for (uid, state), rows in self._rows.items())
         chosen = self.chosen
         passed_over = tuple(map(str, chosen.found.passed_over))
@@ -226,7 +226,7 @@ class _Work:
         return replace(operator, subtasks=tuple(subtasks))
 
     def _parts(self, operator: OperatorSnapshot) -> Iterator[_Part]:
-        """The partitions that the changes touch: each once with all rows, or as often as there are functions."""
+        """Yield the partitions to change, each once: all of them for a function, else those that have changed rows."""
         changes = self._changes.get(operator.uid, [])
         functions = [change for change in changes if isinstance(change, ChangedBy)]
         tables = [change for change in changes if isinstance(change, ChangedRows)]
@@ -252,7 +252,7 @@ class _Work:
     def _narrowed(
         self, partition: Partition, whole: FileSet, touched: NDArray[np.uint16], rows: tuple[ChangedRows, ...]
     ) -> _Part:
-        """As few key groups as may be: those that the rows touch, and one of the newest file, which declares all."""
+        """Select as few key groups as possible: those touched, and one of the newest file, which declares all."""
         first, end = int(touched.min()), int(touched.max()) + 1
         schema = self._reading.operator(rows[0].uid).declared()
         if whole.files:
@@ -300,7 +300,7 @@ class _Part:
 
 
 def _groups(change: ChangedRows, schema: Schema) -> NDArray[np.uint16]:
-    """The key group of each row."""
+    """Return the key group of each row."""
     if KEY not in change.rows.column_names:
         raise TableMismatch(f"{change.place}: a table of changes has at least the column {KEY!r}")
     try:
@@ -317,7 +317,7 @@ def _within(groups: NDArray[np.uint16], part: KeyGroupRange) -> NDArray[np.bool_
 
 
 def _with(whole: FileSet, part: FileSet) -> FileSet:
-    """The same files, with what a part of the key groups consists of now."""
+    """Return the whole file set with the files of some key groups replaced."""
     return union([part, *(whole.projected(rest) for rest in whole.range.minus(part.range))])
 
 

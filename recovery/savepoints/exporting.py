@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 import pyarrow.parquet as parquet
 
+from recovery.offline.new_tree import TargetExists
+from recovery.offline.reading import EpochReading
 from recovery.savepoints.inspecting import StateRows
-from recovery.savepoints.new_tree import TargetExists
-from recovery.savepoints.reading import EpochReading
 from statebackend.ids import Epoch, Uid
 from statebackend.snapshots.local_files import local_disk
 
@@ -118,7 +118,7 @@ class _Writing:
         self.tables: dict[tuple[str, bytes], _Table] = {}
 
     def take(self, state: str, batches: pa.RecordBatchReader, on_rows: Callable[[int], object]) -> None:
-        """Write these behind what is there of the state."""
+        """Append these rows to the table of the state."""
         key = state, batches.schema.serialize().to_pybytes()
         table = self.tables.get(key)
         if table is None:
@@ -175,7 +175,7 @@ _WRITERS: Final[dict[TableFormat, Callable[[Path, pa.Schema, str], AbstractConte
 
 @contextmanager
 def _new_folder(target: Path) -> Iterator[Path]:
-    """A folder that becomes the target when the block ends well, and is gone otherwise."""
+    """Yield a folder that becomes the target when the block ends well, and is removed otherwise."""
     unfinished = target.absolute().parent / f".{target.name}-{token_hex(8)}"
     try:
         with local_disk(f"make {target}"):

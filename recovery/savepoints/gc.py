@@ -11,17 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from recovery.cleanup import EpochFiles, Fate, ObservedTree, classify, plan_removal
-from recovery.savepoints import fail_points
-from recovery.savepoints.coming_back import choose
-from recovery.savepoints.fail_points import reached
-from recovery.savepoints.job_tree import JobTree, NoSuchEpoch, UnusableEpoch
-from recovery.savepoints.stopped_job import StoppedJob, refuse_if_it_runs, take_over
-from snapshot.journal import apply
-from snapshot.journal_entries import Entry, Pinner
-from snapshot.journal_state import EpochRecord, JournalState, Pin
-from snapshot.journal_store import fresh_nonce
-from snapshot.layout import JOB, ManifestFile, SharedFile, parse
+from recovery.decisions.cleanup import EpochFiles, Fate, ObservedTree, classify, plan_removal
+from recovery.offline import fail_points
+from recovery.offline.epoch_choice import choose
+from recovery.offline.fail_points import reached
+from recovery.offline.job_tree import JobTree, NoSuchEpoch, UnusableEpoch
+from recovery.offline.stopped_job import StoppedJob, refuse_if_it_runs, take_over
+from snapshot.journal.entries import Entry, Pinner
+from snapshot.journal.machine import apply
+from snapshot.journal.state import EpochRecord, JournalState, Pin
+from snapshot.journal.store import fresh_nonce
+from snapshot.tree.layout import JOB, ManifestFile, SharedFile, parse
 from statebackend.ids import Epoch, Generation
 from statebackend.stores.store import BlobInfo, StoreUnavailable
 
@@ -57,7 +57,7 @@ class CleanupPlan:
 
     @property
     def doomed_bytes(self) -> int:
-        """How much will be free."""
+        """Return the number of bytes that deleting the doomed files frees."""
         return sum(file.size for file in self.doomed)
 
 
@@ -73,13 +73,13 @@ class Cleaned:
 
 
 def plan_cleanup(tree: JobTree) -> CleanupPlan:
-    """What may be deleted as things are. The tree is looked at anew: journal, manifests and listing, in this order."""
+    """Plan what may be deleted now; the tree is read anew: journal, manifests and listing, in this order."""
     now, references = _look(tree)
     return _planned(now, now.state, references)
 
 
 def plan_take_over(tree: JobTree, job_folder: Path | None = None) -> CleanupPlan:
-    """What there would be to delete if the job was taken over now, of which nothing is done; as `let_go` raises."""
+    """Plan what could be deleted if the job were taken over now, without doing any of it; raises as `let_go` does."""
     refuse_if_it_runs(tree, job_folder)
     now, references = _look(tree)
     _check_newest(now)
@@ -93,7 +93,7 @@ def plan_take_over(tree: JobTree, job_folder: Path | None = None) -> CleanupPlan
 
 
 def take_over_and_plan(tree: JobTree, job_folder: Path | None = None) -> CleanupPlan:
-    """Take the job over and let its older epochs go, and what may be deleted then.
+    """Take the job over, let its older epochs go, and plan what may be deleted then.
 
     Raises `JobRuns`, and as `let_go` does; a newest epoch that is not sound is noticed before anything is claimed.
     """
@@ -113,9 +113,9 @@ def clean_up(tree: JobTree, plan: CleanupPlan, deleted: Callable[[Doomed], objec
 
 
 def let_go(job: StoppedJob, keep: int = 1) -> tuple[Epoch, ...]:
-    """Let a job that was taken over have no more than its newest epochs, and what is pinned or not committed.
+    """Let go all epochs of a job that was taken over except the newest, the pinned and those that are not committed.
 
-    What they leave behind is named in the journal, and goes with the next clean-up. Returns the epochs that went.
+    What they leave is named in the journal, and goes with the next clean-up. Returns the epochs that went.
     `UnusableEpoch`, or `StartRefused`, if the job could not come back to the newest one: then all stay.
     """
     tree = job.tree
@@ -129,7 +129,7 @@ def let_go(job: StoppedJob, keep: int = 1) -> tuple[Epoch, ...]:
 
 
 def _check_newest(tree: JobTree) -> None:
-    """Whether the job would come back to its newest epoch; the ones before it are all that is left if it would not."""
+    """Raise `UnusableEpoch` if the job would not come back to its newest epoch, as it then needs those before it."""
     if not tree.state.usable:
         return
     chosen = choose(tree, accept_duplicates=tree.is_older_copy).found
@@ -143,7 +143,7 @@ def _check_newest(tree: JobTree) -> None:
 
 
 def _planned(now: JobTree, state: JournalState, references: tuple[EpochFiles, ...]) -> CleanupPlan:
-    """What may be deleted if the journal says this."""
+    """Plan what may be deleted if the journal says this."""
     retained = {record.epoch for record in state.retained}
     references = tuple(one for one in references if one.epoch in retained)
     listed = {info.path: info for info in now.store.list()}
@@ -164,8 +164,10 @@ def _planned(now: JobTree, state: JournalState, references: tuple[EpochFiles, ..
 
 
 def _look(tree: JobTree) -> tuple[JobTree, tuple[EpochFiles, ...]]:
-    """The journal, and then the references of all epochs that it retains. All that later epochs of the job refer to is
-    of the present generation, or of the newest of these: so none of these may have been removed before it was read.
+    """Read the journal, and then the references of all epochs that it retains.
+
+    All that later epochs of the job refer to is of the present generation, or of the newest of the retained epochs, so
+    none of these may have been removed before it was read.
     """
     for _ in range(_LOOKS):
         now = tree.look_again()

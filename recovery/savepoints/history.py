@@ -7,10 +7,11 @@ one line, and what came before that is forgotten.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from recovery.savepoints.job_tree import JobTree, NoSuchEpoch, UnusableEpoch
-from recovery.savepoints.notes import from_json
-from snapshot.journal_entries import (
+from recovery.decisions.notes import from_json
+from recovery.offline.job_tree import JobTree, NoSuchEpoch, UnusableEpoch
+from snapshot.journal.entries import (
     Body,
     Claimed,
     Closed,
@@ -22,11 +23,13 @@ from snapshot.journal_entries import (
     Rewound,
     Unpinned,
 )
-from snapshot.journal_json import decode_entry, decode_summary
-from snapshot.journal_state import NO_OUTPUT, EpochRecord, JournalState
-from snapshot.layout import JOURNAL, JournalEntry, JournalSummary, parse, path_of
+from snapshot.journal.entry_json import decode_entry, decode_summary
+from snapshot.journal.state import NO_OUTPUT, EpochRecord, JournalState
+from snapshot.tree.layout import JOURNAL, JournalEntry, JournalSummary, parse, path_of
 from statebackend.ids import Epoch
-from statebackend.stores.store import BlobNotFound
+from statebackend.stores.store import BlobNotFound, StoreUnavailable
+
+_LOOKS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +49,34 @@ class Happened:
 
 
 def history(tree: JobTree) -> tuple[Happened, ...]:
-    """All that is still known, oldest first."""
-    places = [parse(info.path) for info in tree.store.list(JOURNAL)]
-    floor = max((place.number for place in places if isinstance(place, JournalSummary)), default=0)
-    found: list[Happened] = []
-    if floor:
-        state = decode_summary(floor, tree.store.read(path_of(JournalSummary(floor))))
-        found.append(Happened(floor, "summary", _summarised(state)))
-    entries = sorted(place.number for place in places if isinstance(place, JournalEntry))
-    for number in (number for number in entries if number > floor):
+    """Return all that is still known, oldest first; the job may run.
+
+    Raises `StoreUnavailable` if each summary that is listed is gone before it is read.
+    """
+    found, entries = _begun(tree)
+    for number in entries:
         try:
             data = tree.store.read(path_of(JournalEntry(number)))
         except BlobNotFound:
             continue  # compacted while we read
         found.append(_told(tree, number, decode_entry(number, data).body))
     return tuple(found)
+
+
+def _begun(tree: JobTree) -> tuple[list[Happened], list[int]]:
+    """Return what the newest summary tells, and the numbers of the entries after it."""
+    for _ in range(_LOOKS):
+        places = [parse(info.path) for info in tree.store.list(JOURNAL)]
+        floor = max((place.number for place in places if isinstance(place, JournalSummary)), default=0)
+        entries = sorted(place.number for place in places if isinstance(place, JournalEntry) and place.number > floor)
+        if not floor:
+            return [], entries
+        try:
+            data = tree.store.read(path_of(JournalSummary(floor)))
+        except BlobNotFound:
+            continue  # compacted twice since it was listed, so there is a newer one
+        return [Happened(floor, "summary", _summarised(decode_summary(floor, data)))], entries
+    raise StoreUnavailable(f"{tree.uri}: the journal's summary is gone each time that it is to be read; try again")
 
 
 def _summarised(state: JournalState) -> str:

@@ -14,12 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recovery.savepoints.json_values import WrongText, parsed, said
-from recovery.savepoints.reading import EpochReading, OperatorStates
+from recovery.json_values import WrongText, parsed, said, typed_key
+from recovery.offline.reading import EpochReading, OperatorStates
 from statebackend.canonical.schema import KEY, encoded_column
 from statebackend.ids import Epoch, KeyGroup, Uid
-from statebackend.keys.columns import key_column
-from statebackend.keys.types import KeyType, WrongKeyType
 from statebackend.state_reader import ALL_KEYS
 from statebackend.states.schema import StateKind, StateSpec
 
@@ -81,7 +79,7 @@ class StateRows:
     rows: pa.RecordBatch
 
     def in_json(self) -> Iterator[dict[str, Any]]:
-        """Row by row as JSON has it, with the state's name. Columns of encoded values are left out where null."""
+        """Yield the rows as JSON has them, with the state's name; columns of encoded values are left out where null."""
         names = self.rows.schema.names
         columns = [said(column) for column in self.rows.columns]
         spare = {encoded_column(name) for name in names}
@@ -92,7 +90,7 @@ class StateRows:
 
 
 def summarise(reading: EpochReading) -> Summary:
-    """Which states there are. Of each operator one small file is read."""
+    """List the states of all operators, reading one small file of each operator."""
     manifest = reading.found.manifest
     broadcast = tuple(one.uid for one in manifest.operators if one.broadcast is not None)
     operators = tuple(_summary(operator) for operator in reading.operators)
@@ -102,9 +100,9 @@ def summarise(reading: EpochReading) -> Summary:
 def rows_of(
     reading: EpochReading, uid: str, state: str | None = None, wanted: Wanted | None = None
 ) -> Iterator[StateRows]:
-    """Rows of a state, or of all states of the operator, partition by partition.
+    """Yield rows of a state, or of all states of the operator, partition by partition.
 
-    Raises `NoSuchState`, `WrongText` for a key or prefix that is none of the declared type, and what reading raises.
+    Raises `NoSuchState`, `WrongText` for a key or prefix that is not of the declared type, and what reading raises.
     """
     wanted = wanted or Wanted()
     operator = reading.operator(uid)
@@ -124,17 +122,8 @@ def rows_of(
                         yield StateRows(name, found)
 
 
-def typed_key(text: str, key_type: KeyType) -> object:
-    """The key that somebody typed, as the state's own type has it; `WrongText` if it is none."""
-    try:
-        column = parsed(text, key_type.arrow, "the key")
-        return key_type.decode(key_column(column, key_type).key(0))
-    except WrongKeyType as error:
-        raise WrongText(str(error)) from error
-
-
 def _places(operator: OperatorStates, wanted: Wanted) -> tuple[object, list[Any]]:
-    """Which key to look up, and in which file sets."""
+    """Return the key to look up, and the file sets to look in."""
     if wanted.key is not None:
         key = typed_key(wanted.key, operator.key_type)
         return key, [operator.files_of_group(operator.group_of(key))]
@@ -153,7 +142,7 @@ def _beginning(batch: pa.RecordBatch, prefix: str) -> pa.RecordBatch:
 
 
 def _matches(keys: pa.Array, prefix: str) -> pa.Array:
-    """Which keys begin so; `WrongText` for keys that have no beginning."""
+    """Return a mask of the keys that begin with the prefix; `WrongText` for keys that have no beginning."""
     types, arrow = pa.types, keys.type
     if types.is_string(arrow):
         return pc.starts_with(keys, pattern=parsed(prefix, arrow, "the prefix")[0].as_py())
@@ -176,7 +165,7 @@ def _matching_fields(keys: pa.StructArray, prefix: str) -> pa.Array:
 
 
 def _fields_in(prefix: str) -> int:
-    """How many fields a typed prefix of a tuple gives; as far as it is one at all."""
+    """Return the number of fields in a typed prefix of a tuple, 1 if it is no list."""
     try:
         value = json.loads(prefix)
     except (ValueError, RecursionError):

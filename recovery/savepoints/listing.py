@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from recovery.driver.program_fit import held_by
-from recovery.driver.reach import JobNotRunning, NotAllowed, home_of, read_for
-from recovery.savepoints.job_tree import NEWEST, JobTree, NoSuchEpoch, UnusableEpoch
-from recovery.savepoints.notes import Origin, PartTook, from_json
-from snapshot.frozen_json import NULL
-from snapshot.journal_entries import Pinner
-from snapshot.journal_state import EpochRecord, EpochState
-from snapshot.manifest import Inline, Manifest, ManifestKind, OperatorSnapshot, StoredFile, SubtaskSnapshot
+from recovery.decisions.notes import Origin, PartTook, from_json
+from recovery.driver.settings.program_fit import held_by
+from recovery.driver.tree.address import JobNotRunning, NotAllowed, home_of, read_for
+from recovery.offline.job_tree import NEWEST, JobTree, NoSuchEpoch, UnusableEpoch
+from snapshot.journal.entries import Pinner
+from snapshot.journal.state import EpochRecord, EpochState
+from snapshot.tree.frozen_json import NULL
+from snapshot.tree.manifest import Inline, Manifest, ManifestKind, OperatorSnapshot, StoredFile, SubtaskSnapshot
 from statebackend.files import FileRef
 from statebackend.ids import Epoch, Generation, Partition, Uid
 
@@ -118,9 +118,10 @@ class EpochInFull:
 
 
 def list_job(tree: JobTree, looks: int = _LOOKS) -> ListedJob:
-    """The job and the epochs that it has, those behind which it went back among them.
+    """Return the job and the epochs that it has, including those given up when it went back.
 
-    If a running job removes some of them meanwhile, it is looked at anew, so many times; then they are left out.
+    If a running job removes some of them meanwhile, the tree is looked at anew, up to `looks` times; then they are left
+    out.
     """
     found = [_line(tree, record)[0] for record in tree.state.retained]
     if None in found and looks > 1:
@@ -140,7 +141,7 @@ def list_job(tree: JobTree, looks: int = _LOOKS) -> ListedJob:
 
 
 def show_epoch(tree: JobTree, which: str = NEWEST) -> EpochInFull:
-    """One epoch in full; a newest one that cannot be used is passed over, and that is said."""
+    """Return one epoch in full; a newest one that cannot be used is passed over, and named in the result."""
     found = tree.find(which, fall_back=True)
     if found.record not in tree.state.epochs:
         tree = tree.look_again()  # it has become the newest since
@@ -164,7 +165,7 @@ def show_epoch(tree: JobTree, which: str = NEWEST) -> EpochInFull:
 
 
 def _line(tree: JobTree, record: EpochRecord) -> tuple[EpochLine | None, Manifest | None]:
-    """An epoch with its manifest, as far as there is one; nothing of an epoch that was removed since we looked."""
+    """Return an epoch's line, and its manifest if it can be used; two Nones if the epoch was removed meanwhile."""
     try:
         manifest = tree.manifest(record)
     except NoSuchEpoch:
@@ -235,7 +236,7 @@ def _files(manifest: Manifest, others: Mapping[Epoch, frozenset[str]]) -> Iterab
 
 
 def _sized(manifest: Manifest) -> list[tuple[str, int, Epoch | None]]:
-    """Each file with its size and, if it is of keyed state, the epoch that it was made for; some more than once."""
+    """Return each file with its size and, for keyed state, the epoch that it was made for; some more than once."""
     found: list[tuple[str, int, Epoch | None]] = [(file.path, file.size, file.epoch) for file in _state_files(manifest)]
     for operator in manifest.operators:
         parts = [operator.broadcast] if operator.broadcast is not None else []

@@ -21,7 +21,7 @@ class NoSuchProgram(ValueError):
 
 
 def program_from(name: str) -> Program:
-    """The program: what the function returns, or the attribute itself if it is one. Runs the module's code.
+    """Load a program: what the named function returns, or the attribute itself if it is one; runs the module's code.
 
     Modules are looked for in the working directory as well; the folder of a file becomes a place where modules are
     found, as when the file is run. `NoSuchProgram` if there is none.
@@ -81,7 +81,7 @@ def _imported(name: str, module: str) -> ModuleType:
 
 
 def _said(error: Exception) -> str:
-    """The error, with the last place in somebody's file where it happened."""
+    """Describe the error, with the last place outside this module where it happened."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     own = [frame for frame in frames if frame.filename != __file__]
     place = f" (in {own[-1].filename}, line {own[-1].lineno})" if own else ""

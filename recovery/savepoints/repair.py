@@ -1,9 +1,10 @@
 """Repairing a tree whose journal has lost entries, or cannot be read, or whose `job.json` is lost.
 
-What always holds: nothing is decided here (see `recovery.mending`). One create makes the new journal: a summary with a
-number above all that were used, so all entries before it count no more, and a driver that still runs somewhere finds
-itself fenced. From the mark that comes first to the end, nobody reads or writes the journal. What is replaced is copied
-to `aside/<number>/` before. A crash leaves a tree that is refused as before, until the repair is done again.
+What always holds: nothing is decided here (see `recovery.decisions.mending`). One create makes the new journal: a
+summary with a number above all that were used, so all entries before it count no more, and a driver that still runs
+somewhere finds itself fenced. From the mark that comes first to the end, nobody reads or writes the journal. What is
+replaced is copied to `aside/<number>/` before. A crash leaves a tree that is refused as before, until the repair is
+done again.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from recovery.driver.birth import Birth, BirthLost, JobMoved, WrongJob, bytes_of, find_birth, name_in
-from recovery.driver.tree import FencedOff
-from recovery.losses import Unreadable
-from recovery.mending import CannotMend, Damage, Found, FoundManifest, Mended, damage_of, mend, newest_claim
-from recovery.savepoints import fail_points
-from recovery.savepoints.coming_back import OutputWouldRepeat
-from recovery.savepoints.fail_points import reached
-from recovery.savepoints.job_tree import JobTree
-from recovery.savepoints.stopped_job import JobRuns, refuse_if_it_runs
+from recovery.decisions.losses import Unreadable
+from recovery.decisions.mending import CannotMend, Damage, Found, FoundManifest, Mended, damage_of, mend, newest_claim
+from recovery.driver.tree.identity import Birth, BirthLost, JobMoved, WrongJob, bytes_of, find_birth, name_in
+from recovery.driver.tree.owned import FencedOff
+from recovery.offline import fail_points
+from recovery.offline.epoch_choice import OutputWouldRepeat
+from recovery.offline.fail_points import reached
+from recovery.offline.job_tree import JobTree
+from recovery.offline.stopped_job import JobRuns, refuse_if_it_runs
 from snapshot.ids import JobId
-from snapshot.journal_entries import DamagedJournal
-from snapshot.journal_json import decode_entry, decode_summary, encode_summary
-from snapshot.journal_state import EMPTY, JournalState
-from snapshot.journal_store import fresh_nonce
-from snapshot.layout import (
+from snapshot.journal.entries import DamagedJournal
+from snapshot.journal.entry_json import decode_entry, decode_summary, encode_summary
+from snapshot.journal.state import EMPTY, JournalState
+from snapshot.journal.store import fresh_nonce
+from snapshot.tree.layout import (
     ASIDE,
     EPOCHS,
     JOB,
@@ -44,8 +45,8 @@ from snapshot.layout import (
     parse,
     path_of,
 )
-from snapshot.manifest import DamagedManifest, Manifest
-from snapshot.manifest_json import decode, digest
+from snapshot.tree.manifest import DamagedManifest, Manifest
+from snapshot.tree.manifest_json import decode, digest
 from statebackend.ids import Epoch
 from statebackend.stores.fsspec_store import absolute
 from statebackend.stores.limited_store import find_limited
@@ -94,7 +95,7 @@ def repair(
     `entries_lost`: take it that the journal has lost its newest entries, though nothing proves that. Raises
     `CannotRepair`, `OutputWouldRepeat` if that is not accepted, `JobRuns`, `FencedOff` if the job was started
     meanwhile, `WrongJob` where no job is, `NewerJournal` and `NewerManifest`. Then nothing was done. After a crash it
-    can be done again, also by somebody else.
+    can be done again, also by another process.
     """
     return _Repair(uri, accept_duplicates, entries_lost, job_folder).run(dry_run=dry_run)
 
@@ -137,7 +138,7 @@ class _Repair:
         )
 
     def _begun(self) -> int:
-        """The number of the journal that a repair has begun to make; 0 if none has."""
+        """Return the number of the journal that a repair has begun to make, 0 if none has."""
         try:
             data = self._store.read(REPAIR)
         except BlobNotFound:
@@ -164,7 +165,7 @@ class _Repair:
     # --- the job's name -----------------------------------------------------------------------------------------------
 
     def _birth(self, found: Found) -> tuple[Birth, tuple[str, ...]]:
-        """The job, and what is wrong with its `job.json`."""
+        """Return the job, and what is wrong with its `job.json`."""
         try:
             birth = find_birth(self._store, self._uri)
         except JobMoved:
@@ -227,7 +228,7 @@ class _Repair:
             reached(fail_points.REPLACED_GONE)
 
     def _refuse_if_it_went_on(self, found: Found, now: Found) -> None:
-        """Somebody who had the journal open has written to it: the mark ends that, and it is seen here."""
+        """Raise `FencedOff` if a process that had the journal open has claimed the job since; the mark ends that."""
         if found.entries.keys() >= now.entries.keys():
             return
         if newest_claim(now) > newest_claim(found):
@@ -241,9 +242,9 @@ class _Repair:
 
 
 def look(store: BlobStore) -> Found:
-    """All that a tree has; what cannot be read is named, and nothing is written.
+    """Read all that a tree has, and name what cannot be read; nothing is written.
 
-    `NewerJournal` or `NewerManifest` for what a newer program wrote: only that one can repair it.
+    `NewerJournal` or `NewerManifest` for what a newer program wrote: only that program can repair it.
     """
     patience = Patience(_PATIENCE)
     paths = [info.path for folder in (JOURNAL, EPOCHS, SHARED) for info in patience.ask(partial(store.list, folder))]
@@ -263,7 +264,7 @@ def look(store: BlobStore) -> Found:
 def _decoded(
     places: Iterable[tuple[int, str]], read: Callable[[str], bytes], decoded: Callable[[int, bytes], _Content]
 ) -> tuple[dict[int, _Content], dict[int, str]]:
-    """What can be read, and why the others cannot."""
+    """Return the contents that can be read, and why the others cannot."""
     found: dict[int, _Content] = {}
     torn: dict[int, str] = {}
     for number, path in places:
@@ -282,7 +283,7 @@ def _manifest(path: str, item: ManifestFile, data: bytes) -> FoundManifest:
 
 
 def _derived(uri: str, found: Found) -> Birth:
-    """What a job's manifests say of its birth; its name is what its id begins with."""
+    """Derive a job's birth from its manifests; its name is what its id begins with."""
     born = sorted({(one.job, one.max_parallelism) for one in _readable(found)})
     if not born:
         raise CannotRepair(
@@ -309,7 +310,7 @@ def _complete(state: JournalState, number: int) -> JournalState:
 
 
 def _journal_files(store: BlobStore, but: JournalSummary) -> tuple[str, ...]:
-    """All of the journal that a summary takes the place of."""
+    """Return all files of the journal that a summary takes the place of."""
     items = [(info.path, parse(info.path)) for info in store.list(JOURNAL)]
     return tuple(
         path
@@ -319,7 +320,7 @@ def _journal_files(store: BlobStore, but: JournalSummary) -> tuple[str, ...]:
 
 
 def _copies(store: BlobStore, number: int) -> tuple[str, ...]:
-    """What a repair has put aside, by the places at which it was."""
+    """Return the original paths of what a repair has put aside."""
     folder = f"{ASIDE}/{number}"
     return tuple(info.path.removeprefix(f"{folder}/") for info in store.list(folder))
 

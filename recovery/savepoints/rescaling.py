@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from recovery.restore import SubtaskRestore, plan_restore
-from recovery.savepoints.coming_back import Chosen, choose, go_back
-from recovery.savepoints.job_tree import NEWEST, JobTree
-from recovery.savepoints.notes import from_json
-from recovery.savepoints.stopped_job import refuse_if_it_runs, take_over
+from recovery.decisions.notes import from_json
+from recovery.decisions.restore import SubtaskRestore, plan_restore
+from recovery.offline.epoch_choice import Chosen, choose, go_back
+from recovery.offline.job_tree import NEWEST, JobTree
+from recovery.offline.stopped_job import refuse_if_it_runs, take_over
 from snapshot.ids import JobId
-from snapshot.journal_state import OutputMade
-from snapshot.manifest import Manifest, OperatorSnapshot, SubtaskSnapshot
+from snapshot.journal.state import OutputMade
+from snapshot.tree.manifest import Manifest, OperatorSnapshot, SubtaskSnapshot
 from statebackend.ids import Epoch, Partition, Uid
 from statebackend.keygroups import KeyGroupRange, owner_of
 
@@ -96,17 +96,18 @@ def rescale(
 ) -> Rescaled:
     """Make a savepoint for so many partitions, as the job's newest epoch.
 
-    Raises `CannotRescale`, `JobRuns`, what `coming_back.choose` raises, and `FencedOff` if the job was started
-    meanwhile; then nothing was done. A crash leaves the savepoint or none: then it can be done again, and if the
-    newest epoch has so many partitions already, nothing is done but to pin it if it was made here.
+    Raises `CannotRescale`, `JobRuns`, what `epoch_choice.choose` raises, and `FencedOff` if the job was started
+    meanwhile; then nothing was done. A crash leaves the savepoint or none: then it can be done again. If the newest
+    epoch has so many partitions already, nothing is done but to pin it if an earlier rescale made it.
     """
     refuse_if_it_runs(tree, job_folder)
     chosen = choose(tree, which, accept_duplicates=accept_duplicates)
     plan = plan_rescale(chosen.manifest, to)
     passed_over = tuple(map(str, chosen.found.passed_over))
+    new = plan.before != to or chosen.given_up.is_anything
     if dry_run:
-        return Rescaled(plan, None, plan.before != to, passed_over, chosen.gives_up, chosen.repeats)
-    if plan.before == to and not chosen.given_up.is_anything:
+        return Rescaled(plan, None, new, passed_over, chosen.gives_up, chosen.repeats)
+    if not new:
         if _is_unpinned(tree, chosen):
             take_over(tree, HOW, job_folder=job_folder).pin(plan.epoch)
         return Rescaled(plan, plan.epoch, False, passed_over, (), chosen.repeats)
@@ -118,7 +119,7 @@ def rescale(
 
 
 def plan_rescale(manifest: Manifest, to: int) -> RescalePlan:
-    """What each of so many partitions would start from; `CannotRescale` if that cannot be."""
+    """Plan what each of `to` partitions would start from; `CannotRescale` if that is impossible."""
     before = parallelism_of(manifest)
     if not 1 <= to <= manifest.max_parallelism:
         raise CannotRescale(
@@ -139,7 +140,7 @@ def plan_rescale(manifest: Manifest, to: int) -> RescalePlan:
 
 
 def rescaled_to(manifest: Manifest, to: int) -> Manifest:
-    """The same content for so many partitions. The caller owes that `plan_rescale` allows it."""
+    """Return the same content for `to` partitions; the caller makes sure that `plan_rescale` allows it."""
     operators = (
         operator
         if operator.parallelism == to
@@ -154,7 +155,7 @@ def rescaled_to(manifest: Manifest, to: int) -> Manifest:
 
 
 def parallelism_of(manifest: Manifest) -> int:
-    """How many partitions made the epoch; 0 if it has no operators, as when nothing was ever in it."""
+    """Return the number of partitions that made the epoch, 0 if it has no operators, as when nothing was ever in it."""
     return max((operator.parallelism for operator in manifest.operators), default=0)
 
 
@@ -201,6 +202,6 @@ def _owners(groups: KeyGroupRange, parallelism: int, max_parallelism: int) -> tu
 
 
 def _is_unpinned(tree: JobTree, chosen: Chosen) -> bool:
-    """Whether the epoch was made here, by somebody who did not get as far as pinning it."""
+    """True if an earlier rescale made the epoch and did not get as far as pinning it."""
     origin = from_json(chosen.found.manifest.notes).origin
     return origin is not None and origin.how == HOW and chosen.found.record.epoch not in tree.savepoints

@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from recovery.driver.manifests import without_operators
-from recovery.driver.options import RunOptions
-from recovery.driver.program_fit import check_ignored, compare
-from recovery.passive import Passive
+from recovery.driver.settings.options import RunOptions
+from recovery.driver.settings.program_fit import check_ignored, compare
+from recovery.driver.tree.manifests import without_operators
+from recovery.offline.epoch_choice import Chosen, choose, go_back
+from recovery.offline.job_tree import NEWEST, JobTree
+from recovery.offline.stopped_job import refuse_if_it_runs, take_over
 from recovery.running import Run, run
-from recovery.savepoints.coming_back import Chosen, choose, go_back
 from recovery.savepoints.copying import Begun, fork
-from recovery.savepoints.job_tree import NEWEST, JobTree
 from recovery.savepoints.rescaling import parallelism_of
 from recovery.savepoints.sinks import PreparedOutput, output_of
-from recovery.savepoints.stopped_job import refuse_if_it_runs, take_over
-from snapshot.journal_state import OutputMade
-from snapshot.program.durations import Duration
+from recovery.schemes.passive import Passive
+from snapshot.durations import Duration
+from snapshot.journal.state import OutputMade
 from snapshot.program.program import Program
 from statebackend.ids import Epoch, Uid
 from statebackend.keygroups import check_parallelism
@@ -69,9 +69,9 @@ def plan_restore_of(
     accept_duplicates: bool = False,
     job_folder: Path | None = None,
 ) -> ToRestore:
-    """See whether the program can be started so; nothing is done.
+    """Check that the program can be started so, and return the plan; nothing is done.
 
-    Raises `JobRuns`, what `coming_back.choose` raises, `ProgramError`, `ProgramDoesNotFit` and `BeyondMaximum`.
+    Raises `JobRuns`, what `epoch_choice.choose` raises, `ProgramError`, `ProgramDoesNotFit` and `BeyondMaximum`.
     """
     if into is None:
         refuse_if_it_runs(tree, job_folder)

@@ -15,22 +15,22 @@ from typing import Final
 
 import pyarrow as pa
 
-from recovery.decision import given_up_for
-from recovery.driver.manifests import sinks_of, transactions_in, without_output
-from recovery.driver.program_fit import ProgramDoesNotFit
-from recovery.savepoints.coming_back import Chosen, choose, go_back
-from recovery.savepoints.job_tree import JobTree
-from recovery.savepoints.stopped_job import StoppedJob, refuse_if_it_runs, take_over
-from snapshot.host.tree_files import TreeFiles
+from recovery.decisions.start import given_up_for
+from recovery.driver.settings.program_fit import ProgramDoesNotFit
+from recovery.driver.tree.manifests import sinks_of, transactions_in, without_output
+from recovery.offline.epoch_choice import Chosen, choose, go_back
+from recovery.offline.job_tree import JobTree
+from recovery.offline.stopped_job import StoppedJob, refuse_if_it_runs, take_over
+from snapshot.connectors.staging.payloads import places_in
+from snapshot.epochs.transaction_events import CommitOutcome, Committable
+from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.ids import JobId, TransactionId
-from snapshot.journal_entries import Committed
-from snapshot.manifest import CommitPayload
+from snapshot.journal.entries import Committed
 from snapshot.program.plan import ToSink
 from snapshot.program.problems import Problem, ProgramError
 from snapshot.program.program import Program
 from snapshot.program.sink import CommitAnswer, SinkContext, SinkWriter
-from snapshot.sinks.payloads import places_in
-from snapshot.transaction_events import CommitOutcome, Committable
+from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Attempt, Epoch, Incarnation, Partition, Uid
 
 _PAUSES: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -106,7 +106,7 @@ class AbortedOutput:
 
 
 def list_output(tree: JobTree) -> ListedOutput:
-    """The committables of the newest epoch that can be read. The job may run."""
+    """List the committables of the newest epoch that can be read; the job may run."""
     found = tree.find(fall_back=True)
     output = output_of(
         Chosen(tree, found, given_up_for(tree.state, found.record)), known=not found.record.awaits_commit
@@ -125,10 +125,10 @@ def commit_output(
     told: Callable[[CommittedNow], object] = lambda _: None,
     sleep: Callable[[float], object] = time.sleep,
 ) -> CommittedOutput:
-    """Commit what the newest epoch carries, by the sinks of the program, and journal that. `accept_places` are those
-    beside the sinks' own to which output is committed that was prepared for them.
+    """Commit what the newest epoch carries, by the sinks of the program, and journal that.
 
-    Raises `JobRuns`, what `coming_back.choose` raises, `ProgramDoesNotFit` if the program lacks a sink, `ProgramError`
+    Output that was prepared for one of `accept_places` is committed there, although the sinks write to other places.
+    Raises `JobRuns`, what `epoch_choice.choose` raises, `ProgramDoesNotFit` if the program lacks a sink, `ProgramError`
     for a target that cannot be reached, and `NotCommitted`: then some may be committed, and it can be done again.
     """
     refuse_if_it_runs(tree, job_folder)
@@ -192,14 +192,17 @@ def abort_output(
 
 
 def _without_output(taken: StoppedJob, chosen: Chosen) -> Epoch:
-    """An epoch from which the job goes on without its output. A crash before the last entry leaves it to `_settle`."""
+    """Make an epoch from which the job goes on without its output.
+
+    A crash before the last entry leaves that entry to `_settle`.
+    """
     made = taken.publish(taken.remade(without_output(chosen.manifest), "sinks abort"))
     taken.propose(Committed(taken.generation, made))  # nothing up to it is committed any more
     return made
 
 
 def _settle(taken: StoppedJob, chosen: Chosen) -> None:
-    """Have the journal say that nothing before the newest epoch is to be committed, if that epoch carries nothing."""
+    """Journal that nothing before the newest epoch is to be committed, if that epoch carries nothing."""
     if any(not one.held for one in output_of(chosen)):
         return
     if any(record.awaits_commit for record in taken.tree.state.usable):
@@ -207,7 +210,7 @@ def _settle(taken: StoppedJob, chosen: Chosen) -> None:
 
 
 def output_of(chosen: Chosen, *, known: bool = False) -> tuple[PreparedOutput, ...]:
-    """What the epoch carries; unless all of it is `known` to be committed, that is what is pending."""
+    """Return the output that the epoch carries: all if that is `known` to be committed, otherwise what is pending."""
     manifest = chosen.found.manifest if known else chosen.manifest
     return tuple(
         PreparedOutput(
@@ -276,7 +279,7 @@ def _commit(
 
 
 def _answer(writer: SinkWriter, committable: Committable[CommitPayload]) -> CommitAnswer:
-    """An exception says nothing of whether it was committed, so it is asked again."""
+    """Try to commit; an exception does not say whether it was committed, so the answer is to try again later."""
     try:
         return writer.commit(committable.transaction, committable.payload)
     except NotCommitted:

@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualNullSafe, EqualTo, Filter, In, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from recovery.savepoints.job_tree import NEWEST, JobTree, open_tree
-from recovery.savepoints.reading import EpochReading, OperatorStates, read_epoch
+from recovery.offline.job_tree import NEWEST, JobTree, open_tree
+from recovery.offline.reading import EpochReading, OperatorStates, read_epoch
 from statebackend.canonical.schema import KEY, KEY_GROUP
 from statebackend.files import FileSet
 from statebackend.ids import KeyGroup, Partition
@@ -40,17 +40,17 @@ class StateSource(DataSource):  # type: ignore[misc]  # Spark has no types that 
 
     @classmethod
     def name(cls) -> str:
-        """What `format(...)` takes."""
+        """Return the name that `format(...)` takes."""
         return "epochcut"
 
     def schema(self) -> StructType:
-        """The columns of the state's canonical table, as Spark has them."""
+        """Return the columns of the state's canonical table, with Spark's types."""
         options = _checked(self.options)
         with _read(open_tree(options["checkpoints"]), options["epoch"]) as reading:
             return from_arrow_schema(_of_spark(_arrow(reading, options)))
 
     def reader(self, schema: StructType) -> StateRowsReader:
-        """What reads it."""
+        """Return the reader of the state's rows."""
         del schema
         return StateRowsReader(_checked(self.options))
 
@@ -78,12 +78,12 @@ class StateRowsReader(DataSourceReader):  # type: ignore[misc]
         return filters
 
     def partitions(self) -> Sequence[_Range]:
-        """One for each range of key groups, or for each group that filters leave."""
+        """Return one partition for each range of key groups, or for each group that filters leave."""
         with _read(open_tree(self._options["checkpoints"]), self._options["epoch"]) as reading:
             operator = reading.operator(self._options["uid"])
             most = operator.declared().max_parallelism
             if self.groups is not None:
-                parts = [operator.files_of_group(KeyGroup(group)) for group in sorted(self.groups) if group < most]
+                parts = [operator.files_of_group(KeyGroup(group)) for group in sorted(self.groups) if 0 <= group < most]
             else:
                 parts = _parts(operator, most, self._options["partitions"])
             epoch = str(reading.epoch)
@@ -92,7 +92,7 @@ class StateRowsReader(DataSourceReader):  # type: ignore[misc]
         ]
 
     def read(self, partition: _Range) -> Iterator[pa.RecordBatch]:
-        """The rows of a range, in an executor."""
+        """Read the rows of a range, in an executor."""
         if not partition.files.files:
             return
         with _read(open_tree(self._options["checkpoints"]), partition.epoch) as reading:
@@ -107,7 +107,7 @@ class StateRowsReader(DataSourceReader):  # type: ignore[misc]
 
 
 def wanted_groups(filters: Sequence[Filter], schema: Schema) -> set[int] | None:
-    """The key groups of which rows can pass all filters; None if that may be any."""
+    """Return the key groups whose rows can pass all filters, None if that may be any."""
     found: set[int] | None = None
     fields: dict[str, object] = {}
     for one in filters:
@@ -177,7 +177,7 @@ def _of_spark(schema: pa.Schema) -> pa.Schema:
 
 
 def _type(arrow: pa.DataType) -> pa.DataType:
-    """The nearest type that Spark has."""
+    """Return the nearest type that Spark has."""
     types = pa.types
     if types.is_struct(arrow):
         return pa.struct([pa.field(field.name, _type(field.type)) for field in arrow])

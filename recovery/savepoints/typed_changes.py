@@ -16,10 +16,9 @@ import pyarrow.compute as pc
 import pyarrow.ipc as ipc
 import pyarrow.parquet as parquet
 
+from recovery.json_values import WrongText, heard, parsed, typed_key
+from recovery.offline.reading import EpochReading, OperatorStates
 from recovery.savepoints.editing import ChangedRows
-from recovery.savepoints.inspecting import typed_key
-from recovery.savepoints.json_values import WrongText, heard, parsed
-from recovery.savepoints.reading import EpochReading, OperatorStates
 from statebackend.canonical.changing import DELETED
 from statebackend.canonical.schema import (
     EXPIRES_AT,
@@ -47,11 +46,13 @@ _NOT_KEPT: Final = (*_WHICH, KEY_GROUP, EXPIRES_AT)
 def set_key(
     reading: EpochReading, uid: str, state: str, key: str, value: object, namespace: object = None
 ) -> ChangedRows:
-    """What a key is to have from now on: a value, all elements of a list, some entries of a map, some accumulators of a
-    table, or some timers. `value` is as JSON has it; so is the namespace: a window's start and end, or hex digits.
+    """Return the change that gives a key this value, or these elements, entries, accumulators or timers.
 
-    Of a map it is an object, or a list of pairs; null takes an entry away. What takes the place of something expires
-    when that did, and what is new does not until the program writes it. Raises `WrongText` and `NoSuchState`.
+    `value` and `namespace` are as JSON has them; a namespace is a window's start and end, or hex digits. `value` has
+    all elements of a list, some entries of a map, some accumulators of a table, or some timers.
+
+    The entries of a map are an object, or a list of pairs; null takes an entry away. What takes the place of something
+    expires when that did, and what is new does not until the program writes it. Raises `WrongText` and `NoSuchState`.
     """
     operator = reading.operator(uid)
     kind, found = operator.state(state).kind, _found(operator, state, key)
@@ -75,7 +76,7 @@ def set_key(
 
 
 def delete_key(reading: EpochReading, uid: str, state: str, key: str) -> ChangedRows:
-    """What takes all that a state has of a key away; nothing, where it has none."""
+    """Return the change that deletes all that a state has of a key; it has no rows if there is nothing."""
     operator = reading.operator(uid)
     found = _found(operator, state, key)
     if operator.state(state).kind is StateKind.LIST:
@@ -86,9 +87,10 @@ def delete_key(reading: EpochReading, uid: str, state: str, key: str) -> Changed
 
 
 def changes_in(file: Path, reading: EpochReading, uid: str, state: str | None) -> tuple[ChangedRows, ...]:
-    """The rows in a file: .parquet, .arrow, or .jsonl as `recovery export` writes them, with `deleted` if wanted.
+    """Read the rows of a file: .parquet, .arrow, or .jsonl as `recovery export` writes them, with `deleted` if wanted.
 
-    Which state they are of is said here, or by the file itself. `WrongText` if neither does, or if it is no such file.
+    The state that they are of is named here, or by the file itself. `WrongText` if neither does, or if it is no such
+    file.
     """
     place = str(file)
     if file.suffix == ".jsonl":
@@ -127,7 +129,7 @@ def _from_lines(file: Path, reading: EpochReading, uid: str, state: str | None) 
 
 
 def _typed(rows: Sequence[Mapping[str, object]], fields: Mapping[str, pa.DataType], place: str) -> pa.Table:
-    """A table of rows of JSON, with the columns that any of them has."""
+    """Build a table from rows of JSON, with the columns that any of them has."""
     types = dict(fields) | {DELETED: pa.bool_()}
     names = [name for name in types if any(name in row for row in rows)]
     strange = sorted({name for row in rows for name in row} - types.keys())
@@ -141,9 +143,10 @@ def _typed(rows: Sequence[Mapping[str, object]], fields: Mapping[str, pa.DataTyp
 
 
 def _found(operator: OperatorStates, state: str, key: str) -> pa.Table:
-    """What a state has of a key, expired entries included: its canonical table, without rows if that is nothing.
+    """Return the canonical table of what a state has of a key, expired entries included.
 
-    Nothing it is also where no file speaks of the key's group, or only such as were written before there was the state.
+    It has no rows if the state has nothing of the key, as when no file covers the key's group, or only files that were
+    written before the state existed.
     """
     form = operator.form(state)
     typed = typed_key(key, operator.declared().key_type)
@@ -156,7 +159,7 @@ def _found(operator: OperatorStates, state: str, key: str) -> pa.Table:
 
 
 def _accumulators(found: pa.Table, where: Mapping[str, object] | None, value: object) -> dict[str, object]:
-    """What is to be kept of the key: what was kept, with what is given in its place."""
+    """Return the accumulators to keep for the key: those it had, with the given ones in their place."""
     if not isinstance(value, Mapping):
         raise WrongText("a row of a table is given as a JSON object of its accumulators")
     namespace = heard(where, NAMESPACES, "the namespace")[0].as_py()

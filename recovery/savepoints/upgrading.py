@@ -12,17 +12,17 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from recovery.driver.program_fit import ProgramDoesNotFit, ProgramFit, compare
-from recovery.savepoints.coming_back import Chosen, choose, go_back
-from recovery.savepoints.job_tree import NEWEST, JobTree
-from recovery.savepoints.reading import EpochReading
-from recovery.savepoints.scratch import scratch_folder
-from recovery.savepoints.stopped_job import StoppedJob, refuse_if_it_runs, take_over
+from recovery.driver.settings.program_fit import ProgramDoesNotFit, ProgramFit, compare
+from recovery.offline.epoch_choice import Chosen, choose, go_back
+from recovery.offline.job_tree import NEWEST, JobTree
+from recovery.offline.reading import EpochReading
+from recovery.offline.stopped_job import StoppedJob, refuse_if_it_runs, take_over
+from recovery.scratch import scratch_folder
 from snapshot.ids import JobId
-from snapshot.journal_state import OutputMade
-from snapshot.manifest import Manifest, OperatorSnapshot, SubtaskSnapshot
+from snapshot.journal.state import OutputMade
 from snapshot.program.plan import KeyedHead
 from snapshot.program.program import Program
+from snapshot.tree.manifest import Manifest, OperatorSnapshot, SubtaskSnapshot
 from statebackend.canonical.rewriting import Rewritten, rewrite
 from statebackend.ids import Epoch, Uid
 from statebackend.keyed_state import KeyedState, Operator, Options
@@ -76,7 +76,7 @@ class UpgradePlan:
 
     @property
     def to_migrate(self) -> tuple[Uid, ...]:
-        """The operators that have values of older versions, or states that are declared no longer."""
+        """Return the operators that have values of older versions, or states that are no longer declared."""
         return tuple(dict.fromkeys(one.uid for one in self.states if one.fit in (Fit.OLDER, Fit.GONE)))
 
 
@@ -102,7 +102,7 @@ class Upgraded:
 def plan_upgrade(
     program: Program, tree: JobTree, which: str = NEWEST, *, accept_duplicates: bool = True
 ) -> UpgradePlan:
-    """Compare the program with an epoch, and with the states in its files. The job may run.
+    """Compare the program with an epoch, and with the states in its files; the job may run.
 
     Without `accept_duplicates` it raises what `migrate` would, if output would be made once more.
     """
@@ -121,7 +121,7 @@ def migrate(
     """Make a savepoint of the newest epoch in which every value is in the version that the program declares.
 
     States that are declared no longer are dropped with `drop_states`, else refused. Raises `ProgramDoesNotFit`,
-    `StateMismatch`, `JobRuns`, what `coming_back.choose` raises, and `UnreadableValue` for a value that is not
+    `StateMismatch`, `JobRuns`, what `epoch_choice.choose` raises, and `UnreadableValue` for a value that is not
     migrated: then, and after a crash, there is no new epoch, and it can be done again. `rewritten` is told of each
     operator.
     """
@@ -159,11 +159,11 @@ class _Work:
 
     @property
     def states(self) -> tuple[MigratedState, ...]:
-        """What became of them so far."""
+        """Return the states migrated so far, with their numbers of rows."""
         return tuple(MigratedState(uid, state, *counts) for (uid, state), counts in self._done.items())
 
     def migrated(self, operator: OperatorSnapshot, manifest: Manifest) -> OperatorSnapshot:
-        """All its partitions, written anew."""
+        """Write all partitions of an operator anew."""
         subtasks = (self._part(operator.uid, subtask, manifest.epoch) for subtask in operator.subtasks)
         return replace(operator, subtasks=tuple(subtasks))
 
@@ -266,7 +266,7 @@ def _is_older(was: CodecSpec | None, is_now: CodecSpec | None) -> bool:
 
 
 def _stored_as(spec: StateSpec | None) -> str:
-    """The kind of state, and the versions of the codec that wrote its values."""
+    """Describe the kind of state, and the versions of the codec that wrote its values."""
     if spec is None or spec.codec is None:
         return "" if spec is None else spec.kind.value
     codec = spec.codec
@@ -277,7 +277,7 @@ def _stored_as(spec: StateSpec | None) -> str:
 
 
 def _declared_as(spec: StateSpec | None) -> str:
-    """The kind of state, and what its codec writes and reads."""
+    """Describe the kind of state, and what its codec writes and reads."""
     if spec is None or spec.codec is None:
         return "" if spec is None else spec.kind.value
     codec = spec.codec

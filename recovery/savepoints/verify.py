@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from recovery.driver.damage import fault_of
-from recovery.savepoints.job_tree import JobTree, NoSuchEpoch, UnusableEpoch
-from recovery.savepoints.scratch import scratch_folder
-from snapshot.manifest import Manifest, StoredFile
+from recovery.driver.tree.damage import fault_of
+from recovery.offline.job_tree import JobTree, NoSuchEpoch, UnusableEpoch
+from recovery.scratch import scratch_folder
+from snapshot.tree.manifest import Manifest, StoredFile
 from statebackend.backends.backend import BackendError
 from statebackend.canonical.schema import KEY, KEY_GROUP
 from statebackend.files import FileRef, FileSet
@@ -25,7 +25,7 @@ from statebackend.ids import Epoch, Uid
 from statebackend.keys.columns import key_column
 from statebackend.state_reader import StateReader, UnreadableState
 from statebackend.stores.store import BlobStore, StoreError
-from statebackend.tables.blocks import BlockError
+from statebackend.tables.format.blocks import BlockError
 
 _AT_ONCE = 8
 
@@ -47,7 +47,7 @@ class Verified:
     """What was found. A job can be started from each of the `sound` epochs.
 
     `doubtful` are epochs that have a manifest, and no entry in the journal: their driver died just then, as far as can
-    be told, or the journal has lost its newest entries (see `recovery.losses`).
+    be told, or the journal has lost its newest entries (see `recovery.decisions.losses`).
     """
 
     job: str
@@ -70,12 +70,12 @@ class ToVerify:
 
     @property
     def bytes(self) -> int:
-        """How much will be read to check the files."""
+        """Return the number of bytes that checking the files will read."""
         return sum(file.size for file, _ in self.files)
 
 
 def what_to_verify(tree: JobTree, which: str | None = None) -> ToVerify:
-    """What one epoch consists of, or, unless said, all that the job could come back to."""
+    """Collect what one epoch consists of, or, if none is named, all epochs that the job could come back to."""
     records = tree.state.usable if which is None else (tree.record(which),)
     manifests, damages = [], []
     for record in records:
@@ -100,7 +100,7 @@ def what_to_verify(tree: JobTree, which: str | None = None) -> ToVerify:
 def verify(
     tree: JobTree, todo: ToVerify, *, keys: bool = True, scratch: Path | None = None, seen: Seen = lambda _: None
 ) -> Verified:
-    """Look at all of it. `keys`: also open the state, and hash every key anew.
+    """Verify all of it. `keys`: also open the state, and hash every key anew.
 
     An epoch that a running job removes meanwhile is left out: it is neither damaged nor sound. What the store raises
     because it cannot be reached is raised. `scratch` is a local folder with room for the largest partition's state.
@@ -145,12 +145,12 @@ def _damaged_files(store: BlobStore, todo: ToVerify, folder: Path, seen: Seen) -
 
 
 def _usable(tree: JobTree) -> frozenset[Epoch]:
-    """What the job can come back to now; it may have removed some of what it had when we began."""
+    """Return the epochs that the job can come back to now; it may have removed some since verifying began."""
     return frozenset(record.epoch for record in tree.look_again().state.usable)
 
 
 def _of_epochs(there: frozenset[Epoch], damages: Iterable[Damage]) -> list[Damage]:
-    """The damages of these epochs; those of others alone are left out."""
+    """Return the damages of these epochs, without those of other epochs alone."""
     kept = []
     for damage in damages:
         epochs = tuple(epoch for epoch in damage.epochs if epoch in there)
@@ -160,7 +160,7 @@ def _of_epochs(there: frozenset[Epoch], damages: Iterable[Damage]) -> list[Damag
 
 
 def _states(manifests: Iterable[Manifest]) -> list[tuple[Uid, FileSet, tuple[Epoch, ...]]]:
-    """Each partition's state once, with all epochs that have it."""
+    """Return each partition's state once, with all epochs that have it."""
     found: dict[tuple[Uid, FileSet], list[Epoch]] = {}
     for manifest in manifests:
         for operator in manifest.operators:
@@ -171,7 +171,7 @@ def _states(manifests: Iterable[Manifest]) -> list[tuple[Uid, FileSet, tuple[Epo
 
 
 def _check_keys(store: BlobStore, state: FileSet, folder: Path) -> tuple[int, list[str]]:
-    """How many keys there are, in all states together, and what is wrong with them."""
+    """Count the rows of all states together, and describe what is wrong with their keys."""
     counted, wrong = 0, []
     try:
         with StateReader(state, store, folder) as reader:

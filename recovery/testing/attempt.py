@@ -30,12 +30,9 @@ from recovery.testing.source import SourceSubtask
 from recovery.testing.store import Content, Read, Write, Written
 from recovery.testing.stream import Item, Stream
 from recovery.testing.windows import StateFile, WindowOperator, load
-from snapshot import aligner as align
-from snapshot.frames import EARLIEST, Data, Frame, Marker, MarkerMode, Watermark
-from snapshot.ids import ChannelId, JobId, TransactionId
-from snapshot.layout import Content as Holds
-from snapshot.layout import SharedFile, path_of
-from snapshot.participant import (
+from snapshot.cut import aligner as align
+from snapshot.cut.frames import EARLIEST, Data, Frame, Marker, MarkerMode, Watermark
+from snapshot.cut.participant import (
     Acknowledge,
     Decline,
     EpochGivenUp,
@@ -46,8 +43,8 @@ from snapshot.participant import (
     ParticipantEvent,
     SubtaskCut,
 )
-from snapshot.testing.process import Action, Effect, Send
-from snapshot.transaction_events import (
+from snapshot.cut.watermarks import Watermarks
+from snapshot.epochs.transaction_events import (
     Begin,
     Commit,
     EpochCompleted,
@@ -62,8 +59,11 @@ from snapshot.transaction_events import (
     SinkReady,
     TransactionEvent,
 )
-from snapshot.transactions import Transactions
-from snapshot.watermarks import Watermarks
+from snapshot.epochs.transactions import Transactions
+from snapshot.ids import ChannelId, JobId, TransactionId
+from snapshot.testing.process import Action, Effect, Send
+from snapshot.tree.layout import Content as Holds
+from snapshot.tree.layout import SharedFile, path_of
 from statebackend.files import FileRef
 from statebackend.ids import NO_EPOCH, Epoch, Partition
 from statebackend.snapshots.uploads import Durable, NotDurable, Persist, Persisted, Uploads
@@ -162,21 +162,21 @@ class PartitionAttempt:
     # --- what happens ---------------------------------------------------------------------------------------------
 
     def arrived(self, channel: ChannelId, frame: Frame) -> None:
-        """A frame of this attempt has come in."""
+        """Take a frame of this attempt that has come in."""
         if self._operator is None:
             self._early.append((channel, frame))
             return
         self._align(align.Arrived(channel, frame))
 
     def triggered(self, marker: Marker) -> None:
-        """The coordinator begins an epoch."""
+        """Begin an epoch that the coordinator has triggered."""
         assert self._source is not None
         for cut in self._source.trigger(marker):
             self._participate(cut)
         self._align(align.Triggered(marker))
 
     def over(self, epoch: Epoch, *, complete: bool) -> None:
-        """The coordinator has completed or abandoned an epoch."""
+        """Complete or abandon an epoch, as the coordinator has done."""
         assert self._source is not None
         if complete:
             self._participant.completed(epoch)
@@ -187,7 +187,7 @@ class PartitionAttempt:
             self._participate(EpochGivenUp(epoch))
 
     def assigned(self, split: int | None) -> None:
-        """The driver has answered the wish for a split."""
+        """Take the driver's answer to the wish for a split."""
         assert self._source is not None
         self._source.assigned(split)
         self._ask_for_split()
@@ -195,7 +195,7 @@ class PartitionAttempt:
     # --- what it may do by itself -----------------------------------------------------------------------------------
 
     def actions(self) -> list[Action]:
-        """Read a record, send a frame, process a frame, try a commit again, lose patience with an alignment."""
+        """Return its next steps: send, process, read, retry a commit, repeat a marker, end the wait of an alignment."""
         if self._source is None:
             return []
         actions = [Action("send", channel) for channel, outbox in self._source.outboxes.items() if len(outbox)]
@@ -315,7 +315,7 @@ class PartitionAttempt:
         self._around.effects.append(self._around.store.ask(Write(ref.path, file), answered))
 
     def _refer_to(self, file: StateFile, epoch: Epoch) -> FileRef:
-        """A reference to a file that is about to be written, under a name that nobody has used."""
+        """Return a reference to a file that is about to be written, under a name never used before."""
         self._files_made += 1
         path = path_of(SharedFile(self.incarnation, self.partition, self._files_made, Holds.STATE))
         return FileRef(path, file.ranges, epoch, file.kind, len(file.entries), "none:0")

@@ -28,7 +28,7 @@ class Driver:
         self._looks = 0
 
     def handle(self, event: Event) -> Iterable[Effect]:
-        """Take an event to whom it concerns."""
+        """Pass an event to its handler."""
         match event:
             case Started(saved):
                 self._start(saved if isinstance(saved, int) else 0)
@@ -42,7 +42,7 @@ class Driver:
         return effects
 
     def actions(self) -> Sequence[Action]:
-        """Taking over, or what the running generation may do; and time-outs."""
+        """Return the ways to take over, or what the running generation may do, and time-outs."""
         own = self._ways_in() if self._run is None else self._run.actions()
         return [*own, *self._means.store.actions(), *self._means.target.actions()]
 

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from recovery.cleanup import EpochFiles, Fate, InFlight, ObservedTree, classify, plan_removal
-from recovery.decision import (
+from recovery.decisions.cleanup import EpochFiles, Fate, InFlight, ObservedTree, classify, plan_removal
+from recovery.decisions.start import (
     Condition,
     FoundManifest,
     GivenUp,
@@ -45,20 +45,20 @@ from recovery.testing.requests import Requests
 from recovery.testing.store import Content, Delete, Listing, Read, Write, Written
 from recovery.testing.stream import Stream
 from recovery.testing.target import AbortOthers
-from snapshot import coordinator_events as events
-from snapshot.coordinator import Coordinator, CoordinatorState
-from snapshot.coordinator_options import CoordinatorOptions
-from snapshot.journal_compaction import JournalCompactor
-from snapshot.journal_entries import Body, Claimed, Committed, Completed, Nonce, PinId, Pinned, Pinner, Removed, Rewound
-from snapshot.journal_reader import JournalRead, JournalReader
-from snapshot.journal_state import EpochRecord, JournalState
-from snapshot.journal_writer import Fenced, Forgotten, JournalWriter, Refused, Won
-from snapshot.layout import EPOCHS, SHARED, ManifestFile, path_of
-from snapshot.manifest import Manifest, only_carries
-from snapshot.manifest_json import decode, digest, encode
-from snapshot.splits import SplitEnumerator
+from snapshot.epochs import coordinator_events as events
+from snapshot.epochs.coordinator import Coordinator, CoordinatorState
+from snapshot.epochs.coordinator_options import CoordinatorOptions
+from snapshot.epochs.splits import SplitEnumerator
+from snapshot.journal.compaction import JournalCompactor
+from snapshot.journal.entries import Body, Claimed, Committed, Completed, Nonce, PinId, Pinned, Pinner, Removed, Rewound
+from snapshot.journal.reader import JournalRead, JournalReader
+from snapshot.journal.state import EpochRecord, JournalState
+from snapshot.journal.writer import Fenced, Forgotten, JournalWriter, Refused, Won
 from snapshot.testing.process import Action, Effect, Send
 from snapshot.testing.violation import Violation
+from snapshot.tree.layout import EPOCHS, SHARED, ManifestFile, path_of
+from snapshot.tree.manifest import Manifest, only_carries
+from snapshot.tree.manifest_json import decode, digest, encode
 from statebackend.ids import Epoch, Generation, Incarnation, Partition
 
 INTERVAL = 10
@@ -93,7 +93,7 @@ class DriverPlan:
     person: Person | None = None
 
     def parallelism_of(self, generation: Generation) -> int:
-        """The parallelism of one start of the job."""
+        """Return the parallelism of one start of the job."""
         return self.parallelism[(generation - 1) % len(self.parallelism)]
 
 
@@ -111,7 +111,7 @@ class Means:
     numbered: int = 0
 
     def nonce(self) -> Nonce:
-        """A name that nobody else makes."""
+        """Return a new name that no other process makes."""
         self.numbered += 1
         return Nonce(f"{self.name}x{self.boots}x{self.numbered}")
 
@@ -219,13 +219,13 @@ class GenerationRun:
     # --- go back ----------------------------------------------------------------------------------------------------
 
     def _savepoint(self) -> EpochRecord | None:
-        """The newest one that can be read."""
+        """Return the newest savepoint that can be read, None if there is none."""
         pinned = {pin.epoch for pin in self._journal.pins if pin.pinner is Pinner.SAVEPOINT}
         usable = [record for record in self._journal.usable if record.epoch in pinned & self._manifests.keys()]
         return usable[-1] if usable else None
 
     def _restore(self, savepoint: EpochRecord, then: Callable[[], None]) -> None:
-        """Let the savepoint be the newest epoch, if nothing is made again by that, or the person accepts it."""
+        """Let the savepoint be the newest epoch, if no output is made again by that, or the person accepts it."""
         gives_up = given_up_for(self._journal, savepoint)
         if not gives_up.repeats.epochs or self._ask(savepoint.epoch, gives_up):
             self._go_back(savepoint.epoch, gives_up, then)
@@ -233,7 +233,7 @@ class GenerationRun:
             then()
 
     def _refused(self, observed: Observed, hindrances: tuple[Hindrance, ...]) -> None:
-        """A person sees why the job does not start, and accepts it or puts back what was lost."""
+        """Let a person, who sees why the job does not start, accept it or put back what was lost."""
         if not self._means.observer.ever_lost:
             raise Violation(f"generation {self._generation} refuses to start: {hindrances}")
         match decide(replace(observed, accept_duplicates=True)):
@@ -320,16 +320,16 @@ class GenerationRun:
     # --- what happens -----------------------------------------------------------------------------------------------
 
     def appeared(self, _worker: str) -> None:
-        """A worker is there, and free."""
+        """Take note of a worker that is there, and free."""
         self._deploy_if_possible()
 
     def lost(self, worker: str) -> None:
-        """The connection to a worker is gone."""
+        """Take note that the connection to a worker is gone."""
         if worker in self._deployed and self._coordinator is not None:
             self._tell(events.AttemptBroken(self._coordinator.incarnation, f"lost {worker}"))
 
     def reported(self, worker: str, message: FromPartition) -> None:
-        """A partition has something to say."""
+        """Handle what a partition says."""
         incarnation, partition = message.incarnation, message.partition
         match message:
             case Restored():
@@ -367,7 +367,7 @@ class GenerationRun:
     # --- what it may do by itself -------------------------------------------------------------------------------------
 
     def actions(self) -> list[Action]:
-        """Let time pass, suspect a worker, take a savepoint, compact the journal, look for orphans; once at the end."""
+        """Return its next steps: a tick, a suspected worker, a savepoint, a sweep, also at the end, or a compaction."""
         coordinator = self._coordinator
         if coordinator is None or coordinator.state is CoordinatorState.STOPPED:
             return []
@@ -388,7 +388,7 @@ class GenerationRun:
 
     @property
     def _is_finished(self) -> bool:
-        """Whether enough epochs that were triggered after the end of all input are complete and committed."""
+        """True if enough epochs that were triggered after the end of all input are complete and committed."""
         usable = self._journal.usable
         if not usable or usable[-1].epoch not in self._last or usable[-1].awaits_commit:
             return False

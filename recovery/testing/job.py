@@ -11,8 +11,8 @@ from dataclasses import replace
 from functools import partial
 
 from recovery.testing.attempt import WorkerPlan
-from recovery.testing.bystanders import Disaster, Janitor, Reader
 from recovery.testing.driver import Driver
+from recovery.testing.external_readers import Disaster, Janitor, Reader
 from recovery.testing.generation import DriverPlan, Person
 from recovery.testing.observer import Observer
 from recovery.testing.sink import TargetKind
@@ -20,8 +20,8 @@ from recovery.testing.store import SimulatedStore
 from recovery.testing.stream import Stream
 from recovery.testing.target import SimulatedTarget
 from recovery.testing.worker import STORE, TARGET, Worker
-from snapshot.coordinator_options import CoordinatorOptions
-from snapshot.frames import MarkerMode
+from snapshot.cut.frames import MarkerMode
+from snapshot.epochs.coordinator_options import CoordinatorOptions
 from snapshot.testing.faults import Faults
 from snapshot.testing.history import Channel
 from snapshot.testing.process import Process
@@ -83,7 +83,7 @@ def _run(schedule: Schedule, *, goes_back: bool) -> Observer:
 
 
 def faults(drivers: Sequence[str]) -> Faults:
-    """What may befall the job: everything but the loss of what the store and the target hold."""
+    """Return the faults that may befall the job: everything but the loss of what the store and the target hold."""
     active = (*drivers, *WORKERS)
     servers = (STORE, TARGET)
     return Faults(

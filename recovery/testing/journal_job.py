@@ -14,11 +14,11 @@ from recovery.testing.requests import Answer, Requests
 from recovery.testing.store import SimulatedStore
 from recovery.testing.truth import JournalTruth
 from recovery.testing.worker import STORE
-from snapshot.journal_compaction import JournalCompactor
-from snapshot.journal_entries import Body, Claimed, Completed, Nonce, PinId, Pinned, Pinner
-from snapshot.journal_reader import JournalRead, JournalReader
-from snapshot.journal_state import JournalState
-from snapshot.journal_writer import Fenced, JournalWriter, Won
+from snapshot.journal.compaction import JournalCompactor
+from snapshot.journal.entries import Body, Claimed, Completed, Nonce, PinId, Pinned, Pinner
+from snapshot.journal.reader import JournalRead, JournalReader
+from snapshot.journal.state import JournalState
+from snapshot.journal.writer import Fenced, JournalWriter, Won
 from snapshot.testing.faults import Faults
 from snapshot.testing.history import Channel
 from snapshot.testing.process import Acted, Action, Broken, Effect, Event, Process, Received, Save, Started
@@ -87,7 +87,7 @@ class Scribe:
         return effects
 
     def actions(self) -> Sequence[Action]:
-        """Whatever one may want of a journal, if idle; time-outs."""
+        """Return all that can be asked of a journal, if idle, and time-outs."""
         if not self._writer or not self._left or self._busy:
             return self._store.actions()
         names = ("publish", "claim", "pin", "compact") if self._generation else ("claim", "compact")

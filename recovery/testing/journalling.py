@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 from recovery.testing.requests import Requests
 from recovery.testing.store import Content, Create, Creation, Delete, Listing, Read
-from snapshot import journal_requests as asked
-from snapshot.journal_compaction import CompactionStep
-from snapshot.journal_reader import ReadStep
-from snapshot.journal_writer import Step
-from snapshot.layout import JournalEntry, JournalSummary, parse, path_of
+from snapshot.journal import requests as asked
+from snapshot.journal.compaction import CompactionStep
+from snapshot.journal.reader import ReadStep
+from snapshot.journal.writer import Step
 from snapshot.testing.process import Effect
+from snapshot.tree.layout import JournalEntry, JournalSummary, parse, path_of
 
 AnyStep = Step | ReadStep | CompactionStep
 

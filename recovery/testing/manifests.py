@@ -8,15 +8,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
-from recovery.restore import SubtaskRestore, plan_restore
+from recovery.decisions.restore import SubtaskRestore, plan_restore
 from recovery.testing.attempt import JOB
 from recovery.testing.messages import SOURCE, WINDOWS, Acknowledgement, Payload, Role, SourceCut, WindowCut
 from recovery.testing.stream import MAX_PARALLELISM, Item, Row, Stream, group_of
-from snapshot.coordinator_events import Publish
-from snapshot.frames import EARLIEST, Watermark
-from snapshot.frozen_json import Json, JsonLike
+from snapshot.cut.frames import EARLIEST, Watermark
+from snapshot.cut.participant import Part
+from snapshot.epochs.coordinator_events import Publish
+from snapshot.epochs.splits import SplitEnumerator
+from snapshot.epochs.transaction_events import Committable
 from snapshot.ids import ChannelId, TransactionId
-from snapshot.manifest import (
+from snapshot.tree.frozen_json import Json, JsonLike
+from snapshot.tree.manifest import (
     ChannelState,
     CommitPayload,
     Inline,
@@ -26,9 +29,6 @@ from snapshot.manifest import (
     SplitPosition,
     SubtaskSnapshot,
 )
-from snapshot.participant import Part
-from snapshot.splits import SplitEnumerator
-from snapshot.transaction_events import Committable
 from statebackend.files import FileSet
 from statebackend.ids import NO_EPOCH, Partition
 from statebackend.keygroups import range_of
@@ -40,7 +40,7 @@ Channels = dict[ChannelId, tuple[Item, ...]]
 
 
 def manifest_of(publish: Publish[Acknowledgement], unassigned: tuple[int, ...]) -> Manifest:
-    """The manifest of an epoch that all have acknowledged."""
+    """Build the manifest of an epoch that all partitions have acknowledged."""
     acknowledged = [publish.contents[partition] for partition in sorted(publish.contents)]
     overtaken: Channels = {}
     for one in acknowledged:
@@ -94,7 +94,7 @@ def _windows(acknowledged: Acknowledgement, overtaken: Channels) -> SubtaskSnaps
 
 
 def _channel_state(channel: ChannelId, received: Channels, overtaken: Channels) -> ChannelState:
-    """What the receiver has recorded was sent before what the marker overtook at the sender."""
+    """Join what the receiver has recorded with what the marker overtook at the sender, which was sent later."""
     parts = (part for part in (received.get(channel, ()), overtaken.get(channel, ())) if part)
     return ChannelState(channel, tuple(Inline(json.dumps([item.id for item in part]).encode()) for part in parts))
 
@@ -108,7 +108,7 @@ def _payload(payload: Payload) -> Json:
 
 
 def roles_from(manifest: Manifest | None, parallelism: int, stream: Stream) -> tuple[Role, ...]:
-    """What each partition starts from, at this parallelism."""
+    """Return what each partition starts from at this parallelism."""
     if manifest is None:
         ranges = (range_of(Partition(index), parallelism, MAX_PARALLELISM) for index in range(parallelism))
         return tuple(Role(Partition(index), FileSet(groups)) for index, groups in enumerate(ranges))
@@ -151,7 +151,7 @@ def _rows(payload: CommitPayload) -> Payload:
 
 
 def splits_of(manifest: Manifest | None, stream: Stream) -> SplitEnumerator[int]:
-    """Who reads what, as the epoch says; at the beginning nobody reads anything."""
+    """Return the assignment of splits as the epoch has it; at the beginning no split is assigned."""
     if manifest is None:
         return SplitEnumerator((), range(stream.splits))
     unassigned = json.loads(manifest.operators[0].enumerator.text)
@@ -159,27 +159,27 @@ def splits_of(manifest: Manifest | None, stream: Stream) -> SplitEnumerator[int]
 
 
 def positions_of(manifest: Manifest) -> list[tuple[int, int]]:
-    """Every assigned split and how far it was read."""
+    """Return every assigned split and how far it was read."""
     return [item for subtask in manifest.operators[0].subtasks for item in _positions(subtask.positions).items()]
 
 
 def in_flight_of(manifest: Manifest, stream: Stream) -> list[Item]:
-    """All channel state."""
+    """Return all channel state."""
     return [item for subtask in manifest.operators[1].subtasks for item in _items(subtask.channels, stream)]
 
 
 def window_parts_of(manifest: Manifest) -> Iterator[tuple[int, FileSet]]:
-    """The watermark and the state of each partition."""
+    """Yield the watermark and the state of each partition."""
     for subtask in manifest.operators[1].subtasks:
         assert subtask.state is not None
         yield _timestamp(subtask.watermark), subtask.state
 
 
 def transactions_of(manifest: Manifest | None) -> frozenset[TransactionId]:
-    """The transactions that the epoch carries."""
+    """Return the transactions that the epoch carries."""
     return frozenset() if manifest is None else frozenset(one.transaction for one in committables_of(manifest))
 
 
 def committables_of(manifest: Manifest) -> list[Committable[CommitPayload]]:
-    """What the epoch carries."""
+    """Return the committables that the epoch carries."""
     return [committable for subtask in manifest.operators[1].subtasks for committable in subtask.committables]

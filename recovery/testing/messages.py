@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from recovery.testing.stream import Item, Row
-from snapshot.frames import EARLIEST, Frame, Marker
+from snapshot.cut.frames import EARLIEST, Frame, Marker
+from snapshot.cut.participant import Part, SubtaskContent
+from snapshot.epochs.transaction_events import Committable
 from snapshot.ids import ChannelId
-from snapshot.participant import Part, SubtaskContent
-from snapshot.transaction_events import Committable
 from statebackend.files import FileSet
 from statebackend.ids import Epoch, Incarnation, Partition, Uid
 
@@ -162,7 +162,7 @@ class Acknowledgement(FromPartition):
 
     @property
     def has_committables(self) -> bool:
-        """Whether there is anything to commit when the epoch is complete."""
+        """True if there is anything to commit when the epoch is complete."""
         return bool(self.subtasks[WINDOWS].parts[Part.TRANSACTIONS])
 
 

@@ -24,13 +24,13 @@ from recovery.testing.stream import RecordId, Row, Stream
 from recovery.testing.truth import JournalTruth
 from recovery.testing.windows import FIRED, IDS, TIMER, WINDOW, State, StateFile, StateKey, load
 from snapshot.ids import TransactionId
-from snapshot.journal_entries import Committed, Completed, Entry, Rewound
-from snapshot.journal_state import OutputMade
-from snapshot.layout import ManifestFile, SharedFile, parse
-from snapshot.manifest import Manifest
-from snapshot.manifest_json import decode, digest
+from snapshot.journal.entries import Committed, Completed, Entry, Rewound
+from snapshot.journal.state import OutputMade
 from snapshot.testing.checkers import check_exactly_once
 from snapshot.testing.violation import Violation
+from snapshot.tree.layout import ManifestFile, SharedFile, parse
+from snapshot.tree.manifest import Manifest
+from snapshot.tree.manifest_json import decode, digest
 from statebackend.ids import NO_EPOCH, Epoch, Generation, Incarnation
 
 
@@ -102,7 +102,7 @@ class Observer(JournalTruth):
                 pass
 
     def _went_back(self, body: Rewound) -> None:
-        """Epochs are given up; if any of them had output of its own, somebody has accepted that it is made again."""
+        """Give epochs up, and check that a person has accepted that output of their own is made again."""
         again = {
             one.transaction
             for epoch in self.completed
@@ -116,19 +116,19 @@ class Observer(JournalTruth):
         self.completed = [epoch for epoch in self.completed if epoch <= body.to]
 
     def _check_committed(self, epoch: Epoch) -> None:
-        """What is journalled as committed is: nobody would commit the rest once the epoch is removed."""
+        """Check that what is journalled as committed is: the rest would be lost once the epoch is removed."""
         carried = (transactions_of(self._manifests[one]) for one in self.completed if one <= epoch)
         missing = frozenset().union(*carried) - self._committed.keys()
         if missing:
             raise Violation(f"epoch {epoch} is journalled as committed, and {sorted(missing)} is not")
 
     def writing(self, path: str, data: object, existing: object | None) -> None:
-        """An object is written."""
+        """Record that an object is written, and in which order."""
         super().writing(path, data, existing)
         self._writes[path] = len(self._writes)
 
     def deleting(self, path: str) -> None:
-        """An object is deleted; nothing may need it."""
+        """Check that no retained epoch needs an object that is deleted."""
         super().deleting(path)
         for record in self.journal.retained:
             if path == record.manifest or path in self._manifests[record.epoch].references():
@@ -137,28 +137,28 @@ class Observer(JournalTruth):
     # --- what drivers believe ---------------------------------------------------------------------------------------
 
     def triggered(self, epoch: Epoch) -> None:
-        """A driver triggers an epoch; its id is new."""
+        """Check that the id of an epoch that a driver triggers is new."""
         if epoch in self._triggered:
             raise Violation(f"epoch id {epoch} is used twice")
         self._triggered.add(epoch)
 
     def sweeping(self, attempt: Incarnation, newest_complete: Epoch, *, blind: bool) -> None:
-        """A driver asks the store what there is, to delete what attempts before this one have left."""
+        """Record that a driver lists the store, to delete what attempts before this one have left."""
         if attempt.generation == self.journal.generation:
             self._sweep = Sweep(attempt, newest_complete, len(self._writes), blind)
 
     def failed(self, incarnation: Incarnation, reason: str) -> None:
-        """A partition could not be restored or go on; of the current generation nothing is missing."""
+        """Check that nothing of the current generation is missing if a partition could not be restored or go on."""
         if incarnation.generation == self.journal.generation and "is not there" in reason:
             raise Violation(reason)
 
     def stopped(self, generation: Generation, reason: str) -> None:
-        """A coordinator ends its generation; nothing but a newer claim is a reason here."""
+        """Check that a coordinator ends its generation for no other reason than a newer claim."""
         if generation == self.journal.generation:
             raise Violation(f"generation {generation} stops: {reason}")
 
     def asks(self, back: Rewound, told: OutputMade, *, accepts: bool) -> None:
-        """A driver asks whether output may be made once more; it is told of all of it, and of no more."""
+        """Check that a driver that asks to make output once more tells of all of it, and of no more."""
         if back.by != self.journal.generation:
             return  # the job has gone on without it
         self.asked += 1
@@ -176,7 +176,7 @@ class Observer(JournalTruth):
     # --- what the target is told to do ------------------------------------------------------------------------------
 
     def committing(self, transaction: TransactionId, rows: tuple[Row, ...]) -> None:
-        """A transaction becomes visible; a complete epoch carries it, and it happens once."""
+        """Check that a transaction that becomes visible is carried by a complete epoch, and is committed only once."""
         if transaction in self._committed:
             raise Violation(f"transaction {transaction} is committed twice, with {len(rows)} rows")
         if transaction not in self._committable:
@@ -202,13 +202,13 @@ class Observer(JournalTruth):
         self._check_records(manifest)
 
     def _check_output_is_carried(self, manifest: Manifest) -> None:
-        """What an earlier epoch carries is committed, or carried by this one: nothing else would commit it."""
+        """Check that what earlier epochs carry is committed, or carried by this one: nothing else would commit it."""
         dropped = self._committable - self._committed.keys() - self._given_up - transactions_of(manifest)
         if dropped:
             raise Violation(f"epoch {manifest.epoch} does not carry {sorted(dropped)}, which is not committed")
 
     def _check_time(self, manifest: Manifest) -> None:
-        """Event time does not go back from one complete epoch to the next."""
+        """Check that event time does not go back from one complete epoch to the next."""
         before = (
             [watermark for watermark, _ in window_parts_of(self._manifests[self.completed[-1]])]
             if self.completed
@@ -227,7 +227,7 @@ class Observer(JournalTruth):
         )
 
     def _check_records(self, manifest: Manifest) -> None:
-        """The state and what is in flight are exactly what was read before the cut; windows are as time says."""
+        """Check that state and records in flight are exactly what was read before the cut, and windows fit the time."""
         held: list[RecordId] = [item.id for item in in_flight_of(manifest, self._stream)]
         for watermark, files in window_parts_of(manifest):
             contents = {file.path: self._file(file.path) for file in files.files}
@@ -242,7 +242,7 @@ class Observer(JournalTruth):
             raise Violation(f"epoch {manifest.epoch} has lost {sorted((Counter(read) - Counter(held)).elements())}")
 
     def _check_windows(self, epoch: Epoch, state: State, watermark: int) -> None:
-        """Every window that a record fell into was either emitted, or is there with its timer and its time to come."""
+        """Check that every window with a record was emitted, or is there with its timer and its time to come."""
         expected: dict[StateKey, list[RecordId]] = defaultdict(list)
         for key, ids in state.items():
             emitted = {end for end, _ in state.get(StateKey(FIRED, key.key), ())}
@@ -269,7 +269,7 @@ class Observer(JournalTruth):
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def check_leaks(self) -> None:
-        """All has come to rest: what no epoch needs is gone, but for what came after the newest driver looked last."""
+        """Check, at rest, that what no epoch needs is gone, except what was written after the newest driver looked."""
         sweep = self._sweep
         if sweep is None:
             raise Violation("the newest driver has never looked for what attempts before its own have left")
@@ -281,8 +281,9 @@ class Observer(JournalTruth):
             raise Violation(f"no epoch refers to {leaked}, which were there when attempt {sweep.attempt} looked")
 
     def check_output(self) -> None:
-        """All has come to rest: every window was emitted once, with all its records; and once more for each time that
-        its row was given up.
+        """Check, at rest, that every window was emitted once, with all its records.
+
+        It was emitted once more for each time that its row was given up.
         """
         if self._exactly_once:
             given_up = [row for one in self._given_up for row in self._committed.get(one, ())]

@@ -57,7 +57,7 @@ class Requests:
             waiting(answer.body)
 
     def broken(self) -> None:
-        """The connection is gone: nothing that was asked is answered any more."""
+        """Give up all questions, as the connection is gone: none will be answered any more."""
         for id in list(self._waiting):
             self.time_out(id)
 
@@ -68,5 +68,5 @@ class Requests:
             waiting(None)
 
     def actions(self) -> list[Action]:
-        """The oldest question may be given up."""
+        """Return the time-out of the oldest question, if there is one."""
         return [Action(f"time out of {self._server}", id, weight=1) for id in list(self._waiting)[:1]]

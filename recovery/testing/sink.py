@@ -13,10 +13,8 @@ from recovery.testing.messages import WINDOWS, Payload
 from recovery.testing.requests import Requests
 from recovery.testing.stream import Row
 from recovery.testing.target import CommitStaged, Fence, Lease, ReadToken, Stage, WriteWithToken
-from snapshot.ids import TransactionId
-from snapshot.testing.process import Effect
-from snapshot.token_commit import Ask, Outcome, TargetAnswer, TokenCommit, TokenStep
-from snapshot.transaction_events import (
+from snapshot.epochs.token_commit import Ask, Outcome, TargetAnswer, TokenCommit, TokenStep
+from snapshot.epochs.transaction_events import (
     Begin,
     Commit,
     CommitAnswered,
@@ -28,6 +26,8 @@ from snapshot.transaction_events import (
     RetryLater,
     TransactionEvent,
 )
+from snapshot.ids import TransactionId
+from snapshot.testing.process import Effect
 from statebackend.ids import Partition
 
 
@@ -63,7 +63,7 @@ class Sink:
         self._open.extend(rows)
 
     def begin(self, begin: Begin) -> None:
-        """Rows go to a new transaction from now on."""
+        """Put rows into a new transaction from now on."""
         self._open = self._rows[begin.transaction] = []
 
     def prepare(self, prepare: Prepare) -> None:

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from recovery.testing.messages import SOURCE, WINDOWS, Role, SourceCut
 from recovery.testing.stream import MAX_PARALLELISM, Item, Stream, group_of
-from snapshot.aligner import Aborted, Aligner, AlignerInstruction, Cut, Triggered
-from snapshot.frames import Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.cut.aligner import Aborted, Aligner, AlignerInstruction, Cut, Triggered
+from snapshot.cut.frames import Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.cut.outbox import Outbox
+from snapshot.cut.participant import SubtaskCut
 from snapshot.ids import ChannelId
-from snapshot.outbox import Outbox
-from snapshot.participant import SubtaskCut
 from statebackend.ids import Epoch, Partition
 from statebackend.keygroups import owner_of
 
@@ -39,18 +39,18 @@ class SourceSubtask:
 
     @property
     def active(self) -> Sequence[int]:
-        """The splits that are not read to their end."""
+        """Return the splits that are not read to their end."""
         return [split for split, position in self._positions.items() if position < self._stream.length]
 
     def wants_split(self) -> bool:
-        """Whether to ask for a split now; true once until it is answered."""
+        """True if the source is to ask for a split now; true once until it is answered."""
         if self.active or self._no_more or self._asked:
             return False
         self._asked = True
         return True
 
     def assigned(self, split: int | None) -> None:
-        """The answer: a split, or None for the end."""
+        """Take the answer: a split, or None for the end."""
         self._asked = False
         if split is None:
             self._no_more = True
@@ -71,12 +71,12 @@ class SourceSubtask:
         self._end_if_done()
 
     def trigger(self, marker: Marker) -> list[SubtaskCut[object]]:
-        """The coordinator begins an epoch."""
+        """Begin an epoch that the coordinator has triggered."""
         return self._carry_out(self._aligner.handle(Triggered(marker)))
 
     @property
     def has_sent_marker(self) -> bool:
-        """Whether the last that was read came before a marker, which could be sent again."""
+        """True if nothing was read since the last marker and the source goes on: the marker could be sent again."""
         return self._last_marker is not None and not self.ended
 
     def repeat_marker(self, channel: ChannelId) -> None:
@@ -88,7 +88,7 @@ class SourceSubtask:
         self.outboxes[channel].put(Marker(self._last_marker.epoch, repeated))
 
     def abandon(self, epoch: Epoch) -> None:
-        """The coordinator gives an epoch up."""
+        """Abandon an epoch that the coordinator gives up."""
         self._aligner.handle(Aborted(epoch))
 
     def _carry_out(self, instructions: list[AlignerInstruction]) -> list[SubtaskCut[object]]:

@@ -96,13 +96,13 @@ class StoreObserver(Protocol):
     """Who is told of every change, before it takes effect, and may object by raising a `Violation`."""
 
     def creating(self, path: str, data: object) -> None:
-        """An object is about to be created."""
+        """Observe that an object is about to be created."""
 
     def writing(self, path: str, data: object, existing: object | None) -> None:
-        """An object is about to be written, over `existing` if there is one."""
+        """Observe that an object is about to be written, over `existing` if there is one."""
 
     def deleting(self, path: str) -> None:
-        """An existing object is about to be deleted."""
+        """Observe that an existing object is about to be deleted."""
 
 
 class SimulatedStore:
@@ -126,7 +126,7 @@ class SimulatedStore:
         return []
 
     def actions(self) -> Sequence[Action]:
-        """The next write may be refused."""
+        """Return the refusal of the next write, if any refusal is left."""
         return [Action("refuse a write", drain=False)] if self._refusals and not self._refusing else []
 
     def _serve(self, body: object) -> object:

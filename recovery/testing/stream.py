@@ -51,20 +51,20 @@ class Stream:
     window: int
 
     def item(self, split: int, index: int) -> Item:
-        """A record of a split, computed from its place alone, so that it can be read again after a rewind."""
+        """Return a record of a split, computed from its place alone, so that it can be read again after a rewind."""
         return Item((split, index), (split + index * 3) % KEYS, (split * self.length + index) * 10 + split % 3)
 
     def ids(self, positions: Mapping[int, int]) -> Iterator[RecordId]:
-        """Everything before these positions."""
+        """Yield the ids of all records before these positions."""
         for split, position in positions.items():
             yield from ((split, index) for index in range(position))
 
     def window_end(self, timestamp: int) -> int:
-        """The end of the window that a timestamp falls into."""
+        """Return the end of the window that a timestamp falls into."""
         return (timestamp // self.window + 1) * self.window
 
     def expected(self) -> list[Row]:
-        """What a sequential run of the job emits."""
+        """Return what a sequential run of the job emits."""
         windows: dict[tuple[int, int], list[RecordId]] = defaultdict(list)
         for split in range(self.splits):
             for index in range(self.length):
@@ -74,5 +74,5 @@ class Stream:
 
 
 def group_of(key: int) -> KeyGroup:
-    """The key group of a key; neighbours lie far apart, as under a hash."""
+    """Return the key group of a key; neighbours lie far apart, as under a hash."""
     return key_group_of((key * 0x9E3779B97F4A7C15) % 2**64, MAX_PARALLELISM)

@@ -11,10 +11,10 @@ from typing import Protocol
 
 from recovery.testing.requests import Answer, Request
 from recovery.testing.stream import Row
+from snapshot.epochs.token_commit import TargetAnswer
+from snapshot.epochs.transaction_events import CommitOutcome, may_be_aborted
 from snapshot.ids import TransactionId
 from snapshot.testing.process import Action, Effect, Event, Received, Send
-from snapshot.token_commit import TargetAnswer
-from snapshot.transaction_events import CommitOutcome, may_be_aborted
 from statebackend.ids import Incarnation
 
 
@@ -88,7 +88,7 @@ class TargetObserver(Protocol):
     """Who is told of every commit before it happens, and may object by raising a `Violation`."""
 
     def committing(self, transaction: TransactionId, rows: tuple[Row, ...]) -> None:
-        """The rows of a transaction are about to become visible."""
+        """Observe that the rows of a transaction are about to become visible."""
 
 
 class SimulatedTarget:
@@ -111,7 +111,7 @@ class SimulatedTarget:
         return []
 
     def actions(self) -> Sequence[Action]:
-        """It does nothing by itself."""
+        """Return no actions: the target does nothing by itself."""
         return ()
 
     def _serve(self, body: object) -> object:

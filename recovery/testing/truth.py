@@ -6,12 +6,12 @@ other entry must be admissible where it stands, and summaries must say what the 
 
 from __future__ import annotations
 
-from snapshot.journal import apply
-from snapshot.journal_entries import Completed, Entry, JournalError, Nonce, Pinner, Removed
-from snapshot.journal_json import decode_entry, decode_summary
-from snapshot.journal_state import EMPTY, JournalState
-from snapshot.layout import JournalEntry, JournalSummary, parse
+from snapshot.journal.entries import Completed, Entry, JournalError, Nonce, Pinner, Removed
+from snapshot.journal.entry_json import decode_entry, decode_summary
+from snapshot.journal.machine import apply
+from snapshot.journal.state import EMPTY, JournalState
 from snapshot.testing.violation import Violation
+from snapshot.tree.layout import JournalEntry, JournalSummary, parse
 
 
 class JournalTruth:
@@ -28,7 +28,7 @@ class JournalTruth:
         self._states: list[JournalState] = [EMPTY]
 
     def creating(self, path: str, data: object) -> None:
-        """A journal entry or a summary comes into being."""
+        """Record a journal entry or a summary that comes into being."""
         assert isinstance(data, bytes)
         place = parse(path)
         if isinstance(place, JournalSummary):
@@ -64,7 +64,7 @@ class JournalTruth:
             raise Violation("the newest complete epoch is removed")
 
     def lose(self) -> bool:
-        """The newest manifest of the job is gone, through nobody's fault; False if there is none."""
+        """Lose the newest manifest of the job, through no process's fault; return False if there is none."""
         there = [record.manifest for record in self.journal.usable if record.manifest in self.objects]
         for path in there[-1:]:
             self._missing[path] = self.objects.pop(path)
@@ -77,18 +77,18 @@ class JournalTruth:
         return bool(savepoints) and max(savepoints) + behind <= self.journal.newest_usable.number
 
     def repair(self) -> None:
-        """A person puts back whatever was lost, as far as it belongs to the job still."""
+        """Put back whatever was lost, as a person does, as far as it still belongs to the job."""
         kept = {record.manifest for record in self.journal.retained}
         self.objects.update({path: data for path, data in self._missing.items() if path in kept})
         self._missing.clear()
 
     def writing(self, path: str, data: object, existing: object | None) -> None:
-        """An object is written; a name is never used for two contents."""
+        """Check that an object that is written does not give an existing name another content."""
         if existing is not None and existing != data:
             raise Violation(f"{path} is overwritten")
 
     def deleting(self, path: str) -> None:
-        """An object is deleted; of the journal, only what a summary stands for."""
+        """Check that a journal object that is deleted is one that a summary stands for."""
         place = parse(path)
         if isinstance(place, JournalEntry | JournalSummary):
             floors = [found.number for found in map(parse, self.objects) if isinstance(found, JournalSummary)]
@@ -96,18 +96,18 @@ class JournalTruth:
                 raise Violation(f"{path} is deleted, and no summary stands for it")
 
     def won(self, entry: Entry) -> None:
-        """A writer believes that its entry is in the journal; so it is."""
+        """Check that an entry that a writer believes to be in the journal is there."""
         if self._entries.get(entry.number) != entry:
             truth = self._entries.get(entry.number)
             raise Violation(f"a writer believes that entry {entry.number} is {entry.body}, but it is {truth}")
 
     def lost(self, nonce: Nonce) -> None:
-        """A writer believes that its entry is not in the journal; so it is."""
+        """Check that an entry that a writer believes not to be in the journal is not there."""
         if any(entry.nonce == nonce for entry in self._entries.values()):
             raise Violation(f"a writer believes that its proposal {nonce} came to nothing, and it is in the journal")
 
     def read(self, state: JournalState, since: int) -> None:
-        """A reader believes that this is the journal, and it was, at some moment since entry `since` was the last."""
+        """Check that what a reader believes was the journal at some moment since entry `since` was the last."""
         if state.number < since:
             raise Violation(f"a reader missed entries {state.number + 1} to {since}")
         if state.number > self.journal.number or state.summarised() != self._states[state.number].summarised():

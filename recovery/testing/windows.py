@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from recovery.testing.messages import Role
 from recovery.testing.stream import END_OF_TIME, Item, RecordId, Row, Stream, group_of
-from snapshot.frames import Watermark
-from snapshot.watermarks import Watermarks
+from snapshot.cut.frames import Watermark
+from snapshot.cut.watermarks import Watermarks
 from statebackend.files import Clear, Clip, FileKind, FileSet, Take, restore_plan
 from statebackend.ids import KeyGroup
 from statebackend.keygroups import KeyGroupRange, joined
@@ -53,7 +53,7 @@ class StateFile:
 
 
 def group_range(group: KeyGroup) -> KeyGroupRange:
-    """The range of one group."""
+    """Return the range of one group."""
     return KeyGroupRange(group, KeyGroup(group + 1))
 
 
@@ -74,31 +74,31 @@ class WindowOperator:
 
     @property
     def watermark(self) -> int | None:
-        """The event time up to which windows are closed."""
+        """Return the event time up to which windows are closed."""
         if self._flushed:
             return END_OF_TIME
         current = self._watermarks.current
         return current.timestamp if current is not None else None
 
     def take(self, item: Item) -> None:
-        """A record: into its window, whose timer is set."""
+        """Add a record to its window, and set the window's timer."""
         end = self._stream.window_end(item.timestamp)
         self._append(StateKey(IDS, item.key), item.id)
         self._append(StateKey(WINDOW, item.key, end), item.id)
         self._set(StateKey(TIMER, item.key, end), ())
 
     def advance(self, watermark: Watermark | None) -> None:
-        """Event time has moved on, if there is a new watermark: the windows behind it are emitted and deleted."""
+        """Advance event time if there is a new watermark, and emit and delete the windows that end by then."""
         if watermark is not None:
             self._fire(watermark.timestamp)
 
     def flush(self) -> None:
-        """All input has ended: so has event time."""
+        """End event time, as all input has ended."""
         self._flushed = True
         self._fire(END_OF_TIME)
 
     def freeze(self, *, consolidate: bool) -> list[StateFile]:
-        """What is to be written for this cut: the delta, and perhaps a base for one slice of the key groups."""
+        """Return what is to be written for this cut: the delta, and perhaps a base for one slice of the key groups."""
         files = []
         if self._dirty:
             ranges = joined(group_range(group_of(key.key)) for key in self._dirty)
@@ -139,7 +139,7 @@ class WindowOperator:
 
 
 def load(files: FileSet, contents: Mapping[str, StateFile]) -> State:
-    """The state that a file set stands for, given what is in its files."""
+    """Return the state that a file set stands for, given what is in its files."""
     entries: dict[StateKey, Value] = {}
     for step in restore_plan(files):
         match step:

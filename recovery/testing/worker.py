@@ -43,7 +43,7 @@ class Worker:
         self._target = Requests(TARGET, 0)
 
     def handle(self, event: Event) -> Iterable[Effect]:
-        """Take an event to whom it concerns."""
+        """Pass an event to its handler."""
         match event:
             case Started(saved):
                 boots = saved if isinstance(saved, int) else 0
@@ -61,7 +61,7 @@ class Worker:
         return effects
 
     def actions(self) -> Sequence[Action]:
-        """What its partition may do, and time-outs."""
+        """Return what the worker's partition may do, and time-outs."""
         actions = self._attempt.actions() if self._attempt is not None else []
         return [*actions, *self._store.actions(), *self._target.actions()]
 

@@ -12,11 +12,11 @@ from importlib import import_module
 
 from pyspark import daemon
 
-from snapshot.host.preload import preload, wanted_modules
+from snapshot.host.process.preload import preload, wanted_modules
 
 
 def main() -> None:
-    """The command that Spark runs on each executor; its argument is the module that workers run, as for its own."""
+    """Run the command that Spark runs on each executor, with the workers' module as argument, as for Spark's own."""
     preload(wanted_modules())
     import_module("pyspark.worker")
     daemon.manager()

@@ -22,14 +22,13 @@ from snapshot.operators.aggregated import (
     read_columns,
     result_fields,
 )
-from snapshot.program.nodes import Per
-from snapshot.program.operator import Input, Operator, OperatorContext
-from snapshot.program.rows import Rows, Times, keys_in
+from snapshot.operators.operator import Input, Operator, OperatorContext, Per
+from snapshot.operators.rows import Rows, Times, keys_in
+from statebackend.states.aggregates import Aggregates
 from statebackend.states.declarations import Declaration
-from statebackend.tables.aggregates import Aggregates
-from statebackend.tables.aggregations import Aggregation, Count, Slots
 from statebackend.tables.table import Table
-from statebackend.tables.turns import last_rows
+from statebackend.tables.values.aggregations import Aggregation, Count, Slots
+from statebackend.tables.values.rounds import last_rows
 
 _TOTALS: Final = "totals"
 _UNSAID: Final = "unsaid"
@@ -57,38 +56,38 @@ class RunningAggregate:
 
     @property
     def label(self) -> str:
-        """Its outputs."""
+        """Return a label with the names of its outputs, and when it gives results."""
         when = "when its input ends" if self.per == "end" else f"per {self.per}"
         return f"aggregate({', '.join(self.outputs)}) {when}"
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """One, keyed."""
+        """Return its one keyed input."""
         return (self.input,)
 
     @property
     def states(self) -> Mapping[str, Declaration[Any]]:
-        """The totals, and for the end the keys of which something is to be said."""
+        """Declare the totals, and with `per="end"` the keys whose results are still to be given."""
         totals = {_TOTALS: declared(self.outputs, self.input)}
         return totals | {_UNSAID: Aggregates(rows=Count())} if self.per == "end" else totals
 
     @property
     def output(self) -> pa.Schema:
-        """The key's columns, then a column for each output."""
+        """Return the key's columns, then a column for each output."""
         return pa.schema([*key_fields(self.input), *result_fields(self.outputs, self.input)])
 
     @property
     def timed(self) -> bool:
-        """As its input is; what is said at the end is of no time."""
+        """True if its input has event times; results at the end have none."""
         return self.input.timed and self.per != "end"
 
     @property
     def sides(self) -> Mapping[str, pa.Schema]:
-        """None."""
+        """Return no side outputs."""
         return {}
 
     def check(self) -> Sequence[str]:
-        """What is wrong with key, columns and names."""
+        """Return the problems of the key, the columns and the names, and of `per`."""
         problems = [*key_problems(self.input), *output_problems(self.outputs, self.input, self.input.keys)]
         if self.per not in get_args(Per):
             problems.append(f"results can be given per 'record', per 'batch' or at the 'end', not per {self.per!r}")
@@ -112,18 +111,18 @@ class _Totals:
         self._emit(Rows(pa.RecordBatch.from_arrays([*keys, *results.columns], schema=self._schema), times))
 
     def watermark(self, timestamp: int) -> None:
-        """Nothing waits for it."""
+        """Advance the state's event time; no result waits for it."""
         self._state.advance(watermark=timestamp)
 
     def wakes_at(self) -> int | None:
-        """Never."""
+        """Return None: there is nothing to wake for."""
         return None
 
     def wake(self, now: int) -> None:
-        """Nothing waits for it."""
+        """Do nothing: there is nothing to wake for."""
 
     def broadcast(self) -> bytes | None:
-        """None."""
+        """Return None: there is no broadcast state."""
         return None
 
 
@@ -131,7 +130,7 @@ class _Running(_Totals):
     """They are said as rows come."""
 
     def rows(self, input: int, rows: Rows) -> None:
-        """Fold rows in and say what they come to."""
+        """Fold rows in and emit the new results."""
         del input
         if not len(rows):
             return
@@ -175,7 +174,7 @@ class _Final(_Totals):
         self._unsaid.update(keys, {})
 
     def end(self) -> None:
-        """Say what the keys that were noted have come to."""
+        """Emit the results of the keys that were noted, and forget the notes."""
         found = self._unsaid.keys_and_results().keys
         columns = key_arrays(found, self._state.key_type, self._plan.input)
         unsaid = pa.RecordBatch.from_arrays(columns, schema=self._keys)
@@ -187,7 +186,7 @@ class _Final(_Totals):
 
 
 def _latest(times: Times, slots: Slots, last: Slots) -> Times:
-    """The latest time of each slot's rows, slot for slot as in `slots[last]`."""
+    """Return the latest time of each slot's rows, slot for slot as in `slots[last]`."""
     if bool(np.all(times[1:] >= times[:-1])):
         return times[last]
     by_slot = np.argsort(slots, kind="stable")

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from snapshot.program.operator import Input
+from snapshot.operators.operator import Input
 from statebackend.keys.columns import KeyColumn, decode_keys
 from statebackend.keys.types import KeyType, UndeclarableKeyType
-from statebackend.tables.accumulators import blank
-from statebackend.tables.aggregates import Aggregates
-from statebackend.tables.aggregations import Accumulators, Aggregation
+from statebackend.states.aggregates import Aggregates
+from statebackend.tables.values.accumulators import blank
+from statebackend.tables.values.aggregations import Accumulators, Aggregation
 
 _NO_SLOTS = np.empty(0, dtype=np.int64)
 
@@ -30,35 +30,35 @@ def declared(outputs: Mapping[str, Aggregation], input: Input) -> Aggregates:
 
 
 def over_columns(outputs: Mapping[str, Aggregation], input: Input) -> dict[str, Aggregation]:
-    """Return the outputs as they are for the types of their columns; `AggregationError` if one takes no such values."""
+    """Return the outputs for the types of their columns; raise `AggregationError` if one takes no such values."""
     return {name: _over_column(one, input) for name, one in outputs.items()}
 
 
 def key_fields(input: Input) -> list[pa.Field]:
-    """The columns of the key."""
+    """Return the columns of the key."""
     return [input.schema.field(name) for name in input.keys]
 
 
 def result_fields(outputs: Mapping[str, Aggregation], input: Input) -> list[pa.Field]:
-    """The columns of the results."""
+    """Return the columns of the results."""
     return [pa.field(name, _result_type(one)) for name, one in over_columns(outputs, input).items()]
 
 
 def read_columns(outputs: Mapping[str, Aggregation], batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """The columns that the aggregations are over."""
+    """Return the columns of the batch that the aggregations are over."""
     names = {one.column for one in outputs.values() if one.column is not None}
     return {name: batch.column(name) for name in names}
 
 
 def key_arrays(keys: KeyColumn, key_type: KeyType, input: Input) -> list[pa.Array]:
-    """The columns of these keys, of the types in which they come in."""
+    """Return the columns of these keys, in the types that they have in the input."""
     column = decode_keys(keys, key_type)
     columns = [column] if len(input.keys) == 1 else column.flatten()
     return [_cast(one, field.type) for one, field in zip(columns, key_fields(input), strict=True)]
 
 
 def key_problems(input: Input) -> Iterator[str]:
-    """Why rows of this input cannot be told apart by key."""
+    """Yield the reasons why rows of this input cannot be divided by key."""
     if not input.keys:
         yield "the input is not divided by key: use key_by before"
     lacking = [name for name in input.keys if name not in input.schema.names]
@@ -72,7 +72,7 @@ def key_problems(input: Input) -> Iterator[str]:
 
 
 def output_problems(outputs: Mapping[str, Aggregation], input: Input, others: Sequence[str]) -> Iterator[str]:
-    """What is wrong with aggregates over this input, whose results stand beside `others`."""
+    """Yield the problems of aggregates over this input, whose results stand beside the columns `others`."""
     if not outputs:
         yield "no output is named: name at least one aggregation"
     for name, count in Counter([*others, *outputs]).items():
@@ -92,7 +92,7 @@ def _over_column(one: Aggregation, input: Input) -> Aggregation:
 
 
 def _refusal(one: Aggregation, input: Input) -> str | None:
-    """What the aggregation says of a column of this type, as far as it says something of no values."""
+    """Return why the aggregation refuses columns of this type, or None if it does not; no values are needed."""
     values = None if one.column is None else pa.array([], input.schema.field(one.column).type)
     try:
         bound = _over_column(one, input)

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from snapshot.operators.function_operator import FunctionOperator, key_problems
 from snapshot.operators.keyed_function import FunctionRun, KeyedFunction, ProcessContext
-from snapshot.program.operator import OperatorContext
-from snapshot.program.row_class import Row
-from snapshot.program.rows import Rows
+from snapshot.operators.operator import OperatorContext
+from snapshot.operators.row_class import Row
+from snapshot.operators.rows import Rows
 from statebackend.keys.types import KeyType
 
 
@@ -29,11 +29,11 @@ class KeyedCoProcess(KeyedFunction):
     """
 
     def on_first(self, event: Row, ctx: ProcessContext, /) -> None:
-        """Called for each row of the first stream."""
+        """Handle each row of the first stream."""
         raise NotImplementedError(f"{type(self).__name__} has no method on_first(self, event, ctx)")
 
     def on_second(self, event: Row, ctx: ProcessContext, /) -> None:
-        """Called for each row of the second stream."""
+        """Handle each row of the second stream."""
         raise NotImplementedError(f"{type(self).__name__} has no method on_second(self, event, ctx)")
 
 
@@ -46,7 +46,7 @@ class ConnectedProcess(FunctionOperator[KeyedCoProcess]):
     handlers: ClassVar[tuple[str, ...]] = ("on_first", "on_second")
 
     def check(self) -> list[str]:
-        """What is wrong with it as far as can be told without running."""
+        """Return the problems that can be found without running it."""
         problems = FunctionOperator.check(self)
         first, second = self.inputs
         if first.timed != second.timed:
@@ -78,10 +78,10 @@ class ConnectedRun:
         self.close = function.close
 
     def rows(self, input: int, rows: Rows) -> int:
-        """Call `on_first` or `on_second` for each row until it is time."""
+        """Call `on_first` or `on_second` for each row until `overdue`; return for how many."""
         handler, keys = self._inputs[input]
         return self._run.feed(handler, keys, rows)
 
     def broadcast(self) -> bytes | None:
-        """It has none."""
+        """Return None: there is no broadcast state."""
         return None

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import pyarrow as pa
 
-from snapshot.operators.keyed_function import KeyedFunction, Outputs, states_of
-from snapshot.program.operator import Input
-from snapshot.program.row_class import column_problems
+from snapshot.operators.keyed_function import FunctionRun, KeyedFunction, Outputs, ProcessContext, states_of
+from snapshot.operators.operator import Input, OperatorContext
+from snapshot.operators.row_class import Row, column_problems
+from snapshot.operators.rows import Rows
 from statebackend.keys.types import KeyType, UndeclarableKeyType
 from statebackend.states.declarations import Declaration
 
@@ -35,32 +37,32 @@ class FunctionOperator(Generic[F]):
 
     @property
     def label(self) -> str:
-        """Such as `process(CountClicks)`."""
+        """Return a label such as `process(CountClicks)`."""
         return f"{self.kind}({type(self.function).__name__})"
 
     @property
     def states(self) -> Mapping[str, Declaration[Any]]:
-        """What the class declares, and its timers if it has an `on_timer`."""
+        """Return the states that the class declares, and its timers if it has an `on_timer`."""
         return states_of(self.function)
 
     @property
     def timed(self) -> bool:
-        """Rows that come out have event times if those that go in have."""
+        """True if the rows of its first input, and so those that come out, have event times."""
         return self.inputs[0].timed
 
     @property
     def outputs(self) -> Outputs:
-        """What the function may emit."""
+        """Return the outputs to which the function may emit."""
         return Outputs(self.label, self.output, self.sides, self.timed)
 
     def check(self) -> list[str]:
-        """What is wrong with it as far as can be told without running."""
+        """Return the problems that can be found without running it."""
         function = self.function
         if not isinstance(cast("object", function), self.base):
             return [f"{function!r} is no instance of a subclass of {self.base.__name__}"]
         name = type(function).__name__
         problems = [
-            f"{name} has no method {handler}(self, event, ctx)"
+            f"{name} has no method {handler}({', '.join(signature(getattr(self.base, handler)).parameters)})"
             for handler in self.handlers
             if getattr(type(function), handler) is getattr(self.base, handler)
         ]
@@ -78,7 +80,7 @@ class FunctionOperator(Generic[F]):
 
 
 def key_problems(taken: Input) -> list[str]:
-    """Why the key columns of an input cannot be one; nothing for an input without keys."""
+    """Return why the key columns of an input cannot be a key; nothing for an input without keys."""
     absent = [name for name in taken.keys if name not in taken.schema.names]
     if absent or not taken.keys:
         return [f"there is no key column {name!r}; the columns are {', '.join(taken.schema.names)}" for name in absent]
@@ -87,3 +89,53 @@ def key_problems(taken: Input) -> list[str]:
     except UndeclarableKeyType as error:
         return [f"{', '.join(taken.keys)} cannot be a key: {error}"]
     return []
+
+
+class KeyedProcess(KeyedFunction):
+    """A function of rows and timers, with state for each key.
+
+        class CountClicks(KeyedProcess):
+            clicks = Value(int, default=0)
+
+            def on_event(self, event, ctx):
+                self.clicks.set(self.clicks.get() + 1)
+                ctx.emit((event.user, self.clicks.get()))
+
+    The keys of a partition take turns in the order in which their rows come; a key's rows come in the order in which
+    each sender has sent them. An exception of a method fails the attempt, and all goes back to the last epoch.
+    """
+
+    def on_event(self, event: Row, ctx: ProcessContext, /) -> None:
+        """Handle each row: a named tuple of the input's columns."""
+        raise NotImplementedError(f"{type(self).__name__} has no method on_event(self, event, ctx)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Process(FunctionOperator[KeyedProcess]):
+    """The operator that calls a `KeyedProcess`."""
+
+    kind: ClassVar[str] = "process"
+    base: ClassVar[type[KeyedFunction]] = KeyedProcess
+    handlers: ClassVar[tuple[str, ...]] = ("on_event",)
+
+    def open(self, context: OperatorContext) -> ProcessRun:
+        """Open it in a partition."""
+        return ProcessRun(FunctionRun(self.function, context, self.outputs), self.inputs[0].keys)
+
+
+class ProcessRun:
+    """A `KeyedProcess` at work in one partition."""
+
+    def __init__(self, run: FunctionRun, keys: tuple[str, ...]) -> None:
+        assert isinstance(run.function, KeyedProcess)
+        self._run, self._keys, self._on_event = run, keys, run.function.on_event
+        self.watermark, self.wakes_at, self.wake = run.watermark, run.wakes_at, run.wake
+        self.close = run.function.close
+
+    def rows(self, _input: int, rows: Rows) -> int:
+        """Call `on_event` for each row until `overdue`; return for how many."""
+        return self._run.feed(self._on_event, self._keys, rows)
+
+    def broadcast(self) -> bytes | None:
+        """Return None: there is no broadcast state."""
+        return None

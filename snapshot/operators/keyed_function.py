@@ -17,10 +17,10 @@ from typing import Any, Final, Literal, TypeAlias, cast
 import numpy as np
 import pyarrow as pa
 
-from snapshot.frames import EARLIEST
-from snapshot.program.operator import OperatorContext
-from snapshot.program.row_class import Row, RowLike, batch_of, rows_of, shown, values_of
-from snapshot.program.rows import Rows, Times
+from snapshot.cut.frames import EARLIEST
+from snapshot.operators.operator import OperatorContext
+from snapshot.operators.row_class import Row, RowLike, batch_of, rows_of, shown, values_of
+from snapshot.operators.rows import Rows, Times
 from statebackend.ids import Partition, Uid
 from statebackend.keys.structs import StructKey
 from statebackend.keys.times import DateKey, TimestampKey
@@ -134,14 +134,14 @@ there need not be one.""",
         collected.times.append(self.timestamp)
 
     def refuse_timers(self) -> None:
-        """There is no key that could have one."""
+        """Refuse all timers with `NoKeyHere`, as there is no key that could have one."""
         self.timer = self.delete_timer = self.processing_timer = self.delete_processing_timer = self._no_key
 
     def _no_key(self, at: int) -> None:
         raise NoKeyHere(f"{self._label}: a timer at {at} is asked for where there is no key")
 
     def refuse_event_timers(self) -> None:
-        """There is no event time in which one could fire."""
+        """Refuse event timers with `WithoutEventTime`, as there is no event time in which one could fire."""
         self.timer = self.delete_timer = self._no_event_time
 
     def _no_event_time(self, at: int) -> None:
@@ -173,7 +173,7 @@ class KeyedFunction:
     """
 
     def states(self) -> Mapping[str, Declaration[Any]]:
-        """The declared states by name: those attributes that are declarations. Override it to declare others."""
+        """Return the declared states by name: the attributes that are declarations. Override it to declare others."""
         found: dict[str, Declaration[Any]] = {}
         for members in (*map(vars, reversed(type(self).__mro__)), vars(self)):
             found = {name: declared for name, declared in found.items() if name not in members}
@@ -181,22 +181,22 @@ class KeyedFunction:
         return found
 
     def open(self, ctx: OpenContext, /) -> None:
-        """Called once in each partition before all else: for connections, models and the like. There is no key yet."""
+        """Open connections, models and the like; called once in each partition before all else. There is no key yet."""
 
     def on_timer(self, at: int, ctx: Any, /) -> None:
-        """Called when a timer for `at` fires, with its key. A class that does not override it can set no timers."""
+        """Handle a timer for `at` that fires, with its key. A class that does not override it can set no timers."""
 
     def close(self) -> None:
-        """Called when the attempt is over, unless its process was killed: give back what `open` took."""
+        """Release what `open` took; called when the attempt is over, unless its process was killed."""
 
 
 def has_timers(function: KeyedFunction) -> bool:
-    """Whether the class has an `on_timer` of its own."""
+    """True if the class has an `on_timer` of its own."""
     return type(function).on_timer is not KeyedFunction.on_timer
 
 
 def states_of(function: KeyedFunction) -> Mapping[str, Declaration[Any]]:
-    """What the function declares, and its timers."""
+    """Return the states that the function declares, and its timers."""
     declared = dict(function.states())
     if has_timers(function):
         declared |= {EVENT_TIMERS: Timers("event"), PROCESSING_TIMERS: Timers("processing")}
@@ -227,7 +227,7 @@ class FunctionRun:
         outputs: Outputs,
         shared: Mapping[str, object] = _NOTHING,
     ) -> None:
-        """Open a copy of the function; `shared` is what else it has as attributes by now."""
+        """Open a copy of the function; `shared` are the attributes that it has besides its states."""
         self.label: Final = outputs.label
         self.function: Final = copy.copy(function)
         self._context, self._outputs = context, outputs
@@ -256,12 +256,12 @@ class FunctionRun:
         ctx.processing_timer, ctx.delete_processing_timer = processing.register, processing.delete
 
     def bind(self, attributes: Mapping[str, object]) -> None:
-        """Give the instance attributes, also one that wants to be frozen."""
+        """Set attributes of the instance, even of a frozen one."""
         for name, value in attributes.items():
             object.__setattr__(self.function, name, value)
 
     def feed(self, handler: Handler, columns: Sequence[str], rows: Rows) -> int:
-        """Call the handler for each row, with its key in these columns, until it is time; says for how many."""
+        """Call the handler for each row, with its key in these columns, until `overdue`; return for how many."""
         self._look_at_the_clock()
         batch, ctx, main = rows.batch, self.ctx, self._main
         keys = keys_of(batch, columns, self._context.key_type)
@@ -293,8 +293,9 @@ class FunctionRun:
         return len(ends)
 
     def feed_unkeyed(self, handler: Handler, rows: Rows) -> int:
-        """Call the handler for each row until it is time, and say for how many; there is no key. Without event times,
-        what it emits has that of now.
+        """Call the handler for each row, without a key, until `overdue`; return for how many.
+
+        If the rows have no event times, what it emits has the current one.
         """
         self._look_at_the_clock()
         ctx, main, ends = self.ctx, self._main, cast("list[int]", [])
@@ -323,16 +324,16 @@ class FunctionRun:
 
     @property
     def _event_time(self) -> int:
-        """What is emitted now has this time, if neither a row nor an event timer says another."""
+        """Return the event time of what is emitted now, if neither a row nor an event timer gives another."""
         return self.ctx.watermark if self.ctx.watermark > EARLIEST else self.ctx.processing_time
 
     def advance(self, watermark: int) -> None:
-        """Event time is this now."""
+        """Move event time to this watermark."""
         self._context.state.advance(watermark=watermark)
         self.ctx.watermark = max(self.ctx.watermark, watermark)
 
     def watermark(self, timestamp: int) -> bool:
-        """Event time is `timestamp` now: timers up to it fire, until it is time. True if none of them is left."""
+        """Move event time to `timestamp` and fire timers up to it, until `overdue`; true if none of them is left."""
         self.advance(timestamp)
         if self._event_timers is None:
             return True
@@ -340,11 +341,11 @@ class FunctionRun:
         return self._fire(self._event_timers, "event")
 
     def wakes_at(self) -> int | None:
-        """The time of the next processing timer."""
+        """Return the time of the next processing timer; None if there is none."""
         return None if self._processing_timers is None else self._processing_timers.next_time()
 
     def wake(self, now: int) -> None:
-        """Processing time is `now`: timers up to it fire, until it is time."""
+        """Move processing time to `now` and fire timers up to it, until `overdue`."""
         self._clock_says(now)
         if self._processing_timers is not None:
             self._fire(self._processing_timers, "processing")
@@ -359,8 +360,9 @@ class FunctionRun:
             self._context.state.advance(processing_time=now)
 
     def _prefetch(self, keys: Sequence[object]) -> None:
-        """Have what the state's caches lack of these keys read at once; where a sample is all there, few are lacking,
-        and looking for each of them would cost more than it saves.
+        """Read at once what the state's caches lack of these keys.
+
+        Where a sample is all there, few are lacking, and looking for each of them would cost more than it saves.
         """
         if self._addresses is None:
             return
@@ -372,7 +374,7 @@ class FunctionRun:
                 values.prefetch(addresses)
 
     def _fire(self, timers: TimerState, kind: Literal["event", "processing"]) -> bool:
-        """True if all have fired that are due, False if it was time before. Whoever is left is due still."""
+        """Fire the timers that are due, until `overdue`; return True if all have fired. Those left over stay due."""
         ctx, main, on_timer = self.ctx, self._main, self.function.on_timer
         timed = self._outputs.timed
         times: list[int] = []
@@ -427,14 +429,14 @@ class FunctionRun:
 
 
 def keys_of(batch: pa.RecordBatch, columns: Sequence[str], key_type: KeyType) -> list[Any]:
-    """The keys of the rows as `KeyType.decode` has them: values of the one column, or tuples of several."""
+    """Return the keys of the rows as `KeyType.decode` has them: values of the one column, or tuples of several."""
     parts = [values_of(batch.column(name)) for name in columns]
     keys = parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
     return keys if _comes_decoded(key_type) else [key_type.decode(key_type.encode(key)) for key in keys]
 
 
 def _comes_decoded(key_type: KeyType) -> bool:
-    """Whether the values of a column are in plain Python what `KeyType.decode` gives for them."""
+    """True if the values of a column are in plain Python as `KeyType.decode` gives them."""
     match key_type:
         case IntegerKey() | BooleanKey() | StringKey() | BinaryKey() | DecimalKey() | DateKey() | NullKey():
             return True

@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from snapshot.frames import EARLIEST
+from snapshot.cut.frames import EARLIEST
 from snapshot.operators.aggregated import key_arrays
 from snapshot.operators.function_operator import FunctionOperator
 from snapshot.operators.keyed_function import KeyedFunction, OpenContext, UnknownSide, has_timers
-from snapshot.program.operator import OperatorContext
-from snapshot.program.row_class import column_problems
-from snapshot.program.rows import Rows, Times, keys_in
+from snapshot.operators.operator import OperatorContext
+from snapshot.operators.row_class import column_problems
+from snapshot.operators.rows import Rows, Times, keys_in
 from statebackend.keyed_state import KeyedState
 from statebackend.keys.columns import KeyColumn
 
@@ -52,11 +52,11 @@ class BatchContext:
 
     @property
     def state(self) -> KeyedState:
-        """For states that are not tables: `state.set_key(key)` says about which key they are from there on."""
+        """Return the keyed state, for states that are not tables; `state.set_key(key)` chooses their key."""
         return self._state
 
     def key_columns(self, keys: KeyColumn) -> list[pa.Array]:
-        """These keys, such as a table gives them, as columns of the types in which they come in."""
+        """Return these keys, such as a table gives them, as columns of the types that they have in the input."""
         return key_arrays(keys, self._state.key_type, self._plan.inputs[0])
 
     def emit(self, batch: pa.RecordBatch, times: TimesLike = None) -> None:
@@ -113,11 +113,11 @@ class BatchProcess(KeyedFunction):
     """
 
     def on_batch(self, batch: pa.RecordBatch, ctx: BatchContext, /) -> None:
-        """Called for the rows of a batch, of which there is one at least."""
+        """Handle the rows of a batch, of which there is at least one."""
         raise NotImplementedError(f"{type(self).__name__} has no method on_batch(self, batch, ctx)")
 
     def on_watermark(self, timestamp: int, ctx: BatchContext, /) -> None:
-        """Called when event time has come to `timestamp`; what is emitted needs `times`."""
+        """Handle event time that has come to `timestamp`; what is emitted needs `times`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,7 +131,7 @@ class ProcessBatches(FunctionOperator[BatchProcess]):
     handlers: ClassVar[tuple[str, ...]] = ("on_batch",)
 
     def check(self) -> list[str]:
-        """What is wrong with it as far as can be told without running. Columns may be called as one likes."""
+        """Return the problems that can be found without running it; columns may have any names."""
         named = {problem for taken in self.inputs for problem in column_problems(taken.schema)}
         problems = [problem for problem in FunctionOperator.check(self) if problem not in named]
         function: object = self.function
@@ -161,7 +161,7 @@ class _Batches:
         self.close = self.function.close
 
     def rows(self, input: int, rows: Rows) -> None:
-        """Call `on_batch`."""
+        """Call `on_batch`, unless there are no rows."""
         del input
         if not len(rows):
             return
@@ -195,14 +195,14 @@ class _Batches:
         self._context.state.advance(processing_time=self._ctx.processing_time)
 
     def wakes_at(self) -> int | None:
-        """Never."""
+        """Return None: there is nothing to wake for."""
         return None
 
     def wake(self, now: int) -> None:
-        """Nothing waits for it."""
+        """Do nothing: there is nothing to wake for."""
 
     def broadcast(self) -> bytes | None:
-        """None."""
+        """Return None: there is no broadcast state."""
         return None
 
 

@@ -14,11 +14,10 @@ import pyarrow as pa
 
 from snapshot.operators.aggregated import key_problems
 from snapshot.operators.keyed_function import keys_of
+from snapshot.operators.operator import Input, OperatorContext, name_of
+from snapshot.operators.row_class import Row, RowLike, batch_of, rows_of, shown
 from snapshot.operators.row_state import accepted, row_codec, row_problems
-from snapshot.program.nodes import name_of
-from snapshot.program.operator import Input, OperatorContext
-from snapshot.program.row_class import Row, RowLike, batch_of, rows_of, shown
-from snapshot.program.rows import Rows
+from snapshot.operators.rows import Rows
 from statebackend.states.codecs import Codec
 from statebackend.states.declarations import Declaration, Value
 from statebackend.states.value_state import ValueState
@@ -47,36 +46,36 @@ class Reduce:
 
     @property
     def label(self) -> str:
-        """The function."""
+        """Return a label with the name of the function."""
         return f"reduce({name_of(self.function)})"
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """One, keyed."""
+        """Return its one keyed input."""
         return (self.input,)
 
     @property
     def states(self) -> Mapping[str, Declaration[Any]]:
-        """A row of each key."""
+        """Declare one row for each key."""
         return {_ROW: Value(row_codec(self.input.schema))}
 
     @property
     def output(self) -> pa.Schema:
-        """That of its input."""
+        """Return the schema of its input."""
         return self.input.schema
 
     @property
     def timed(self) -> bool:
-        """As its input is."""
+        """True if its input has event times."""
         return self.input.timed
 
     @property
     def sides(self) -> Mapping[str, pa.Schema]:
-        """None."""
+        """Return no side outputs."""
         return {}
 
     def check(self) -> Sequence[str]:
-        """What is wrong with key and columns."""
+        """Return the problems of the key and the columns."""
         return [*key_problems(self.input), *row_problems(self.input.schema)]
 
     def open(self, context: OperatorContext) -> _Reducing:
@@ -95,7 +94,7 @@ class _Reducing:
         self._overdue = context.overdue
 
     def rows(self, input: int, rows: Rows) -> int:
-        """Say for each row what its key has come to, until it is time."""
+        """Emit for each row the reduced row of its key, until `overdue`; return how many rows were taken."""
         del input
         keys = keys_of(rows.batch, self._plan.input.keys, self._state.key_type)
         results: list[RowLike] = []
@@ -118,18 +117,18 @@ class _Reducing:
         return len(results)
 
     def watermark(self, timestamp: int) -> None:
-        """Nothing waits for it."""
+        """Advance the state's event time; no result waits for it."""
         self._state.advance(watermark=timestamp)
 
     def wakes_at(self) -> int | None:
-        """Never."""
+        """Return None: there is nothing to wake for."""
         return None
 
     def wake(self, now: int) -> None:
-        """Nothing waits for it."""
+        """Do nothing: there is nothing to wake for."""
 
     def broadcast(self) -> bytes | None:
-        """None."""
+        """Return None: there is no broadcast state."""
         return None
 
 
@@ -140,7 +139,7 @@ class Fold:
         self._function, self._codec, self._label = function, codec, label
 
     def __call__(self, before: Row | None, row: Row) -> Row:
-        """What a key has come to with this row."""
+        """Return the reduced row of a key after this row; the first row of a key is taken as it is."""
         try:
             return accepted(self._codec, row if before is None else self._function(before, row), self._label)
         except BaseException as error:

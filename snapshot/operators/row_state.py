@@ -9,16 +9,16 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from snapshot.program.row_class import Row, column_problems
+from snapshot.operators.row_class import Row, column_problems
 from statebackend.states.codec_choice import NoCodec, codec_of
 from statebackend.states.codec_shapes import StructCodec
 from statebackend.states.codecs import Codec, NotEncodable
 
 
 def row_codec(schema: pa.Schema) -> Codec[Row]:
-    """The codec of rows; `NoCodec` if there is a column that cannot be kept.
+    """Return the codec of rows; raise `NoCodec` if a column cannot be kept.
 
-    What it has accepted is of a type of its own, and is set in state without being looked at again.
+    A row that the codec has accepted is of a type of its own, and is set in state without being looked at again.
     """
     codec = StructCodec([(field.name, codec_of(_plain(field.type))) for field in schema])
     codec.exact = type(codec.accept((None,) * len(schema)))
@@ -26,7 +26,7 @@ def row_codec(schema: pa.Schema) -> Codec[Row]:
 
 
 def row_problems(schema: pa.Schema) -> Iterator[str]:
-    """Why rows of this schema cannot be given to functions and kept in state."""
+    """Yield the reasons why rows of this schema cannot be given to functions and kept in state."""
     yield from column_problems(schema)
     for field in schema:
         kind = _plain(field.type)
@@ -43,7 +43,7 @@ def row_problems(schema: pa.Schema) -> Iterator[str]:
 
 
 def accepted(codec: Codec[Row], result: object, label: str) -> Row:
-    """The row that a user's function gave, as it is kept; `NotEncodable` says what does not fit."""
+    """Return the row that a user's function gave, as it is kept; `NotEncodable` says what does not fit."""
     try:
         return codec.accept(tuple(result) if isinstance(result, list) else result)
     except NotEncodable as error:

@@ -14,10 +14,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from snapshot.program.nodes import name_of
-from snapshot.program.operator import Apply
-from snapshot.program.row_class import Row, RowLike, WrongRow, batch_of, column_problems, rows_of, shown
-from snapshot.program.rows import Rows
+from snapshot.operators.operator import Apply, name_of
+from snapshot.operators.row_class import Row, RowLike, WrongRow, batch_of, column_problems, rows_of, shown
+from snapshot.operators.rows import Rows
 
 Batches: TypeAlias = "pa.RecordBatch | Iterable[pa.RecordBatch] | None"
 
@@ -36,11 +35,11 @@ class MapRows:
 
     @property
     def label(self) -> str:
-        """Such as `map(parse)`."""
+        """Return a label such as `map(parse)`."""
         return f"map({name_of(self.function)})"
 
     def check(self) -> list[str]:
-        """What is wrong with it as far as can be told without running."""
+        """Return the problems that can be found without running it."""
         return _callable(self.function) + column_problems(self.input) + _columns(self.output)
 
     def open(self) -> Apply:
@@ -68,11 +67,11 @@ class FlatMapRows:
 
     @property
     def label(self) -> str:
-        """Such as `flat_map(words)`."""
+        """Return a label such as `flat_map(words)`."""
         return f"flat_map({name_of(self.function)})"
 
     def check(self) -> list[str]:
-        """What is wrong with it as far as can be told without running."""
+        """Return the problems that can be found without running it."""
         return _callable(self.function) + column_problems(self.input) + _columns(self.output)
 
     def open(self) -> Apply:
@@ -112,16 +111,16 @@ class FilterRows:
 
     @property
     def label(self) -> str:
-        """Such as `filter(is_valid)`."""
+        """Return a label such as `filter(is_valid)`."""
         return f"filter({name_of(self.function)})"
 
     @property
     def output(self) -> pa.Schema:
-        """What goes in comes out."""
+        """Return the schema of its input."""
         return self.input
 
     def check(self) -> list[str]:
-        """What is wrong with it as far as can be told without running."""
+        """Return the problems that can be found without running it."""
         return _callable(self.function) + column_problems(self.input)
 
     def open(self) -> Apply:
@@ -150,11 +149,11 @@ class MapBatches:
 
     @property
     def label(self) -> str:
-        """Such as `map_batches(parse)`."""
+        """Return a label such as `map_batches(parse)`."""
         return f"map_batches({name_of(self.function)})"
 
     def check(self) -> list[str]:
-        """What is wrong with it as far as can be told without running."""
+        """Return the problems that can be found without running it."""
         return _callable(self.function) + _columns(self.output)
 
     def open(self) -> Apply:
@@ -193,11 +192,11 @@ class FlatMapBatches:
 
     @property
     def label(self) -> str:
-        """Such as `flat_map_batches(words)`."""
+        """Return a label such as `flat_map_batches(words)`."""
         return f"flat_map_batches({name_of(self.function)})"
 
     def check(self) -> list[str]:
-        """What is wrong with it as far as can be told without running."""
+        """Return the problems that can be found without running it."""
         return _callable(self.function) + _columns(self.output)
 
     def open(self) -> Apply:
@@ -228,16 +227,16 @@ class FilterBatches:
 
     @property
     def label(self) -> str:
-        """Such as `filter_batches(is_valid)`."""
+        """Return a label such as `filter_batches(is_valid)`."""
         return f"filter_batches({name_of(self.function)})"
 
     @property
     def output(self) -> pa.Schema:
-        """What goes in comes out."""
+        """Return the schema of its input."""
         return self.input
 
     def check(self) -> list[str]:
-        """What is wrong with it as far as can be told without running."""
+        """Return the problems that can be found without running it."""
         return _callable(self.function)
 
     def open(self) -> Apply:
@@ -259,16 +258,16 @@ class Select:
 
     @property
     def label(self) -> str:
-        """Such as `select(user, amount)`."""
+        """Return a label such as `select(user, amount)`."""
         return f"select({', '.join(self.columns)})"
 
     @property
     def output(self) -> pa.Schema:
-        """These columns as they are in the input."""
+        """Return the chosen columns as they are in the input."""
         return pa.schema([self.input.field(name) for name in self.columns])
 
     def check(self) -> list[str]:
-        """What is wrong with it as far as can be told without running."""
+        """Return the problems that can be found without running it."""
         problems = [] if self.columns else ["it names no column"]
         problems += [f"it names {name!r} twice" for name in set(self.columns) if self.columns.count(name) > 1]
         return problems + [f"there is no column {name!r}" for name in self.columns if name not in self.input.names]
@@ -280,7 +279,7 @@ class Select:
 
 
 def fitting(batch: object, schema: pa.Schema, label: str) -> pa.RecordBatch:
-    """The batch with exactly this schema; `WrongResult` if it is none, or its columns are others."""
+    """Return the batch with exactly this schema; raise `WrongResult` if it is no batch or its columns are others."""
     if not isinstance(batch, pa.RecordBatch):
         raise WrongResult(f"{label} gave a {type(batch).__name__}, {shown(batch)}, where a RecordBatch is expected")
     if batch.schema.equals(schema):
@@ -299,7 +298,7 @@ def _in_words(schema: pa.Schema) -> str:
 
 
 def _called(label: str, function: Callable[[Row], Any], batch: pa.RecordBatch) -> list[Any]:
-    """What the function gives for each row."""
+    """Return the function's result for each row; its exception gets a note that names the row."""
     results: list[Any] = []
     add = results.append
     rows, row = rows_of(batch), None

@@ -11,21 +11,11 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from snapshot.program.nodes import (
-    Aggregating,
-    Change,
-    Changed,
-    Processing,
-    Reducing,
-    Selected,
-    Way,
-    Work,
-    name_of,
-)
-from snapshot.program.operator import Input, KeyedOperator, Transform
+from snapshot.operators.operator import Input, KeyedOperator, Transform, name_of
+from snapshot.program.nodes import Aggregating, Change, Changed, Processing, Reducing, Selected, Way, Work
 from snapshot.program.schemas import unknown_column
 from statebackend.columns import NotASchema, SchemaLike, schema_of
-from statebackend.tables.aggregations import Aggregation
+from statebackend.tables.values.aggregations import Aggregation
 
 
 class CannotBuild(ValueError):
@@ -37,7 +27,7 @@ class CannotBuild(ValueError):
 
 
 def transform_of(node: Changed | Selected, given: pa.Schema) -> Transform:
-    """The step's transform for rows of this schema."""
+    """Return the step's transform for rows of this schema."""
     from snapshot.operators import transforms  # they are loaded when a program needs them
 
     if isinstance(node, Selected):
@@ -60,7 +50,7 @@ def transform_of(node: Changed | Selected, given: pa.Schema) -> Transform:
 
 
 def operator_of(work: Work, inputs: tuple[Input, ...]) -> KeyedOperator:
-    """The step's operator for these inputs."""
+    """Return the step's operator for these inputs."""
     match work:
         case Processing():
             return _process(work, inputs)
@@ -71,12 +61,10 @@ def operator_of(work: Work, inputs: tuple[Input, ...]) -> KeyedOperator:
 
 
 def _process(work: Processing, inputs: tuple[Input, ...]) -> KeyedOperator:
-    function = cast("Any", _instance(work.function))  # the operator's own check says whether it is of the right class
-    output = _output(work, function)
-    sides = {name: _schema(declared) for name, declared in work.sides.items()}
+    function, output, sides = _declared(work)
     match work.way:
         case Way.EVENTS:
-            from snapshot.operators.process import Process
+            from snapshot.operators.function_operator import Process
 
             return Process(function, inputs, output, sides)
         case Way.BATCHES:
@@ -92,13 +80,43 @@ def _process(work: Processing, inputs: tuple[Input, ...]) -> KeyedOperator:
 
             return BroadcastProcess(function, (inputs[0], inputs[1]), output, sides)
         case Way.WINDOWS:
-            from snapshot.operators.windows import WindowProcess
+            from snapshot.operators.windows.process import WindowProcess
 
             windowing = work.windowing
             assert windowing is not None, "only a windowed stream makes such a node"
             return WindowProcess(
                 windowing.window, function, inputs[0], output, windowing.lateness, windowing.late, sides
             )
+
+
+def problems_of(work: Work) -> Sequence[str]:
+    """Return what is wrong with the step whatever its inputs are."""
+    if isinstance(work, Processing):
+        try:
+            _declared(work)
+        except CannotBuild as error:
+            return error.reasons
+    return ()
+
+
+def _declared(work: Processing) -> tuple[Any, pa.Schema, Mapping[str, pa.Schema]]:
+    """Return the function, and the schemas of its output and sides; the operator's own check looks at its class."""
+    reasons: list[str] = []
+    sides: dict[str, pa.Schema] = {}
+    function, output = None, pa.schema([])
+    try:
+        function = _instance(work.function)
+        output = _output(work, function)
+    except CannotBuild as error:
+        reasons += error.reasons
+    for name, declared in work.sides.items():
+        try:
+            sides[name] = _schema(declared)
+        except CannotBuild as error:
+            reasons += error.reasons
+    if reasons:
+        raise CannotBuild(reasons)
+    return cast("Any", function), output, sides
 
 
 def _reduce(work: Reducing, given: Input) -> KeyedOperator:
@@ -108,26 +126,34 @@ def _reduce(work: Reducing, given: Input) -> KeyedOperator:
         from snapshot.operators.reduce import Reduce
 
         return Reduce(work.function, given)
-    from snapshot.operators.windows import WindowReduce
+    from snapshot.operators.windows.reduce import WindowReduce
 
     windowing = work.windowing
     return WindowReduce(windowing.window, work.function, given, windowing.lateness, windowing.late)
 
 
 def _aggregate(work: Aggregating, given: Input) -> KeyedOperator:
-    outputs = _outputs(work.outputs, given)
+    outputs, reasons = _outputs(work.outputs, given)
+    if reasons:
+        raise CannotBuild([*reasons, *(_aggregate_of(work, outputs, given).check() if outputs else ())])
+    return _aggregate_of(work, outputs, given)
+
+
+def _aggregate_of(work: Aggregating, outputs: Mapping[str, Aggregation], given: Input) -> KeyedOperator:
     if work.windowing is None:
         from snapshot.operators.aggregate import RunningAggregate
 
         return RunningAggregate(outputs, given, work.per)
-    from snapshot.operators.windows import WindowAggregate
+    from snapshot.operators.windows.aggregate import WindowAggregate
 
     windowing = work.windowing
     return WindowAggregate(windowing.window, outputs, given, windowing.lateness, windowing.late)
 
 
-def _outputs(declared: Mapping[str, Aggregation], given: Input) -> Mapping[str, Aggregation]:
+def _outputs(declared: Mapping[str, Aggregation], given: Input) -> tuple[Mapping[str, Aggregation], Sequence[str]]:
+    """Return the aggregations that can be made, and what is wrong with the others."""
     reasons: list[str] = []
+    outputs: dict[str, Aggregation] = {}
     if not declared:
         reasons.append("it aggregates nothing; give at least one, such as clicks=Count()")
     for name, one in declared.items():
@@ -137,9 +163,9 @@ def _outputs(declared: Mapping[str, Aggregation], given: Input) -> Mapping[str, 
             reasons.append(unknown_column(one.column, given.schema))
         elif name in given.keys:
             reasons.append(f"its output {name!r} is called as a column of the key is; give it another name")
-    if reasons:
-        raise CannotBuild(reasons)
-    return declared
+        else:
+            outputs[name] = one
+    return outputs, reasons
 
 
 def _instance(function: object) -> object:
@@ -166,7 +192,7 @@ def _schema(declared: SchemaLike) -> pa.Schema:
     try:
         return schema_of(declared)
     except NotASchema as error:
-        raise CannotBuild([str(error)]) from error
+        raise CannotBuild(error.reasons) from error
 
 
 def _refuse_unknown(columns: Sequence[str], schema: pa.Schema) -> None:

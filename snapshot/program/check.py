@@ -10,18 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from snapshot.program.nodes import (
-    Node,
-    Operated,
-    Read,
-    Rebalanced,
-    United,
-    Written,
-    before,
-    label_of,
-    name_of,
-    place_of,
-)
+from snapshot.operators.operator import name_of
+from snapshot.program.nodes import Node, Operated, Read, Rebalanced, United, Written, before, label_of, place_of
 from snapshot.program.pickling import dumps
 from snapshot.program.problems import Problem, ProgramError
 from snapshot.program.resolve import Resolution, resolved
@@ -39,7 +29,7 @@ _MOST_CHAINED: Final = 100
 
 
 def checked(outputs: Sequence[Written], max_parallelism: int) -> Resolution:
-    """What follows from the program's steps, if nothing is wrong with them; else `ProgramError`."""
+    """Return what follows from the program's steps; raise `ProgramError` if anything is wrong with them."""
     found = resolved(outputs)
     problems = [
         *_bounds(outputs, max_parallelism),

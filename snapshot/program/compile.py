@@ -68,7 +68,7 @@ class _Arriving:
 
 
 def compiled(outputs: Sequence[Written], found: Resolution, max_parallelism: int) -> Plan:
-    """The plan of a program that was checked."""
+    """Return the plan of a program that was checked."""
     return _Compiler(outputs, found).plan(max_parallelism)
 
 
@@ -145,7 +145,7 @@ class _Compiler:
                 return PassHead()
 
     def _grown(self, chains: Sequence[tuple[tuple[_Link, ...], Target]]) -> tuple[Target, ...]:
-        """The tree of these chains: what they have in common is done once."""
+        """Return the tree of these chains, in which what they have in common is done once."""
         branches: dict[_Link, list[tuple[tuple[_Link, ...], Target]]] = {}
         grown: list[Target | _Link] = []
         for links, target in chains:
@@ -168,7 +168,7 @@ class _Compiler:
 
 
 def _ways(order: Sequence[Node]) -> dict[Node, tuple[_Way, ...]]:
-    """For every node all ways that rows take to what is behind it, in the order in which unions name them."""
+    """Return for each node all ways that rows take to what comes after it, in the order in which unions name them."""
     ways: dict[Node, tuple[_Way, ...]] = {}
     for node in order:
         match node:
@@ -200,7 +200,7 @@ def _arriving(end: _Begin) -> Iterator[_Arriving]:
 
 
 def _topological(stages: Sequence[Stage]) -> Iterator[Stage]:
-    """Each stage behind all that it hears from; of those that could be next, the first by uid."""
+    """Yield each stage after all that it hears from; of those that could be next, the first by uid."""
     named = {stage.uid: stage for stage in stages}
     missing = {stage.uid: {edge.source for edge in stage.inputs} for stage in stages}
     ready = [uid for uid, sources in missing.items() if not sources]

@@ -1,6 +1,9 @@
 """Two streams for one operator: both keyed, or one of them for all partitions.
 
 What always holds: both are read by the same operator in the same partition, and its state of a key is one.
+
+Every partition gets all rows of a control stream, in an order of its own: what is kept of them must not depend on one.
+An operator that gives several outputs is one node, however many of them are used.
 """
 
 from __future__ import annotations
@@ -9,9 +12,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from snapshot.program.nodes import NO_SIDES, Incoming, Processing, Way
-from snapshot.program.operated import operated
+from snapshot.program.nodes import NO_SIDES, Incoming, Node, Operated, Processing, Way, Work
 from statebackend.columns import SchemaLike
+
+if TYPE_CHECKING:
+    from snapshot.program.stream import Stream
+
+
+def operated(uid: str | None, inputs: tuple[Incoming, ...], work: Work) -> Stream:
+    """Return the main output of a new operator."""
+    from snapshot.program.stream import Stream  # streams can be keyed, and keyed ones are streams again
+
+    return Stream(Operated(uid, inputs, work))
+
 
 if TYPE_CHECKING:
     from snapshot.operators.broadcast import KeyedBroadcastProcess
@@ -34,7 +47,10 @@ class ConnectedStreams:
         schema: SchemaLike | None = None,
         sides: Mapping[str, SchemaLike] = NO_SIDES,
     ) -> Stream:
-        """Rows of both, one by one, with the same state for each key. `schema`, `sides` as in `KeyedStream.process`."""
+        """Process the rows of both streams, one by one, with the same state for each key.
+
+        `schema` and `sides` are as in `KeyedStream.process`.
+        """
         work = Processing(Way.CONNECTED, function, schema, sides)
         return operated(uid, (self.first, self.second), work)
 
@@ -54,8 +70,16 @@ class ControlledStream:
         schema: SchemaLike | None = None,
         sides: Mapping[str, SchemaLike] = NO_SIDES,
     ) -> Stream:
-        """Rows of the keyed stream with state for each key and with what the control stream has set, which all keys
-        read. `schema` and `sides` as in `KeyedStream.process`.
+        """Process the rows of the keyed stream, with state for each key and with what the control stream has set.
+
+        All keys read what it has set. `schema` and `sides` are as in `KeyedStream.process`.
         """
         work = Processing(Way.CONTROLLED, function, schema, sides)
         return operated(uid, (self.keyed, self.control), work)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ControlStream:
+    """What `Stream.broadcast` makes, and `KeyedStream.connect` takes."""
+
+    node: Node

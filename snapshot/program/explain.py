@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
-from snapshot.program.durations import in_words
-from snapshot.program.nodes import name_of
-from snapshot.program.operator import Transform
+from snapshot.durations import in_words
+from snapshot.operators.operator import Transform, name_of
 from snapshot.program.plan import (
     Edge,
     EventTime,
@@ -30,7 +29,7 @@ from snapshot.program.schemas import columns_in_words
 
 
 def explained(plan: Plan) -> str:
-    """The stages in the order in which rows flow, each with what is chained in it and where its rows go."""
+    """Describe the stages in the order in which rows flow, each with what is chained in it and where its rows go."""
     blocks = ["\n".join(_stage(stage)) for stage in plan.stages]
     return "\n\n".join(blocks) + "\n"
 
@@ -59,7 +58,7 @@ def _head(stage: Stage) -> str:
 
 
 def _rows(stage: Stage) -> Mapping[str | None, pa.Schema]:
-    """What comes out of the head, by side output."""
+    """Return the schemas of the rows that come out of the head, by side output."""
     match stage.head:
         case ReadHead(source):
             return {None: source.schema}

@@ -10,31 +10,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
-from snapshot.program.connected_streams import ConnectedStreams, ControlledStream
-from snapshot.program.control_stream import ControlStream
-from snapshot.program.durations import Duration, milliseconds
-from snapshot.program.nodes import (
-    NO_SIDES,
-    Aggregating,
-    Incoming,
-    Node,
-    Per,
-    Processing,
-    Reducing,
-    Way,
-    Windowing,
-)
-from snapshot.program.operated import operated
+from snapshot.durations import Duration, milliseconds
+from snapshot.operators.operator import Per
+from snapshot.operators.row_class import Row, RowLike
+from snapshot.program.connected_streams import ConnectedStreams, ControlledStream, ControlStream, operated
+from snapshot.program.nodes import NO_SIDES, Aggregating, Incoming, Node, Processing, Reducing, Way, Windowing
 from snapshot.program.problems import no_such_step
-from snapshot.program.row_class import Row, RowLike
 from snapshot.program.windowed_stream import WindowedStream
 from statebackend.columns import SchemaLike
-from statebackend.tables.aggregations import Aggregation, Count, Max, Mean, Min, Sum
+from statebackend.tables.values.aggregations import Aggregation, Count, Max, Mean, Min, Sum
 
 if TYPE_CHECKING:
-    from snapshot.operators.process import KeyedProcess
+    from snapshot.operators.function_operator import KeyedProcess
     from snapshot.operators.process_batch import BatchProcess
-    from snapshot.operators.windows import Window
+    from snapshot.operators.windows.kinds import Window
     from snapshot.program.stream import Stream
 
 
@@ -53,9 +42,9 @@ class KeyedStream:
         schema: SchemaLike | None = None,
         sides: Mapping[str, SchemaLike] = NO_SIDES,
     ) -> Stream:
-        """Rows one by one, with state and timers for each key.
+        """Process rows one by one, with state and timers for each key.
 
-        Without a `schema`, the class says with its attribute `output` what comes out. `sides` are its side outputs.
+        Without a `schema`, the attribute `output` of the class says which rows come out. `sides` are its side outputs.
         """
         return self._operated(uid, Processing(Way.EVENTS, function, schema, sides))
 
@@ -67,15 +56,15 @@ class KeyedStream:
         schema: SchemaLike | None = None,
         sides: Mapping[str, SchemaLike] = NO_SIDES,
     ) -> Stream:
-        """Whole Arrow batches of rows of many keys, with their state. `schema` and `sides` as in `process`."""
+        """Process whole Arrow batches of rows of many keys, with their state. `schema` and `sides` as in `process`."""
         return self._operated(uid, Processing(Way.BATCHES, function, schema, sides))
 
     def reduce(self, function: Callable[[Row, Row], RowLike], *, uid: str | None = None) -> Stream:
-        """For each row, what the function made of all rows of its key so far: of the one before, and this one."""
+        """Give for each row what the function makes of its key's rows so far: of the one before, and this one."""
         return self._operated(uid, Reducing(function))
 
     def aggregate(self, *, uid: str | None = None, per: Per = "record", **outputs: Aggregation) -> Stream:
-        """Running aggregates of each key: `.aggregate(uid="sums", clicks=Count(), spent=Sum("cents"))`.
+        """Keep running aggregates of each key: `.aggregate(uid="sums", clicks=Count(), spent=Sum("cents"))`.
 
         `Count`, `Sum`, `Mean`, `Min`, `Max`, `First` and `Last` are in `snapshot`, as is `Aggregation` for one of your
         own. The types follow from the columns.
@@ -88,27 +77,27 @@ class KeyedStream:
         return self._operated(uid, Aggregating(outputs, per))
 
     def count(self, *, uid: str | None = None, per: Per = "record") -> Stream:
-        """How many rows each key has had, in a column `count`."""
+        """Count the rows of each key so far, in a column `count`."""
         return self._operated(uid, Aggregating({"count": Count()}, per))
 
     def sum(self, column: str, *, uid: str | None = None, per: Per = "record") -> Stream:
-        """The sum of a column so far, for each key, in a column of the same name."""
+        """Compute the sum of a column so far, for each key, in a column of the same name."""
         return self._operated(uid, Aggregating({column: Sum(column)}, per))
 
     def min(self, column: str, *, uid: str | None = None, per: Per = "record") -> Stream:
-        """The least value of a column so far, for each key, in a column of the same name."""
+        """Find the least value of a column so far, for each key, in a column of the same name."""
         return self._operated(uid, Aggregating({column: Min(column)}, per))
 
     def max(self, column: str, *, uid: str | None = None, per: Per = "record") -> Stream:
-        """The greatest value of a column so far, for each key, in a column of the same name."""
+        """Find the greatest value of a column so far, for each key, in a column of the same name."""
         return self._operated(uid, Aggregating({column: Max(column)}, per))
 
     def mean(self, column: str, *, uid: str | None = None, per: Per = "record") -> Stream:
-        """The mean of a column so far, for each key, in a column of the same name."""
+        """Compute the mean of a column so far, for each key, in a column of the same name."""
         return self._operated(uid, Aggregating({column: Mean(column)}, per))
 
     def window(self, window: Window, *, lateness: Duration = 0, late: bool = False) -> WindowedStream:
-        """The rows of each key, divided by time.
+        """Divide the rows of each key by time.
 
         A window stays open for rows that are late by up to `lateness`, and gives its result again for them. Later rows
         are dropped and counted, or with `late` come out at the side "late".
@@ -122,7 +111,7 @@ class KeyedStream:
     def connect(self, other: ControlStream) -> ControlledStream: ...
 
     def connect(self, other: KeyedStream | ControlStream) -> ConnectedStreams | ControlledStream:
-        """Both streams for one operator: with keys of the same type, or with one that all partitions get."""
+        """Bring both streams into one operator: `other` has keys of the same type, or goes to all partitions."""
         mine = Incoming(self.node, self.keys)
         if isinstance(other, ControlStream):
             return ControlledStream(mine, Incoming(other.node, (), broadcast=True))
@@ -131,7 +120,7 @@ class KeyedStream:
     if not TYPE_CHECKING:  # a type checker says of its own what is not there
 
         def __getattr__(self, name: str) -> Any:
-            """Say where a step belongs that other streams have."""
+            """Raise the `AttributeError` for a missing step; for one of other streams it says where that belongs."""
             from snapshot.program.stream import Stream
 
             raise no_such_step(

@@ -9,24 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from snapshot.operators.operator import Per, name_of
+from snapshot.operators.row_class import RowLike
 from snapshot.program.plan import EventTime
-from snapshot.program.row_class import RowLike
 from snapshot.program.sink import Sink
 from snapshot.program.source import Source
 from statebackend.columns import SchemaLike
-from statebackend.tables.aggregations import Aggregation
+from statebackend.tables.values.aggregations import Aggregation
 
 if TYPE_CHECKING:
-    from snapshot.operators.windows import Window
+    from snapshot.operators.windows.kinds import Window
 
 Function: TypeAlias = Callable[[Any], Any]
 """Takes a row, which is a named tuple, or a batch of Arrow's; what it gives, its step says."""
-
-Per: TypeAlias = Literal["record", "batch", "end"]
-"""When an aggregate gives results: a row for each of its input, for each key of a batch, or for each key when all input
-has ended."""
 
 NO_SIDES: Final[Mapping[str, SchemaLike]] = {}
 """No side outputs."""
@@ -182,7 +179,7 @@ Node: TypeAlias = "Read | Changed | Selected | Timed | United | Rebalanced | Ope
 
 
 def before(node: Node | Written) -> tuple[Node, ...]:
-    """What a node takes its rows from."""
+    """Return the nodes that a node takes its rows from."""
     match node:
         case Read():
             return ()
@@ -195,7 +192,7 @@ def before(node: Node | Written) -> tuple[Node, ...]:
 
 
 def in_order(outputs: Sequence[Written]) -> list[Node]:
-    """Every node that an output needs, once each, behind all that it takes rows from."""
+    """Return every node that an output needs, once each, after all that it takes rows from."""
     done: dict[Node, None] = {}
     waiting: list[tuple[Node, bool]] = [(output.input, False) for output in reversed(outputs)]
     while waiting:
@@ -208,14 +205,8 @@ def in_order(outputs: Sequence[Written]) -> list[Node]:
     return list(done)
 
 
-def name_of(function: object) -> str:
-    """What to call a function, a class or an instance in front of people."""
-    name = getattr(function, "__name__", None) or type(function).__name__
-    return "lambda" if name == "<lambda>" else str(name)
-
-
 def label_of(node: Node | Written) -> str:
-    """What a node is in a few words, as its user wrote it."""
+    """Describe a node in a few words, as its user wrote it."""
     match node:
         case Changed(_, change, function):
             return f"{change.value}({name_of(function)})"
@@ -238,7 +229,7 @@ def label_of(node: Node | Written) -> str:
 
 
 def place_of(node: Node | Written) -> str:
-    """Where a node is, for messages: its uid, or what it is and which uid it is behind."""
+    """Return the place of a node, for messages: its uid, or its label and the uid that it comes after."""
     if isinstance(node, Read | Rebalanced | Operated | Written) and node.uid:
         return node.uid
     behind = before(node)

@@ -18,7 +18,7 @@ import cloudpickle
 
 
 def dumps(value: object) -> bytes:
-    """Pickle it; whatever the pickler raises if it holds what cannot be pickled, such as a lock or a Spark session."""
+    """Pickle a value; the pickler's own error if it holds what cannot be pickled, such as a lock or a Spark session."""
     sink = io.BytesIO()
     pickler = _Pickler(sink)
     try:
@@ -29,8 +29,10 @@ def dumps(value: object) -> bytes:
 
 
 def loads(data: bytes) -> object:
-    """What was pickled. It runs the pickle's code: only for bytes from somebody who has proved the run's secret, which
-    came over TLS or under a seal (`snapshot.seals`).
+    """Unpickle a value, which runs the pickle's code.
+
+    Only for bytes from a peer that has proved the run's secret, received over TLS or under a seal
+    (`snapshot.cut.seals`).
     """
     return cast("object", pickle.loads(data))
 

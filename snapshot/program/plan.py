@@ -13,9 +13,9 @@ from enum import Enum
 
 import pyarrow as pa
 
+from snapshot.durations import Duration, milliseconds
 from snapshot.ids import ChannelId
-from snapshot.program.durations import Duration, milliseconds
-from snapshot.program.operator import KeyedOperator, Transform
+from snapshot.operators.operator import KeyedOperator, Transform
 from snapshot.program.sink import Sink
 from snapshot.program.source import Source
 from statebackend.ids import Partition, Uid
@@ -68,22 +68,22 @@ class Edge:
     keys: tuple[str, ...] = ()
 
     def channel(self, sender: Partition, receiver: Partition) -> ChannelId:
-        """One of its channels."""
+        """Return the channel between these partitions."""
         return ChannelId(self.source, self.target, sender, receiver, self.port)
 
     def senders(self, receiver: Partition, parallelism: int) -> tuple[Partition, ...]:
-        """From which partitions a receiver hears."""
+        """Return the partitions from which a receiver hears."""
         if self.exchange is Exchange.FORWARD:
             return (receiver,)
         return tuple(Partition(index) for index in range(parallelism))
 
     def receivers(self, sender: Partition, parallelism: int) -> tuple[Partition, ...]:
-        """To which partitions a sender speaks; as channels are there in both directions, the same as `senders`."""
+        """Return the partitions to which a sender speaks: as channels go in both directions, the same as `senders`."""
         return self.senders(sender, parallelism)
 
     @property
     def ordered(self) -> bool:
-        """Whether its channel state could not be split at a rescale, so that it is always cut aligned."""
+        """True if its channel state could not be split at a rescale, so that it is always cut aligned."""
         return self.exchange is not Exchange.KEYED
 
 
@@ -147,7 +147,7 @@ class Stage:
     outputs: Mapping[str | None, tuple[Target, ...]]
 
     def targets(self) -> Iterator[Target]:
-        """Everything in its chains, in the order in which it stands there."""
+        """Yield everything in the stage's chains, in the order in which it stands there."""
         waiting = [target for targets in self.outputs.values() for target in targets]
         while waiting:
             target = waiting.pop(0)
@@ -157,17 +157,17 @@ class Stage:
 
     @property
     def sinks(self) -> tuple[ToSink, ...]:
-        """The sinks in its chains."""
+        """Return the sinks in the stage's chains."""
         return tuple(target for target in self.targets() if isinstance(target, ToSink))
 
     @property
     def edges(self) -> tuple[Edge, ...]:
-        """The edges that leave it."""
+        """Return the edges that leave the stage."""
         return tuple(target.edge for target in self.targets() if isinstance(target, ToEdge))
 
     @property
     def operators(self) -> tuple[Uid, ...]:
-        """Who has a part of every epoch here: the head and the sinks."""
+        """Return the uids that have a part of every epoch here: those of the head and the sinks."""
         return tuple(dict.fromkeys((self.uid, *(sink.uid for sink in self.sinks))))
 
 
@@ -180,5 +180,5 @@ class Plan:
 
     @property
     def uids(self) -> tuple[Uid, ...]:
-        """All that has a part of an epoch, in order."""
+        """Return all uids that have a part of an epoch, in order."""
         return tuple(sorted(uid for stage in self.stages for uid in stage.operators))

@@ -43,7 +43,7 @@ def no_such_step(of: str, name: str, steps: type, others: Sequence[type], advice
 
 
 def near_names(name: str, names: Sequence[str]) -> str:
-    """`did you mean 'user'?`, or which names there are."""
+    """Suggest names, as in `did you mean 'user'?`, or list which names there are."""
     near = [repr(one) for one in difflib.get_close_matches(name, names, n=3, cutoff=0.5)]
     if near:
         return f"did you mean {' or '.join(near)}?"

@@ -23,14 +23,14 @@ class Program:
 
     @classmethod
     def of(cls, *programs: Program) -> Program:
-        """One program that writes all that these write; an output that several have is written once."""
+        """Return one program that writes all that these write; an output that several have is written once."""
         return cls(tuple(dict.fromkeys(output for program in programs for output in program.outputs)))
 
     def __add__(self, other: Program) -> Program:
         return Program.of(self, other)
 
     def plan(self, max_parallelism: int = DEFAULT_MAX_PARALLELISM) -> Plan:
-        """The stages that it runs as; equal programs have equal ones. `ProgramError` lists all that is wrong."""
+        """Return the stages that it runs as; equal programs have equal ones. `ProgramError` lists all that is wrong."""
         return compiled(self.outputs, checked(self.outputs, max_parallelism), max_parallelism)
 
     def check(self, max_parallelism: int = DEFAULT_MAX_PARALLELISM) -> None:
@@ -38,7 +38,7 @@ class Program:
         checked(self.outputs, max_parallelism)
 
     def explain(self) -> str:
-        """Its graph as text: stages, chains, exchanges, uids, schemas and keys. `ProgramError` if it cannot run."""
+        """Describe its graph: stages, chains, exchanges, uids, schemas and keys. `ProgramError` if it cannot run."""
         return explained(self.plan())
 
     def __repr__(self) -> str:

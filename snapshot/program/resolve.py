@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from snapshot.program.building import CannotBuild, operator_of, transform_of
+from snapshot.operators.operator import Input, KeyedOperator, Transform, name_of
+from snapshot.program.building import CannotBuild, operator_of, problems_of, transform_of
 from snapshot.program.nodes import (
     Changed,
     Incoming,
@@ -25,14 +26,12 @@ from snapshot.program.nodes import (
     Written,
     in_order,
     label_of,
-    name_of,
     place_of,
 )
-from snapshot.program.operator import Input, KeyedOperator, Transform
 from snapshot.program.plan import EventTime
 from snapshot.program.problems import Problem
 from snapshot.program.schemas import columns_in_words, dictionaries, unknown_column, views
-from statebackend.columns import schema_of
+from statebackend.columns import NotASchema, schema_of
 from statebackend.keys.types import KeyType, UndeclarableKeyType
 
 
@@ -99,6 +98,9 @@ class _Resolver:
         self._problem(node, *node.source.check())
         try:
             schema = schema_of(node.source.schema)
+        except NotASchema as error:
+            self._problem(node, *error.reasons)
+            return None
         except ValueError as error:
             self._problem(node, str(error))
             return None
@@ -125,7 +127,7 @@ class _Resolver:
     def _timed(self, node: Node, given: Flow, event_time: EventTime) -> Flow | None:
         if event_time.column not in given.schema.names:
             self._problem(node, f"event time: {unknown_column(event_time.column, given.schema)}")
-            return None
+            return replace(given, timed=True)
         column = given.schema.field(event_time.column).type
         if not pa.types.is_timestamp(column) and not pa.types.is_integer(column):
             self._problem(
@@ -170,6 +172,7 @@ class _Resolver:
         inputs = [self._input(node, incoming) for incoming in node.inputs]
         known = tuple(input for input in inputs if input is not None)
         if len(known) < len(inputs) or not self._same_keys(node, known):
+            self._problem(node, *problems_of(node.work))
             return None
         try:
             operator = operator_of(node.work, known)

@@ -11,25 +11,25 @@ from snapshot.program.problems import near_names
 
 
 def columns_in_words(schema: pa.Schema) -> str:
-    """`user: string, cents: int64`, or `no columns`."""
+    """Describe the columns, as in `user: string, cents: int64`, or say `no columns`."""
     columns = (f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in schema)
     return ", ".join(columns) or "no columns"
 
 
 def unknown_column(column: str, schema: pa.Schema) -> str:
-    """The sentence that a column is not there, with the names that are meant perhaps."""
+    """Return the sentence that a column is not there, with the names that may be meant."""
     if not isinstance(cast("object", column), str):
         return f"{column!r} is no name of a column; give names as texts, one after the other"
     return f"there is no column {column!r}; {near_names(column, schema.names)}"
 
 
 def dictionaries(schema: pa.Schema) -> list[str]:
-    """The columns with a dictionary-encoded type in them."""
+    """Return the columns with a dictionary-encoded type in them."""
     return [field.name for field in schema if _has(field.type, pa.types.is_dictionary)]
 
 
 def views(schema: pa.Schema) -> list[str]:
-    """The columns with views of texts or bytes in them, of which Arrow cannot take single rows."""
+    """Return the columns with views of texts or bytes in them, of which Arrow cannot take single rows."""
     return [field.name for field in schema if _has(field.type, _is_view)]
 
 

@@ -12,10 +12,10 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from snapshot.epochs.transaction_events import CommitOutcome, Committable
 from snapshot.ids import JobId, TransactionId
-from snapshot.manifest import CommitPayload, StoredFile
-from snapshot.program.rows import Rows
-from snapshot.transaction_events import CommitOutcome, Committable
+from snapshot.operators.rows import Rows
+from snapshot.tree.manifest import CommitPayload, StoredFile
 from statebackend.ids import Incarnation, Partition, Uid
 
 
@@ -52,10 +52,10 @@ class Staging(Protocol):
     """Room in the job's tree for rows that wait for their commit. Threads may share it."""
 
     def put(self, data: pa.Buffer | bytes) -> StoredFile:
-        """Store the bytes under a name that nobody has used; what the store raises if it cannot."""
+        """Store the bytes under a name that was never used; raise what the store raises if it cannot."""
 
     def get(self, file: StoredFile) -> bytes:
-        """The bytes again, their checksum verified; `DamagedFile` or `MissingFile` of the state backend if not."""
+        """Read the bytes again and verify their checksum; the state backend's `DamagedFile` or `MissingFile` if not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class SinkContext:
 
     A delivery of a transaction that was delivered before is dropped by the driver; without a transaction every
     delivery counts. `accept_places` are the places beside its own to which the sink may commit what was prepared for
-    them, by their names (`snapshot.sinks.payloads.place_text`).
+    them, by their names (`snapshot.connectors.staging.payloads.place_text`).
     """
 
     job: JobId
@@ -81,8 +81,9 @@ class Sealed(Protocol):
     """A transaction that takes no more rows. A background thread prepares it, and no other does at the same time."""
 
     def prepare(self) -> CommitPayload | None:
-        """Make it durable, so that any process can commit it; None if it has no rows. May be called again after an
-        error; what it raises means that it is not durable now.
+        """Make the transaction durable, so that any process can commit it; return None if it has no rows.
+
+        May be called again after an error; an exception means that it is not durable now.
         """
 
 
@@ -93,8 +94,10 @@ class SinkWriter(Protocol):
     """
 
     def begin(self, transaction: TransactionId) -> None:
-        """From now on rows are of this transaction. There may have been another of the same name, with other rows, in a
-        job whose tree was put back from an older copy: draw something more that tells them apart.
+        """Begin a transaction, to which rows belong from now on.
+
+        There may have been another of the same name, with other rows, in a job whose tree was put back from an older
+        copy: draw something more that tells them apart.
         """
 
     def write(self, rows: Rows) -> None:
@@ -104,16 +107,17 @@ class SinkWriter(Protocol):
         """Close the current transaction for rows; O(1), as it is inside the cut. `begin` follows at once."""
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
-        """Make the transaction visible, or find that it is. An outcome that is not known is not an outcome: find out,
-        or say `RETRY_LATER`.
+        """Make the transaction visible, or find that it is.
+
+        An outcome that is not known is not an outcome: find out, or say `RETRY_LATER`.
 
         The payload comes from the job's tree, which others may have written: see that it is one of this sink, for this
         transaction and for the sink's own target, before anything is done with it, and else say `FAILED`.
-        `snapshot.sinks.payloads.read_payload` does that.
+        `snapshot.connectors.staging.payloads.read_payload` does that.
         """
 
     def close(self) -> None:
-        """The attempt is over: give up what is held open. What is not prepared may be left to `recover`."""
+        """Give up what is held open: the attempt is over. What is not prepared may be left to `recover`."""
 
 
 @runtime_checkable
@@ -123,8 +127,10 @@ class CommitsTogether(Protocol):
     """
 
     def commit_together(self, due: Sequence[Committable[CommitPayload]]) -> CommitAnswer:
-        """As `commit` for the first of them; and, as far as the writer likes, those behind it, which are complete as
-        well, in the same step and in this order. It is asked for each of them again, and finds what is committed.
+        """Commit the first of them as `commit` does, and as many of the next as the writer likes, in the same step.
+
+        Those are complete as well, and are committed in this order. The writer is asked for each of them again, and
+        finds what is committed.
         """
 
 
@@ -138,10 +144,10 @@ class HoldsRows(Protocol):
     """
 
     def take_over(self, held: Sequence[CommitPayload]) -> None:
-        """Have the rows that former attempts held back; called once at most, before the first `begin`, and quick."""
+        """Take over the rows that former attempts held back; called once at most, before any `begin`, and quick."""
 
     def no_more_rows(self) -> None:
-        """The input has ended: hold nothing back from the transactions that are sealed from now on."""
+        """Hold nothing back from the transactions that are sealed from now on: the input has ended."""
 
 
 class Sink(Protocol):
@@ -149,23 +155,28 @@ class Sink(Protocol):
 
     @property
     def exactly_once(self) -> bool:
-        """Whether its output is in two phases; otherwise rows may appear again after a rollback."""
+        """True if its output is in two phases; otherwise rows may appear again after a rollback."""
 
     @property
     def abilities(self) -> Abilities:
-        """What the target can do. A sink that says `exactly_once` with neither is refused before anything starts."""
+        """Return what the target can do.
+
+        A sink that says `exactly_once` with neither ability is refused before anything starts.
+        """
 
     def check(self, schema: pa.Schema) -> Sequence[str]:
-        """Why it cannot take rows of this schema, as far as can be told without the target; sentences."""
+        """Return why it cannot take rows of this schema, in sentences, as far as can be told without the target."""
 
     def examine(self, job: JobId, uid: Uid, schema: pa.Schema) -> Sequence[str]:
-        """Why the target cannot take these rows now, in sentences: it cannot be reached, refuses the credentials, lacks
-        the table, has other columns, lacks a setting. Asked once, in the driver, before anything starts; answers within
-        seconds, and changes nothing but what the sink was told to make.
+        """Return why the target cannot take these rows now, in sentences.
+
+        The target may be out of reach, refuse the credentials, lack the table or a setting, or have other columns.
+        Asked once, in the driver, before anything starts; answers within seconds, and changes nothing but what the sink
+        was told to make.
         """
 
     def open(self, context: SinkContext) -> SinkWriter:
-        """Open it in a partition."""
+        """Open the sink in a partition."""
 
     def recover(self, job: JobId, uid: Uid, older_than: Incarnation, named: Collection[TransactionId]) -> None:
         """Abort all that the job's earlier incarnations left in the target and no complete epoch names.

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from snapshot.frozen_json import JsonLike
+from snapshot.tree.frozen_json import JsonLike
 from statebackend.ids import Attempt, Partition
 
 
@@ -39,11 +39,14 @@ class SourceVanished(SourceError):
 class Batch:
     """Rows, and the position behind the last of them: where reading goes on after a restore.
 
-    Without rows it moves the position alone, over what will never be any.
+    Without rows it moves the position alone, over what will never be any. `bad` is how many records before the position
+    do not fit and were left out, as the source was told to; `why` says which the last one is, and what is wrong.
     """
 
     rows: pa.RecordBatch
     position: JsonLike
+    bad: int = 0
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ class Reader(Protocol):
     """One split being read. One thread calls it, the event loop's unless the source is `blocking`."""
 
     def read(self, most: int) -> Reading:
-        """The next rows, `most` of them at most. `SourceError` if it cannot go on: the attempt fails with it."""
+        """Read the next rows, `most` of them at most. `SourceError` if it cannot go on: the attempt fails with it."""
 
     def close(self) -> None:
         """Give up what is held open."""
@@ -102,32 +105,32 @@ class Source(Protocol):
 
     @property
     def schema(self) -> pa.Schema:
-        """Of what type the rows are."""
+        """Return the schema of the rows."""
 
     @property
     def bounded(self) -> bool:
-        """Whether every split ends, and none is added."""
+        """True if every split ends, and none is added."""
 
     @property
     def blocking(self) -> bool:
-        """Whether `read` may wait for a disk or a network."""
+        """True if `read` may wait for a disk or a network."""
 
     @property
     def on_demand(self) -> bool:
-        """Whether splits are given out one by one."""
+        """True if splits are given out one by one."""
 
     @property
     def discover_every(self) -> float | None:
-        """Seconds between two looks for new splits."""
+        """Return the seconds between two looks for new splits."""
 
     def check(self) -> Sequence[str]:
-        """What is wrong with it as far as can be told without reading; each problem is a sentence."""
+        """Return what is wrong with it as far as can be told without reading; each problem is a sentence."""
 
     def discover(self, parallelism: int) -> Sequence[str]:
-        """The names of all splits there are, in order; called in the driver. A name means the same split for ever.
+        """Return the names of all splits there are, in order; called in the driver.
 
-        A source that can be divided at will makes `parallelism` of them; it is asked only when the job is born, or
-        when it says `discover_every`.
+        A name means the same split for ever. A source that can be divided at will makes `parallelism` of them; it is
+        asked only when the job is born, or when it says `discover_every`.
         """
 
     def open(self, context: SplitContext) -> Reader:
@@ -143,7 +146,7 @@ class Resuming(Protocol):
     """
 
     def discover_new(self, known: Collection[str]) -> Sequence[str]:
-        """The names of the splits there are now besides those that the job has, or has ever had; in the driver."""
+        """Return the names of the splits there are now, without those that the job has or ever had; in the driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +165,7 @@ class AvailableNow(Protocol):
     """
 
     def unavailable(self) -> Sequence[str]:
-        """Return the reasons for which it could not say what there is now, as sentences, without asking a server."""
+        """Return why it could not say what there is now, as sentences, without asking a server."""
 
     def available(self, known: Collection[str], reading: Mapping[str, JsonLike]) -> Available:
         """Return what there is now; called in the driver, once for each start of the job.

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from snapshot.program.control_stream import ControlStream
-from snapshot.program.durations import Duration
+from snapshot.durations import Duration
+from snapshot.operators.row_class import Row, RowLike
+from snapshot.program.connected_streams import ControlStream
 from snapshot.program.keyed_stream import KeyedStream
 from snapshot.program.nodes import (
     Change,
@@ -30,7 +31,6 @@ from snapshot.program.nodes import (
 from snapshot.program.plan import EventTime
 from snapshot.program.problems import no_such_step
 from snapshot.program.program import Program
-from snapshot.program.row_class import Row, RowLike
 from snapshot.program.sink import Sink
 from snapshot.program.source import Source
 from statebackend.columns import SchemaLike
@@ -51,76 +51,79 @@ class Stream:
 
     @classmethod
     def read(cls, source: Source, *, uid: str | None = None, event_time: EventTime | None = None) -> Stream:
-        """The rows of a source. Its positions are found again by the `uid`, which is mandatory and stays for ever."""
+        """Read a source. Its positions are found again by the `uid`, which is mandatory and stays for ever."""
         return cls(Read(uid, source, event_time))
 
     def map(self, function: Callable[[Row], RowLike], *, schema: SchemaLike | None = None) -> Stream:
-        """What the function makes of each row; of the same schema, unless another is declared."""
+        """Apply the function to each row; the rows it makes are of the same schema, unless another is declared."""
         return Stream(Changed(self.node, Change.MAP, function, schema))
 
     def flat_map(self, function: Callable[[Row], Iterable[RowLike]], *, schema: SchemaLike | None = None) -> Stream:
-        """All rows that the function gives for each row, one after the other; it gives an iterable."""
+        """Apply the function to each row; it gives an iterable, all rows of which follow one after the other."""
         return Stream(Changed(self.node, Change.FLAT_MAP, function, schema))
 
     def filter(self, function: Callable[[Row], object]) -> Stream:
-        """The rows for which the function gives something true."""
+        """Keep the rows for which the function gives something true."""
         return Stream(Changed(self.node, Change.FILTER, function))
 
     def map_batches(self, function: Callable[[pa.RecordBatch], Batches], *, schema: SchemaLike | None = None) -> Stream:
-        """What the function makes of each batch; where rows have event times, as many rows as there were."""
+        """Apply the function to each batch; where rows have event times, it gives as many rows as there were."""
         return Stream(Changed(self.node, Change.MAP_BATCHES, function, schema))
 
     def flat_map_batches(
         self, function: Callable[[pa.RecordBatch], tuple[pa.RecordBatch, Any]], *, schema: SchemaLike | None = None
     ) -> Stream:
-        """The batch that the function makes of each; it gives it with an array: of which row each row came."""
+        """Apply the function to each batch; it gives a batch, and an array that says of which row each row came."""
         return Stream(Changed(self.node, Change.FLAT_MAP_BATCHES, function, schema))
 
     def filter_batches(self, function: Callable[[pa.RecordBatch], Any]) -> Stream:
-        """The rows where the function, given a batch, gives true in its array of booleans."""
+        """Keep the rows where the function, given a batch, gives true in its array of booleans."""
         return Stream(Changed(self.node, Change.FILTER_BATCHES, function))
 
     def select(self, *columns: str) -> Stream:
-        """These columns alone, in this order."""
+        """Keep these columns alone, in this order."""
         return Stream(Selected(self.node, columns))
 
     def with_event_time(self, column: str, *, out_of_order: Duration = 0, idle_after: Duration | None = None) -> Stream:
-        """From here on rows have the event time that is in a column, of timestamps or of milliseconds since 1970.
+        """Take the rows' event time, from here on, from a column of timestamps or of milliseconds since 1970.
 
         Rows may come `out_of_order` by so much; what is later still is late. A split without rows for `idle_after` does
         not hold event time back. Once on every way from a source, and before the first exchange.
 
-        Several branches of one source may each have event times, which come to one watermark: behind all of them it is
-        that of the branch that is behind the others, so one to which no rows of a split come needs `idle_after`.
+        Several branches of one source may each have event times, which come to one watermark: after all of them it is
+        that of the slowest branch, so one to which no rows of a split come needs `idle_after`.
         """
         return Stream(Timed(self.node, EventTime(column, out_of_order, idle_after)))
 
     def union(self, *others: Stream) -> Stream:
-        """The rows of all these streams, which are of one schema, in no order."""
+        """Merge the rows of all these streams, which are of one schema, in no order."""
         return Stream(United((self.node, *(other.node for other in others))))
 
     def rebalance(self, *, uid: str | None = None) -> Stream:
-        """The same rows, dealt out evenly over all partitions. The `uid` is mandatory."""
+        """Deal the rows out evenly over all partitions. The `uid` is mandatory."""
         return Stream(Rebalanced(uid, self.node))
 
     def key_by(self, *columns: str) -> KeyedStream:
-        """The stream, divided by these columns: operators behind it have state for each key."""
+        """Divide the stream by these columns: operators after it have state for each key."""
         return KeyedStream(self.node, columns)
 
     def broadcast(self) -> ControlStream:
-        """The stream as one that every partition gets the whole of, to connect a keyed stream with."""
+        """Give the whole stream to every partition, to connect a keyed stream with."""
         return ControlStream(self.node)
 
     def side(self, name: str) -> Stream:
-        """A side output of the operator with state that this stream comes out of, such as "late" of windows."""
+        """Take a side output of the operator with state that this stream comes out of, such as "late" of windows."""
         return Stream(SideOf(self.node, name))
 
     if not TYPE_CHECKING:  # a type checker says of its own what is not there
 
         def __getattr__(self, name: str) -> Any:
-            """Say what is missing before a step that only streams with keys have."""
+            """Raise the `AttributeError` for a missing step; for one of keyed streams it says what to do before it."""
             raise no_such_step("Stream", name, Stream, [KeyedStream], "works for each key: say key_by(...) before it")
 
     def write(self, sink: Sink, *, uid: str | None = None) -> Program:
-        """A program that writes these rows. What waits to be committed is found again by the `uid`; it is mandatory."""
+        """Return a program that writes these rows.
+
+        What waits to be committed is found again by the `uid`; it is mandatory.
+        """
         return Program((Written(uid, self.node, sink),))

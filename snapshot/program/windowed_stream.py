@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from snapshot.operators.row_class import Row, RowLike
+from snapshot.program.connected_streams import operated
 from snapshot.program.nodes import NO_SIDES, Aggregating, Incoming, Node, Processing, Reducing, Way, Windowing
-from snapshot.program.operated import operated
 from snapshot.program.problems import no_such_step
-from snapshot.program.row_class import Row, RowLike
 from statebackend.columns import SchemaLike
-from statebackend.tables.aggregations import Aggregation, Count, Max, Mean, Min, Sum
+from statebackend.tables.values.aggregations import Aggregation, Count, Max, Mean, Min, Sum
 
 if TYPE_CHECKING:
-    from snapshot.operators.windows import WindowFunction
+    from snapshot.operators.windows.calls import WindowFunction
     from snapshot.program.stream import Stream
 
 
@@ -33,31 +33,31 @@ class WindowedStream:
     windowing: Windowing
 
     def aggregate(self, *, uid: str | None = None, **outputs: Aggregation) -> Stream:
-        """Aggregates of each window: `.aggregate(uid="sums", clicks=Count(), spent=Sum("cents"), until=Max("at"))`."""
+        """Aggregate each window: `.aggregate(uid="sums", clicks=Count(), spent=Sum("cents"), until=Max("at"))`."""
         return self._aggregated(uid, outputs)
 
     def count(self, *, uid: str | None = None) -> Stream:
-        """How many rows are in each window, in a column `count`."""
+        """Count the rows in each window, in a column `count`."""
         return self._aggregated(uid, {"count": Count()})
 
     def sum(self, column: str, *, uid: str | None = None) -> Stream:
-        """The sum of a column in each window, in a column of the same name."""
+        """Compute the sum of a column in each window, in a column of the same name."""
         return self._aggregated(uid, {column: Sum(column)})
 
     def min(self, column: str, *, uid: str | None = None) -> Stream:
-        """The least value of a column in each window, in a column of the same name."""
+        """Find the least value of a column in each window, in a column of the same name."""
         return self._aggregated(uid, {column: Min(column)})
 
     def max(self, column: str, *, uid: str | None = None) -> Stream:
-        """The greatest value of a column in each window, in a column of the same name."""
+        """Find the greatest value of a column in each window, in a column of the same name."""
         return self._aggregated(uid, {column: Max(column)})
 
     def mean(self, column: str, *, uid: str | None = None) -> Stream:
-        """The mean of a column in each window, in a column of the same name."""
+        """Compute the mean of a column in each window, in a column of the same name."""
         return self._aggregated(uid, {column: Mean(column)})
 
     def reduce(self, function: Callable[[Row, Row], RowLike], *, uid: str | None = None) -> Stream:
-        """What the function makes of all rows of a window, two by two: a row of the same schema."""
+        """Make one row of the same schema of all rows of a window, two by two, with the function."""
         return self._operated(uid, Reducing(function, self.windowing))
 
     def process(
@@ -68,13 +68,13 @@ class WindowedStream:
         schema: SchemaLike | None = None,
         sides: Mapping[str, SchemaLike] = NO_SIDES,
     ) -> Stream:
-        """What the function makes of all rows of a window at once. `schema` and `sides` as in `KeyedStream.process`."""
+        """Apply the function to all rows of a window at once. `schema` and `sides` as in `KeyedStream.process`."""
         return self._operated(uid, Processing(Way.WINDOWS, function, schema, sides, self.windowing))
 
     if not TYPE_CHECKING:  # a type checker says of its own what is not there
 
         def __getattr__(self, name: str) -> Any:
-            """Say where a step belongs that other streams have."""
+            """Raise the `AttributeError` for a missing step; for one of other streams it says where that belongs."""
             from snapshot.program.stream import Stream
 
             raise no_such_step(

@@ -17,7 +17,7 @@ def register(spark: SparkSession) -> None:
 
     Append mode works with every sink. Complete mode needs a sink with a `key` (Kafka, PostgreSQL, SQLite, RocksDB):
     each row of the result replaces the one with its key, in every batch. Spark keeps all groups in this mode; a row
-    that leaves the result because of a filter or a limit behind the aggregation stays in the target. Update mode is
+    that leaves the result because of a filter or a limit after the aggregation stays in the target. Update mode is
     refused by Spark for every format that is written in Python ("does not support Update mode"); what it would write,
     the rows that a batch has changed, a function of `foreachBatch` writes, each batch once:
 
@@ -31,13 +31,13 @@ def register(spark: SparkSession) -> None:
     `batch` is the batch's id; a batch that was written before adds nothing. `staging` is a folder for this write alone.
     Spark tells a format nothing of `partitionBy` of a stream: files are divided by the option `partitionBy`.
 
-    A query needs a `checkpointLocation`, as always. What is staged until it is committed lies in a folder `epochcut`
-    there, or where the option `staging` says; it belongs to the checkpoint, and whoever deletes one deletes both.
+    A query needs a `checkpointLocation`, as always. Rows that wait for their commit lie in a folder `epochcut` there,
+    or where the option `staging` says; the folder belongs to the checkpoint: delete both or neither.
     Executors need this package installed.
 
-    What tells a target that something is committed is of a batch and partition here: Kafka keeps a consumer group for
-    each until its offsets.retention.minutes are over, Delta's log an application id for ever. Many partitions and short
-    triggers make many of them.
+    Targets note their commits by batch and partition here: Kafka keeps a consumer group for each until its
+    offsets.retention.minutes are over, Delta's log an application id for ever. Many partitions and short triggers make
+    many of them.
     """
     from snapshot.structured.formats import FORMATS
 

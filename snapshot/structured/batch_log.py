@@ -11,9 +11,9 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
-from snapshot.layout import SharedFile, parse
-from snapshot.manifest import DamagedManifest, SubtaskSnapshot
-from snapshot.manifest_json import decode_subtask, encode_subtask
+from snapshot.tree.layout import SharedFile, parse
+from snapshot.tree.manifest import DamagedManifest, SubtaskSnapshot
+from snapshot.tree.manifest_json import decode_subtask, encode_subtask
 from statebackend.stores.store import BlobNotFound, BlobStore, Creation, UnknownOutcome
 
 _FOLDER: Final = "batches"
@@ -39,9 +39,10 @@ class BatchLog:
         self._store = store
 
     def decide(self, batch: int, proposed: Decision) -> Decision:
-        """What counts: this, or what was decided before. A crash inside leaves a decision or none.
+        """Create the decision for a batch, unless there is one; return the one that counts.
 
-        `UnknownOutcome` if it cannot be told which; then it is asked again.
+        A crash inside leaves a decision or none. Raises `UnknownOutcome` if it cannot be told which; then the caller
+        asks again.
         """
         path, data = _path(batch), _encoded(proposed)
         for _ in range(_TRIES - 1):
@@ -52,7 +53,7 @@ class BatchLog:
         return self._decided(path, data, proposed)
 
     def decision(self, batch: int) -> Decision | None:
-        """What was decided, None if nothing was."""
+        """Return the decision for a batch; None if there is none."""
         try:
             return _decoded(self._store.read(_path(batch)), _path(batch))
         except BlobNotFound:
@@ -85,7 +86,7 @@ def _encoded(decision: Decision) -> bytes:
 
 
 def _decoded(data: bytes, path: str) -> Decision:
-    """The decision with these bytes; `DamagedManifest` if nobody decided so."""
+    """Return the decision with these bytes; raise `DamagedManifest` if they are none."""
     try:
         match json.loads(data):
             case {"version": 1, "run": str(run), "partitions": [*parts]}:

@@ -28,9 +28,9 @@ def target_of(name: str, sink: Sink) -> str:
 
 
 def identity_of(store: BlobStore, target: str) -> str:
-    """Return the identity that these writes have, which is drawn if they are the first.
+    """Return the identity of these writes; draw it if they are the first.
 
-    `SinkError` if the folder is that of writes to another target; `UnknownOutcome` if the store does not say.
+    Raises `SinkError` if the folder is that of writes to another target; `UnknownOutcome` if the store does not say.
     """
     for _ in range(_TRIES + 1):
         try:
@@ -54,7 +54,7 @@ def identity_of(store: BlobStore, target: str) -> str:
 
 
 def _parsed(data: bytes) -> tuple[str, str]:
-    """The identity that was drawn, and for which target; `SinkError` for what nobody drew."""
+    """Return the identity that was drawn, and the target that it is for; raise `SinkError` if the bytes hold none."""
     try:
         match json.loads(data):
             case {"version": 1, "identity": str(identity), "target": str(target)} if _IDENTITY.fullmatch(identity):

@@ -49,11 +49,11 @@ class _Target:
     schema: pa.Schema
 
     def tree(self, query: str) -> BlobStore:
-        """Where the decisions and the staged rows of the query lie."""
+        """Return the store with the decisions and the staged rows of the query."""
         return _tree(f"{self.staging}/{query}", os.getpid())
 
     def writes(self, query: str, identity: str) -> SinkQuery:
-        """The query, which the sink knows by this identity."""
+        """Return the query, which the sink knows by this identity."""
         return SinkQuery(identity, self.name, self.sink, self.tree(query), self.patience, self.schema)
 
 
@@ -79,8 +79,10 @@ class _StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             self._target.writes(query, query).commit(batch, written)
 
     def abort(self, messages: Sequence[_Message | None], batch: int) -> None:
-        """Leave all as it is: Spark says this also of a batch whose commit was under way, or that was decided by an
-        earlier start of the query. What no decision names is dropped when the batch is decided.
+        """Leave all as it is; the rows that no decision names are dropped when the batch is decided.
+
+        Spark calls this also for a batch whose commit was under way, or that was decided by an earlier start of the
+        query.
         """
 
 
@@ -130,11 +132,14 @@ class _Format(DataSource):  # type: ignore[misc]
 
     @classmethod
     def name(cls) -> str:
-        """What `format(...)` takes."""
+        """Return the name that `format(...)` takes."""
         return f"epochcut.{cls.sink.removeprefix('To').lower()}"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> _StreamWriter:  # noqa: N802 (Spark's name)
-        """The writer; `SinkError` if the options or the columns cannot be. `overwrite` is output mode "complete"."""
+        """Return the writer of a stream; raise `SinkError` if its options or columns cannot be.
+
+        `overwrite` is output mode "complete".
+        """
         target = self._target(schema)
         if overwrite and not (self.upserts and getattr(target.sink, "key", None)):
             raise SinkError(
@@ -143,7 +148,10 @@ class _Format(DataSource):  # type: ignore[misc]
         return _StreamWriter(target)
 
     def writer(self, schema: StructType, overwrite: bool) -> _BatchWriter:
-        """The writer of one batch; `SinkError` as for a stream, and without the batch's id."""
+        """Return the writer of one batch; raise `SinkError` as for a stream, or for a missing batch id.
+
+        `overwrite` is refused: the target keeps the rows that it has.
+        """
         if overwrite:
             raise SinkError(f"{self.name()} keeps what is there: write with mode('append')")
         batch = self.options.get(BATCH, "")

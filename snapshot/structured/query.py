@@ -19,13 +19,13 @@ from typing import Final
 
 import pyarrow as pa
 
-from snapshot.host.tree_files import TreeFiles
+from snapshot.epochs.transaction_events import CommitOutcome, Committable, transaction_id
+from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.ids import JobId, TransactionId
-from snapshot.manifest import CommitPayload, SubtaskSnapshot
-from snapshot.program.rows import Rows
+from snapshot.operators.rows import Rows
 from snapshot.program.sink import Sink, SinkContext, SinkError
 from snapshot.structured.batch_log import BatchLog, Decision
-from snapshot.transaction_events import CommitOutcome, Committable, transaction_id
+from snapshot.tree.manifest import CommitPayload, SubtaskSnapshot
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from statebackend.stores.store import BlobStore
 
@@ -66,7 +66,7 @@ class SinkQuery:
     def write(self, batch: int, partition: int, run: str, again: bool, rows: Iterable[pa.RecordBatch]) -> Written:
         """Prepare the rows of a partition, in a transaction of this attempt. A crash leaves a leftover.
 
-        Those of a batch that is decided are taken and let go: the target refuses attempts that its commit has ended.
+        Rows of a batch that is decided are read and dropped: the target refuses attempts that its commit has ended.
         """
         made_by = Incarnation(Generation(batch + 1), Attempt(1 + randbelow(_COMMITS - 1)))
         here = Partition(partition)
@@ -80,10 +80,10 @@ class SinkQuery:
         return Written(self._query, run, again, SubtaskSnapshot(here, committables=prepared))
 
     def commit(self, batch: int, written: Sequence[Written]) -> None:
-        """Commit what the batch's decision names, which is what was written unless it was decided before.
+        """Commit the transactions that the batch's decision names: those written, unless it was decided before.
 
-        When this returns, readers see the rows of each partition once. `SinkError` if the target refuses them, or
-        could not be asked for as long as `patience`; then, and after a crash, it may be called again.
+        When this returns, readers see the rows of each partition once. Raises `SinkError` if the target refuses them,
+        or could not be asked for as long as `patience`; then, and after a crash, it may be called again.
         """
         run = next((one.run for one in written), "")
         proposed = Decision(run, tuple(one.part for one in written))
@@ -168,7 +168,7 @@ class SinkQuery:
 
 
 def refuse(name: str, problems: Sequence[str]) -> None:
-    """`SinkError` if there are any."""
+    """Raise `SinkError` if there are problems."""
     if problems:
         raise SinkError(f"epochcut.{name}: {'; '.join(problems)}")
 

@@ -25,7 +25,7 @@ _PLACES: Final = ("path", "uri", "url")
 
 
 def sink_of(format: str, kind: Callable[..., Sink], options: Mapping[str, str]) -> Sink:
-    """The sink that the options describe; `SinkError` says which are wrong.
+    """Return the sink that the options describe; `SinkError` says which of them are wrong.
 
     Names are compared without case and underscores, so `rollBytes` is `roll_bytes`. A field of several texts takes
     them with commas between them, a mapping as a JSON object. `path` is the sink's `uri` or `url` if it has no `path`.
@@ -67,7 +67,7 @@ def _value(format: str, field: Field[object], hint: object, text: str) -> object
 
 
 def _read(hint: object, text: str) -> object:
-    """The text as a value of the type that the hint names; `ValueError` says why it is none."""
+    """Return the text as a value of the type that the hint names; `ValueError` says why it is none."""
     if hint is bool:
         if text.lower() not in ("true", "false"):
             raise ValueError("expected true or false")

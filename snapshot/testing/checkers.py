@@ -21,12 +21,12 @@ Content: TypeAlias = Callable[[object], object | None]
 
 
 def everything(message: object) -> object | None:
-    """The content of messages among which there are none of the protocol's own."""
+    """Return the message itself, where no messages are the protocol's own."""
     return message
 
 
 def check_consistent(history: History, cut: Cut, content: Content = everything) -> None:
-    """No message is received inside the cut but sent outside of it."""
+    """Check that no message is received inside the cut but sent outside of it."""
     for record in history.kinds(Kind.RECEIVED):
         message = content(record.payload)
         if record.cause is None or message is None or not cut.includes(record):
@@ -42,7 +42,7 @@ def check_consistent(history: History, cut: Cut, content: Content = everything) 
 
 
 def check_channel_state(history: History, cut: Cut, content: Content = everything) -> None:
-    """`cut.channels` is what was sent inside the cut and received outside of it, in the order of arrival.
+    """Check that `cut.channels` holds the messages sent inside the cut and received outside, in order of arrival.
 
     A channel that is not named was recorded as empty. What was lost on its way belongs to no state.
     """
@@ -71,7 +71,7 @@ def check_sequential(
     state: Callable[[P], object],
     content: Content = everything,
 ) -> None:
-    """The cut is a state that a sequential execution has: one that is run here, on fresh processes.
+    """Check that a sequential execution, which is run here on fresh processes, reaches the state of the cut.
 
     It handles one event after the other, those in the past of the cut and no others. At its end every process
     must be in the state that the cut recorded (`state` looks at it; a process that is down has none), and what is
@@ -102,7 +102,7 @@ def check_sequential(
 
 
 def check_exactly_once(expected: Iterable[Hashable], got: Iterable[Hashable], what: str = "the output") -> None:
-    """What there is, is what there should be: nothing lost, nothing twice, nothing else. The order is free."""
+    """Check that nothing is lost, nothing is there twice, and nothing comes from nowhere. The order is free."""
     wanted, found = Counter(expected), Counter(got)
     surplus = found - wanted
     wrong = [
@@ -129,7 +129,7 @@ class _Replay(Generic[P]):
         self._in_flight: dict[int, object] = {}
 
     def take(self, record: Record) -> None:
-        """Let happen what the record tells of, if that is in the past of the cut."""
+        """Let the recorded event happen, if it is in the past of the cut."""
         if record.kind is Kind.LOST and record.cause is not None:
             self._in_flight.pop(record.cause, None)
         elif self._cut.includes(record):
@@ -139,7 +139,7 @@ class _Replay(Generic[P]):
                 self._handle(record, self._event(record))
 
     def left(self, content: Content) -> dict[Channel, list[object]]:
-        """What was sent and neither received nor lost, in the order in which it will be received."""
+        """Return the messages sent and neither received nor lost, in the order in which they will be received."""
         left: dict[Channel, list[object]] = {}
         arrivals = {record.cause: record.at for record in self._history.kinds(Kind.RECEIVED)}
         never = len(self._history)
@@ -169,7 +169,7 @@ class _Replay(Generic[P]):
                 )
 
     def _handle(self, stimulus: Record, event: Event) -> None:
-        """Handle as the history did; what the process sent outside of the cut it does not send here."""
+        """Handle as the history did; messages that the process sent outside of the cut are not sent here."""
         effects = self.processes[stimulus.process].handle(event)
         sends = iter([effect for effect in effects if isinstance(effect, Send)])
         for sent in self._history.effects(stimulus):

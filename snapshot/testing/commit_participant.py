@@ -14,9 +14,9 @@ from itertools import combinations
 from secrets import token_hex
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from snapshot.epochs.transaction_events import CommitOutcome, Committable, transaction_id
 from snapshot.ids import JobId, TransactionId
 from snapshot.testing.violation import Violation
-from snapshot.transaction_events import CommitOutcome, Committable, transaction_id
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 
 Payload = TypeVar("Payload")
@@ -31,22 +31,22 @@ class CommitTarget(Protocol[Payload]):
     """One process's connection to a target, as a sink uses it. A row is a string; equal rows are different rows."""
 
     def prepare(self, transaction: TransactionId, rows: Sequence[str]) -> Payload:
-        """Make rows durable and leave them invisible; returns what a commit needs, from any process."""
+        """Make rows durable and leave them invisible; return the payload with which any process can commit them."""
 
     def commit(self, committable: Committable[Payload]) -> Commit:
         """Make the rows visible, unless that was done before; a failure of the target is `RETRY_LATER`."""
 
     def abort(self, committable: Committable[Payload]) -> None:
-        """Drop what was prepared; what was committed stays."""
+        """Drop a prepared transaction; one that was committed stays."""
 
     def recover(self, incarnation: Incarnation, named: Collection[TransactionId]) -> None:
-        """Abort what earlier incarnations of this job have prepared, but for what the restored epoch names."""
+        """Abort the transactions of earlier incarnations of this job, except those that the restored epoch names."""
 
     def pending(self) -> Collection[TransactionId]:
-        """The prepared transactions of this job that the target holds; none if it is the snapshot that holds them."""
+        """Return the prepared transactions of this job that the target holds; none if the snapshot holds them."""
 
     def visible(self) -> Sequence[str]:
-        """The rows that readers see, of all jobs, in any order."""
+        """Return the rows that readers see, of all jobs, in any order."""
 
 
 OpenTarget = Callable[[JobId], CommitTarget[Any]]
@@ -54,7 +54,7 @@ OpenTarget = Callable[[JobId], CommitTarget[Any]]
 
 
 def check_commit_target(open_target: OpenTarget) -> None:
-    """Check every promise; `Violation` names the first that is broken."""
+    """Check every promise; raise `Violation` that names the first broken one."""
     for check in CHECKS:
         check(open_target)
 
@@ -71,7 +71,7 @@ class _Bench:
         return self._open(self.job)
 
     def prepared(self, *, attempt: int = 1) -> tuple[Committable[Any], list[str]]:
-        """A transaction with rows, two of them equal, prepared by a process that ends then."""
+        """Prepare a transaction with rows, two of them equal, in a process that ends then; return it and its rows."""
         name = transaction_id(self.job, Uid("sink"), _attempt(attempt), Partition(0), self._made)
         self._made += 1
         rows = [f"{name}:{row}" for row in ("a", "b", "a")]
@@ -79,7 +79,7 @@ class _Bench:
         return Committable(name, Epoch(Generation(1), self._made), payload), rows
 
     def expect(self, rows: Sequence[str], promise: str) -> None:
-        """Readers see these rows of the job, no others, each as often."""
+        """Check that readers see these rows of the job and no others, each as often."""
         seen = [row for row in self.process().visible() if row.startswith(f"{self.job}/")]
         if Counter(seen) != Counter(rows):
             raise Violation(f"{promise}; expected {sorted(rows)}, but readers see {sorted(seen)}")
@@ -110,7 +110,7 @@ def _attempt(attempt: int) -> Incarnation:
 
 
 def rows_are_seen_when_they_are_committed_and_not_before(open_target: OpenTarget) -> None:
-    """Nothing that is only prepared is visible; a commit shows all rows of its transaction and no others."""
+    """Check that prepared rows are invisible, and that a commit shows all rows of its transaction and no others."""
     bench = _Bench(open_target)
     first, rows = bench.prepared()
     bench.prepared()
@@ -120,7 +120,7 @@ def rows_are_seen_when_they_are_committed_and_not_before(open_target: OpenTarget
 
 
 def a_second_commit_changes_nothing(open_target: OpenTarget) -> None:
-    """Whoever commits again, this process or another, is told that it is done, and the rows are there once."""
+    """Check that a commit by this or another process is told that it is done already, and shows the rows once."""
     bench = _Bench(open_target)
     committable, rows = bench.prepared()
     process = bench.process()
@@ -131,7 +131,7 @@ def a_second_commit_changes_nothing(open_target: OpenTarget) -> None:
 
 
 def a_crash_between_prepare_and_commit_loses_nothing(open_target: OpenTarget) -> None:
-    """Another process commits what one has prepared, also after a later transaction."""
+    """Check that another process can commit a prepared transaction, also after a later one."""
     bench = _Bench(open_target)
     (one, rows), (other, others) = bench.prepared(), bench.prepared()
     bench.settled(other)
@@ -141,7 +141,7 @@ def a_crash_between_prepare_and_commit_loses_nothing(open_target: OpenTarget) ->
 
 
 def an_unknown_outcome_is_found_out_by_asking_again(open_target: OpenTarget) -> None:
-    """A committer may die, or lose an answer, after any of its requests; the next one commits the rows once."""
+    """Check that when a committer dies, or loses an answer, after any of its requests, the next one commits once."""
     for requests in range(1, _requests(open_target) + 1):
         bench = _Bench(open_target)
         committable, rows = bench.prepared()
@@ -154,7 +154,7 @@ def an_unknown_outcome_is_found_out_by_asking_again(open_target: OpenTarget) -> 
 
 
 def of_two_committers_one_writes(open_target: OpenTarget) -> None:
-    """Two that commit the same, request by request in any order, write once; who says that it is done is right."""
+    """Check that two committers, request by request in any order, write once, and say that it is done when it is."""
     steps = _requests(open_target) + 1  # the last one looks at the last answer
     for firsts in combinations(range(2 * steps), steps):
         _race(open_target, [0 if step in firsts else 1 for step in range(2 * steps)])
@@ -183,7 +183,7 @@ def _race(open_target: OpenTarget, order: Sequence[int]) -> None:
 
 
 def _requests(open_target: OpenTarget) -> int:
-    """How many requests a commit takes that nobody disturbs."""
+    """Return how many requests an undisturbed commit takes; raise `Violation` if it takes none."""
     bench = _Bench(open_target)
     committable, _ = bench.prepared()
     requests = sum(1 for _ in bench.process().commit(committable))
@@ -193,7 +193,7 @@ def _requests(open_target: OpenTarget) -> int:
 
 
 def what_is_aborted_is_never_seen(open_target: OpenTarget) -> None:
-    """An abort leaves nothing behind, and may be repeated."""
+    """Check that an abort leaves nothing in the target, and may be repeated."""
     bench = _Bench(open_target)
     committable, _ = bench.prepared()
     bench.process().abort(committable)
@@ -205,7 +205,7 @@ def what_is_aborted_is_never_seen(open_target: OpenTarget) -> None:
 
 
 def an_abort_after_the_commit_changes_nothing(open_target: OpenTarget) -> None:
-    """What is committed stays, whoever aborts it then, and a repeated commit still says that it is done."""
+    """Check that committed rows stay after an abort, and that a repeated commit still says that it is done."""
     bench = _Bench(open_target)
     committable, rows = bench.prepared()
     bench.settled(committable)
@@ -216,7 +216,7 @@ def an_abort_after_the_commit_changes_nothing(open_target: OpenTarget) -> None:
 
 
 def recovery_aborts_what_older_attempts_left_and_no_epoch_names(open_target: OpenTarget) -> None:
-    """What the restored epoch names stays and can be committed, as does what the new attempt and other jobs have."""
+    """Check that recovery aborts leftovers alone, and nothing of the restored epoch, the new attempt or other jobs."""
     bench, foreign = _Bench(open_target), _Bench(open_target)
     (named, rows), (leftover, _) = bench.prepared(), bench.prepared()
     (new, more), (other, others) = bench.prepared(attempt=2), foreign.prepared()
@@ -233,7 +233,7 @@ def recovery_aborts_what_older_attempts_left_and_no_epoch_names(open_target: Ope
 
 
 def recovery_may_be_repeated(open_target: OpenTarget) -> None:
-    """A recovery that crashed is done again, also when some of what the epoch names is committed by then."""
+    """Check that recovery can be done again, also when some transactions of the epoch are committed by then."""
     bench = _Bench(open_target)
     (one, rows), (other, others) = bench.prepared(), bench.prepared()
     named = frozenset({one.transaction, other.transaction})

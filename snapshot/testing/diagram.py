@@ -54,7 +54,7 @@ class Message:
 
 
 def messages(history: History, cut: Cut | None = None) -> dict[int, Message]:
-    """All messages by the place of their sending, named m1, m2 and so on."""
+    """Return all messages by the place of their sending, named m1, m2 and so on."""
     ends = {
         record.cause: record
         for record in history
@@ -68,7 +68,7 @@ def messages(history: History, cut: Cut | None = None) -> dict[int, Message]:
 
 
 def uneventful(record: Record) -> bool:
-    """Whether a picture can do without the record: it is the first start of a process, from nothing."""
+    """True if a picture can do without the record: it is the first start of a process, from nothing."""
     return record.kind is Kind.STARTED and not record.incarnation and record.payload is None
 
 
@@ -84,7 +84,7 @@ def _fate(sent: Record, arrived: Record | None, cut: Cut | None) -> Fate:
 
 
 def as_text(history: History, cut: Cut | None = None, marked: Collection[int] = ()) -> str:
-    """The history as lines of characters; rows at the places `marked` begin with `>`."""
+    """Return the history as lines of characters; rows at the places `marked` begin with `>`."""
     return _Page(history, cut, marked).text()
 
 
@@ -117,7 +117,7 @@ class _Page:
         return "\n".join([*_abridged(rows), "", " " * 7 + _LEGEND, ""])
 
     def _inside(self, record: Record) -> bool:
-        """A loss stands where the sending does, wherever the network lost the message later."""
+        """True if the record is inside the cut; a loss counts where its message was sent, wherever it was lost."""
         at = record.cause if record.kind is Kind.LOST and record.cause is not None else record.at
         return self.cut is not None and self.cut.includes(self.history[at])
 
@@ -135,7 +135,7 @@ class _Page:
         return rows
 
     def _draw(self, record: Record, cells: list[str]) -> str:
-        """Put the record into the cells of its row; the answer is what to say about it."""
+        """Put the record into the cells of its row; return the words for it."""
         own = self.centres[record.process]
         cells[own] = _SYMBOLS.get(record.kind, "●")
         message = self.messages.get(record.cause if record.cause is not None else record.at)
@@ -167,7 +167,7 @@ class _Page:
         return words
 
     def _stub(self, cells: list[str], start: int, towards: int, name: str, heads: str) -> None:
-        """A short arrow that leaves `start`; the rest of its way is drawn where it arrives."""
+        """Draw a short arrow that leaves `start`; the rest of its way is drawn where it arrives."""
         if towards >= start:
             text = f"─{name}─{heads[0]}"
             cells[start + 1 : start + 1 + len(text)] = text
@@ -176,7 +176,7 @@ class _Page:
             cells[start - len(text) : start] = text
 
     def _arrow(self, cells: list[str], start: int, end: int, name: str) -> None:
-        """The whole way from the sender's column to the receiver's."""
+        """Draw the whole way from the sender's column to the receiver's."""
         if start == end:
             self._stub(cells, end, end, name, "◂◂")
             return
@@ -189,7 +189,7 @@ class _Page:
 
 
 def _abridged(rows: list[str]) -> list[str]:
-    """All rows of a history that can be read; of a longer one what is near its ends, its cut and what is marked."""
+    """Return all rows of a short history; of a longer one those near its ends, its cut and the marked rows."""
     if len(rows) <= 10 * _NEAR:
         return rows
     matters = [0, len(rows), *(number for number, row in enumerate(rows) if row.startswith(">") or "══" in row)]

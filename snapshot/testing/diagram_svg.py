@@ -37,7 +37,7 @@ text.halo { fill: none; stroke: white; stroke-width: 4px; stroke-linejoin: round
 
 
 def as_svg(history: History, cut: Cut | None = None, marked: Collection[int] = ()) -> str:
-    """The history as an SVG document; the records at the places `marked` have a ring."""
+    """Return the history as an SVG document; the records at the places `marked` have a ring."""
     return _Drawing(history, cut, marked).svg()
 
 
@@ -105,7 +105,7 @@ class _Drawing:
         )
 
     def _process(self, name: str) -> list[str]:
-        """The line of a process, dashed while it is down."""
+        """Draw the line of a process, dashed while it is down."""
         y = self.ys[name]
         parts = [f'<text class="name" x="12" y="{y + 5}">{escape(name)}</text>']
         start, style = float(self.left), "line"
@@ -161,7 +161,7 @@ class _Drawing:
         return [f"<g><title>{escape(str(record))}</title>{symbol}{ring}</g>", *texts]
 
     def _cut_parts(self) -> list[str]:
-        """The past of the cut, tinted, and the line that ends it."""
+        """Draw the past of the cut, tinted, and the line that ends it."""
         if self.cut is None:
             return []
         crossings = [(self._crossing(name), y) for name, y in self.ys.items()]
@@ -176,7 +176,7 @@ class _Drawing:
         ]
 
     def _crossing(self, name: str) -> float:
-        """Where the cut crosses a line: behind the last record inside, but before the first one outside."""
+        """Return where the cut crosses a process's line: after the last record inside, before the first one outside."""
         assert self.cut is not None
         drawn = [record for record in self.history.of(name) if record.at in self.xs]
         inside = [self.xs[record.at] for record in drawn if self.cut.includes(record)]

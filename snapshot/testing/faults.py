@@ -49,7 +49,7 @@ class Faults:
     overtaking: Collection[Channel] = ()
 
     def budget(self, fault: Fault) -> int:
-        """How many of these a history may have."""
+        """Return how many faults of this kind a history may have."""
         return {
             Fault.CRASH: self.crashes,
             Fault.CUT: self.cuts,
@@ -86,18 +86,18 @@ class Swarm:
 
     @staticmethod
     def calm_steps(schedule: Schedule) -> int:
-        """How long a calm lasts."""
+        """Choose for how many steps a calm lasts."""
         return _CALMS[schedule.number(len(_CALMS))]
 
     def spend(self, fault: Fault) -> None:
-        """One of these has happened."""
+        """Take one fault of this kind from the budget."""
         self.budget[fault] -= 1
         if not self.budget[fault]:
             del self.budget[fault]
             self._tune()
 
     def speed(self, *names: str) -> int:
-        """How often this process or channel gets a turn, next to the others."""
+        """Return how often this process or channel gets a turn, next to the others."""
         of_processes, of_channels = self._skew & 64, self._skew & 128
         if not (of_processes if len(names) == 1 else of_channels):
             return ORDINARY

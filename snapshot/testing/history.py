@@ -56,12 +56,12 @@ class Record(NamedTuple):
     cause: int | None = None
 
     def __str__(self) -> str:
-        """A line for people, such as `#12 p1 received 5 from p0`."""
+        """Return a line for people, such as `#12 p1 received 5 from p0`."""
         return f"#{self.at} {self.process} {self.what}"
 
     @property
     def what(self) -> str:
-        """What happened, in words, without who it happened to."""
+        """Return in words what happened, without the process that it happened to."""
         match self.kind:
             case Kind.SENT:
                 return f"sent {self.payload} to {self.peer}"
@@ -107,7 +107,7 @@ class Cut:
     name: str = "the cut"
 
     def includes(self, record: Record) -> bool:
-        """Whether the record is in the past of the cut. A process that the cut does not name is wholly outside."""
+        """True if the record is in the past of the cut. A process that the cut does not name is wholly outside."""
         return record.at <= self.frontier.get(record.process, -1)
 
 
@@ -149,22 +149,22 @@ class History(Sequence[Record]):
         payload: object = None,
         cause: int | None = None,
     ) -> int:
-        """Record what happens now; the answer is the index of the record."""
+        """Record an event that happens now; return the index of the record."""
         records = self._records
         index = len(records)
         records.append(Record(index, process, incarnation, kind, peer, payload, cause))
         return index
 
     def of(self, process: str, *kinds: Kind) -> list[Record]:
-        """The records of a process in their order; only those of `kinds`, if any are named."""
+        """Return the records of a process in their order; only those of `kinds`, if any are named."""
         return [r for r in self._records if r.process == process and (not kinds or r.kind in kinds)]
 
     def kinds(self, *kinds: Kind) -> list[Record]:
-        """The records of these kinds, of all processes."""
+        """Return the records of these kinds, of all processes."""
         return [record for record in self._records if record.kind in kinds]
 
     def notes(self, of: type[T]) -> list[tuple[Record, T]]:
-        """The remarks of this type that processes made, each with its record."""
+        """Return the remarks of this type that processes made, each with its record."""
         return [
             (record, record.payload)
             for record in self._records
@@ -172,9 +172,9 @@ class History(Sequence[Record]):
         ]
 
     def stimulus(self, record: Record) -> Record:
-        """What made the process do this: the start, action or arrival whose handling the record is part of.
+        """Return the start, action or arrival whose handling the record is part of; a stimulus is its own.
 
-        A stimulus is its own. `ValueError` for a record that is not part of the handling of anything.
+        Raises `ValueError` for a record that is not part of the handling of anything.
         """
         for index in range(record.at, -1, -1):
             earlier = self._records[index]
@@ -185,11 +185,11 @@ class History(Sequence[Record]):
         raise ValueError(f"{record} is not part of the handling of anything")
 
     def before(self, record: Record) -> int:
-        """The place just before the stimulus that the record is part of: a frontier that leaves all of it outside."""
+        """Return the place just before the record's stimulus: a frontier that leaves all of its handling outside."""
         return self.stimulus(record).at - 1
 
     def effects(self, stimulus: Record) -> list[Record]:
-        """What the process did in handling this; a message that was lost as it was sent counts with its loss."""
+        """Return what the process did in handling this; a message that was lost as it was sent counts with its loss."""
         effects = []
         for at in range(stimulus.at + 1, len(self._records)):
             record = self._records[at]
@@ -199,7 +199,7 @@ class History(Sequence[Record]):
         return effects
 
     def clock(self, record: Record) -> tuple[int, ...]:
-        """The record's vector clock: for each process, how many of its events are in the record's past.
+        """Return the record's vector clock: for each process, how many of its events are in the record's past.
 
         The record itself counts. `ValueError` for what happens outside of all processes.
         """
@@ -209,12 +209,12 @@ class History(Sequence[Record]):
         return self._clocks[record.at]
 
     def happened_before(self, first: Record, second: Record) -> bool:
-        """Whether `first` could have caused `second`: Lamport's order; never true of a record and itself."""
+        """True if `first` could have caused `second`: Lamport's order; never true of a record and itself."""
         own = self._number[first.process]
         return first.at != second.at and self.clock(first)[own] <= self.clock(second)[own]
 
     def concurrent(self, first: Record, second: Record) -> bool:
-        """Whether neither of two different records could have caused the other."""
+        """True if neither of two different records could have caused the other."""
         return (
             first.at != second.at
             and not self.happened_before(first, second)
@@ -222,7 +222,7 @@ class History(Sequence[Record]):
         )
 
     def _advance_clocks(self) -> None:
-        """Compute the clocks of what was recorded since the last time; few histories are ever asked for any."""
+        """Compute the clocks of the records since the last time; few histories are ever asked for any."""
         clocks = self._clocks
         if len(clocks) == len(self._records):
             return

@@ -38,7 +38,7 @@ class Line:
 
     @property
     def colour(self) -> str:
-        """Follows the dash."""
+        """Return the colour, which follows from the dash."""
         return _DASHED if self.dashed else _SOLID
 
 
@@ -67,12 +67,12 @@ class Scale:
     most: float
 
     def ticks(self) -> list[float]:
-        """The powers of ten."""
+        """Return the powers of ten on the axis."""
         first, last = round(log10(self.least)), round(log10(self.most))
         return [10.0**power for power in range(first, last + 1)]
 
     def share(self, value: float) -> float:
-        """Where a value is, from 0 at the bottom to 1 at the top; what is below the axis is drawn on it."""
+        """Return where a value is, from 0 at the bottom to 1 at the top; a value below the axis is drawn on it."""
         return log10(max(value, self.least) / self.least) / log10(self.most / self.least)
 
 
@@ -84,7 +84,7 @@ def as_svg(
     ticks: Sequence[float] | None = None,
     moments: Sequence[Moment] = (),
 ) -> str:
-    """The rows below each other, each with its own scale; all panels are `width` wide and share the x axis.
+    """Draw the rows below each other, each with its own scale; all panels are `width` wide and share the x axis.
 
     The axis is labelled at the `ticks`, or at every point that a line has; each panel shows all `moments`.
     """

@@ -80,7 +80,7 @@ class Network:
         return iter(self._links.values())
 
     def in_flight(self) -> list[InFlight]:
-        """The messages on their way now, channel by channel, in the order in which they were sent on each."""
+        """Return the messages on their way now, channel by channel, on each in the order in which they were sent."""
         return [
             InFlight(link.channel, item.message, item.sent)
             for link in self
@@ -104,7 +104,7 @@ class Network:
             self._put(link, Packet(sent, message))
 
     def take(self, link: Link, schedule: Schedule) -> Packet | Break:
-        """What a ready link delivers next, or, where messages may overtake each other, what the schedule picks."""
+        """Take the next item of a ready link, or one that the schedule picks if messages may overtake each other."""
         if link.ordered or isinstance(link.queue[0], Break):
             item = link.queue.popleft()
         else:
@@ -119,7 +119,7 @@ class Network:
         return item
 
     def crash(self, process: str, at: int, schedule: Schedule) -> None:
-        """Forget what was on its way to a process, and the end of what was on its way from it; tell its peers."""
+        """Lose all messages to a process, and the end of those on their way from it; tell its peers."""
         self._down[process] = at
         for link in list(self._links.values()):
             if link.sender == process != link.receiver:
@@ -137,18 +137,18 @@ class Network:
                 link.used = False
 
     def restart(self, process: str) -> None:
-        """The process listens again."""
+        """Let the process listen again."""
         del self._down[process]
 
     def cut(self, link: Link, schedule: Schedule) -> None:
-        """Lose the end of what is on a link, both ways, and tell both ends."""
+        """Lose the end of the messages on a link, both ways, and tell both ends."""
         for way in (link, self._link(link.receiver, link.sender)):
             self._shorten(way, schedule)
             self._put(way, Break(None))
             way.used = False
 
     def lose(self, link: Link) -> None:
-        """Drop the next message of a ready link, and tell nobody."""
+        """Drop the next message of a ready link, and tell no process."""
         self._drop(link, last=False)
         if not link.queue:
             del self.ready[link]
@@ -159,12 +159,12 @@ class Network:
         self.ready = {link: None for link in self.ready if link.receiver != process}
 
     def undeafen(self, process: str) -> None:
-        """Deliver again, and what has been waiting."""
+        """Deliver to a process again, also the messages that have been waiting."""
         self._deaf.remove(process)
         self.ready.update({link: None for link in self if link.receiver == process and link.queue})
 
     def cuttable(self) -> list[Link]:
-        """One link for each connection that may be cut now."""
+        """Return the links in use that may be cut now; a connection in use both ways has both of its links here."""
         return [
             link
             for link in self._links.values()
@@ -174,7 +174,7 @@ class Network:
         ]
 
     def losable(self) -> list[Link]:
-        """The ready links whose next message may be lost."""
+        """Return the ready links whose next message may be lost."""
         return [link for link in self.ready if link.channel in self._faults.lossy and isinstance(link.queue[0], Packet)]
 
     def _link(self, sender: str, receiver: str) -> Link:
@@ -199,7 +199,7 @@ class Network:
             self._drop(link)
 
     def _current(self, items: Iterable[Packet | Break]) -> int:
-        """How many messages come before the first break."""
+        """Return how many messages come before the first break."""
         return sum(1 for _ in takewhile(lambda item: isinstance(item, Packet), items))
 
     def _drop(self, link: Link, *, last: bool = True) -> None:

@@ -32,13 +32,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from snapshot.frames import EARLIEST, LATEST
+from snapshot.cut.frames import EARLIEST, LATEST
+from snapshot.operators.function_operator import KeyedProcess
 from snapshot.operators.keyed_function import KeyedFunction
-from snapshot.operators.process import KeyedProcess
-from snapshot.operators.process_batch import BatchProcess
-from snapshot.program.building import CannotBuild, operator_of
-from snapshot.program.nodes import NO_SIDES, Processing, Way
-from snapshot.program.operator import (
+from snapshot.operators.operator import (
     Closing,
     Cutting,
     Ending,
@@ -49,11 +46,14 @@ from snapshot.program.operator import (
     Transform,
     never,
 )
+from snapshot.operators.process_batch import BatchProcess
+from snapshot.operators.row_class import Row, RowLike, batch_of, rows_of
+from snapshot.operators.rows import Rows, joined, keys_in
+from snapshot.program.building import CannotBuild, operator_of
+from snapshot.program.nodes import NO_SIDES, Processing, Way
 from snapshot.program.plan import KeyedHead
 from snapshot.program.problems import Problem, ProgramError, near_names
 from snapshot.program.program import Program
-from snapshot.program.row_class import Row, RowLike, batch_of, rows_of
-from snapshot.program.rows import Rows, joined, keys_in
 from statebackend.columns import SchemaLike, schema_of
 from statebackend.files import FileSet, rescaled
 from statebackend.ids import Epoch, Generation, Partition, Uid
@@ -111,8 +111,8 @@ class OperatorHarness:
         """Open it, empty or from a snapshot of a harness in the same folder with the same maximum parallelism.
 
         A `KeyedProcess` or `BatchProcess`, a class or an instance, needs the `columns` of its rows, the `key` among
-        them, and to be told if the rows are `timed`; `schema` and `sides` as in `KeyedStream.process`. Of a `Program`
-        the step with this `uid` is run. `ProgramError` says what is wrong with either.
+        them, and `timed` if the rows have event times; `schema` and `sides` as in `KeyedStream.process`. A `Program`
+        needs the `uid` of the step to run. `ProgramError` says what is wrong with either.
 
         When `overdue` says so, an operator that can be interrupted is; it is given what it left at once.
 
@@ -161,14 +161,14 @@ class OperatorHarness:
                 part = part.slice(0, 0) if taken is None else part.slice(taken, len(part) - taken)
 
     def watermark(self, timestamp: int) -> None:
-        """Event time is `timestamp` now."""
+        """Move event time to `timestamp` in every partition."""
         self._watermark = timestamp
         for member in self._members:
             while member.operator.watermark(timestamp) is False:
                 pass
 
     def wake(self, now: int) -> None:
-        """Processing time is `now`: every partition that wants to be woken by then is."""
+        """Move processing time to `now`, and wake every partition that wants to be woken by then."""
         self.now = now
         for member in self._members:
             while (wanted := member.operator.wakes_at()) is not None and wanted <= now:
@@ -181,25 +181,25 @@ class OperatorHarness:
                 member.operator.end()
 
     def wakes_at(self) -> int | None:
-        """The first processing time at which a partition wants to be woken; None for never."""
+        """Return the first processing time at which a partition wants to be woken; None for never."""
         wanted = [member.operator.wakes_at() for member in self._members]
         return min((time for time in wanted if time is not None), default=None)
 
     # --- what comes out -----------------------------------------------------------------------------------------------
 
     def emitted(self, side: str | None = None) -> list[Row]:
-        """The rows of the main output, or of a side output, since it was opened or `clear` was called."""
+        """Return the rows of the main output, or of a side output, since opening or the last `clear`."""
         return [row for rows in self._emitted.get(side, ()) for row in rows_of(rows.batch)]
 
     def emitted_times(self, side: str | None = None) -> list[int | None]:
-        """The event time of each of these rows; None in an output without."""
+        """Return the event time of each of the emitted rows; None for rows of an output without event times."""
         pieces = self._emitted.get(side, ())
         return [
             time for rows in pieces for time in (rows.times.tolist() if rows.times is not None else [None] * len(rows))
         ]
 
     def emitted_rows(self, side: str | None = None) -> Rows | None:
-        """All of them as one batch; None if there are none."""
+        """Return the emitted rows as one batch; None if there are none."""
         pieces = self._emitted.get(side)
         return joined(pieces) if pieces else None
 
@@ -224,7 +224,10 @@ class OperatorHarness:
         return OperatorSnapshot(self._epoch, parts, broadcasts.pop(), self._watermark)
 
     def state(self, key: object) -> KeyedState:
-        """The state of the partition that owns this key, which is its current key then: to look at, and to prepare."""
+        """Return the state of the partition that owns this key, with the key as its current one.
+
+        A test may look at it, or write to it.
+        """
         key_type = self._members[0].state.key_type
         keys = self._members[0].state.keys(pa.array([key], key_type.arrow))
         state = self._members[int(self._owners(keys.groups(self.max_parallelism))[0])].state
@@ -354,7 +357,7 @@ class _Member:
 def transformed(
     transform: Transform, rows: BatchLike, schema: pa.Schema, times: Sequence[int] | None = None
 ) -> list[Rows]:
-    """What becomes of rows of this schema in a transform; that it keeps to what it declares is checked."""
+    """Return the rows that a transform makes of rows of this schema; check that it keeps to what it declares."""
     results = copy.deepcopy(transform).open()(_rows(rows, schema, times))
     for result in results:
         if not result.batch.schema.equals(transform.output):

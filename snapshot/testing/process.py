@@ -99,9 +99,9 @@ class Process(Protocol):
     """
 
     def handle(self, event: Event) -> Iterable[Effect]:
-        """Take the event in; the answer is what to do, in this order. A crash may cut it short at any point."""
+        """Take the event in; return what to do, in this order. A crash may cut it short at any point."""
         ...
 
     def actions(self) -> Sequence[Action]:
-        """The steps that could be taken now. Asked for only after `handle`, so they depend on the state alone."""
+        """Return the steps that could be taken now; called only after `handle`, so they depend on the state alone."""
         ...

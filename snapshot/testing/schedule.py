@@ -36,7 +36,7 @@ class Schedule:
 
     @property
     def exhausted(self) -> bool:
-        """Whether no choice is left; what follows is fair and free of faults."""
+        """True if no choice is left; what follows is fair and free of faults."""
         return self._position >= len(self.data)
 
     def choose(self, weights: Sequence[int], rare: int = 0) -> int | None:
@@ -64,7 +64,7 @@ class Schedule:
         return bisect_right(bounds, (byte * 256 + second) * total // (common * 256))
 
     def number(self, below: int) -> int:
-        """A number from 0 up to `below` (at most 256), all equally likely; 0 when the bytes are used up.
+        """Choose a number from 0 up to `below` (at most 256), all equally likely; 0 when the bytes are used up.
 
         For what a run wants to vary besides its scheduling: the shape of a graph, the size of a budget.
         """
@@ -74,5 +74,5 @@ class Schedule:
         return self.data[self._position - 1] * below // 256
 
     def flag(self) -> bool:
-        """Yes or no; no when the bytes are used up."""
+        """Choose yes or no; no when the bytes are used up."""
         return self.number(2) == 1

@@ -42,15 +42,15 @@ class Counterexample:
 
     @property
     def cut(self) -> Cut | None:
-        """The cut that the violation is about, if it is about one."""
+        """Return the cut that the violation is about; None if it is about none."""
         return self.violation.cut if isinstance(self.violation, Violation) else None
 
     def text(self) -> str:
-        """The history as a space-time diagram of characters."""
+        """Draw the history as a space-time diagram of characters; empty without a history."""
         return as_text(self.history, self.cut, self._marked) if self.history else ""
 
     def svg(self) -> str:
-        """The history as a space-time diagram in SVG."""
+        """Draw the history as a space-time diagram in SVG; empty without a history."""
         return as_svg(self.history, self.cut, self._marked) if self.history else ""
 
     @property
@@ -63,14 +63,14 @@ _SEEDS: Final = 4
 
 
 def schedules(size: int = SIZE) -> st.SearchStrategy[Schedule]:
-    """Schedules of up to `size` bytes, all lengths equally likely; they shrink to few bytes and to zeros."""
+    """Return a strategy for schedules of up to `size` bytes, of any length alike; they shrink to few and zeros."""
     return _bytes(size).map(Schedule)
 
 
 def search(
     run: Run, histories: int = 1000, size: int = SIZE, seed: int = 0, shrink: bool = True
 ) -> Counterexample | None:
-    """Try up to so many schedules of up to `size` bytes; the answer is the (smallest) one that breaks a promise.
+    """Try up to `histories` schedules of up to `size` bytes; return the (smallest) one that breaks a promise.
 
     The same `seed` tries the same schedules. Without `shrink` the first that is found is the answer, which is
     much faster. Shrinking ends where no small change makes a history smaller, so that it is done from several seeds,
@@ -153,7 +153,7 @@ def _attempt(run: Run, data: bytes) -> Counterexample | None:
 
 
 def _shortened(run: _Counted, data: bytes) -> bytes:
-    """Leave out whatever can be, several bytes at a time.
+    """Leave out all bytes that can be left out, several at a time.
 
     Hypothesis leaves out longer pieces only where it can leave out one byte, but a message sent and delivered,
     say, is two choices that go together.
@@ -167,7 +167,7 @@ def _shortened(run: _Counted, data: bytes) -> bytes:
 
 
 def _bytes(size: int) -> st.SearchStrategy[bytes]:
-    """Bytes of a length that is drawn first, since `binary` by itself prefers very short ones.
+    """Return a strategy for bytes of a length that is drawn first, as `binary` by itself prefers very short ones.
 
     A length of 0 leaves the length free: that is what the others shrink to, because only then hypothesis may
     delete from the middle. The length is the one number drawn, as hypothesis would else try swapping it with others.

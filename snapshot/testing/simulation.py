@@ -49,7 +49,7 @@ class Statistics:
 
     @property
     def distinct(self) -> int:
-        """How many different histories there were."""
+        """Return how many different histories there were."""
         return len(self.seen)
 
     def __str__(self) -> str:
@@ -101,7 +101,7 @@ class _Seat(Generic[P]):
         self.extras: list[_Step[P]] = []
 
     def offer(self, actions: Sequence[Action]) -> None:
-        """These, and only these, are the actions from now on."""
+        """Replace the actions on offer by these."""
         self.drains = []
         self.extras = []
         for number, action in enumerate(actions):
@@ -166,14 +166,14 @@ class Simulation(Generic[P]):
 
     @property
     def processes(self) -> dict[str, P]:
-        """The processes that are up now: after the run, all of them."""
+        """Return the processes that are up now: after the run, all of them."""
         return {name: seat.process for name, seat in self._seats.items() if seat.process is not None}
 
     def run(self, fair_steps: int = 10_000) -> History:
         """Run until the schedule has run out and nothing is left to happen; to be called once.
 
-        Raises `Violation` if a process raises anything, sends to nobody, if what must always hold does not, or if the
-        processes do not come to rest within `fair_steps` after the last adverse choice.
+        Raises `Violation` if a process raises anything or sends to an unknown process, if what must always hold does
+        not, or if the processes do not come to rest within `fair_steps` after the last adverse choice.
         """
         try:
             for seat in self._seats.values():
@@ -190,7 +190,7 @@ class Simulation(Generic[P]):
         return self.history
 
     def _check_always(self) -> None:
-        """`Violation` if what must always hold does not; it shows the step, unless it says what else to show."""
+        """Raise `Violation` if what must always hold does not; it shows the step, unless it names another place."""
         if self._always is None:
             return
         history = self.history
@@ -244,7 +244,10 @@ class Simulation(Generic[P]):
         return True
 
     def _settle(self, limit: int) -> None:
-        """No more adversity: everybody comes back, all is delivered, and every action that has to be is taken."""
+        """End all adversity: bring every process back, deliver everything, and take every action that must be taken.
+
+        Raises `Violation` if the processes do not come to rest within `limit` steps.
+        """
         for seat in self._seats.values():
             seat.doomed = False
         for _ in range(limit):
@@ -259,7 +262,7 @@ class Simulation(Generic[P]):
         raise Violation(f"the processes did not come to rest within {limit} steps without faults; lately {often}")
 
     def _fair_option(self, *, returning: bool) -> Link | _Seat[P] | _Step[P] | None:
-        """Returning comes before delivering and delivering before acting; among equals, whose turn is longest ago."""
+        """Return the next fair step: returning before delivering before acting; among equals, the one longest ago."""
         for seat in self._away if returning else ():
             return seat
         for link in self._network.ready:
@@ -284,7 +287,7 @@ class Simulation(Generic[P]):
             self._bring_back(option)
 
     def _mark(self, *chosen: int) -> None:
-        """Tell this history from others by what was chosen in it."""
+        """Add a choice to the digest that tells this history from others."""
         self._digest = hash((self._digest, chosen))
 
     def _deliver(self, link: Link) -> None:
@@ -364,7 +367,7 @@ class Simulation(Generic[P]):
         return self.history.append(seat.name, seat.incarnation, kind, peer, payload, cause)
 
     def _strike(self) -> None:
-        """Let the schedule choose a fault and whom it befalls; nothing happens if there is nobody to befall."""
+        """Let the schedule choose a fault and its victim; do nothing if there is no possible victim."""
         swarm = self._swarm
         kinds = list(swarm.budget)
         chosen = self._schedule.choose([swarm.rates[kind] for kind in kinds])

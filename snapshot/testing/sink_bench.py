@@ -19,12 +19,12 @@ from typing import Final
 
 import pyarrow as pa
 
+from snapshot.epochs.transaction_events import CommitOutcome, parse_transaction_id, transaction_id
 from snapshot.ids import JobId, TransactionId
-from snapshot.manifest import CommitPayload, StoredFile
-from snapshot.program.rows import Rows
+from snapshot.operators.rows import Rows
 from snapshot.program.sink import CommitAnswer, Sink, SinkContext, SinkWriter
 from snapshot.testing.violation import Violation
-from snapshot.transaction_events import CommitOutcome, parse_transaction_id, transaction_id
+from snapshot.tree.manifest import CommitPayload, StoredFile
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from statebackend.snapshots.transfer import MissingFile
 
@@ -48,7 +48,7 @@ class Surroundings:
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
 
     def put(self, data: pa.Buffer | bytes) -> StoredFile:
-        """Keep the bytes."""
+        """Keep the bytes; return the file under which they can be had."""
         content = bytes(data)
         digest = f"sha256:{sha256(content).hexdigest()}"
         with self._one_at_a_time:
@@ -57,7 +57,7 @@ class Surroundings:
         return file
 
     def get(self, file: StoredFile) -> bytes:
-        """The bytes, or `MissingFile`."""
+        """Return the bytes; raise `MissingFile` if the file is not there."""
         if file not in self.stored:
             raise MissingFile(f"{file.path} is not there")
         return self.stored[file]
@@ -97,7 +97,7 @@ class SinkTrial:
 
 
 def attempt(number: int, generation: int = 1) -> Incarnation:
-    """An attempt of the first generation, if none is given."""
+    """Return the incarnation of an attempt, of the first generation if none is given."""
     return Incarnation(Generation(generation), Attempt(number))
 
 
@@ -122,12 +122,12 @@ class SinkBench:
         self._made = 0
 
     def sink(self) -> Sink:
-        """The sink as another process has it."""
+        """Return the sink as another process has it."""
         sink: Sink = pickle.loads(pickle.dumps(self._trial.sink))
         return sink
 
     def writer(self, number: int = 1, partition: int = 0, generation: int = 1) -> SinkWriter:
-        """The sink opened in an attempt."""
+        """Open the sink in an attempt."""
         around = self.around
         incarnation = attempt(number, generation)
         context = SinkContext(
@@ -136,26 +136,26 @@ class SinkBench:
         return self.sink().open(context)
 
     def name(self, number: int = 1, partition: int = 0, generation: int = 1) -> TransactionId:
-        """A transaction that was not there before."""
+        """Return the name of a transaction that was not there before."""
         self._made += 1
         return transaction_id(self.job, self.uid, attempt(number, generation), Partition(partition), self._made)
 
     def rows(self, count: int) -> list[str]:
-        """Rows that were not there before."""
+        """Make rows that were not there before."""
         self._made += count
         return [f"{self.job}: {number}" for number in range(self._made - count, self._made)]
 
     def prepared(self, number: int = 1) -> tuple[TransactionId, CommitPayload, list[str]]:
-        """A transaction with rows, prepared by a process that ends then."""
+        """Prepare a transaction with rows in a process that ends then."""
         prepared = self.prepared_by(0, number)
         return prepared.transaction, prepared.payload, prepared.rows
 
     def prepared_by(self, partition: int, number: int = 1) -> PreparedRows:
-        """The same in any partition."""
+        """Prepare a transaction with rows in any partition, in a process that ends then."""
         return self.prepared_as(self.name(number, partition))
 
     def prepared_as(self, transaction: TransactionId) -> PreparedRows:
-        """The same under a name, which may have been there before."""
+        """Prepare a transaction with rows under a name that may have been there before, in a process that ends then."""
         made = parse_transaction_id(transaction)
         writer = self.writer(made.incarnation.attempt, made.partition, made.incarnation.generation)
         prepared = self._prepared(writer, transaction)
@@ -163,7 +163,7 @@ class SinkBench:
         return prepared
 
     def prepared_one_after_the_other(self, count: int) -> list[PreparedRows]:
-        """The same several times, by one process."""
+        """Prepare several transactions with rows, all in one process that ends then."""
         writer = self.writer()
         prepared = [self._prepared(writer, self.name()) for _ in range(count)]
         writer.close()
@@ -184,25 +184,25 @@ class SinkBench:
         return answer
 
     def recover(self, number: int, named: Sequence[TransactionId] = (), generation: int = 1) -> None:
-        """Begin an attempt that starts from an epoch which names these."""
+        """Begin an attempt that starts from an epoch which names these transactions."""
         self.sink().recover(self.job, self.uid, attempt(number, generation), frozenset(named))
 
     def put_back(self) -> None:
-        """The job's tree is put back from an older copy: only the target knows what was committed since."""
+        """Put the job's tree back from an older copy: only the target knows what was committed since."""
         self.around.transactions.clear()
 
     def visible(self) -> list[str]:
-        """The job's rows that readers see."""
+        """Return the job's rows that readers see."""
         return [row for row in self._trial.visible(self.around) if row.startswith(f"{self.job}: ")]
 
     def expect(self, rows: Sequence[str], promise: str) -> None:
-        """Readers see these rows of the job and no others, each once."""
+        """Check that readers see these rows of the job and no others, each once."""
         seen = self.visible()
         if Counter(seen) != Counter(rows):
             raise Violation(f"{promise}; expected {sorted(rows)}, but readers see {sorted(seen)}")
 
     def expect_pending(self, most: int, promise: str) -> None:
-        """The target holds no more transactions of the job than these, as far as it can be asked."""
+        """Check that the target holds at most so many transactions of the job, as far as it can be asked."""
         held = 0 if self._trial.pending is None else self._trial.pending(self.job)
         if held > most:
             raise Violation(f"{promise}; expected at most {most} transactions in the target, but it holds {held}")
@@ -214,14 +214,14 @@ def write(writer: SinkWriter, rows: Sequence[str]) -> None:
 
 
 def some(payload: CommitPayload | None, transaction: TransactionId) -> CommitPayload:
-    """What a transaction with rows has prepared."""
+    """Return the payload that a transaction with rows has prepared; raise `Violation` if there is none."""
     if payload is None:
         raise Violation(f"a transaction with rows has something to commit; but {transaction} has not")
     return payload
 
 
 def settled(writer: SinkWriter, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
-    """Commit, and again as long as the sink puts it off."""
+    """Commit, and again as long as the sink puts it off; raise `Violation` if it is not done in the end."""
     for tried in range(_TRIES):
         answer = writer.commit(transaction, payload)
         if answer.outcome is not CommitOutcome.RETRY_LATER:

@@ -13,7 +13,7 @@ from snapshot.testing.sink_bench import PreparedRows, SinkBench, SinkTrial, sett
 
 
 def a_crash_after_prepare_loses_nothing(trial: SinkTrial) -> None:
-    """What an epoch names is committed by another process, in any order, after any number of recoveries."""
+    """Check that another process commits what an epoch names, in any order, after any number of recoveries."""
     bench = SinkBench(trial)
     (one, first, rows), (other, second, others) = bench.prepared(), bench.prepared()
     for number in (2, 3):
@@ -27,7 +27,10 @@ def a_crash_after_prepare_loses_nothing(trial: SinkTrial) -> None:
 
 
 def recovery_aborts_what_is_older_and_not_named(trial: SinkTrial) -> None:
-    """What is named, what is of the new attempt and what is of others can still be committed; the rest is not seen."""
+    """Check that named transactions can still be committed after a recovery, and older others are never seen.
+
+    Those of the new attempt and of other jobs can still be committed as well.
+    """
     bench, foreign = SinkBench(trial), SinkBench(trial)
     (named, one, rows), _ = bench.prepared(), bench.prepared()
     (new, two, more), (other, three, others) = bench.prepared(2), foreign.prepared()
@@ -41,8 +44,9 @@ def recovery_aborts_what_is_older_and_not_named(trial: SinkTrial) -> None:
 
 
 def a_crash_after_any_step_shows_all_or_nothing(trial: SinkTrial) -> None:
-    """A process dies after it began, wrote, sealed, prepared or committed; if its epoch is complete, its rows are there
-    once in the end, and else never.
+    """Check that a crash after any step shows rows once if their epoch is complete, and else never.
+
+    A process dies after it began, wrote, sealed, prepared or committed.
     """
     for steps, complete in ((1, False), (2, False), (3, False), (4, False), (4, True), (5, True)):
         bench = SinkBench(trial)
@@ -66,7 +70,7 @@ def a_crash_after_any_step_shows_all_or_nothing(trial: SinkTrial) -> None:
 
 
 def a_process_believed_dead_does_no_harm(trial: SinkTrial) -> None:
-    """It prepares after another attempt has begun: nobody sees that, and the recovery that follows aborts it."""
+    """Check that rows prepared by an attempt that is over are never seen, and that a later recovery aborts them."""
     bench = SinkBench(trial)
     writer = bench.writer()
     writer.begin(bench.name())
@@ -85,7 +89,7 @@ def a_process_believed_dead_does_no_harm(trial: SinkTrial) -> None:
 
 
 def recovery_keeps_what_is_committed(trial: SinkTrial) -> None:
-    """A recovery that no longer names a transaction, as it was committed, leaves its rows alone."""
+    """Check that recovery keeps the rows of a transaction that it no longer names, as it was committed."""
     bench = SinkBench(trial)
     transaction, payload, rows = bench.prepared()
     bench.settle(transaction, payload)
@@ -95,7 +99,7 @@ def recovery_keeps_what_is_committed(trial: SinkTrial) -> None:
 
 
 def recovery_finds_the_leftovers_of_all_partitions(trial: SinkTrial) -> None:
-    """Several attempts have left transactions in several partitions: all go but for those that are named."""
+    """Check that recovery aborts what several attempts left in several partitions, but for named transactions."""
     bench = SinkBench(trial)
     named = [bench.prepared_by(partition) for partition in range(3)]
     for number in (1, 2):
@@ -111,8 +115,9 @@ def recovery_finds_the_leftovers_of_all_partitions(trial: SinkTrial) -> None:
 
 
 def prepared_transactions_outlive_a_rescale(trial: SinkTrial) -> None:
-    """What four partitions have prepared is committed by two, of a driver that was started again, none of them the one
-    that prepared it; these write transactions of their own meanwhile.
+    """Check that two partitions of a restarted driver commit what four partitions have prepared.
+
+    No transaction is committed by the partition that prepared it; the two write transactions of their own meanwhile.
     """
     bench = SinkBench(trial)
     prepared = [bench.prepared_by(partition) for partition in range(4)]
@@ -136,8 +141,10 @@ def prepared_transactions_outlive_a_rescale(trial: SinkTrial) -> None:
 
 
 def the_last_epoch_may_be_committed_again(trial: SinkTrial) -> None:
-    """A driver that starts again cannot know whether the last epoch was committed: all that it names is committed once
-    more, by whichever partition, also when what came after it was committed as well.
+    """Check that all that the last epoch names may be committed again, by any partition, without showing rows twice.
+
+    A driver that starts again cannot know whether the last epoch was committed. It is committed again also when what
+    came after it was committed as well.
     """
     bench = SinkBench(trial)
     last = [bench.prepared_by(partition) for partition in range(2)]
@@ -156,8 +163,10 @@ def the_last_epoch_may_be_committed_again(trial: SinkTrial) -> None:
 
 
 def a_job_that_was_put_back_loses_nothing(trial: SinkTrial) -> None:
-    """A job whose tree was put back from an older copy makes transactions again that have the names of those that it
-    made since, with other rows: what the target has of the former ones is not taken for these, and stays.
+    """Check that a job whose tree was put back from an older copy loses no rows.
+
+    It makes transactions again that have the names of those that it made since, with other rows: what the target has of
+    the former ones is not taken for these, and stays.
     """
     bench = SinkBench(trial)
     committed, left = bench.prepared_by(0), bench.prepared_by(0)

@@ -11,12 +11,7 @@ from collections import Counter
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from snapshot.ids import TransactionId
-from snapshot.manifest import CommitPayload
-from snapshot.program.sink import CommitsTogether, HoldsRows, Sealed
-from snapshot.testing.sinks import DONE, SinkBench, SinkTrial, attempt, write
-from snapshot.testing.violation import Violation
-from snapshot.transaction_events import (
+from snapshot.epochs.transaction_events import (
     Begin,
     Commit,
     CommitAnswered,
@@ -31,12 +26,17 @@ from snapshot.transaction_events import (
     TransactionEvent,
     TransactionInstruction,
 )
-from snapshot.transactions import Transactions
+from snapshot.epochs.transactions import Transactions
+from snapshot.ids import TransactionId
+from snapshot.program.sink import CommitsTogether, HoldsRows, Sealed
+from snapshot.testing.sinks import DONE, SinkBench, SinkTrial, attempt, write
+from snapshot.testing.violation import Violation
+from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Epoch, Generation, Partition
 
 
 def sink_machine(trial: SinkTrial) -> type[RuleBasedStateMachine]:
-    """The machine for this sink; its `TestCase` is what pytest collects."""
+    """Return the machine for this sink; its `TestCase` is what pytest collects."""
 
     class SinkMachine(_SinkMachine):
         """The machine for one sink."""
@@ -113,7 +113,7 @@ class _SinkMachine(RuleBasedStateMachine):
 
     @rule(counts=st.lists(st.integers(0, 5), max_size=3))
     def rows_come(self, counts: list[int]) -> None:
-        """Batches of rows are written, empty ones among them."""
+        """Write batches of rows, empty ones among them."""
         for count in counts:
             rows = self._bench.rows(count)
             write(self._writer, rows)
@@ -121,7 +121,7 @@ class _SinkMachine(RuleBasedStateMachine):
 
     @rule(steps=st.integers(0, 4))
     def cut(self, steps: int) -> None:
-        """The state is cut for the next epoch, and so many of the steps that usually follow come at once."""
+        """Cut the state for the next epoch, and take at once so many of the steps that usually follow."""
         self._cut(steps)
 
     def _cut(self, steps: int) -> None:
@@ -139,7 +139,7 @@ class _SinkMachine(RuleBasedStateMachine):
     @precondition(lambda self: self._preparing)
     @rule(data=st.data(), answered=st.booleans())
     def prepare(self, data: st.DataObject, answered: bool) -> None:
-        """A sealed transaction is prepared, in any order; the answer may be lost."""
+        """Prepare a sealed transaction, in any order; the answer may be lost."""
         self._prepare(self._preparing.pop(data.draw(st.integers(0, len(self._preparing) - 1))), answered)
 
     def _prepare(self, transaction: TransactionId, answered: bool) -> None:
@@ -150,14 +150,14 @@ class _SinkMachine(RuleBasedStateMachine):
         self._handle(Prepared(transaction, payload, held) if answered else PrepareFailed(transaction, "no answer"))
 
     def _rows_of(self, transaction: TransactionId) -> list[str]:
-        """What a commit of the transaction shows."""
+        """Return the rows that a commit of the transaction shows."""
         before = [row for one in self._before[transaction] if one in self._held for row in self._rows_of(one)]
         return before + self._written[transaction]
 
     @precondition(lambda self: self._ready)
     @rule(data=st.data())
     def complete(self, data: st.DataObject) -> None:
-        """An epoch becomes complete; earlier ones that are ready are given up."""
+        """Complete an epoch; earlier ones that are ready are given up."""
         self._complete_up_to(data.draw(st.integers(0, len(self._ready) - 1)))
 
     def _complete_up_to(self, chosen: int) -> None:
@@ -172,13 +172,13 @@ class _SinkMachine(RuleBasedStateMachine):
     @precondition(lambda self: self._committing is not None)
     @rule()
     def commit(self) -> None:
-        """The sink commits what it was asked to."""
+        """Let the sink commit the transaction that is due."""
         self._commit(answered=True)
 
     @precondition(lambda self: self._epoch > self._began_with)
     @rule(in_commit=st.booleans())
     def crash(self, in_commit: bool) -> None:
-        """The process ends after a cut at least, perhaps before a commit's answer is known; another attempt begins."""
+        """End the process after at least one cut, perhaps before a commit's answer is known; begin another attempt."""
         if in_commit:
             self._commit(answered=False)
         self._start()
@@ -200,7 +200,7 @@ class _SinkMachine(RuleBasedStateMachine):
             self._handle(CommitAnswered(committable.transaction, answer.outcome))
 
     def _see_more(self, transactions: list[TransactionId]) -> None:
-        """Of those that could be committed with another, as many as were are committed; each whole, and in order."""
+        """Note which transactions were committed along with another: all up to the first whose rows are not visible."""
         seen = Counter(self._bench.visible())
         for transaction in transactions:
             if not Counter(self._rows_of(transaction)) <= seen:
@@ -209,13 +209,13 @@ class _SinkMachine(RuleBasedStateMachine):
 
     @invariant()
     def readers_see_what_is_committed(self) -> None:
-        """All rows of committed transactions, each once, and nothing else."""
+        """Check that readers see all rows of committed transactions, each once, and nothing else."""
         assert self._committed <= self._carried
         rows = [row for transaction in self._committed for row in self._rows_of(transaction)]
         self._bench.expect(rows, "readers see what is committed")
 
     def teardown(self) -> None:
-        """A last attempt commits what is left: then all that a complete epoch ever carried is visible."""
+        """Commit what is left in a last attempt; check that all that a complete epoch ever carried is visible then."""
         self._start()
         if isinstance(self._writer, HoldsRows):
             self._writer.no_more_rows()

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from snapshot.frozen_json import Json, JsonLike
+from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.ids import TransactionId
-from snapshot.manifest import CommitPayload
 from snapshot.program.sink import CommitAnswer, SinkWriter
 from snapshot.testing.sink_bench import DONE, SinkBench, SinkTrial
 from snapshot.testing.violation import Violation
-from snapshot.transaction_events import CommitOutcome
+from snapshot.tree.frozen_json import Json, JsonLike
+from snapshot.tree.manifest import CommitPayload
 
 _TEXTS: Final = (
     "",
@@ -36,9 +36,10 @@ _OTHERS: Final[tuple[JsonLike, ...]] = (None, True, -1, 2**70, 1.5, [], {}, [[]]
 
 
 def a_changed_payload_is_refused_or_commits_the_same(trial: SinkTrial) -> None:
-    """Whatever a payload says, a commit refuses it for good, or shows the rows of its transaction once. A refusal may
-    come when some of these are there, as of a transaction of several files. What lies around the target stays as it is,
-    and the payload that was prepared can be committed afterwards.
+    """Check that a commit with a changed payload is refused for good, or shows the rows of its transaction once.
+
+    A refusal may come when some of these are there, as of a transaction of several files. What lies around the target
+    stays as it is, and the payload that was prepared can be committed afterwards.
     """
     bench, shown = SinkBench(trial), list[str]()
     before = _outside(trial)
@@ -67,7 +68,7 @@ def a_changed_payload_is_refused_or_commits_the_same(trial: SinkTrial) -> None:
 
 
 def a_transaction_of_somebody_else_is_refused(trial: SinkTrial) -> None:
-    """A sink commits transactions of its own job and uid, and no others: these stay prepared where they are."""
+    """Check that a sink commits transactions of its own job and uid alone; others stay prepared where they are."""
     bench, foreign = SinkBench(trial), SinkBench(trial)
     writer = bench.writer()
     (transaction, payload, rows), (other, theirs, others) = bench.prepared(), foreign.prepared()

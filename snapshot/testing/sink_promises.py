@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from snapshot.epochs.transaction_events import CommitOutcome, Committable
 from snapshot.program.sink import CommitsTogether
 from snapshot.testing.sink_bench import DONE, SCHEMA, SinkBench, SinkTrial, settled, some, write
 from snapshot.testing.violation import Violation
-from snapshot.transaction_events import CommitOutcome, Committable
 from statebackend.ids import Epoch, Generation
 
 
 def it_is_plain_data_without_a_fault(trial: SinkTrial) -> None:
-    """It can be pickled and compared, its own check finds nothing, and it says that it is exactly-once."""
+    """Check that a sink can be pickled and compared, that its own check finds nothing, and that it is exactly-once."""
     sink = SinkBench(trial).sink()
     if sink != trial.sink:
         raise Violation(f"a sink is plain data; but {trial.sink} pickled is {sink}")
@@ -27,7 +27,7 @@ def it_is_plain_data_without_a_fault(trial: SinkTrial) -> None:
 
 
 def rows_appear_at_commit_and_not_before(trial: SinkTrial) -> None:
-    """Neither written nor sealed nor prepared rows are visible; a commit shows those of its transaction."""
+    """Check that written, sealed and prepared rows are invisible, and that a commit shows those of its transaction."""
     bench = SinkBench(trial)
     writer, rows = bench.writer(), bench.rows(4)
     first = bench.name()
@@ -47,7 +47,7 @@ def rows_appear_at_commit_and_not_before(trial: SinkTrial) -> None:
 
 
 def a_second_commit_changes_nothing(trial: SinkTrial) -> None:
-    """Whoever commits again is told that it is done, and rows are there once."""
+    """Check that a commit by this or another process is told that it is done already, and shows the rows once."""
     bench = SinkBench(trial)
     transaction, payload, rows = bench.prepared()
     for number in (1, 1, 2):
@@ -56,7 +56,7 @@ def a_second_commit_changes_nothing(trial: SinkTrial) -> None:
 
 
 def a_transaction_without_rows_has_nothing_to_commit(trial: SinkTrial) -> None:
-    """An empty transaction prepares nothing, and so do empty batches."""
+    """Check that a transaction without rows prepares nothing, and neither does one with an empty batch."""
     bench = SinkBench(trial)
     writer = bench.writer()
     for batches in (0, 1):
@@ -69,7 +69,7 @@ def a_transaction_without_rows_has_nothing_to_commit(trial: SinkTrial) -> None:
 
 
 def preparing_again_changes_nothing(trial: SinkTrial) -> None:
-    """A prepare whose answer was lost is repeated; either answer commits the rows once."""
+    """Check that a prepare may be repeated when its answer was lost, and that either answer commits the rows once."""
     for chosen in (0, 1):
         bench = SinkBench(trial)
         writer, transaction, rows = bench.writer(), bench.name(), bench.rows(2)
@@ -83,7 +83,7 @@ def preparing_again_changes_nothing(trial: SinkTrial) -> None:
 
 
 def epochs_are_committed_while_the_next_is_written(trial: SinkTrial) -> None:
-    """One transaction after the other, each committed by a thread while rows of the next come."""
+    """Check that a thread may commit each transaction while rows of the next one are written."""
     bench, shown = SinkBench(trial), list[str]()
     writer, transaction = bench.writer(), bench.name()
     writer.begin(transaction)
@@ -105,7 +105,10 @@ def epochs_are_committed_while_the_next_is_written(trial: SinkTrial) -> None:
 
 
 def what_piled_up_is_committed_in_order_each_once(trial: SinkTrial) -> None:
-    """Several complete transactions, offered together or one by one: all are visible at the end, whoever asks again."""
+    """Check that several complete transactions, offered together or one by one, are all visible at the end, once each.
+
+    Commits that are asked for again change nothing.
+    """
     bench = SinkBench(trial)
     prepared = bench.prepared_one_after_the_other(4)
     epoch = Epoch(Generation(1), 1)

@@ -11,18 +11,18 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.ids import TransactionId
-from snapshot.manifest import CommitPayload
 from snapshot.program.sink import CommitAnswer, SinkWriter
 from snapshot.testing.sink_bench import SCHEMA, SinkBench, SinkTrial, settled, some, write
 from snapshot.testing.violation import Violation
-from snapshot.transaction_events import CommitOutcome
+from snapshot.tree.manifest import CommitPayload
 
 _ROUNDS = 3
 
 
 def examine_finds_a_target_that_is_not_right(trial: SinkTrial) -> None:
-    """It has nothing to say of a good target, and of each bad one it has."""
+    """Check that `examine` finds no problem with a good target, and one with each bad target."""
     bench = SinkBench(trial)
     for _ in range(2):
         if problems := bench.sink().examine(bench.job, bench.uid, SCHEMA):
@@ -35,7 +35,10 @@ def examine_finds_a_target_that_is_not_right(trial: SinkTrial) -> None:
 
 
 def several_may_commit_at_once(trial: SinkTrial) -> None:
-    """Committers of one transaction, living or believed dead, while recovery is under way: its rows are there once."""
+    """Check that rows are there once when several processes commit one transaction while recovery is under way.
+
+    The committers may be living or believed dead.
+    """
     for _ in range(_ROUNDS):
         bench = SinkBench(trial)
         transaction, payload, rows = bench.prepared()
@@ -62,8 +65,9 @@ def several_may_commit_at_once(trial: SinkTrial) -> None:
 
 
 def a_target_out_of_reach_is_asked_again(trial: SinkTrial) -> None:
-    """An outcome that is not known is no outcome: commits are put off, whether they were done before or not; what could
-    not be prepared is prepared later; and nothing is lost or there twice.
+    """Check that commits are put off while the target is out of reach, whether they were done before or not.
+
+    What could not be prepared is prepared later, and nothing is lost or there twice.
     """
     if trial.disturb is None:
         return
@@ -95,7 +99,7 @@ def a_target_out_of_reach_is_asked_again(trial: SinkTrial) -> None:
 
 
 def no_secret_is_written_or_printed(trial: SinkTrial) -> None:
-    """Payloads and staged rows stand in the job's tree, and a sink in logs: no password is in them."""
+    """Check that no password is in payloads and staged rows, which are in the job's tree, or in a printed sink."""
     bench = SinkBench(trial)
     transaction, payload, _ = bench.prepared()
     _holds_no_secret(trial, "the sink as it is printed", f"{trial.sink!r} {trial.sink}")

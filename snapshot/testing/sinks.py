@@ -49,6 +49,6 @@ CHECKS: tuple[Callable[[SinkTrial], None], ...] = (
 
 
 def check_sink(trial: SinkTrial) -> None:
-    """Check every promise; `Violation` names the first that is broken."""
+    """Check every promise; raise `Violation` that names the first broken one."""
     for check in CHECKS:
         check(trial)

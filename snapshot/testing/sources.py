@@ -12,15 +12,15 @@ import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from snapshot.frozen_json import Json, JsonLike
 from snapshot.program.source import AvailableNow, Batch, Exhausted, Source, SplitContext
 from snapshot.testing.violation import Violation
+from snapshot.tree.frozen_json import Json, JsonLike
 from statebackend.ids import Attempt, Partition
 
 MOST = 7
 """Rows that are read at once, so that positions lie inside of what a source reads at once itself."""
 _AT_MOST = 100_000
-"""Rows of a split that the kit reads."""
+"""Rows of a split that the kit reads; for one with more there is no telling whether it ends."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,50 +32,56 @@ class ReadThrough:
 
     @property
     def rows(self) -> list[dict[str, object]]:
-        """All rows, as mappings."""
+        """Return all rows, as mappings."""
         return [row for batch in self.batches for row in batch.rows.to_pylist()]
 
 
 def read_through(
     source: Source, split: str, position: JsonLike = None, most: int = MOST, until: JsonLike = None
 ) -> ReadThrough:
-    """Read a split from a position on until it ends, as it does at `until`, or has nothing to read now."""
+    """Read a split from a position on, until it ends, as it does at `until`, or has nothing to read now.
+
+    Raises `Violation` for a split with more than 100,000 rows, whether or not it would end.
+    """
     reader = source.open(SplitContext("kit", split, position, Partition(0), Attempt(1), until))
     batches: list[Batch] = []
     try:
-        while sum(batch.rows.num_rows for batch in batches) < _AT_MOST:
+        while sum(batch.rows.num_rows for batch in batches) <= _AT_MOST:
             match reader.read(most):
                 case Batch() as batch:
                     batches.append(batch)
                 case reading:
                     return ReadThrough(batches, isinstance(reading, Exhausted))
-        return ReadThrough(batches, False)
+        raise Violation(
+            f"split {split} has more than {_AT_MOST} rows, the most that the kit reads, or does not end; give the "
+            f"kit a source with fewer"
+        )
     finally:
         reader.close()
 
 
 def check_source(source: Source) -> None:
-    """Check every promise; `Violation` names the first that is broken."""
+    """Check every promise; raise `Violation` that names the first broken one."""
     for check in CHECKS:
         check(source)
 
 
 def it_is_plain_data_without_a_fault(source: Source) -> None:
-    """It can be pickled, and its own check finds nothing."""
+    """Check that a source can be pickled, and that its own check finds nothing."""
     problems = pickle.loads(pickle.dumps(source)).check()
     if problems:
         raise Violation(f"a source that is read has no problems; but it says {problems}")
 
 
 def splits_have_names_of_their_own(source: Source) -> None:
-    """A split's name is there once, also when the source is asked again."""
+    """Check that no two splits have the same name, also when the source is asked again."""
     for splits in (source.discover(1), source.discover(3)):
         if len(set(splits)) != len(splits):
             raise Violation(f"each split has a name of its own; but there are {sorted(splits)}")
 
 
 def batches_keep_to_the_schema_and_the_limit(source: Source) -> None:
-    """A batch has at most as many rows as were asked for, and the source's schema."""
+    """Check that a batch has at most as many rows as were asked for, and the source's schema."""
     for split in source.discover(2):
         for batch in read_through(source, split).batches:
             if batch.rows.num_rows > MOST:
@@ -85,14 +91,14 @@ def batches_keep_to_the_schema_and_the_limit(source: Source) -> None:
 
 
 def a_bounded_source_ends(source: Source) -> None:
-    """Every split of a bounded source is exhausted in the end, and stays so."""
+    """Check that every split of a bounded source is exhausted in the end."""
     for split in source.discover(2):
         if source.bounded and not read_through(source, split, most=_AT_MOST).exhausted:
             raise Violation(f"every split of a bounded source ends; but {split} does not")
 
 
 def how_much_is_read_at_once_changes_nothing(source: Source) -> None:
-    """The same rows in the same order, in whatever pieces."""
+    """Check that the same rows come in the same order, in whatever pieces they are read."""
     for split in source.discover(2):
         expected = read_through(source, split, most=_AT_MOST).rows
         for most in (1, 2, MOST):
@@ -100,7 +106,7 @@ def how_much_is_read_at_once_changes_nothing(source: Source) -> None:
 
 
 def from_every_position_the_rest_follows(source: Source) -> None:
-    """A reader that is opened at the position behind a batch gives what came after that batch, and no more."""
+    """Check that a reader opened at the position after a batch gives what came after that batch, and no more."""
     for split in source.discover(2):
         through = read_through(source, split)
         expected = through.rows
@@ -115,7 +121,7 @@ def from_every_position_the_rest_follows(source: Source) -> None:
 
 
 def what_there_is_now_ends_and_the_rest_follows(source: Source) -> None:
-    """Read splits as far as the source says, where they are exhausted, and from there on, which gives the rest."""
+    """Check that splits read as far as the source says are exhausted there, and that the rest follows from there."""
     if not isinstance(source, AvailableNow) or source.unavailable():
         return
     splits = source.discover(2)

@@ -2,6 +2,9 @@
 
 What always holds: a backend changes only by taking whole files, in the order of their epochs; so it is always exactly
 the state at some epoch. What is newer lives in layers above it.
+
+Floors are compared as bytes: a value is visible exactly if the bytes that it begins with are not less than those of its
+key group's floor.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from statebackend.entries import META_KEY, STAMP, group_of
 from statebackend.ids import KeyGroup
 from statebackend.keygroups import KeyGroupRange
 
@@ -34,7 +38,7 @@ class Floors(Protocol):
     """Per key group, the number of the epoch below which entries are hidden, as a younger base has replaced them."""
 
     def of(self, group: KeyGroup) -> int:
-        """The floor of a key group; 0 hides nothing."""
+        """Return the floor of a key group; 0 hides nothing."""
 
 
 class Backend(Protocol):
@@ -45,12 +49,12 @@ class Backend(Protocol):
     """
 
     def get_many(self, names: Sequence[bytes]) -> list[bytes | None]:
-        """The values under these names, None where there is none. `DamagedFile` if it cannot be known."""
+        """Return the values under these names, None where there is none. Raise `DamagedFile` if it cannot be known."""
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Names and values from `start` up to, not including, `end`, in order, as they are when this is called.
+        """Return names and values from `start` up to, not including, `end`, in order, as they are when this is called.
 
-        `DamagedFile` instead of an end that comes too early.
+        The iteration raises `DamagedFile` rather than end too early.
         """
 
     def ingest(self, files: Sequence[Path]) -> None:
@@ -61,18 +65,30 @@ class Backend(Protocol):
         """
 
     def rebase(self, groups: Sequence[KeyGroupRange], base: Path | None) -> None:
-        """Put a base in the place of all that is there of these groups, at once; None if it would be empty.
+        """Replace all entries of these groups by a base, at once; None if the base would be empty.
 
         The caller owes that the base says what there is of these groups, and nothing of others, and that no file was
-        taken since it was made. What this is for is what the base does not repeat: it is gone, from the disk as well,
-        sooner or later. The file is consumed.
+        taken since it was made. Entries that the base does not repeat are gone, from the disk as well, sooner or later.
+        The file is consumed.
         """
 
     def disk_bytes(self) -> int:
-        """How much local disk it occupies."""
+        """Return how much local disk it occupies."""
 
     def memory_bytes(self) -> int:
-        """How much memory it occupies, about."""
+        """Return how much memory it occupies, about."""
 
     def close(self) -> None:
-        """Give up the files and the memory. Whatever a snapshot needs was linked elsewhere."""
+        """Give up the files and the memory. Files that a snapshot needs were linked elsewhere."""
+
+
+class FloorStamps(dict[bytes, bytes]):
+    """Asked for with the first two bytes of a name, a floor is looked up once."""
+
+    def __init__(self, floors: Floors) -> None:
+        super().__init__({META_KEY[:2]: b""})
+        self._floors = floors
+
+    def __missing__(self, group: bytes) -> bytes:
+        stamp = self[group] = STAMP.pack(self._floors.of(group_of(group)))
+        return stamp

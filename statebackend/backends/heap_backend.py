@@ -11,10 +11,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from statebackend.backends.backend import Floors
-from statebackend.backends.floor_stamps import FloorStamps
+from statebackend.backends.backend import Floors, FloorStamps
 from statebackend.backends.rocksdb_tables import named_errors
-from statebackend.backends.scratch_folder import make_fresh, remove
+from statebackend.backends.scratch_file import make_fresh, remove
 from statebackend.backends.sst import Entry, read_newest, read_sst
 from statebackend.entries import META_KEY, STAMP
 from statebackend.keygroups import KeyGroupRange
@@ -68,13 +67,13 @@ class HeapBackend:
         return f"HeapBackend({str(self.folder)!r})"
 
     def get_many(self, names: Sequence[bytes]) -> list[bytes | None]:
-        """Values by name. See `Backend.get_many`."""
+        """Return the values by name. See `Backend.get_many`."""
         groups = self._groups
         with self._lock:
             return [groups[name[:2]].entries.get(name) if name[:2] in groups else None for name in names]
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Entries in order. See `Backend.scan`."""
+        """Return the entries in order. See `Backend.scan`."""
         found: list[tuple[bytes, bytes]] = []
         with self._lock:
             for group in sorted(group for group in self._groups if start[:2] <= group <= end[:2]):
@@ -125,11 +124,11 @@ class HeapBackend:
         self._take(self._contents_of(files), files, replacing=groups)
 
     def disk_bytes(self) -> int:
-        """None is occupied for long. See `Backend.disk_bytes`."""
+        """Return 0, as no disk is occupied for long. See `Backend.disk_bytes`."""
         return 0
 
     def memory_bytes(self) -> int:
-        """The entries, with what an entry costs. See `Backend.memory_bytes`."""
+        """Return the size of the entries, each with its overhead. See `Backend.memory_bytes`."""
         return self._memory
 
     def close(self) -> None:

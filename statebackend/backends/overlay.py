@@ -15,7 +15,7 @@ from typing import Final
 from rocksdict import Cache, DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
 
 from statebackend.backends.rocksdb_tables import iterate, named_errors, quiet, table_options
-from statebackend.backends.scratch_folder import make_fresh, remove
+from statebackend.backends.scratch_file import make_fresh, remove
 
 _NUMBER: Final = Struct(">Q")
 _SIZE: Final = _NUMBER.size
@@ -43,7 +43,7 @@ class OverlayLayer:
         self._writing = writing
 
     def write(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Set rows, or that they are deleted. What the disk refuses is raised with names, and none of it is set."""
+        """Set rows, or mark them deleted. If the disk refuses, raise an error with a name and set none of them."""
         batch, prefix = WriteBatch(raw_mode=True), self._prefix
         for name, payload in rows:
             batch.put(prefix + name, _DELETED if payload is None else _ROW + payload)
@@ -51,25 +51,25 @@ class OverlayLayer:
             self._database.write(batch, self._writing)
 
     def get_many(self, names: Sequence[bytes]) -> list[bytes | Answer | None]:
-        """The rows, None for deleted ones."""
+        """Return the rows, None for deleted ones."""
         prefix = self._prefix
         with named_errors("read rows that were moved to the local disk"):
             values: list[bytes | None] = self._database.get([prefix + name for name in names]) or []
         return [UNKNOWN if value is None else _payload(value) for value in values]
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes | None]]:
-        """Names and rows from `start` up to, not including, `end`, None for deleted ones, as they are now."""
+        """Return names and rows from `start` up to, not including, `end`, None for deleted ones, as they are now."""
         prefix, action = self._prefix, "read rows that were moved to the local disk"
         stored = iterate(self._database, prefix + start, prefix + end, action)
         return ((name[_SIZE:], _payload(value)) for name, value in stored)
 
     def all(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """All of it, as it is now."""
+        """Return all names and rows, as they are now."""
         stored = iterate(self._database, self._prefix, self._end, "read rows that were moved to the local disk")
         return ((name[_SIZE:], _payload(value)) for name, value in stored)
 
     def forget(self) -> None:
-        """Give the rows up; whoever goes through them may go on."""
+        """Give the rows up; iterations that are under way may go on."""
         with named_errors("give up rows that were moved to the local disk"):
             batch = WriteBatch(raw_mode=True)
             batch.delete_range(self._prefix, self._end)
@@ -84,7 +84,10 @@ class Overlay:
     """Layers of rows on the local disk; the database is made when the first is begun, as most states never need it."""
 
     def __init__(self, folder: Path, memory: int) -> None:
-        """`folder` is made for it, and must be empty or absent. `memory` is about what it takes once it is used."""
+        """Begin without layers.
+
+        `folder` is made for it, and must be empty or absent. `memory` is about what it takes once it is used.
+        """
         self._folder = folder
         self._memory = max(memory, _SMALLEST)
         self._database: Rdict | None = None
@@ -93,7 +96,7 @@ class Overlay:
         self._layers = 0
 
     def begin(self) -> OverlayLayer:
-        """A new layer without rows. Making the database takes tens of milliseconds, once."""
+        """Begin a new layer without rows. Making the database takes tens of milliseconds, once."""
         if self._database is None:
             make_fresh(self._folder)
             with named_errors(f"open a database in {self._folder}"):
@@ -110,7 +113,7 @@ class Overlay:
         return options
 
     def memory_bytes(self) -> int:
-        """How much memory it occupies, at most."""
+        """Return how much memory it occupies, at most."""
         return 0 if self._database is None else self._memory
 
     def close(self) -> None:

@@ -13,10 +13,9 @@ from typing import Final
 
 from rocksdict import Cache, DBCompressionType, Options, Rdict, SstFileWriter
 
-from statebackend.backends.backend import Floors
-from statebackend.backends.floor_stamps import FloorStamps
+from statebackend.backends.backend import Floors, FloorStamps
 from statebackend.backends.rocksdb_tables import by_moving, iterate, iterate_names, named_errors, quiet, table_options
-from statebackend.backends.scratch_folder import make_fresh, remove
+from statebackend.backends.scratch_file import make_fresh, remove
 from statebackend.entries import STAMP, bounds, is_of_blocks
 from statebackend.keygroups import KeyGroupRange
 
@@ -54,7 +53,7 @@ class RocksDBBackend:
         return f"RocksDBBackend({str(self.folder)!r})"
 
     def get_many(self, names: Sequence[bytes]) -> list[bytes | None]:
-        """Values by name. See `Backend.get_many`."""
+        """Return the values by name. See `Backend.get_many`."""
         if not self._has_entries:
             return [None] * len(names)
         stamps = self._stamps
@@ -66,9 +65,9 @@ class RocksDBBackend:
         ]
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Entries in order. See `Backend.scan`.
+        """Return the entries in order. See `Backend.scan`.
 
-        Blocks of tables do not go through the cache: who reads one has it in memory from then on.
+        Blocks of tables do not go through the cache: their reader has them in memory from then on.
         """
         if not self._has_entries:
             return iter(())
@@ -94,7 +93,10 @@ class RocksDBBackend:
         self.ingest([file for file in files if file is not None])
 
     def _deletion_of(self, groups: Sequence[KeyGroupRange]) -> Path | None:
-        """A file that nobody else will ever read, so it is neither sealed nor does it list what it deletes."""
+        """Write a file that deletes all entries of these groups; None if there are none.
+
+        It is only ever read here, so it is neither sealed nor does it list what it deletes.
+        """
         ranges = [bounds(group) for group in sorted(groups)]
         action = f"read entries of {self}"
         names = (name for start, end in ranges for name in iterate_names(self._database, start, end, action))
@@ -115,11 +117,11 @@ class RocksDBBackend:
         return path
 
     def disk_bytes(self) -> int:
-        """How large the files are. See `Backend.disk_bytes`."""
+        """Return the size of the files. See `Backend.disk_bytes`."""
         return self._database.property_int_value("rocksdb.total-sst-files-size") or 0
 
     def memory_bytes(self) -> int:
-        """How full the cache is. See `Backend.memory_bytes`."""
+        """Return how full the cache is. See `Backend.memory_bytes`."""
         return self._cache.get_usage()
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def table_options(compression: DBCompressionType, cache: Cache | None = None) -> Options:
-    """Options of a database or of a file's writer: raw bytes, our format of tables."""
+    """Return options of a database or of a file's writer: raw bytes, our format of tables."""
     tables = BlockBasedOptions()
     tables.set_format_version(_FORMAT)
     tables.set_checksum_type(ChecksumType.xxh3())
@@ -48,7 +48,7 @@ def table_options(compression: DBCompressionType, cache: Cache | None = None) ->
 
 
 def quiet(options: Options) -> Options:
-    """The same options, for a database that writes next to nothing but tables: no statistics, one short log."""
+    """Tune the options for a database that writes little but tables (no statistics, one short log); return them."""
     options.set_keep_log_file_num(1)
     options.set_max_log_file_size(1 << 20)
     options.set_stats_dump_period_sec(0)
@@ -58,7 +58,7 @@ def quiet(options: Options) -> Options:
 
 
 def by_moving() -> IngestExternalFileOptions:
-    """To take files by linking them into the database; the given links are gone afterwards."""
+    """Return options that take files by linking them into the database; the given links are gone afterwards."""
     options = IngestExternalFileOptions()
     options.set_move_files(True)
     return options
@@ -67,16 +67,17 @@ def by_moving() -> IngestExternalFileOptions:
 def iterate(
     database: Rdict, start: bytes, end: bytes, action: str, *, fill_cache: bool = True
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Entries from `start` up to, not including, `end`, as they are when this is called.
+    """Return entries from `start` up to, not including, `end`, as they are when this is called.
 
-    `action` says in errors what could not be done. Without `fill_cache` what is read does not drive others out of it.
+    `action` says in errors what could not be done. Without `fill_cache`, what is read here drives nothing out of the
+    cache.
     """
     iterator, options = _iterator(database, start, end, fill_cache=fill_cache)
     return _steps(iterator, options, action)
 
 
 def iterate_names(database: Rdict, start: bytes, end: bytes, action: str) -> Iterator[bytes]:
-    """What `iterate` gives, without the values: large ones are not copied, and do not drive others out of the cache."""
+    """Return the names of `iterate` alone: large values are not copied, and do not drive others out of the cache."""
     iterator, options = _iterator(database, start, end, fill_cache=False)
     return _name_steps(iterator, options, action)
 
@@ -118,7 +119,7 @@ def _end(iterator: RdictIter, options: ReadOptions, action: str) -> None:
 
 @contextmanager
 def named_errors(action: str) -> Iterator[None]:
-    """Turn what rocksdict and the disk raise inside into errors with names; others pass through."""
+    """Turn errors of rocksdict and of the disk inside into errors with names; others pass through."""
     try:
         yield
     except OSError as error:

@@ -2,15 +2,107 @@
 
 What always holds: what was written last under a name is what the layer says, and a deletion is said like a value. Of
 the three places where a row may be, `entries` is younger than what is leaving memory, and that than the disk.
+
+Names are kept apart by their heads (group, state, form), which sort as the names do; so what is sorted at once is what
+one state has in one key group. A thread that sorts a million names would keep all others waiting.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import merge
 from typing import Final
 
-from statebackend.backends.name_index import NameIndex, in_order
 from statebackend.backends.overlay import UNKNOWN, Answer, OverlayLayer
+from statebackend.entries import HEAD_SIZE
+
+_AT_ONCE: Final = 1 << 14
+"""How many names are sorted in one step: some milliseconds."""
+
+_SHIFT_RATHER_THAN_SORT: Final = 64
+"""One name is put into its place about as fast as this many that are in order are gone through."""
+
+
+class NameIndex:
+    """Names that are only sorted when somebody asks for their order, and only those asked for.
+
+    Adding costs next to nothing, and a range within one head costs what has been added under that head since. A name
+    that is removed leaves nothing behind. Measured with a million names of one state in 128 groups, adding one and
+    asking for those around it in turns: as fast as a sorted tree of lists.
+    """
+
+    def __init__(self) -> None:
+        self._added: list[bytes] = []
+        self._unsorted: dict[bytes, dict[bytes, None]] = {}
+        self._sorted: dict[bytes, list[bytes]] = {}
+        self.add = self._added.append
+        """Add a name that is not in the index yet."""
+
+    def remove(self, name: bytes) -> None:
+        """Remove a name that is in the index."""
+        self._spread()
+        head = name[:HEAD_SIZE]
+        unsorted = self._unsorted.get(head)
+        if unsorted is not None and name in unsorted:
+            del unsorted[name]
+        else:
+            names = self._sorted[head]
+            del names[bisect_left(names, name)]
+
+    def between(self, start: bytes, end: bytes) -> list[bytes]:
+        """Return the names from `start` up to, not including, `end`, in order."""
+        self._spread()
+        first, last = start[:HEAD_SIZE], end[:HEAD_SIZE]
+        if first == last:
+            return self._within(first, start, end)
+        heads = sorted(head for head in self._sorted.keys() | self._unsorted.keys() if first <= head <= last)
+        return [name for head in heads for name in self._within(head, start, end)]
+
+    def _within(self, head: bytes, start: bytes, end: bytes) -> list[bytes]:
+        names = self._sorted.setdefault(head, [])
+        added = self._unsorted.pop(head, ())
+        if len(added) * _SHIFT_RATHER_THAN_SORT < len(names):
+            for name in added:
+                insort(names, name)
+        elif added:
+            names.extend(added)
+            names.sort()
+        low = bisect_left(names, start)
+        return names[low : bisect_left(names, end, low)]
+
+    def _spread(self) -> None:
+        heads = self._unsorted
+        for name in self._added:
+            heads.setdefault(name[:HEAD_SIZE], {})[name] = None
+        self._added.clear()
+
+
+def in_order(layers: Iterable[Mapping[bytes, bytes | None]]) -> Iterator[tuple[bytes, bytes | None]]:
+    """Yield the entries of all layers, each name once, as the last layer that has it says; sorted in small steps.
+
+    For a thread in the background: the others get their turns.
+    """
+    heads: dict[bytes, dict[bytes, bytes | None]] = {}
+    for layer in layers:
+        for name, payload in layer.items():
+            head = name[:HEAD_SIZE]
+            under_head = heads.get(head)
+            if under_head is None:
+                under_head = heads[head] = {}
+            under_head[name] = payload
+    for head in sorted(heads):
+        under_head = heads.pop(head)
+        for name in _sorted_in_steps(under_head):
+            yield name, under_head[name]
+
+
+def _sorted_in_steps(names: Mapping[bytes, object]) -> Iterable[bytes]:
+    if len(names) <= _AT_ONCE:
+        return sorted(names)
+    listed = list(names)
+    return merge(*(sorted(listed[at : at + _AT_ONCE]) for at in range(0, len(listed), _AT_ONCE)))
+
 
 ENTRY_OVERHEAD: Final = 150
 """What an entry costs in memory besides its bytes, about."""
@@ -32,7 +124,7 @@ class RowLayer:
                  "alarm", "entries", "fresh", "index", "size")  # fmt: skip
 
     def __init__(self, limit: int | None = None) -> None:
-        """In memory are at most about so many bytes, if there is a limit."""
+        """Begin empty, with at most about `limit` bytes in memory, if there is a limit."""
         self.entries: dict[bytes, bytes | None] = {}
         self.fresh: set[bytes] = set()
         self.index = NameIndex()
@@ -45,7 +137,7 @@ class RowLayer:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was written."""
+        """True if nothing was written."""
         return not self.entries and not self._leaving and self._overlay is None
 
     @property
@@ -55,16 +147,16 @@ class RowLayer:
 
     @property
     def written_bytes(self) -> int:
-        """How large all rows are, about: in memory and on the disk."""
+        """Return how large all rows are, about: in memory and on the disk."""
         return self.memory_bytes + self._moved_size
 
     @property
     def memory_bytes(self) -> int:
-        """How much memory the rows occupy, about."""
+        """Return how much memory the rows occupy, about."""
         return self.size + self._leaving_size
 
     def make_room(self, begin: Callable[[], OverlayLayer]) -> None:
-        """Move some rows to the disk; `begin` makes the place for the first. What the disk refuses stays in memory."""
+        """Move some rows to the disk, the first to a place from `begin`. Rows that the disk refuses stay in memory."""
         if not self._leaving:
             if self._overlay is None:
                 self._overlay = begin()
@@ -90,13 +182,13 @@ class RowLayer:
             self._leaving, self._leaving_index, self._leaving_size = {}, NameIndex(), 0
 
     def drop(self, name: bytes) -> None:
-        """Have never heard of a name that is in `entries`."""
+        """Forget a name that is in `entries`, as if it had never been written."""
         self.size -= entry_size(name, self.entries.pop(name))
         self.index.remove(name)
         self.fresh.discard(name)
 
     def get(self, name: bytes) -> bytes | Answer | None:
-        """What the layer says under this name: None if it was deleted."""
+        """Return the layer's row under this name, None if it was deleted."""
         payload = self.entries.get(name, UNKNOWN)
         if payload is UNKNOWN and self._overlay is not None:
             payload = self._leaving.get(name, UNKNOWN)
@@ -105,7 +197,7 @@ class RowLayer:
         return payload
 
     def look_up(self, names: Sequence[bytes], found: list[bytes | Answer | None], missing: list[int]) -> list[int]:
-        """Put what it says into `found`, for the missing of the names; those that are still missing then."""
+        """Put the layer's rows for the missing names into `found`, and return the places that are still missing."""
         entries = self.entries
         for place in missing:
             found[place] = entries.get(names[place], UNKNOWN)
@@ -122,11 +214,11 @@ class RowLayer:
         return [place for place, answer in zip(missing, answers, strict=True) if answer is UNKNOWN]
 
     def on_disk(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes | None]] | None:
-        """What is on the disk in this range, in order, as it is now; None if there never was anything."""
+        """Return the rows of this range on the disk, in order, as they are now; None if none ever were there."""
         return None if self._overlay is None else self._overlay.scan(start, end)
 
     def in_memory(self, start: bytes, end: bytes) -> dict[bytes, bytes | None]:
-        """What is in memory in this range; in order, unless rows are leaving. For the thread that owns the rows."""
+        """Return the rows of this range in memory; in order, unless rows are leaving. For the owner's thread."""
         entries, leaving = self.entries, self._leaving
         found = {}
         if leaving:
@@ -135,20 +227,20 @@ class RowLayer:
         return found
 
     def in_order(self, younger: Iterable[Mapping[bytes, bytes | None]] = ()) -> Iterator[tuple[bytes, bytes | None]]:
-        """All of it, sorted by name, None for what was deleted; hidden by what younger maps say. For any thread.
+        """Return all rows, sorted by name, None for deleted ones; those of `younger` maps hide them. For any thread.
 
-        What is on the disk is never in memory as a whole.
+        Rows on the disk are never in memory as a whole.
         """
         memory = in_order((self._leaving, self.entries, *younger))
         return memory if self._overlay is None else layered(memory, self._overlay.all())
 
     def forget_on_disk(self) -> None:
-        """Give the disk back, when nobody asks for rows any more."""
+        """Give the disk back, once the rows are read no more."""
         if self._overlay is not None:
             self._overlay.forget()
 
     def clear(self) -> None:
-        """Give back the memory bit by bit. For a thread in the background, once nobody reads the rows any more.
+        """Give back the memory bit by bit. For a thread in the background, once the rows are read no more.
 
         When a dictionary of a million rows just goes out of use, all threads stand still until it is gone.
         """
@@ -158,14 +250,14 @@ class RowLayer:
 
 
 def entry_size(name: bytes, payload: bytes | None) -> int:
-    """What a row occupies in memory, about."""
+    """Return how much memory a row occupies, about."""
     return len(name) + len(payload or b"") + ENTRY_OVERHEAD
 
 
 def layered(
     upper: Iterator[tuple[bytes, bytes | None]], lower: Iterator[tuple[bytes, bytes | None]]
 ) -> Iterator[tuple[bytes, bytes | None]]:
-    """Two sorted streams as one; where both have a name, the upper one says."""
+    """Merge two sorted streams into one; where both have a name, the upper one says."""
     below = next(lower, None)
     for entry in upper:
         name = entry[0]

@@ -58,7 +58,7 @@ class RowStore:
 
     @property
     def pending_bytes(self) -> int:
-        """How much memory the layers above the backend occupy, about."""
+        """Return how much memory the layers above the backend occupy, about."""
         return self._active.memory_bytes + self._frozen_bytes()
 
     def put(self, name: bytes, payload: bytes) -> None:
@@ -98,7 +98,7 @@ class RowStore:
             active.make_room(self._room.overlay.begin)
 
     def get(self, name: bytes) -> bytes | None:
-        """The row, or None if there is none."""
+        """Return the row, or None if there is none."""
         payload = self._active.get(name)
         if payload is UNKNOWN:
             for layer in reversed(self._frozen):
@@ -109,7 +109,7 @@ class RowStore:
         return payload
 
     def get_many(self, names: Sequence[bytes]) -> list[bytes | None]:
-        """The rows, each None if there is none; the backend is asked once for all that no layer knows."""
+        """Return the rows, each None if there is none; the backend is asked once for all that no layer knows."""
         found = [self._active.entries.get(name, UNKNOWN) for name in names]
         missing = [place for place, payload in enumerate(found) if payload is UNKNOWN]
         for layer in (self._active, *reversed(self._frozen)):
@@ -123,9 +123,9 @@ class RowStore:
         return cast("list[bytes | None]", found)
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Rows from `start` up to, not including, `end`, in order of their names, as they are when this is called.
+        """Return rows from `start` up to, not including, `end`, in order of their names, as they are at this call.
 
-        Rows may be put and deleted, and layers frozen and released, while somebody goes through them.
+        Rows may be put and deleted, and layers frozen and released, during the iteration.
         """
         below = cast("Iterator[tuple[bytes, bytes | None]]", self._backend.scan(start, end))
         above: dict[bytes, bytes | None] = {}
@@ -152,7 +152,7 @@ class RowStore:
         above: Mapping[bytes, bytes | None],
         below: Iterator[tuple[bytes, bytes | None]],
     ) -> Iterator[tuple[bytes, bytes]]:
-        """The rows; then drop what was deleted and hides nothing below, or each scan would go through it again."""
+        """Yield the rows; then drop deletions that hide nothing below, or each scan would go through them again."""
 
         def noted() -> Iterator[tuple[bytes, bytes | None]]:
             for entry in below:
@@ -168,7 +168,7 @@ class RowStore:
                     active.drop(name)
 
     def freeze(self) -> FrozenRows:
-        """Cut: what was written since the last cut becomes a layer of its own. Costs the same whatever its size."""
+        """Cut: make a layer of the rows that were written since the last cut. Costs the same whatever its size."""
         frozen = self._active
         self._frozen.append(frozen)
         self._active = self._new_layer()
@@ -185,9 +185,9 @@ class RowStore:
         frozen.forget_on_disk()
 
     def rewind(self, since: Sequence[FrozenRows]) -> FrozenRows:
-        """Drop what was frozen since a cut, the oldest first, and what was not frozen yet, which is returned.
+        """Drop the layers frozen since a cut, the oldest first, and the rows not frozen yet, which are returned.
 
-        None of it may have been released. Whoever goes through rows may not go on.
+        None of it may have been released. Iterations that are under way may not go on.
         """
         active = self.freeze()
         for frozen in reversed((*since, active)):
@@ -202,7 +202,7 @@ class RowStore:
 def merged(
     above: Mapping[bytes, bytes | None], order: Iterable[bytes], below: Iterator[tuple[bytes, bytes]]
 ) -> Iterator[tuple[bytes, bytes]]:
-    """What lies above, by its names in `order`, and what lies below and is not hidden by it; None hides."""
+    """Return the entries above, by the names in `order`, and those below that they do not hide; None hides."""
     upper = ((name, above[name]) for name in order)
     return _there(layered(upper, cast("Iterator[tuple[bytes, bytes | None]]", below)))
 

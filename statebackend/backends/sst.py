@@ -57,7 +57,7 @@ class Compression(Enum):
 
     @classmethod
     def for_size(cls, size: int) -> Compression:
-        """What suits a file of about so many bytes.
+        """Return the compression that suits a file of about `size` bytes.
 
         Small files are made every second and travel to the store, so they are made as small as possible; for large
         ones the time that this takes would show.
@@ -144,7 +144,7 @@ def _of_rocksdb(compression: Compression) -> DBCompressionType:
 
 
 def _sealed(path: Path) -> tuple[int, str]:
-    """Size and checksum of a file, once it is on the disk."""
+    """Bring a file to the disk, and return its size and checksum."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -208,9 +208,9 @@ def read_sst(path: Path, scratch: Path) -> Iterator[SstContent]:
 
 @contextmanager
 def read_newest(paths: Sequence[Path], scratch: Path) -> Iterator[Iterator[tuple[bytes, bytes]]]:
-    """Go through what several files say together, each taken on top of the one before; they stay as they are.
+    """Go through the entries of several files, each taken on top of the one before; the files stay as they are.
 
-    Gives names and stamped values, sorted; what was deleted is not there, and the newest file's meta stands under
+    Gives names and stamped values, sorted; deleted names are not there, and the newest file's meta stands under
     `META_KEY`. One look at many files costs about as much as `read_sst` of one. Raises and uses `scratch` as that does.
     """
     action = f"read {paths[0]}" if len(paths) == 1 else f"read {len(paths)} files of {paths[0].parent}"
@@ -223,7 +223,7 @@ def read_newest(paths: Sequence[Path], scratch: Path) -> Iterator[Iterator[tuple
 
 @contextmanager
 def _opened(paths: Sequence[Path], scratch: Path, action: str) -> Iterator[Rdict]:
-    """A database of just these files, the later ones on top."""
+    """Open a database of just these files, the later ones on top."""
     folder = scratch / f"reading-{token_hex(8)}"
     database: Rdict | None = None
     try:

@@ -66,7 +66,7 @@ class SstProcess:
     def write(
         self, path: Path, entries: Iterable[Entry], stamp: int, meta: bytes, *, compression: Compression
     ) -> SstInfo | None:
-        """What `write_sst` does; and `WriterDied` if the other process has ended: the next call starts another one."""
+        """Do what `write_sst` does; `WriterDied` if the other process has ended: the next call starts another one."""
         writer = self._running()
         if writer is None:
             return write_sst(path, entries, stamp, meta, compression=compression)
@@ -101,7 +101,7 @@ class SstProcess:
         return self._writer
 
     def _stop(self) -> int | None:
-        """End it, and say what it ended with."""
+        """End the other process, and return what it ended with."""
         writer, self._writer = self._writer, None
         return None if writer is None else writer.stop()
 
@@ -149,7 +149,7 @@ class _Writer:
         return code
 
     def write(self, request: bytes, entries: Iterable[Entry]) -> bytes:
-        """The answer, which comes before the last entries if it is an error."""
+        """Send the entries and return the answer, which comes before the last of them if it is an error."""
         self._tell(request)
         self._filled = 0
         pieces: list[bytes] = []
@@ -170,7 +170,7 @@ class _Writer:
         return self._put(b"".join((*pieces, _END))) or self._hand_over()
 
     def _put(self, data: bytes) -> bytes:
-        """Put it into the portion, and hand that over whenever it is full; what was answered but that there be more."""
+        """Put data into the portion, handing it over whenever it is full; return any answer but a request for more."""
         left = memoryview(data)
         while left:
             written = os.pwrite(self._portion, left[: _PORTION - self._filled], self._filled)
@@ -237,7 +237,7 @@ class _Portions(io.RawIOBase):
 
 
 def serve(portion: int, requests: BinaryIO, answers: BinaryIO) -> None:
-    """Write files as they are asked for, until nobody is there to ask. What is unfinished then is removed."""
+    """Write files as they are asked for, until the other side is gone. A file that is unfinished then is removed."""
     answers.write(_READY)
     answers.flush()
     while request := requests.readline():

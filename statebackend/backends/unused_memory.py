@@ -40,7 +40,7 @@ _GLIBC: Final = _glibc()
 
 
 def keep_together() -> None:
-    """Threads that are started from now on share the pools of memory that there are, which most often is one.
+    """Let threads that start from now on share the pools of memory that there are, which most often is one.
 
     By default threads have pools of their own, up to eight for each core, and what is free at the end of such a pool
     stays there: some tens of megabytes. It holds for the whole process, unless `MALLOC_ARENA_MAX` says how many.
@@ -50,7 +50,7 @@ def keep_together() -> None:
 
 
 def give_back_of_thread() -> None:
-    """Give back what Arrow keeps for this thread, which nobody else can do. It takes about a tenth of a millisecond."""
+    """Give back what Arrow keeps for this thread, which no other can do. It takes about a tenth of a millisecond."""
     pa.default_memory_pool().release_unused()
 
 

@@ -48,7 +48,7 @@ class Natural:
     _hear: Callable[[pa.Array], list[object]]
 
     def said(self, values: Sequence[object]) -> tuple[pa.Array, list[int]]:
-        """A column of these values, and the places of those that it cannot say, which are null."""
+        """Return a column of these values, and the places of those that Arrow cannot say, which are null."""
         try:
             return self._array(values), []
         except _REFUSALS:
@@ -59,11 +59,11 @@ class Natural:
         return self._array([None if at in gaps else value for at, value in enumerate(values)]), left_out
 
     def heard(self, column: pa.Array) -> list[object]:
-        """The values in a column of this type, None for nulls; the codec has yet to accept them."""
+        """Return the values in a column of this type, None for nulls; the codec has yet to accept them."""
         return self._hear(column)
 
     def say(self, value: object) -> object:
-        """What `pyarrow.array` takes for a value."""
+        """Return a value in the form that `pyarrow.array` takes."""
         return value if value is None or self._say is None else self._say(value)
 
     def _array(self, values: Sequence[object]) -> pa.Array:
@@ -79,7 +79,7 @@ class Natural:
 
 
 def natural_of(name: str) -> Natural | None:
-    """What Arrow has for the codec with this name at version 1; None if there is nothing, or no such codec here."""
+    """Return what Arrow has for the codec of this name at version 1; None if there is nothing or no such codec."""
     try:
         found, end = _parsed(name, 0)
     except _NotSaid:
@@ -143,7 +143,7 @@ _WORD: Final = re.compile(r"[a-z0-9]+(?:\[[a-z, ]+\])?")
 
 
 def _parsed(name: str, at: int) -> tuple[Natural, int]:
-    """The codec whose name begins at `at`, and where that name ends."""
+    """Parse the name of a codec that begins at `at`; return what Arrow has for it, and where the name ends."""
     if name.startswith("optional<", at):
         inner, at = _parsed(name, at + len("optional<"))
         optional = OptionalCodec(inner.codec)

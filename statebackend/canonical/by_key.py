@@ -25,7 +25,7 @@ Kept = list[tuple[object, ...]]
 
 
 def kept_by_key(source: StateSource, spec: StateSpec, group: KeyGroup) -> dict[bytes | None, Kept]:
-    """By the canonical bytes of each key of the group what a state has of it."""
+    """Return what a state has of each key of the group, by the canonical bytes of the key."""
     if spec.kind is StateKind.TABLE:
         return _of_table(source, spec, group)
     found: dict[bytes | None, Kept] = {}
@@ -44,7 +44,7 @@ def kept_by_key(source: StateSource, spec: StateSpec, group: KeyGroup) -> dict[b
 
 
 def table_of_group(source: StateSource, spec: StateSpec, group: KeyGroup) -> pa.Table:
-    """The canonical table of a state for one key group, expired entries included."""
+    """Return the canonical table of a state for one key group, expired entries included."""
     export = StateExport(replace(source, groups=KeyGroupRange(group, KeyGroup(group + 1))), spec)
     return pa.Table.from_batches(export.batches(), export.schema)
 
@@ -65,5 +65,5 @@ def _of_table(source: StateSource, spec: StateSpec, group: KeyGroup) -> dict[byt
 
 
 def _comparable(value: object) -> object:
-    """What is equal to itself and to nothing else: namespaces and floating numbers as their texts."""
+    """Return a value that is equal to itself and to no other: namespaces and floating numbers as their texts."""
     return repr(value) if isinstance(value, dict | float) else value

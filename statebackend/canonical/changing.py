@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -47,10 +47,10 @@ from statebackend.states.codecs import Codec, NotEncodable
 from statebackend.states.row_form import RowForm, WrongValueType
 from statebackend.states.schema import StateKind
 from statebackend.states.ttl import EXPIRY, NEVER
-from statebackend.tables.accumulators import Column
-from statebackend.tables.blocks import arrow_keys
+from statebackend.tables.format.blocks import arrow_keys
 from statebackend.tables.table import Accumulated, Table
-from statebackend.tables.table_spec import EXPIRES
+from statebackend.tables.values.accumulators import Column
+from statebackend.tables.values.spec import EXPIRES
 
 DELETED: Final = "deleted"
 """The column that takes rows away."""
@@ -78,22 +78,22 @@ class RowsChanged:
 
     @property
     def written(self) -> int:
-        """How many entries a cut will have because of it."""
+        """Return how many entries a cut will have because of these changes."""
         return self.added + self.changed + self.removed
 
 
 def table_form(state: KeyedState, name: str) -> TableForm:
-    """How the canonical table of a state looks that was opened by `as_stored`."""
+    """Return the form of the canonical table of a state that was opened by `as_stored`."""
     return source_of(state).form(state.schema.state(name))[0]
 
 
 def change_rows(state: KeyedState, name: str, rows: pa.Table, place: str) -> RowsChanged:
-    """Put these rows into a state that was opened by `as_stored`; `place` is what errors call them.
+    """Put these rows into a state that was opened by `as_stored`; `place` names them in errors.
 
     They have canonical columns; of those that say nothing, all but the key may be missing. If they have no metadata of
     their own, as after a round through other tools, they are taken to be of this state.
 
-    `CanonicalError` for rows that cannot be. After an error the state has a part of them: close it.
+    Raise `CanonicalError` for rows that cannot be. After an error the state has a part of them: close it.
     """
     form = table_form(state, name)
     if is_canonical(rows.schema) and (own := state_of(rows.schema, place)) != name:
@@ -106,7 +106,7 @@ def change_rows(state: KeyedState, name: str, rows: pa.Table, place: str) -> Row
 
 
 def completed(rows: pa.Table, wanted: pa.Schema, place: str) -> pa.Table:
-    """The rows with all columns of a canonical table, behind which `deleted` stands; `TableMismatch` for others."""
+    """Return the rows with all columns of a canonical table, then `deleted`; `TableMismatch` for other columns."""
     own = is_canonical(rows.schema)
     known = {*wanted.names, DELETED, _STATE}
     strange = [name for name in rows.column_names if name not in known]
@@ -128,7 +128,7 @@ def completed(rows: pa.Table, wanted: pa.Schema, place: str) -> pa.Table:
 
 
 def _cast(column: pa.ChunkedArray, field: pa.Field, own: bool, place: str) -> pa.ChunkedArray:
-    """A column in the type of its field; keys stay as they are, as whoever takes them is strict."""
+    """Cast a column to the type of its field; keys stay as they are, as `key_column` is strict."""
     if own or field.name == KEY or column.type == field.type:
         return column
     try:
@@ -156,8 +156,6 @@ class _TableChange(TableImport):
         self._seen: set[bytes] = set()
         self._lists: dict[bytes, list[tuple[int, bytes]]] = {}
         self._total = RowsChanged()
-        self._rows = np.arange(0)
-        """Which rows of the batch are being worked on."""
 
     def _take(self, batch: pa.RecordBatch) -> int:
         batch.validate(full=True)
@@ -178,11 +176,8 @@ class _TableChange(TableImport):
                     self._change_rows(part, keys, groups)
         return len(batch)
 
-    def _refuse(self, row: int, column: str, why: str) -> NoReturn:
-        super()._refuse(int(self._rows[row]), column, why)
-
     def finish(self) -> RowsChanged:
-        """Put the lists, which are all there now, and say what has become of all rows."""
+        """Put the lists, which are all there now, and return what has become of all rows."""
         rows = self._state.contents.rows
         for owner, parts in self._lists.items():
             before = list(rows.scan(owner, after(owner)))
@@ -237,16 +232,16 @@ class _TableChange(TableImport):
         self._total += RowsChanged(added, changed, 0, len(names) - added - changed)
 
     def _expiring(self, payload: bytes, before: bytes | None) -> bytes:
-        """With the expiry of what it takes the place of, unless the rows say theirs."""
+        """Give a payload the expiry of the entry that it replaces, unless the rows say theirs."""
         if self._says_expiry or self._spec.expires is None or before is None:
             return payload
         return before[: EXPIRY.size] + payload[EXPIRY.size :]
 
     def _remove_rows(self, batch: pa.RecordBatch, keys: KeyColumn, groups: NDArray[np.uint16]) -> None:
         if self._spec.kind is StateKind.MAP:
-            whole = self._without_map_key(batch)
+            whole, namespaces = self._without_map_key(batch), self._namespaces(batch)
             for row in np.flatnonzero(whole).tolist():
-                owner = self._owner(keys.key(row), groups[row], self._namespaces(batch.slice(row, 1))[0])
+                owner = self._owner(keys.key(row), groups[row], namespaces[row])
                 self._note(row, owner)
                 self._remove([name for name, _ in self._state.contents.rows.scan(owner, after(owner))])
             batch, self._rows = batch.filter(pa.array(~whole)), self._rows[~whole]
@@ -303,8 +298,9 @@ class _TableChange(TableImport):
         for row, namespace in enumerate(self._namespaces(batch)):
             self._note(row, entries.delimited(keys.key(row)) + namespace)
             rows_of.setdefault(namespace, []).append(row)
+        of_part = self._rows
         for namespace, rows in rows_of.items():
-            some = batch.take(pa.array(rows))
+            some, self._rows = batch.take(pa.array(rows)), of_part[rows]
             of_these = self._keys(some)
             present = _mask(table.read(of_these, namespace, now=_LONG_AGO).column(0).is_valid())
             if removes:
@@ -348,7 +344,7 @@ class _TableChange(TableImport):
 
 
 def _expiries_in(table: Table, keys: KeyColumn, namespace: bytes) -> NDArray[np.int64]:
-    """When these keys of a table with a time to live expire; never for those that it does not have."""
+    """Return when these keys of a table with a time to live expire; `NEVER` for keys that it does not have."""
     kept = table.accumulators(namespace)
     wanted, known = (arrow_keys(some).cast(pa.large_binary()) for some in (keys, kept.keys))
     expiries = pa.array(kept.columns[EXPIRES].view(np.int64)).take(pc.index_in(wanted, value_set=known))
@@ -357,7 +353,7 @@ def _expiries_in(table: Table, keys: KeyColumn, namespace: bytes) -> NDArray[np.
 
 
 def _in_bits(column: pa.Array) -> pa.Array:
-    """Numbers that are the same exactly if they are stored the same: NaN is, and 0.0 is not -0.0."""
+    """Return numbers that are equal exactly if they are stored the same: NaN equals NaN, and 0.0 is not -0.0."""
     if not pa.types.is_floating(column.type):
         return column
     return column.view({16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[column.type.bit_width])

@@ -38,10 +38,10 @@ from statebackend.states.map_keys import map_keys_of
 from statebackend.states.namespaces import NotAWindow, Window
 from statebackend.states.schema import StateKind, StateSpec
 from statebackend.states.ttl import EXPIRY, NEVER, expiry_of
-from statebackend.tables.accumulators import Column
-from statebackend.tables.blocks import Block, DamagedBlock, arrow_keys, combined, decode, hashed, where
-from statebackend.tables.table_spec import EXPIRES
-from statebackend.tables.values_blocks import resolved
+from statebackend.tables.format.blocks import Block, DamagedBlock, arrow_keys, combined, decode, hashed, where
+from statebackend.tables.format.values_blocks import resolved
+from statebackend.tables.values.accumulators import Column
+from statebackend.tables.values.spec import EXPIRES
 
 _ROWS: Final = 1 << 14
 _BYTES: Final = 16 << 20
@@ -69,7 +69,7 @@ class StateExport:
         """Columns and metadata of every batch."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows. What they are read from must not change meanwhile."""
+        """Return all rows, batch by batch. The source must not change meanwhile."""
         if self._spec.kind is StateKind.TABLE:
             return self._of_table()
         found = self._timers() if self._spec.kind is StateKind.TIMERS else self._rows()
@@ -186,7 +186,7 @@ class StateExport:
             )
 
     def _chosen(self, keys: pa.Array, columns: Mapping[str, Column]) -> NDArray[np.int64]:
-        """Which rows are asked for."""
+        """Return the places of the rows that are asked for."""
         chosen = np.ones(len(keys), dtype=np.bool_)
         if self._now is not None and EXPIRES in columns:
             chosen &= columns[EXPIRES].view(np.int64) > self._now
@@ -223,7 +223,7 @@ def _chunks(found: Iterator[_Entry]) -> Iterator[list[_Entry]]:
 def _columns(
     column: str, natural: Natural, values: Sequence[object], encode: Callable[[int], bytes]
 ) -> dict[str, pa.Array]:
-    """A column, and where Arrow cannot say all values, the one with the bytes of those."""
+    """Return a column and, where Arrow cannot say all values, the one with the bytes of those."""
     said, left_out = natural.said(values)
     if natural.total:
         return {column: said}

@@ -46,9 +46,9 @@ from statebackend.states.row_form import RowForm, UnreadableValue, WrongValueTyp
 from statebackend.states.schema import CodecSpec, Schema, StateKind, StateMismatch, StateSpec
 from statebackend.states.schema_fit import fitted
 from statebackend.states.ttl import EXPIRY, NEVER
-from statebackend.tables.accumulators import Accumulator, Column
 from statebackend.tables.table import Accumulated, Table
-from statebackend.tables.table_spec import EXPIRES
+from statebackend.tables.values.accumulators import Accumulator, Column
+from statebackend.tables.values.spec import EXPIRES
 
 _PLACES: Final = 1 << 32
 """Places in a list are below this: what is added after the import comes behind them."""
@@ -125,6 +125,8 @@ class TableImport:
         self._rows_form: RowForm[Any] | None = None if self._spec.codec is None else self._opened.form
         self._check_fit()
         self._before = 0
+        self._rows = np.arange(0)
+        """Which rows of the batch are being worked on."""
 
     def take(self) -> Imported:
         """Take all of it."""
@@ -163,8 +165,9 @@ class TableImport:
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     def _take(self, batch: pa.RecordBatch) -> int:
-        """Take what is ours of a batch, and say how many rows that was."""
+        """Take our rows of a batch, and return how many those were."""
         batch.validate(full=True)
+        self._rows = np.arange(len(batch))
         keys = self._keys(batch)
         self._check_groups(batch, keys)
         groups = keys.groups(self._state.schema.max_parallelism)
@@ -175,7 +178,7 @@ class TableImport:
                     f"{self._place}: {np.count_nonzero(~ours)} of {len(keys)} keys behind row {self._before} are not "
                     f"of key groups {self._state.groups}; skip them, if another partition takes them"
                 )
-            batch, groups = batch.filter(pa.array(ours)), groups[ours]
+            batch, groups, self._rows = batch.filter(pa.array(ours)), groups[ours], np.flatnonzero(ours)
             keys = self._keys(batch)
         if len(keys):
             if isinstance(self._opened, Table):
@@ -191,7 +194,7 @@ class TableImport:
             raise DamagedTable(f"{self._place}, column {KEY!r}: {error}") from error
 
     def _check_groups(self, batch: pa.RecordBatch, keys: KeyColumn) -> None:
-        """Whether the groups are those of the keys; a row without one was added by hand."""
+        """Refuse groups that are not those of the keys; a row without one was added by hand."""
         column = self._column(batch, KEY_GROUP, pa.uint16())
         given = column.fill_null(0).cast(pa.int64()).to_numpy(zero_copy_only=False)
         known = column.is_valid().to_numpy(zero_copy_only=False)
@@ -210,7 +213,7 @@ class TableImport:
             rows.put(name, payload)
 
     def _names(self, batch: pa.RecordBatch, keys: KeyColumn, groups: NDArray[np.uint16]) -> list[bytes]:
-        """Under which names the entries of the rows lie."""
+        """Return the names under which the entries of the rows lie."""
         namespaces, names = self._namespaces(batch), []
         rests, state = self._rests(batch), self._spec.id
         for row, group in enumerate(groups.tolist()):
@@ -222,11 +225,11 @@ class TableImport:
         return names
 
     def _all_payloads(self, batch: pa.RecordBatch) -> list[bytes]:
-        """What is kept under them."""
+        """Return the payloads that lie under these names."""
         return [b""] * len(batch) if self._rows_form is None else self._payloads(batch, self._rows_form)
 
     def _rests(self, batch: pa.RecordBatch) -> Sequence[bytes]:
-        """What tells entries of one key and namespace apart."""
+        """Return the parts of the names that tell entries of one key and namespace apart."""
         match self._spec.kind:
             case StateKind.MAP:
                 return self._map_keys(batch)
@@ -269,7 +272,7 @@ class TableImport:
         return found
 
     def _value(self, form: RowForm[Any], natural: Natural | None, value: object, data: bytes | None) -> object:
-        """A value as the declared codec has it, whatever codec it was written by."""
+        """Return a value as the declared codec has it, whatever codec it was written by."""
         if data is not None:
             return form.value(data)
         written = self._form.spec.codec
@@ -328,7 +331,7 @@ class TableImport:
             self._refuse(row, NAMESPACE, str(error))
 
     def _said(self, batch: pa.RecordBatch, column: str, natural: Natural) -> Iterator[tuple[object, bytes | None]]:
-        """Values, or else the bytes of those that Arrow does not have."""
+        """Return values, or else the bytes of those that Arrow does not have."""
         values = natural.heard(self._column(batch, column, natural.arrow))
         if natural.total:
             return zip(values, [None] * len(values), strict=True)
@@ -357,7 +360,7 @@ class TableImport:
         return listed
 
     def _column(self, batch: pa.RecordBatch, name: str, wanted: pa.DataType) -> pa.Array:
-        """A column in the type that it was written in; others may have changed its width or unit."""
+        """Return a column in the type that it was written in; other tools may have changed its width or unit."""
         column = batch.column(name)
         try:
             return column if column.type == wanted else column.cast(wanted)
@@ -365,7 +368,8 @@ class TableImport:
             raise DamagedTable(f"{self._place}, column {name!r}, behind row {self._before}: {error}") from error
 
     def _refuse(self, row: int, column: str, why: str) -> NoReturn:
-        raise DamagedTable(f"{self._place}, row {self._before + row}, column {column!r}: {why}")
+        """Raise `DamagedTable` for one of the rows that are being worked on, named by its place in the table."""
+        raise DamagedTable(f"{self._place}, row {self._before + int(self._rows[row])}, column {column!r}: {why}")
 
 
 def _first_null(column: pa.Array) -> int:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from statebackend.canonical.importing import StateTable
 from statebackend.canonical.schema import EXPIRES_AT, INDEX, KEY, MAP_KEY, TIME, VALUE, TableForm, TableMismatch, fits
 from statebackend.states.schema import StateKind
-from statebackend.tables.table_spec import EXPIRES
+from statebackend.tables.values.spec import EXPIRES
 
 _SEEN: Final = "seen"
 _ONE_VALUE: Final = frozenset({StateKind.VALUE, StateKind.REDUCING, StateKind.AGGREGATING})
@@ -36,7 +36,7 @@ class Columns:
 def as_canonical(
     batches: Iterator[pa.RecordBatch], given: pa.Schema, form: TableForm, columns: Columns, place: str
 ) -> StateTable:
-    """The canonical table of a state, of the rows of an ordinary one. `TableMismatch` if they are none of it."""
+    """Map the rows of an ordinary table to the canonical table of a state. Raise `TableMismatch` if they do not fit."""
     mapping = _Mapping(given, form, columns, f"{place}, for state {form.spec.name!r} of {form.uid}")
     return StateTable(form.spec.name, place, form.arrow, map(mapping.batch, batches))
 
@@ -61,7 +61,7 @@ class _Mapping:
             self._of[EXPIRES_AT] = EXPIRES_AT
 
     def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of a batch."""
+        """Map the rows of a batch."""
         found = []
         for one in self._form.arrow:
             if one.name == KEY:
@@ -75,7 +75,7 @@ class _Mapping:
         return pa.RecordBatch.from_arrays(found, schema=self._form.arrow)
 
     def _find_accumulators(self, value: str | None) -> None:
-        """Columns of accumulators, or of outputs that have one besides whether something was seen."""
+        """Find columns of accumulators, or of outputs that have one accumulator besides `seen`."""
         of_output: dict[str, list[str]] = {}
         for name in self._form.accumulators:
             if name != EXPIRES:
@@ -92,7 +92,7 @@ class _Mapping:
                 self._refuse(f"output {output!r} wants the columns {', '.join(telling)}")
 
     def _seen(self, batch: pa.RecordBatch, wanted: pa.Field) -> pa.Array:
-        """Whether a value was seen: there is one."""
+        """Mark the rows in which a value was seen: those that have one."""
         output = wanted.name.rpartition(".")[0]
         (telling,) = (column for name, column in self._of.items() if name.rpartition(".")[0] == output)
         return batch.column(telling).is_valid().cast(wanted.type)

@@ -33,11 +33,11 @@ class HasSource(Protocol):
 
     @property
     def source(self) -> StateSource:
-        """Its states."""
+        """Return its states."""
 
 
 def export(state: KeyedState | HasSource) -> Iterator[StateTable]:
-    """The tables of all states, each to be gone through before the next; expired entries that are still there too.
+    """Yield the tables of all states, each to be gone through before the next; expired entries still there, too.
 
     An open state is exported as it is, cut or not, and must not be used meanwhile.
     """
@@ -59,7 +59,7 @@ def write_parquet(state: KeyedState | HasSource, folder: Path) -> tuple[Path, ..
 
 
 def read_parquet(*folders: Path) -> Iterator[StateTable]:
-    """The tables in these folders, as `import_tables` takes them; `CanonicalError` for a file that is none."""
+    """Yield the tables in these folders, as `import_tables` takes them; `CanonicalError` for a file that is none."""
     for folder in folders:
         for path in sorted(folder.glob(f"*{_SUFFIX}")):
             if not path.name.startswith("."):

@@ -54,7 +54,7 @@ def _rewritten(source: StateSource, spec: StateSpec, after: KeyedState) -> Rewri
 
 
 def _rewrite_group(source: StateSource, spec: StateSpec, after: KeyedState, group: KeyGroup) -> tuple[int, int]:
-    """How many rows were migrated, and how many there are."""
+    """Rewrite a key group; return how many rows were migrated, and how many there are."""
     to, form, rows = after.schema.state(spec.name).id, source.forms.get(spec.name), after.contents.rows
     behind = 0 if spec.expires is None else EXPIRY.size
     migrated = taken = 0

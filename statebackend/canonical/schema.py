@@ -31,8 +31,8 @@ import pyarrow as pa
 from statebackend.canonical.arrow_values import Natural, natural_of
 from statebackend.ids import Uid
 from statebackend.states.schema import BrokenSchema, Schema, StateKind, StateSpec
-from statebackend.tables.accumulators import Accumulator
-from statebackend.tables.table_spec import EXPIRES
+from statebackend.tables.values.accumulators import Accumulator
+from statebackend.tables.values.spec import EXPIRES
 
 VERSION: Final = 1
 """The version of the format. What is written today is readable for ever."""
@@ -79,7 +79,7 @@ class TableMismatch(CanonicalError):
 
 
 def encoded_column(column: str) -> str:
-    """Where the bytes of those values stand that `column` cannot say."""
+    """Return the name of the column with the bytes of the values that `column` cannot say."""
     return f"{column}_encoded"
 
 
@@ -94,29 +94,29 @@ class TableForm:
 
     @classmethod
     def of(cls, schema: Schema, spec: StateSpec) -> TableForm:
-        """The table of a state. Values that Arrow has come as this version of their codec has them."""
+        """Return the table of a state. Values that Arrow has are given as this version of their codec has them."""
         value = None if spec.codec is None else natural_of(spec.codec.name)
         map_key = None if spec.map_keys is None else natural_of(spec.map_keys)
         alone = replace(schema, states=(spec,), dropped=())
         return cls(alone, value, map_key, accumulators_of(spec))
 
     def opaque(self) -> TableForm:
-        """The same with the values' bytes only: for a codec that is not known well enough to be read."""
+        """Return this form with only the values' bytes: for a codec that is not known well enough to be read."""
         return replace(self, value=None)
 
     @property
     def spec(self) -> StateSpec:
-        """The state."""
+        """Return the state."""
         return self.schema.states[0]
 
     @property
     def uid(self) -> Uid:
-        """The operator."""
+        """Return the operator."""
         return self.schema.uid
 
     @property
     def arrow(self) -> pa.Schema:
-        """Columns and metadata."""
+        """Return the columns and metadata."""
         metadata = {_FORMAT: b"%d" % VERSION, _STATE: self.schema.to_json().encode()}
         return pa.schema(self._fields(), metadata=metadata)
 
@@ -144,7 +144,7 @@ class TableForm:
 
     @property
     def expires(self) -> bool:
-        """Whether entries may expire."""
+        """True if entries may expire."""
         return self.spec.expires is not None or EXPIRES in self.accumulators
 
 
@@ -157,7 +157,7 @@ def _said(column: str, natural: Natural | None, codec: str) -> list[pa.Field]:
 
 
 def accumulators_of(spec: StateSpec) -> dict[str, Accumulator]:
-    """The columns that a table of aggregates keeps, as its declaration in files says; none for other states."""
+    """Return the columns that a table of aggregates keeps, as its declaration in files says; none for other states."""
     if spec.kind is not StateKind.TABLE:
         return {}
     found: dict[str, Accumulator] = {}
@@ -175,17 +175,17 @@ def accumulators_of(spec: StateSpec) -> dict[str, Accumulator]:
 
 
 def is_canonical(arrow: pa.Schema) -> bool:
-    """Whether a table says of itself which state it is of."""
+    """True if a table says of itself which state it is of."""
     return _FORMAT in (arrow.metadata or {})
 
 
 def state_of(arrow: pa.Schema, place: str) -> str:
-    """The name of the state whose table it is, whatever columns are there."""
+    """Return the name of the state whose table this is, whatever columns are there."""
     return _form_said_by(arrow, place).spec.name
 
 
 def form_of(arrow: pa.Schema, place: str) -> TableForm:
-    """The table that says so of itself, in `place`; all columns are there and of their types (see `fits`)."""
+    """Return the form that the table in `place` says it has; all columns are there and of their types (see `fits`)."""
     form = _form_said_by(arrow, place)
     place = f"{place}, state {form.spec.name!r} of {form.uid}"
     form = replace(
@@ -218,7 +218,7 @@ def _form_said_by(arrow: pa.Schema, place: str) -> TableForm:
 
 
 def _as_said(column: str, natural: Natural | None, arrow: pa.Schema, place: str) -> Natural | None:
-    """How a column says its values: it may have been written as bytes though Arrow has the values."""
+    """Return how a column says its values: it may have been written as bytes though Arrow has the values."""
     at = arrow.get_field_index(column)
     said = None if at < 0 else (arrow.field(at).metadata or {}).get(_SAID)
     if said == _IN_ARROW and natural is None:
@@ -237,7 +237,7 @@ def _check_columns(form: TableForm, arrow: pa.Schema, place: str) -> None:
 
 
 def fits(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a column of one type says the same as one of another: in another width, unit or encoding."""
+    """True if a column of one type says the same as one of the other: in another width, unit or encoding."""
     types = pa.types
     if given == wanted or types.is_null(given):
         return True

@@ -49,7 +49,7 @@ class StateSource:
     tables: Mapping[str, Table]
 
     def form(self, spec: StateSpec) -> tuple[TableForm, RowForm[Any] | None]:
-        """How the canonical table of a state looks, and how its values are read; None if only their bytes are known."""
+        """Return the form of a state's table, and how its values are read; None if only their bytes are known."""
         form, rows = TableForm.of(self.schema, spec), self.forms.get(spec.name)
         if spec.codec is None or form.value is None:
             return form, None
@@ -64,7 +64,7 @@ class StateSource:
 
 
 def source_of(state: KeyedState) -> StateSource:
-    """The state as it is now."""
+    """Return the state as it is now."""
     states, scan = state.contents.states, state.contents.rows.scan
     tables = {name: opened for name, opened in states.items() if isinstance(opened, Table)}
     scans: dict[str, Scan] = {spec.name: scan for spec in state.schema.states}

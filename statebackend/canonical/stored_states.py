@@ -20,17 +20,17 @@ from statebackend.states.declarations import Declaration, Place
 from statebackend.states.row_form import RowForm, UnreadableValue, WrongValueType
 from statebackend.states.schema import CodecSpec, Schema, StateKind, StateSpec
 from statebackend.states.ttl import Ttl
-from statebackend.tables.accumulators import Accumulator
-from statebackend.tables.aggregations import Accumulators, Aggregation, Slots
 from statebackend.tables.table import Table
-from statebackend.tables.table_spec import EXPIRES, TableSpec
+from statebackend.tables.values.accumulators import Accumulator
+from statebackend.tables.values.aggregations import Accumulators, Aggregation, Slots
+from statebackend.tables.values.spec import EXPIRES, TableSpec
 
 _ANY_TIME: Final = 1
 """For a state with a time to live: how long it is does not stand in files, and nothing that is done here asks."""
 
 
 def as_stored(schema: Schema) -> Operator:
-    """An operator that declares what this schema says, to open its files by."""
+    """Return an operator that declares what this schema says, to open its files by."""
     states = {spec.name: _AsStored(spec) for spec in schema.states}
     return Operator(schema.uid, schema.key_type, states, schema.max_parallelism)
 
@@ -47,12 +47,12 @@ class _AsStored(Declaration[Any]):
         self._spec = spec
 
     def spec(self, name: str) -> StateSpec:
-        """As it stands in the files."""
+        """Return the spec as it stands in the files."""
         assert name == self._spec.name
         return self._spec
 
     def open(self, place: Place) -> StoredRows | Table:
-        """Its rows, or its table of accumulators."""
+        """Open its rows, or its table of accumulators."""
         if self._spec.kind is StateKind.TABLE:
             return _table(place)
         return StoredRows(None if self._spec.codec is None else _form(place, self._spec.codec))
@@ -74,11 +74,11 @@ class _Unknown(Codec[bytes]):
         self.name, self.version, self.oldest = spec.name, spec.version, spec.oldest
 
     def encode(self, value: bytes) -> bytes:
-        """They are bytes already."""
+        """Return the value, which is bytes already."""
         return value
 
     def decode(self, data: bytes) -> bytes:
-        """They stay bytes."""
+        """Return the bytes as they are."""
         return data
 
 
@@ -88,7 +88,7 @@ class _StoredForm(RowForm[bytes]):
     __slots__ = ()
 
     def accept(self, value: object) -> bytes:
-        """Bytes of a version that the files may have."""
+        """Accept bytes of a version that the files may have."""
         codec = self.codec
         if not isinstance(value, bytes) or not value or not codec.oldest <= value[0] <= codec.version:
             expected = f"bytes that begin with a version of it from {codec.oldest} to {codec.version}"
@@ -96,11 +96,11 @@ class _StoredForm(RowForm[bytes]):
         return value
 
     def data(self, value: bytes) -> bytes:
-        """The bytes themselves."""
+        """Return the bytes themselves."""
         return value
 
     def value(self, data: bytes) -> bytes:
-        """The bytes themselves."""
+        """Return the bytes themselves."""
         if not data:
             raise UnreadableValue(f"{self.uid}: state {self.name!r}: no bytes are no value of {self.codec.name}")
         return data
@@ -116,12 +116,12 @@ class _Accumulated(Aggregation):
         self.accumulators = accumulators
 
     def update(self, accumulators: Accumulators, slots: Slots, values: pa.Array | None) -> None:
-        """Nobody folds values into what nobody declared."""
+        """Raise `TypeError`: values cannot be folded into an undeclared aggregation."""
         del accumulators, slots, values
         raise TypeError("a table that is opened as it is stored takes accumulators only")
 
     def result(self, accumulators: Accumulators, slots: Slots) -> pa.Array:
-        """Of each key what is kept of it."""
+        """Return the accumulators of each key, as structs."""
         columns = [pa.array(accumulators[name][slots], one.arrow) for name, one in self.accumulators.items()]
         return pa.StructArray.from_arrays(columns, names=list(self.accumulators))
 

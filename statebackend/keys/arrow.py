@@ -44,7 +44,7 @@ _NAN = np.uint64(0x7FF8000000000000)
 
 
 def packed(column: pa.Array | pa.ChunkedArray, key_type: KeyType) -> Packed:
-    """The canonical bytes of the keys in a column, without copying them where they lie there just so.
+    """Return the canonical bytes of the keys in a column, not copied where Arrow has them in that form.
 
     `WrongKeyType` if the column's type is not one for these keys, or a value in it is not exact in the declared type.
     """
@@ -83,7 +83,7 @@ def packed(column: pa.Array | pa.ChunkedArray, key_type: KeyType) -> Packed:
 
 
 def unpacked(keys: Packed, key_type: KeyType) -> pa.Array:
-    """The column of the keys with these canonical bytes; `BrokenKey` if there are others among them."""
+    """Return the column of the keys with these canonical bytes; `BrokenKey` if there are others among them."""
     try:
         return _unpacked(keys, key_type)
     except BrokenPacking as error:
@@ -108,7 +108,7 @@ def _refused(column: pa.Array, key_type: KeyType, why: str) -> WrongKeyType:
 
 
 def _values(column: pa.Array, dtype: str) -> NDArray[np.generic]:
-    """The values of a column of fixed width as they lie in memory, garbage below its nulls included."""
+    """Return the values of a column of fixed width as they lie in memory, garbage below its nulls included."""
     form = np.dtype(dtype)
     buffer = column.buffers()[1]
     if buffer is None or len(column) == 0:
@@ -117,7 +117,7 @@ def _values(column: pa.Array, dtype: str) -> NDArray[np.generic]:
 
 
 def _zeroed(values: NDArray[np.generic], null: Nulls) -> NDArray[np.generic]:
-    """With zeros where the nulls are."""
+    """Return the values with zeros where the nulls are."""
     if null is None:
         return values
     values = values.copy()
@@ -178,7 +178,7 @@ def _varying(column: pa.Array, null: Nulls) -> Packed:
 
 
 def _packed_rows(column: pa.Array, width: int, null: Nulls) -> Packed:
-    """Values of any fixed width, as they are."""
+    """Pack values of any fixed width, as they are."""
     return of_width(_zeroed(_values(column, f"V{width}"), null).view(np.uint8), width, null)
 
 
@@ -257,7 +257,7 @@ def _unpacked(keys: Packed, key_type: KeyType) -> pa.Array:
 
 
 def _unpacked_numbers(keys: Packed, key_type: KeyType) -> pa.Array:
-    """Numbers that are narrower in Arrow than in the canonical bytes."""
+    """Unpack numbers that are narrower in Arrow than in the canonical bytes."""
     words = np.ascontiguousarray(keys.rows(8))
     match key_type:
         case FloatKey():
@@ -280,7 +280,7 @@ def _unpacked_strings(keys: Packed, key_type: KeyType) -> pa.Array:
 
 
 def _array(keys: Packed, of: pa.DataType, values: NDArray[np.generic]) -> pa.Array:
-    """An array of a fixed width, of values that lie as Arrow has them."""
+    """Make an array of a fixed width, of values that lie as Arrow has them."""
     return pa.Array.from_buffers(of, len(keys), [_validity(keys), pa.py_buffer(np.ascontiguousarray(values))])
 
 

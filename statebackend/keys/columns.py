@@ -37,20 +37,20 @@ class KeyColumn:
         return len(self.hashes)
 
     def groups(self, max_parallelism: int) -> NDArray[np.uint16]:
-        """The key group of each key: what `key_group_of` says of its hash."""
+        """Return the key group of each key: `key_group_of` of its hash."""
         high, low = self.hashes >> np.uint64(32), self.hashes & np.uint64(0xFFFFFFFF)
         scale = np.uint64(max_parallelism)
         return ((high * scale + ((low * scale) >> np.uint64(32))) >> np.uint64(32)).astype(np.uint16)
 
     def key(self, index: int) -> bytes | None:
-        """The canonical bytes of one key, None if it is null."""
+        """Return the canonical bytes of one key, None if it is null."""
         if self.null is not None and self.null[index]:
             return None
         return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
 
 
 def key_column(array: pa.Array | pa.ChunkedArray, key_type: KeyType) -> KeyColumn:
-    """The keys in a column of Arrow, each as `key_type.encode` and `key_type.hash` have it.
+    """Return the keys in a column of Arrow, each as `key_type.encode` and `key_type.hash` have it.
 
     The bytes are those in Arrow's memory, which stays alive with them, where they lie there as they should.
     `WrongKeyType` if the column's type may hold keys that the declared one does not, or holds such a key.
@@ -59,7 +59,7 @@ def key_column(array: pa.Array | pa.ChunkedArray, key_type: KeyType) -> KeyColum
 
 
 def canonical_column(keys: Sequence[bytes | None], key_type: KeyType) -> KeyColumn:
-    """The keys with these canonical bytes; `BrokenKey` if one has not as many as each key of the type has."""
+    """Return the keys with these canonical bytes; `BrokenKey` if one has not as many as each key of the type has."""
     null = np.fromiter((key is None for key in keys), dtype=np.bool_, count=len(keys))
     lengths = np.fromiter((0 if key is None else len(key) for key in keys), dtype=np.int64, count=len(keys))
     nulls = null if null.any() else None
@@ -77,7 +77,7 @@ def canonical_column(keys: Sequence[bytes | None], key_type: KeyType) -> KeyColu
 
 
 def decode_keys(keys: KeyColumn, key_type: KeyType) -> pa.Array:
-    """The column of Arrow, of type `key_type.arrow`, that has these keys; `BrokenKey` if they are of another type."""
+    """Return these keys as a column of Arrow, of type `key_type.arrow`; `BrokenKey` if they are of another type."""
     return unpacked(Packed(keys.data, keys.offsets, keys.width, keys.null), key_type)
 
 

@@ -50,7 +50,7 @@ _WORDS: Final = tuple(struct.Struct(f"<{count}Q").unpack for count in range(_SHO
 
 
 def hash_word(tag: int, word: int) -> int:
-    """The hash of a key of 8 bytes, given as the unsigned little-endian number that they are."""
+    """Hash a key of 8 bytes, given as the unsigned little-endian number that they are."""
     h = (_WORD_SEEDS[tag] ^ word) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
     h ^= h >> 32
     h = (h ^ h >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
@@ -59,14 +59,14 @@ def hash_word(tag: int, word: int) -> int:
 
 
 def hash_bytes(tag: int, canonical: bytes) -> int:
-    """The hash of a key that is not null."""
+    """Hash a key that is not null."""
     size = len(canonical)
     seed = _SEEDS[tag][size] if size < _SHORT else tag * _C1 + size * _C3 & _ALL
     return _finished(_folded(seed, canonical))
 
 
 def hash_null(tag: int) -> int:
-    """The hash of a key that is null."""
+    """Hash a key that is null."""
     return _finished((tag * _C1 - _C3) & _ALL)
 
 
@@ -77,7 +77,7 @@ def hash_column(
     width: int | None,
     null: NDArray[np.bool_] | None,
 ) -> NDArray[np.uint64]:
-    """The hashes of a batch whose bytes, offsets, width and nulls are as `KeyColumn` describes them."""
+    """Hash a batch whose bytes, offsets, width and nulls are as `KeyColumn` describes them."""
     if width is None:
         hashes = _hash_of_varying(tag, data, offsets)
     else:
@@ -88,7 +88,7 @@ def hash_column(
 
 
 def _folded(h: int, part: bytes) -> int:
-    """The state `h` after the words of these bytes."""
+    """Return the state `h` after the words of these bytes."""
     count = len(part) + 7 >> 3
     if len(part) & 7:
         part = part.ljust(count << 3, b"\x00")
@@ -124,7 +124,7 @@ def _finish(h: NDArray[np.uint64], scratch: NDArray[np.uint64]) -> None:
 
 
 def _hash_of_equal(tag: int, data: NDArray[np.uint8], count: int, width: int) -> NDArray[np.uint64]:
-    """Keys of one width: their words are the columns of a matrix."""
+    """Hash keys of one width: their words are the columns of a matrix."""
     rows = max(1, min(count, _BLOCK_BYTES // (width + 16)))
     if rows <= _FEW and width >= _SHORT:
         keys = (data[start : start + width].tobytes() for start in range(0, count * width, width))
@@ -146,7 +146,7 @@ def _hash_of_equal(tag: int, data: NDArray[np.uint8], count: int, width: int) ->
 
 
 def _hash_of_varying(tag: int, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Keys of any widths, most words first: then those that have a word left are always the first ones."""
+    """Hash keys of any widths, most words first: keys that have a word left are then always the first ones."""
     count = len(offsets) - 1
     lengths = np.diff(offsets)
     words = lengths + 7 >> 3
@@ -179,10 +179,10 @@ def _hash_of_varying(tag: int, data: NDArray[np.uint8], offsets: NDArray[np.int6
 
 
 def _with_more_words(descending: NDArray[np.int64], than: int) -> int:
-    """How many of these counts of words, the most first, are greater."""
+    """Count how many of these counts of words, the most first, are greater."""
     return len(descending) - int(np.searchsorted(descending[::-1], than, side="right"))
 
 
 def _kept_bits(remaining: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Which bits of a last word belong to the key, of which 1 to 8 bytes remain."""
+    """Return which bits of a last word belong to the key, of which 1 to 8 bytes remain."""
     return np.uint64(_ALL) >> (64 - 8 * remaining).astype(np.uint64)

@@ -50,7 +50,7 @@ _ARROW: Final[dict[object, str]] = {
 
 
 def declared_by(declared: object) -> KeyType:
-    """What `KeyType.of` promises."""
+    """Return the key type of a declaration, as `KeyType.of` promises."""
     if isinstance(declared, KeyType):
         return declared
     if isinstance(declared, tuple):
@@ -86,7 +86,7 @@ _DECIMAL: Final = re.compile(r"decimal\(([1-9][0-9]{0,2}), (0|-?[1-9][0-9]{0,9})
 
 
 def named(name: str) -> KeyType:
-    """What `KeyType.parse` promises."""
+    """Return the key type of this name, as `KeyType.parse` promises."""
     found, end = _parsed(name, 0, 0)
     if end != len(name):
         raise UndeclarableKeyType(f"{name!r} is not the name of a key type: {name[end:]!r} is too much")
@@ -94,7 +94,7 @@ def named(name: str) -> KeyType:
 
 
 def _parsed(name: str, start: int, depth: int) -> tuple[KeyType, int]:
-    """The type whose name begins at `start`, in so many structs, and where that name ends."""
+    """Parse the type whose name begins at `start`, inside `depth` structs; return it, and where its name ends."""
     if name.startswith("struct<", start):
         if depth == DEEPEST:
             raise UndeclarableKeyType(f"{name[:80]!r}... is not the name of a key type: {TOO_DEEP}")

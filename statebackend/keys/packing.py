@@ -31,14 +31,14 @@ class Packed:
         return len(self.offsets) - 1
 
     def lengths(self) -> NDArray[np.int64]:
-        """How many bytes each has; a null has none."""
+        """Return how many bytes each string has; a null has none."""
         lengths = np.diff(self.offsets)
         if self.null is not None:
             lengths[self.null] = 0
         return lengths
 
     def dense(self) -> Packed:
-        """The same, with no bytes for the nulls and none that belong to no string."""
+        """Return the same strings, with no bytes for the nulls and none that belong to no string."""
         lengths = self.lengths()
         data, offsets = self.data[self.offsets[0] : self.offsets[-1]], _offsets(lengths)
         if offsets[-1] != len(data):
@@ -46,7 +46,7 @@ class Packed:
         return Packed(data, offsets, None, self.null)
 
     def rows(self, width: int) -> NDArray[np.uint8]:
-        """As a matrix, zeros for the nulls. `BrokenPacking` if one that is not null has another width."""
+        """Return a matrix, zeros for the nulls. `BrokenPacking` if one that is not null has another width."""
         if self.width == width:
             return self.data[self.offsets[0] : self.offsets[-1]].reshape(len(self), width)
         lengths = self.lengths()
@@ -59,12 +59,12 @@ class Packed:
 
 
 def of_width(rows: NDArray[np.uint8], width: int, null: NDArray[np.bool_] | None) -> Packed:
-    """Byte strings of one width that lie one after the other."""
+    """Pack byte strings of one width that lie one after the other."""
     return Packed(rows, np.arange(0, len(rows) + 1, width, dtype=np.int64), width, null)
 
 
 def of_lengths(data: NDArray[np.uint8], offsets: NDArray[np.int64], null: NDArray[np.bool_] | None) -> Packed:
-    """Byte strings of any lengths, with their width if it turns out to be the same."""
+    """Pack byte strings of any lengths, with their width if it turns out to be the same."""
     width = None
     if null is None and len(offsets) > 1:
         first = int(offsets[1] - offsets[0])
@@ -74,7 +74,7 @@ def of_lengths(data: NDArray[np.uint8], offsets: NDArray[np.int64], null: NDArra
 
 
 def concatenated(parts: Sequence[Packed]) -> Packed:
-    """The strings of all, one after the other; at least one part."""
+    """Join the strings of all parts, one after the other; at least one part."""
     if len(parts) == 1:
         return parts[0]
     offsets = [np.zeros(1, dtype=np.int64)]
@@ -93,7 +93,7 @@ def concatenated(parts: Sequence[Packed]) -> Packed:
 
 
 def struct_of(fields: Sequence[Packed], null: NDArray[np.bool_] | None) -> Packed:
-    """The structs of these fields, which are null where the struct is, which `null` says."""
+    """Pack these fields into structs, which are null where `null` says so; so are their fields there."""
     pieces = []
     for field in fields:
         body = field.dense()
@@ -107,7 +107,7 @@ def struct_of(fields: Sequence[Packed], null: NDArray[np.bool_] | None) -> Packe
 
 
 def fields_of(structs: Packed, count: int) -> list[Packed]:
-    """The fields of structs; those of a null struct are null. `BrokenPacking` if the bytes are no such structs."""
+    """Return the fields of structs, null in a null struct. `BrokenPacking` if the bytes are no such structs."""
     at, ends = structs.offsets[:-1].copy(), structs.offsets[1:]
     fields = []
     for _ in range(count):
@@ -128,13 +128,13 @@ def fields_of(structs: Packed, count: int) -> list[Packed]:
 
 
 def _binary(strings: Packed) -> pa.Array:
-    """The same in Arrow, nulls as empty strings."""
+    """Return the strings as an array of Arrow, nulls as empty strings."""
     buffers = [None, pa.py_buffer(strings.offsets), pa.py_buffer(strings.data)]
     return pa.Array.from_buffers(pa.large_binary(), len(strings), buffers)
 
 
 def _marks(field: Packed, structs_null: NDArray[np.bool_] | None) -> Packed:
-    """What is written before each: its length and one, 0 for a null, with 7 bits in a byte; nothing in null structs."""
+    """Return the mark before each: its length and one, 0 for a null, with 7 bits in a byte; nothing in null structs."""
     marks = field.lengths() + 1
     if field.null is not None:
         marks[field.null] = 0
@@ -161,7 +161,7 @@ def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _read_marks(structs: Packed, at: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The marks at these places, which are moved behind them; 0 in null structs."""
+    """Return the marks at these places, and move the places after them; 0 in null structs."""
     marks = np.zeros(len(at), dtype=np.int64)
     here = np.arange(len(at)) if structs.null is None else np.flatnonzero(~structs.null)
     shift = 0
@@ -177,7 +177,7 @@ def _read_marks(structs: Packed, at: NDArray[np.int64], ends: NDArray[np.int64])
 
 
 def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The numbers from each start on, as many as its length, one range after the other."""
+    """Return the numbers from each start on, as many as its length, one range after the other."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     return np.repeat(starts - (ends - lengths), lengths) + np.arange(total, dtype=np.int64)

@@ -41,7 +41,7 @@ class StructKey(KeyType):
 
     @property
     def depth(self) -> int:
-        """How many structs are one in the other."""
+        """Return how many structs are one in the other."""
         return 1 + max(field.depth if isinstance(field, StructKey) else 0 for field in self.fields)
 
     def _name(self) -> str:

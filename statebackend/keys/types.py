@@ -54,7 +54,7 @@ class KeyType(ABC):
 
     @staticmethod
     def of(declared: object) -> KeyType:
-        """The type declared by an Arrow type, a Python type or a tuple of these, or `UndeclarableKeyType`.
+        """Return the type declared by an Arrow type, a Python type or a tuple of these, or raise `UndeclarableKeyType`.
 
         Python types: `int` is int64, `float` float64, `str` string, `bytes` binary, `bool` and `datetime.date`
         themselves. A tuple is a struct whose fields have no names. The large and view forms of an Arrow type and its
@@ -66,32 +66,32 @@ class KeyType(ABC):
 
     @staticmethod
     def parse(name: str) -> KeyType:
-        """The type with this name; `UndeclarableKeyType` if it is none."""
+        """Return the type with this name; raise `UndeclarableKeyType` if there is none."""
         from statebackend.keys.names import named  # as above
 
         return named(name)
 
     @property
     def name(self) -> str:
-        """The text that stands for it in files; `parse` is the inverse."""
+        """Return the text that stands for the type in files; `parse` is the inverse."""
         return self._name()
 
     @property
     def arrow(self) -> pa.DataType:
-        """The Arrow type in which columns of these keys are given back."""
+        """Return the Arrow type in which columns of these keys are given back."""
         return self._arrow()
 
     @property
     def width(self) -> int | None:
-        """How many canonical bytes every key has, None if that varies."""
+        """Return how many canonical bytes every key has, None if that varies."""
         return self._width()
 
     def encode(self, key: object) -> bytes | None:
-        """The canonical bytes of a key, None for the null key; `WrongKeyType` if it is no such key."""
+        """Return the canonical bytes of a key, None for the null key; raise `WrongKeyType` if it is no such key."""
         return None if key is None else self._bytes_of(key)
 
     def decode(self, canonical: bytes | None) -> object:
-        """The key with these canonical bytes, in plain Python; `BrokenKey` if there is none.
+        """Return the key with these canonical bytes, in plain Python; raise `BrokenKey` if there is none.
 
         Structs become tuples. A time that `datetime` cannot hold becomes a `numpy.datetime64`, in UTC if it is zoned.
         """
@@ -103,11 +103,11 @@ class KeyType(ABC):
         return self._key_of(canonical)
 
     def hash(self, key: object) -> int:
-        """The stable hash of a key; `WrongKeyType` if it is no such key."""
+        """Return the stable hash of a key; raise `WrongKeyType` if it is no such key."""
         return hash_null(self.tag) if key is None else hash_bytes(self.tag, self._bytes_of(key))
 
     def hash_of(self, canonical: bytes | None) -> int:
-        """The stable hash of the key with these canonical bytes."""
+        """Return the stable hash of the key with these canonical bytes."""
         return hash_null(self.tag) if canonical is None else hash_bytes(self.tag, canonical)
 
     @abstractmethod
@@ -158,7 +158,7 @@ class IntegerKey(KeyType):
         return 8
 
     def hash(self, key: object) -> int:
-        """As for every type, without the detour over bytes."""
+        """Hash a key as every type does, without the detour over bytes."""
         if type(key) is int and self._least <= key <= self._most:
             return hash_word(self.tag, key & _ALL)
         return hash_null(self.tag) if key is None else hash_word(self.tag, self._checked(key) & _ALL)

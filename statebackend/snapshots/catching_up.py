@@ -45,12 +45,12 @@ class CatchingUp:
     """The number of the youngest epoch of which the earlier set has a file: what others say is news."""
 
     def is_news(self, file: FileRef) -> bool:
-        """Whether the file says what the earlier set did not say."""
+        """True if the file says what the earlier set did not say."""
         return file.epoch.number > self.newest
 
 
 def catching_up(before: FileSet, after: FileSet) -> CatchingUp | None:
-    """How to get from one set to the other; None if there is no way but to begin anew."""
+    """Return how to get from one set to the other; None if there is no way but to begin anew."""
     if before.range != after.range or not before.files or not after.files:
         return None
     newest, known = before.files[-1].epoch, {file.path for file in before.files}
@@ -79,7 +79,7 @@ def catching_up(before: FileSet, after: FileSet) -> CatchingUp | None:
 
 
 def _hidden(before: FileSet, after: FileSet) -> bool:
-    """Whether a store with the floors of the earlier set would hide what the later one says."""
+    """True if a store with the floors of the earlier set would hide what the later one says."""
     old, new = floors(before), floors(after)
     edges = {before.range.first, *old.ends, *new.ends}
     groups = [KeyGroup(edge) for edge in edges if edge in before.range]

@@ -51,32 +51,33 @@ class Policy:
 
     @property
     def pace(self) -> float:
-        """How many bytes are rewritten as slices per byte that changed, at most; usually a quarter of that."""
+        """Return how many bytes are rewritten as slices per byte that changed, at most; usually a quarter of that."""
         return 4 / (self.space_amplification - 1)
 
     @property
     def most_values(self) -> float:
-        """Up to which part of keys and accumulators together the accumulators are written without the keys, if all
-        change: they take that much more space until the next ones take their place.
+        """Return up to which part of keys and accumulators together the accumulators are written without the keys.
+
+        That is if all change: they take that much more space until the next ones take their place.
         """
         return min((self.space_amplification - 1) / 2, 2 / 3)
 
     def most_bytes(self, live: float, delta: float) -> float:
-        """The ceiling for the sizes of all files together, with so many bytes alive and deltas of this size.
+        """Return the ceiling for the sizes of all files together, with so many bytes alive and deltas of this size.
 
-        `live` counts each slice as it was when it was last rewritten: what was deleted since then is not known. What
-        changes while slices are being written comes on top. A set that begins above the ceiling, because of a rescale
-        or another setting, or because everything is in one huge file, comes below it at the given pace.
+        `live` counts each slice as it was when it was last rewritten: deletions since then are not known. Changes made
+        while slices are being written come on top. A set that begins above the ceiling, because of a rescale or another
+        setting, or because everything is in one huge file, comes below it at the given pace.
         """
         return self.space_amplification * live + 2 * self.largest_slice(live) + delta
 
     def most_deltas(self, live: float) -> int:
-        """How many deltas are left unmerged: of half a mebibyte each they fill the ceiling."""
+        """Return how many deltas are left unmerged: of half a mebibyte each they fill the ceiling."""
         fitting = int((self.space_amplification - 1) * live / _USUAL_DELTA)
         return max(_FEWEST_DELTAS, min(fitting, _MOST_DELTAS))
 
     def most_files(self, live: float, groups: int) -> int:
-        """The ceiling for the number of files of a partition with so many groups.
+        """Return the ceiling for the number of files of a partition with so many groups.
 
         It holds as long as groups are about equally large and epochs write one delta each; two bases may share a
         slice while its width changes, and an epoch or two may come in while files are merged. Deltas of epochs that
@@ -86,7 +87,7 @@ class Policy:
         return self.most_deltas(live) + 2 * slices + 2
 
     def largest_slice(self, live: float) -> float:
-        """How large a slice is meant to be; one key group, if that is larger."""
+        """Return how large a slice is meant to be; one key group, if that is larger."""
         return min(max(live / _SLICES, SMALLEST_SLICE), LARGEST_FILE)
 
 
@@ -111,7 +112,7 @@ class Planner:
     """
 
     def __init__(self, policy: Policy, began: Epoch = NO_EPOCH) -> None:
-        """Of the set with which the attempt began the newest file is of epoch `began`: maybe a merge."""
+        """Begin with a file set whose newest file is of epoch `began`: maybe a merge."""
         self._policy = policy
         self._began = began
         self._pace = 0.0
@@ -121,10 +122,10 @@ class Planner:
         self._waiting = False
 
     def changed(self, files: FileSet, size: int, at: Epoch) -> list[Consolidate | Merge]:
-        """An epoch with a delta of this size is durable and `files` is the set now. What to rewrite, oldest first.
+        """Return what to rewrite, oldest first: an epoch with a delta of this size is durable, `files` is the set now.
 
-        The caller owes that all bases from now on are of epoch `at` or of later ones. Nothing as long as the last list
-        was not answered, or bases would not be younger than all that it began with.
+        The caller owes that all bases from now on are of epoch `at` or of later ones. The list is empty as long as the
+        last one was not answered, or bases would not be younger than all that the attempt began with.
         """
         if not self._policy.rewrites:
             return []
@@ -150,7 +151,7 @@ class Planner:
         return steps
 
     def answered(self, size: int) -> None:
-        """All that was asked for is in the set, or was given up; its bases have this size together."""
+        """Note that all requests are in the set, or were given up; their bases have this size together."""
         self._credit += self._reserved - max(size, self._slices * SMALLEST_SLICE)
         self._reserved = 0.0
         self._slices = 0
@@ -183,9 +184,9 @@ class _Survey:
         self.slices = [(self._slice(index), self._cost(index)) for index in self._order]
 
     def pace(self, done: int) -> float:
-        """How many bytes must be rewritten per byte that changes, for the ceiling to hold at each slice to come.
+        """Return how many bytes must be rewritten per byte that changes, for the ceiling to hold at each slice to come.
 
-        The first slices are about to be done.
+        The first `done` slices are about to be rewritten.
         """
         freed = self._freed()
         room = self._policy.most_bytes(self.live, 0) - sum(file.size for file in self._files.files)
@@ -202,7 +203,7 @@ class _Survey:
         return pace
 
     def _freed(self) -> dict[int, int]:
-        """How many bytes of files are free once a slice is rewritten, all before it being so already."""
+        """Return how many bytes of files each slice frees once it is rewritten, all before it being so already."""
         sizes: dict[tuple[KeyGroupRange, ...], int] = {}
         for file in self._files.files:
             sizes[file.ranges] = sizes.get(file.ranges, 0) + file.size
@@ -219,7 +220,7 @@ class _Survey:
         return max(self._sizes.get(index, 0.0), SMALLEST_SLICE)
 
     def _ages(self) -> dict[int, Epoch]:
-        """Each slice that is worth rewriting, and the oldest epoch whose files that would help to free."""
+        """Return each slice that is worth rewriting, and the oldest epoch whose files that would help to free."""
         ages: dict[int, Epoch] = {}
         last: tuple[KeyGroupRange, ...] = ()
         for file in self._files.files:
@@ -232,7 +233,7 @@ class _Survey:
         return ages
 
     def _slice_width(self) -> int:
-        """A power of two, so that slices of another width lie inside one, or the other way round."""
+        """Return a power of two, so that slices of another width lie inside one, or the other way round."""
         groups = len(self._files.range)
         wanted = self._policy.largest_slice(self.live) * groups
         width = 1
@@ -256,7 +257,7 @@ class _Survey:
 
 
 def cheapest_run(files: FileSet, most: int, end: Epoch) -> tuple[FileRef, ...]:
-    """If there are more deltas than that before this epoch, those to merge: few bytes, and long to stay; else none."""
+    """Return the deltas to merge if more than `most` lie before this epoch: few bytes, and long to stay; else none."""
     deltas = [file for file in files.files if file.kind is FileKind.DELTA]
     sizes = [file.size for file in deltas if file.epoch < end]
     if len(sizes) <= most:

@@ -13,7 +13,7 @@ class Clearable(Protocol):
     """What is in memory until it is given up."""
 
     def clear(self) -> None:
-        """Give back the memory, when nobody reads it any more. In the background: a huge dict takes a while to go."""
+        """Give back the memory, once it is read no more. In the background: a huge dict takes a while to go."""
 
 
 class Frozen(Clearable, Protocol):
@@ -21,41 +21,44 @@ class Frozen(Clearable, Protocol):
 
     @property
     def size(self) -> int:
-        """About how many bytes it will be in a file."""
+        """Return about how many bytes it will be in a file."""
 
     @property
     def is_all(self) -> bool:
-        """Whether it is not only what changed, but all there is: then it can be a base."""
+        """True if it is not only what changed, but all there is: then it can be a base."""
 
     @property
     def renews(self) -> bool:
-        """Whether it is all there is but for keys that the last cut which was all has kept: it takes the place of all
-        that cuts in between have changed.
+        """True if it is all there is but for keys that the last cut which was all has kept.
+
+        Then it takes the place of all that cuts in between have changed.
         """
 
     @property
     def lasting(self) -> float:
-        """Which part of its bytes stays in a backend until a base takes their place: of what renews the rest takes the
-        place of what the last such cut has said.
+        """Return which part of its bytes stays in a backend until a base takes their place.
+
+        If it renews, the rest takes the place of what the last such cut has said.
         """
 
     def entries(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """All of it, sorted by name, None for what is gone. Called in the background; again after a failure."""
+        """Return all, sorted by name, None for what is gone. Called in the background; again after a failure."""
 
     def written(self) -> None:
-        """`entries` is not asked for any more, as all of it is in files. Called in the background."""
+        """Note that `entries` is not asked for any more, as all of it is in files. Called in the background."""
 
 
 class Cuttable(Protocol):
     """Keyed state in memory. `settled` is called in the background, all else by the thread that owns the state."""
 
     def freeze(self, epoch_number: int) -> Frozen:
-        """Set apart what changed since the last cut. Of tables that may take a copy of all accumulators, else the time
-        does not depend on the size of the state.
+        """Set apart what changed since the last cut.
+
+        For tables that may take a copy of all accumulators; else the time does not depend on the size of the state.
         """
 
     def release(self, frozen: Frozen) -> None:
-        """The backend has it now; it need not be kept in memory. The oldest comes first."""
+        """Let go of a part that the backend has now: it need not be kept in memory. The oldest comes first."""
 
     def settled(self, live: Iterator[tuple[bytes, bytes]], epoch_number: int) -> Iterator[tuple[bytes, bytes]]:
-        """What a base of this epoch says in place of these entries, which are all there are of some key groups."""
+        """Return what a base of this epoch says for these entries, which are all there are of some key groups."""

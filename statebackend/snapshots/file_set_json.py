@@ -38,13 +38,16 @@ class FileSetJsonError(ValueError):
 
 
 def to_json(files: FileSet) -> str:
-    """The set as a text, for a row of a table or a message."""
+    """Return the set as a text, for a row of a table or a message."""
     groups = f"[{files.range.first},{files.range.end}]"
     return f'{{"key_groups":{groups},"files":[{",".join([file_text(file) for file in files.files])}]}}'
 
 
 def from_json(text: str) -> FileSet:
-    """What `to_json` wrote; `FileSetJsonError`, `FileSetError` or `PathError` (all `ValueError`) for anything else."""
+    """Return the set that `to_json` wrote.
+
+    Raise `FileSetJsonError`, `FileSetError` or `PathError` (all `ValueError`) for anything else.
+    """
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -53,7 +56,7 @@ def from_json(text: str) -> FileSet:
 
 
 def file_set_of(value: object) -> FileSet:
-    """The set in a value that was parsed from JSON; errors as those of `from_json`."""
+    """Return the set in a value that was parsed from JSON; errors as those of `from_json`."""
     fields = _fields(value, _SET)
     files = []
     for index, item in enumerate(_list(fields, "files")):
@@ -65,7 +68,7 @@ def file_set_of(value: object) -> FileSet:
 
 
 def file_text(file: FileRef) -> str:
-    """One file, as it stands in the text of a set."""
+    """Return one file as it stands in the text of a set."""
     epoch, ranges = file.epoch, file.ranges
     groups = f"[{ranges[0].first},{ranges[0].end}]"
     if len(ranges) > 1:
@@ -77,7 +80,7 @@ def file_text(file: FileRef) -> str:
 
 
 def file_of(value: object) -> FileRef:
-    """The file in a value that was parsed from JSON; errors as those of `from_json`."""
+    """Return the file in a value that was parsed from JSON; errors as those of `from_json`."""
     fields = _fields(value, _FILE)
     ranges = _list(fields, "key_groups")
     return FileRef(
@@ -91,7 +94,7 @@ def file_of(value: object) -> FileRef:
 
 
 def key_groups_of(value: object, place: str) -> KeyGroupRange:
-    """The range in `[first, end]`; `place` says where it was found."""
+    """Return the range in `[first, end]`; `place` says where it was found."""
     if not isinstance(value, list) or [type(bound) for bound in value] != [int, int]:
         _complain(place, f"expected [first, end], found {_shown(value)}")
     try:

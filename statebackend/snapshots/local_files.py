@@ -60,7 +60,7 @@ class LocalFiles:
         return len(self._names)
 
     def add(self, file: FileRef, local: Path) -> None:
-        """Keep what is in the local file, which the caller knows to be that of the reference, and may remove.
+        """Keep the content of the local file, which the caller knows to be that of the reference, and may remove.
 
         It must not be written to any more. Where the folder is on another file system, it is copied.
         """
@@ -75,9 +75,9 @@ class LocalFiles:
                 self._copy(digest, local)
 
     def find(self, file: FileRef) -> Path | None:
-        """The link to this file; None if there is none, or none that is sound, which is removed.
+        """Return the link to this file; None if there is none, or none that is sound, which is removed.
 
-        It is only to be read, and only until `keep` is called without it.
+        The link is only to be read, and only until `keep` is called without it.
         """
         digest = _digest(file)
         name = self._names.get(digest)
@@ -119,8 +119,8 @@ class LocalFiles:
     def adopt(self, files: Iterable[FileRef], beside: Path) -> None:
         """Link those of the files that are not here and are in one of the folders of links beside this one.
 
-        These are `links` in the folders in `beside`, whoever works there: they are looked at, and nothing more. What
-        vanishes there meanwhile, or cannot be linked, is just not adopted.
+        These are `links` in the folders in `beside`, whichever process works there: they are looked at, and nothing
+        more. Links that vanish there meanwhile, or cannot be made here, are just not adopted.
         """
         missing = {digest for file in files if (digest := _digest(file)) not in self._names}
         if not missing:
@@ -139,7 +139,7 @@ class LocalFiles:
                         missing.discard(match[2])
 
     def keep(self, files: Iterable[FileRef]) -> None:
-        """Remove the links to all other files, those of an earlier start of the machine, and what a crash has left."""
+        """Remove the links to all other files, those of an earlier start of the machine, and leftovers of a crash."""
         wanted = {_digest(file) for file in files}
         with local_disk(f"prune local links in {self.folder}"), self._lock:
             self._names = {digest: name for digest, name in self._names.items() if digest in wanted}
@@ -157,7 +157,7 @@ class LocalFiles:
             new.unlink(missing_ok=True)
 
     def _name(self, digest: str, inode: int, source: Path) -> None:
-        """Link it under its name, and remove what had been kept for the same reference."""
+        """Link a file under its name, and remove what had been kept for the same reference."""
         name = f"{self._start}-{digest}-{inode}"
         former = self._names.get(digest)
         if former != name or not (self.folder / name).exists():
@@ -170,7 +170,7 @@ class LocalFiles:
 
 @contextmanager
 def local_disk(action: str) -> Iterator[None]:
-    """Turn what the operating system refuses into a named error that says what was tried."""
+    """Turn errors of the operating system into a named error that says what was tried."""
     try:
         yield
     except OSError as error:
@@ -180,7 +180,7 @@ def local_disk(action: str) -> Iterator[None]:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether a full disk is at the bottom of this error."""
+    """True if a full disk is at the bottom of this error."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _FULL:
             return True
@@ -211,7 +211,7 @@ def _digest(file: FileRef) -> str:
 
 
 def _start_of_machine() -> str:
-    """The same for all processes until the machine starts again; where that is not known, unlike any other."""
+    """Return the same text in all processes until the machine starts again; where it is not known, a new one."""
     try:
         return _BOOT_ID.read_text().replace("-", "")[:12]
     except OSError:

@@ -114,7 +114,7 @@ class _Rewriting:
 
     @property
     def made(self) -> tuple[FileRef, ...]:
-        """All files."""
+        """Return all files that were made."""
         return (*self.bases, *(merge.file for merge in self.merges))
 
 
@@ -176,7 +176,10 @@ class Persister:
         wake: Callable[[], None] | None = None,
         unused: int | None = None,
     ) -> None:
-        """With more than so many bytes of unused memory, if it is said, that goes back to the system after a cut."""
+        """Begin with the restored files.
+
+        If `unused` is given, unused memory of more bytes than that goes back to the system after a cut.
+        """
         self._state = state
         self._backend = backend
         self._files = files
@@ -214,19 +217,20 @@ class Persister:
 
     @property
     def files(self) -> FileSet:
-        """All that is durable without a gap."""
+        """Return all files that are durable without a gap."""
         return self._uploads.files
 
     def statistics(self) -> PersisterStatistics:
-        """What was done so far."""
+        """Return what was done so far."""
         return PersisterStatistics(len(self._deltas), self._uploaded_bytes, self._bases, self._merges, self._trouble)
 
     # --- called by the owner of the state -----------------------------------------------------------------------------
 
     def cut(self, epoch: Epoch) -> None:
-        """The state as it is now is the epoch's; everything else happens in the background. Takes milliseconds.
+        """Make the state as it is now the epoch's; everything else happens in the background. Takes milliseconds.
 
-        `EpochOrder` if the epoch does not follow on the last one: a declined epoch is not cut again, the next one is.
+        Raise `EpochOrder` if the epoch does not follow on the last one: a declined epoch is not cut again, the next one
+        is.
         """
         last = self._last_cut
         if last is not None and (epoch <= last or epoch.number <= last.number):
@@ -242,8 +246,13 @@ class Persister:
                 self._disk.submit(self._write, self._attempt, due.epoch, delta.frozen)
 
     def poll(self, timeout: float = 0) -> list[Durable | NotDurable]:
-        """What became of epochs since the last call; waits up to `timeout` seconds for the first news of any kind."""
+        """Return what became of epochs since the last call.
+
+        It waits up to `timeout` seconds for the first news of any kind.
+        """
         answers: list[Durable | NotDurable] = []
+        if not timeout and self._results.empty():  # as it nearly always is, and an exception costs more
+            return answers
         with suppress(Empty):
             answers += self._hear(self._results.get(block=timeout > 0, timeout=timeout or None))
             while True:
@@ -254,7 +263,7 @@ class Persister:
         return self._handle(said.result) if said.attempt in (None, self._attempt) else ()
 
     def completed(self, epoch: Epoch) -> None:
-        """The epoch is complete: no rollback goes behind it. Its changes go into the backend."""
+        """Note that the epoch is complete: no rollback goes back beyond it. Its changes go into the backend."""
         self._uploads.completed(epoch)
         self._take(epoch)
         pinned = self._uploads.pinned() | self._not_in_a_set()
@@ -263,12 +272,12 @@ class Persister:
         self._disk.submit(self._forget, gone)
 
     def take_early(self) -> None:
-        """Memory is short: what was written goes into the backend although its epoch is not complete."""
+        """Bring what was written into the backend although its epoch is not complete, as memory is short."""
         if self._deltas:
             self._take(max(self._deltas))
 
     def cut_since(self, epoch: Epoch, files: FileSet) -> list[Frozen] | None:
-        """What was cut after this epoch, whose file set is this one, the oldest first.
+        """Return what was cut after this epoch, whose file set is this one, the oldest first.
 
         None if there is no way back to it: it was not reported as durable, an epoch after it was completed, the files
         are others than were reported, or the backend takes, or has, what was cut after it.
@@ -280,8 +289,8 @@ class Persister:
     def rewind(self, epoch: Epoch, files: FileSet, names: Callable[[], str], given_up: Clearable) -> None:
         """Go on from this epoch, which is complete; `cut_since` has said that there is a way back to it.
 
-        The caller owes that the state is what it was then. What was cut since is cleared in the background, and so is
-        what is given up. Uploads under way are left to themselves.
+        The caller owes that the state is as it was then. Cuts since then are cleared in the background, and so is
+        `given_up`. Uploads under way are left to themselves.
         """
         ended, self._attempt = self._attempt, self._new_attempt(files)
         ended.uploaders.shutdown(wait=False, cancel_futures=True)
@@ -298,9 +307,9 @@ class Persister:
         self._disk.submit(self._begin_anew, linked, names)
 
     def close(self, *, leave_uploads: bool = False) -> None:
-        """Stop the background: what is being written or uploaded is finished, what waits is given up.
+        """Stop the background: writes and uploads under way are finished, those that wait are given up.
 
-        With `leave_uploads` those under way are not waited for; they come to an end unheard.
+        With `leave_uploads` the uploads under way are not waited for; they come to an end unheard.
         """
         self._disk.shutdown(wait=True, cancel_futures=True)
         self._attempt.uploaders.shutdown(wait=not leave_uploads, cancel_futures=True)
@@ -374,7 +383,7 @@ class Persister:
             del self._deltas[epoch]
 
     def _consider(self, epoch: Epoch, changed: int) -> None:
-        """Have it seen whether files should be rewritten, now that so many bytes have come into the set."""
+        """Ask the planner whether files should be rewritten, now that so many bytes have come into the set."""
         answered = None
         if self._rewrite_due is not None and self._rewrite_due <= epoch:
             answered, self._rewrite_due = self._rewritten_size, None
@@ -435,7 +444,7 @@ class Persister:
     def _take_files(self, files: tuple[FileRef, ...], renews: bool) -> None:
         """Bring a cut into the backend, but one that is all there is only when the next one has to go on top of it.
 
-        What is in memory as a whole is not looked for in the backend; where all of it changes in each epoch, the
+        State that is in memory as a whole is not looked for in the backend; where all of it changes in each epoch, the
         next cut will be all there is again, or all but its keys.
         """
         if files and renews:
@@ -451,7 +460,7 @@ class Persister:
                 self._backend.ingest(paths)
 
     def _wait_for(self, still: Sequence[_Waiting], more: Sequence[_Waiting]) -> None:
-        """Of what waits only these still do, and more."""
+        """Let only `still` and `more` wait from now on; links that waited and do so no more are removed."""
         for waiting in self._waiting:
             if waiting.link is not None and waiting not in still:
                 waiting.link.unlink(missing_ok=True)
@@ -481,8 +490,9 @@ class Persister:
             self._rewrite(attempt, _Rewriting(deque(steps)))
 
     def _rewrite(self, attempt: _Attempt, rewriting: _Rewriting) -> None:
-        """One step. The next one is a task of its own: an epoch's files need not wait for all of them, nor does the end
-        of the job.
+        """Do one step.
+
+        The next one is a task of its own: neither an epoch's files nor the end of the job need wait for all of them.
         """
         if attempt is not self._attempt:
             return
@@ -522,7 +532,7 @@ class Persister:
             reached(fail_points.BASE_WRITTEN)
 
     def _write_base(self, groups: KeyGroupRange, epoch: Epoch) -> FileRef | None:
-        """All there is of these groups in the backend as one file, which takes its place there too."""
+        """Write all there is of these groups in the backend as one file, which takes its place there too."""
         live = self._backend.scan(*naming.bounds(groups))
         base = self._files.write(self._state.settled(live, epoch.number), epoch, FileKind.BASE, size=0)
         reached(fail_points.BASE_LINKED)
@@ -538,7 +548,7 @@ class Persister:
             reached(fail_points.LINKS_PRUNED)
 
     def _begin_anew(self, linked: dict[str, FileRef], names: Callable[[], str]) -> None:
-        """From here on all is of the next attempt: links to other files go, whoever has made them."""
+        """Begin the next attempt: links to other files go, whichever attempt has made them."""
         self._files.call_by(names)
         self._linked = linked
         self._forget(set())
@@ -577,7 +587,7 @@ class Persister:
 
 
 def _changes(files: tuple[FileRef, ...], groups: KeyGroupRange, *, renews: bool) -> Persisted:
-    """What an epoch adds; if that is all there is, nothing else is in the groups that it does not speak of."""
+    """Return what an epoch adds; if that is all there is, groups that it does not speak of have nothing else."""
     if not files or files[0].kind is FileKind.DELTA:
         return Persisted(files, renews=renews)
     empty = _unmentioned(files, groups)
@@ -593,5 +603,5 @@ def _text(error: BaseException) -> str:
 
 
 def _size_of(delta: _Delta | None) -> int:
-    """How many bytes of it stay in a backend until a base takes their place."""
+    """Return how many bytes of a delta stay in a backend until a base takes their place."""
     return 0 if delta is None else round(delta.frozen.lasting * sum(file.size for file in delta.files))

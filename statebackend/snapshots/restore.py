@@ -28,11 +28,11 @@ class RestoreReport:
     downloaded_bytes: int = 0
 
     def linked(self, file: FileRef) -> RestoreReport:
-        """With one more file that was on this machine."""
+        """Return the report with one more file that was on this machine."""
         return replace(self, linked_files=self.linked_files + 1, linked_bytes=self.linked_bytes + file.size)
 
     def downloaded(self, file: FileRef) -> RestoreReport:
-        """With one more file that came from the store."""
+        """Return the report with one more file that came from the store."""
         files, size = self.downloaded_files + 1, self.downloaded_bytes + file.size
         return replace(self, downloaded_files=files, downloaded_bytes=size)
 
@@ -53,13 +53,13 @@ def fetch(
     threads: int = 8,
     on_progress: Callable[[RestoreReport], None] | None = None,
 ) -> Fetched:
-    """Put all files of the set into the folder, which is made if absent and is nobody else's.
+    """Put all files of the set into the folder, which is made if absent and used for nothing else.
 
-    What is downloaded is kept in `local` as soon as it was checked, so a restore that was killed goes on where it
+    Downloaded files are kept in `local` as soon as they were checked, so a restore that was killed goes on where it
     was. `on_progress` is called in the caller's thread, after all links and then after every download.
 
     Raises what `download_all` and `LocalFiles` raise; then no file of the set is left in the folder. A crash leaves
-    files there: whoever owns the folder removes it and fetches anew.
+    files there: the owner of the folder removes it and fetches anew.
     """
     report, missing = RestoreReport(), list[FileRef]()
     targets = tuple(target_in(folder, file) for file in files.files)

@@ -20,13 +20,13 @@ class NewerDocument(ValueError):
 
 
 def seal(form: str, version: int, content: Mapping[str, object]) -> bytes:
-    """The bytes of a document; `content` is plain JSON with fields other than `format`, `version` and `checksum`."""
+    """Return the bytes of a document; `content` is plain JSON with no `format`, `version` or `checksum` of its own."""
     document = {**content, "format": form, "version": version}
     return _canonical({**document, "checksum": _checksum(document)}) + b"\n"
 
 
 def unseal(data: bytes, form: str, version: int) -> Fields:
-    """The content of a document of this format and at most this version, to be taken field by field."""
+    """Return the content of a document of this format and at most this version, to be taken field by field."""
     try:
         document = json.loads(data.decode(), object_pairs_hook=_without_repeats, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -58,32 +58,32 @@ class Fields:
         return name in self._values
 
     def value(self, name: str) -> object:
-        """Any value at all, for whoever checks it with care."""
+        """Take any value at all, to be checked with care."""
         return self._take(name)
 
     def text(self, name: str) -> str:
-        """A string."""
+        """Take a string."""
         value = self._take(name)
         if not isinstance(value, str):
             raise DamagedDocument(f"{name!r} is {value!r}, not a text")
         return value
 
     def count(self, name: str) -> int:
-        """A whole number from 0."""
+        """Take a whole number from 0."""
         value = self._take(name)
         if type(value) is not int or value < 0:
             raise DamagedDocument(f"{name!r} is {value!r}, not a whole number from 0")
         return value
 
     def flag(self, name: str) -> bool:
-        """True or false."""
+        """Take true or false."""
         value = self._take(name)
         if not isinstance(value, bool):
             raise DamagedDocument(f"{name!r} is {value!r}, not true or false")
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of strings."""
+        """Take a list of strings."""
         values = self._list(name)
         texts = tuple(value for value in values if isinstance(value, str))
         if len(texts) < len(values):
@@ -91,14 +91,14 @@ class Fields:
         return texts
 
     def fields(self, name: str) -> Fields:
-        """An object with fields of its own."""
+        """Take an object with fields of its own."""
         value = self._take(name)
         if not isinstance(value, dict):
             raise DamagedDocument(f"{name!r} is {value!r}, not an object")
         return Fields(value, self.version)
 
     def objects(self, name: str) -> tuple[Fields, ...]:
-        """A list of objects, each with fields of its own."""
+        """Take a list of objects, each with fields of its own."""
         values = self._list(name)
         objects = tuple(Fields(value, self.version) for value in values if isinstance(value, dict))
         if len(objects) < len(values):
@@ -106,7 +106,7 @@ class Fields:
         return objects
 
     def close(self) -> None:
-        """Refuse what nobody has asked for."""
+        """Refuse fields that were not taken."""
         if self._values:
             raise DamagedDocument(f"it has fields that nobody knows: {', '.join(sorted(self._values))}")
 

@@ -86,12 +86,12 @@ class Snapshot:
     """What the run that completed it wanted to know of it, such as the number of the last batch that is in it."""
 
     def file_set(self, groups: KeyGroupRange) -> FileSet:
-        """What a partition with these key groups starts from, at whichever parallelism (see `range_of`)."""
+        """Return the files that a partition with these key groups starts from, at any parallelism (see `range_of`)."""
         return rescaled((part.files for part in self.parts), groups)
 
     @property
     def paths(self) -> frozenset[str]:
-        """All files that it needs."""
+        """Return the paths of all files that it needs."""
         return frozenset(file.path for part in self.parts for file in part.files.files)
 
 
@@ -129,12 +129,12 @@ class Entry:
     note: str = ""
 
     def snapshot(self) -> Snapshot:
-        """What it holds, being one that completes a snapshot."""
+        """Return the snapshot that this entry completes."""
         return Snapshot(self.job, self.newest, self.max_parallelism, self.parts, self.note)
 
 
 def nothing(job: str) -> Entry:
-    """What holds before the first entry."""
+    """Return the entry that stands for an empty log."""
     return Entry(job, 0, "", Kind.REMOVED, Generation(0), NO_EPOCH, 0, 0, ())
 
 
@@ -142,14 +142,14 @@ def nothing(job: str) -> Entry:
 
 
 def claimed(state: Entry, nonce: str) -> Entry:
-    """A new run begins, and fences all before it."""
+    """Return the entry with which a new run begins, and fences all before it."""
     return replace(_next(state, nonce, Kind.CLAIMED), generation=Generation(state.generation + 1))
 
 
 def completed(
     state: Entry, nonce: str, epoch: Epoch, parts: tuple[Part, ...], kept_paths: frozenset[str], note: str = ""
 ) -> Entry:
-    """A snapshot is complete. `kept_paths` are the files of all snapshots that the state keeps.
+    """Return the entry that completes a snapshot. `kept_paths` are the files of all snapshots that the state keeps.
 
     A file of an earlier run has to be among these: any other may be deleted at any time.
     """
@@ -179,7 +179,7 @@ def completed(
 
 
 def removed(state: Entry, nonce: str, keep: int) -> Entry:
-    """Only the `keep` newest snapshots stay, and all entries up to this one may go."""
+    """Return the entry by which only the `keep` newest snapshots stay, and all entries up to it may go."""
     if keep < 1:
         raise ValueError(f"cannot keep {keep} snapshots; the newest always stays")
     entry = _next(state, nonce, Kind.REMOVED)
@@ -187,7 +187,7 @@ def removed(state: Entry, nonce: str, keep: int) -> Entry:
 
 
 def counts(created: Entry, newest: Entry) -> bool:
-    """Whether an entry that was created is part of the log, by the newest entry of some moment after that.
+    """True if an entry that was created is part of the log, by the newest entry of some moment after that.
 
     A snapshot that counted and was removed since is taken for one that did not: it can only have been by a newer run.
     """
@@ -198,11 +198,11 @@ def counts(created: Entry, newest: Entry) -> bool:
 def garbage(
     state: Entry, stored: Iterable[str], kept_paths: frozenset[str], removed_paths: frozenset[str]
 ) -> list[str]:
-    """Which of the stored files nobody will ever need, the oldest first: see below why this stays true for good.
+    """Return the stored files that will never be needed again, the oldest first; below, why this stays true for good.
 
     A file that no kept snapshot names and that an earlier run has made: that run is fenced, so it completes nothing
-    any more, and later ones may only name its files if a kept snapshot does. And what the removed snapshots named, if
-    no kept one does: the newest run's file sets only go on from the newest snapshot, which is kept.
+    any more, and later ones may only name its files if a kept snapshot does. And a file that a removed snapshot named,
+    if no kept one does: the newest run's file sets only go on from the newest snapshot, which is kept.
     """
     found = []
     for path in stored:
@@ -217,7 +217,7 @@ def _next(state: Entry, nonce: str, kind: Kind) -> Entry:
 
 
 def _whole(parts: tuple[Part, ...], epoch: Epoch, state: Entry) -> FileSet:
-    """All parts together; they must be a state of all key groups, as many as ever."""
+    """Join all parts; they must be a state of all key groups, as many as ever."""
     try:
         whole = union(part.files for part in parts)
     except FileSetError as error:
@@ -234,23 +234,23 @@ def _whole(parts: tuple[Part, ...], epoch: Epoch, state: Entry) -> FileSet:
 
 
 def entry_path(number: int) -> str:
-    """Where an entry lies; names sort like numbers."""
+    """Return the path of an entry; names sort like numbers."""
     return f"{LOG}/{number:010}.json"
 
 
 def entry_number(path: str) -> int | None:
-    """The number of the entry that lies there; None for what is not ours."""
+    """Return the number of the entry at this path; None if the file is not ours."""
     match = _ENTRY.fullmatch(path)
     return int(match[1]) if match else None
 
 
 def state_path(generation: Generation, partition: Partition, attempt: Attempt, number: int) -> str:
-    """Where a file of state lies."""
+    """Return the path of a file of state."""
     return f"{SHARED}/{generation}-{partition}-{attempt}-{number}.sst"
 
 
 def generation_of(path: str) -> Generation | None:
-    """The run that made a file of state; None for what is not ours."""
+    """Return the run that made a file of state; None if the file is not ours."""
     match = _STATE.fullmatch(path)
     return Generation(int(match[1])) if match else None
 
@@ -259,7 +259,7 @@ def generation_of(path: str) -> Generation | None:
 
 
 def encode(entry: Entry) -> bytes:
-    """What is stored at the entry's number."""
+    """Return the bytes that are stored at the entry's number."""
     content = {
         "job": entry.job,
         "number": entry.number,
@@ -277,7 +277,10 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(job: str, number: int, data: bytes) -> Entry:
-    """The entry found at this number; `DamagedSnapshot`, `NewerSnapshot` or `ForeignSnapshot` if it is none of ours."""
+    """Return the entry found at this number.
+
+    Raise `DamagedSnapshot`, `NewerSnapshot` or `ForeignSnapshot` if it is none of ours.
+    """
     where = entry_path(number)
     try:
         entry = _entry(unseal(data, FORMAT, VERSION))
@@ -300,7 +303,7 @@ _BRING_BACK: Final = "bring it back from a copy of the folder"
 
 
 def missing(job: str, kept: Kept) -> DamagedSnapshot:
-    """The error for a snapshot that is kept and yet gone."""
+    """Return the error for a snapshot that is kept and yet gone."""
     return DamagedSnapshot(
         f"{entry_path(kept.number)} of {job} is missing: the log keeps epoch {kept.epoch}; {_BRING_BACK}"
     )

@@ -49,11 +49,11 @@ class StateFiles:
         self._process = SstProcess()
 
     def close(self) -> None:
-        """Give up the process that large files are written by. Only when no file is being written."""
+        """Give up the process that writes large files. Only when no file is being written."""
         self._process.close()
 
     def call_by(self, name: Callable[[], str]) -> None:
-        """From now on files get their names from there."""
+        """Take the names of files from `name` from now on."""
         self._name = name
 
     def write(self, entries: Iterable[Entry], epoch: Epoch, kind: FileKind, size: int) -> FileRef | None:
@@ -88,7 +88,7 @@ class StateFiles:
         return tuple(file for file in made if file is not None)
 
     def merged(self, run: Sequence[FileRef]) -> FileRef | None:
-        """One delta that says what these say where they are valid; see `FileSet.merged`."""
+        """Write one delta that says what these say where they are valid; see `FileSet.merged`."""
         with ExitStack() as stack:
             sources = []
             links = stack.enter_context(self.links(run))
@@ -99,7 +99,7 @@ class StateFiles:
             return self.write(newest, run[-1].epoch, FileKind.DELTA, sum(file.size for file in run))
 
     def link(self, file: FileRef) -> Path:
-        """A link to the file that may be consumed. `NotLinked` if there is none to copy."""
+        """Make a link to the file that may be consumed. Raise `NotLinked` if there is none to copy."""
         target = self._scratch()
         if not self._local.link_into(file, target):
             raise NotLinked(f"the local copy of {file.path} of epoch {file.epoch} has gone from {self._local.folder}")
@@ -107,7 +107,7 @@ class StateFiles:
 
     @contextmanager
     def links(self, files: Sequence[FileRef]) -> Iterator[list[Path]]:
-        """Links to the files that may be consumed; those that were not are removed in the end."""
+        """Make links to the files that may be consumed; those that were not are removed in the end."""
         made: list[Path] = []
         try:
             for file in files:

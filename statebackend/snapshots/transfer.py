@@ -40,15 +40,15 @@ class Checked(Protocol):
 
     @property
     def path(self) -> str:
-        """Where it is in the store."""
+        """Return where the file is in the store."""
 
     @property
     def size(self) -> int:
-        """So many bytes."""
+        """Return how many bytes it has."""
 
     @property
     def checksum(self) -> str:
-        """Of all of them."""
+        """Return the checksum of all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,13 @@ class Upload:
 
 
 def checksum_of(file: Path) -> str:
-    """The checksum that a reference to this file carries. `LocalDiskError` if it cannot be read."""
+    """Return the checksum that a reference to this file carries. Raise `LocalDiskError` if it cannot be read."""
     with local_disk(f"read {file}"), file.open("rb") as opened:
         return f"{ALGORITHM}:{hashlib.file_digest(opened, ALGORITHM).hexdigest()}"
 
 
 def target_in(folder: Path, file: Checked) -> Path:
-    """Where in a folder a download puts the file: never the same for two paths, and readable."""
+    """Return where in a folder a download puts the file: never the same for two paths, and readable."""
     distinct = hashlib.sha256(file.path.encode()).hexdigest()[:16]
     return folder / f"{distinct}-{file.path.rpartition('/')[2]}"
 
@@ -195,7 +195,7 @@ def _damage(store: BlobStore, file: Checked, fault: str) -> str:
 def _all_at_once(
     do: Callable[[_Item], None], items: Sequence[_Item], threads: int, on_done: Callable[[_Item], None] | None
 ) -> None:
-    """Do it for all. After the first error, here or in a thread, no more is begun and what runs is waited for."""
+    """Do it for all. After the first error, here or in a thread, no more is begun and running ones are waited for."""
     waiting = deque(items)
     ended = SimpleQueue[tuple[_Item, BaseException | None]]()
 

@@ -98,11 +98,11 @@ class Uploads:
 
     @property
     def files(self) -> FileSet:
-        """All that is durable without a gap: the restored set and what the epochs since then changed."""
+        """Return all that is durable without a gap: the restored set and what the epochs since then changed."""
         return self._files
 
     def pinned(self) -> frozenset[str]:
-        """The paths of files that must stay where they are, also locally.
+        """Return the paths of files that must stay where they are, also locally.
 
         They are those of `files`, those that will be in it once earlier epochs are durable, and those of every set
         that a rollback may still go back to: of the newest complete epoch and of all that were reported after it.
@@ -115,7 +115,7 @@ class Uploads:
         return frozenset(pinned)
 
     def freeze(self, epoch: Epoch) -> list[Persist]:
-        """The state was cut. What could not be persisted for an earlier epoch is tried again."""
+        """Note a cut, and return what to persist: for earlier epochs that failed once more, and for this one."""
         failed = [earlier for earlier, frozen in self._frozen.items() if frozen.failed]
         for earlier in failed:
             self._frozen[earlier].failed = False
@@ -125,12 +125,12 @@ class Uploads:
         return [Persist(due) for due in [*failed, epoch]]
 
     def persisted(self, epoch: Epoch, changes: Persisted) -> list[Durable]:
-        """What was frozen for this epoch is in the store, and whatever was rewritten meanwhile.
+        """Note that the changes frozen for this epoch are in the store, and whatever was rewritten meanwhile.
 
-        `UploadsError` if a base or an emptying is of a later epoch than this one, or a merge of files that are not
-        durable yet. It takes effect together with this epoch, so after all earlier ones. A base may be older than
-        what has replaced some of its groups meanwhile, be it another base or an emptying: it is not valid there, and
-        if that is everywhere it is left out.
+        Raise `UploadsError` if a base or an emptying is of a later epoch than this one, or a merge of files that are
+        not durable yet. It takes effect together with this epoch, so after all earlier ones. A base may be older than
+        another base or an emptying that has replaced some of its groups meanwhile: it is not valid there, and if that
+        is everywhere it is left out.
         """
         rewritten = [*((file.path, file.epoch) for file in changes.files)]
         rewritten += [(f"the emptying of {emptied.ranges}", emptied.epoch) for emptied in changes.emptied]
@@ -147,13 +147,13 @@ class Uploads:
         return self._report()
 
     def completed(self, epoch: Epoch) -> None:
-        """No rollback goes further back than to this epoch, so what only earlier ones need is not pinned."""
+        """Unpin files that only earlier epochs need, as no rollback goes further back than to this one."""
         kept = max((known for known in self._restorable if known <= epoch), default=epoch)
         for earlier in [known for known in self._restorable if known < kept]:
             del self._restorable[earlier]
 
     def reported(self, epoch: Epoch) -> FileSet | None:
-        """The set that was reported for an epoch, or that it began with for one before all that were frozen.
+        """Return the set that was reported for an epoch; for one before all that were frozen, the set it began with.
 
         None if that was never known, or no rollback goes back so far.
         """
@@ -162,7 +162,7 @@ class Uploads:
         return self._restorable.get(self._began) if epoch >= self._began else None
 
     def failed(self, epoch: Epoch, reason: str) -> list[NotDurable]:
-        """What was frozen for this epoch is not durable: neither it nor a later epoch can be acknowledged now."""
+        """Note that this epoch's changes are not durable: neither it nor a later epoch can be acknowledged now."""
         self._frozen[epoch].failed = True
         declined = [later for later, frozen in self._frozen.items() if later >= epoch and not frozen.settled]
         for later in declined:
@@ -196,7 +196,7 @@ class Uploads:
         return files
 
     def _replace(self, ranges: tuple[KeyGroupRange, ...], epoch: Epoch) -> tuple[KeyGroupRange, ...]:
-        """Note that all about these groups was said anew at this epoch; returns those where that is the newest."""
+        """Note that these groups were written anew at this epoch; return those where that is the newest."""
         for newer in self._replaced:
             if newer.epoch > epoch:
                 ranges = without(ranges, newer.ranges)

@@ -38,7 +38,7 @@ class ArrowType(Protocol):
 
     @property
     def bit_width(self) -> int:
-        """How many bits a value has."""
+        """Return how many bits a value has."""
 
 
 Declared: TypeAlias = type[T] | Codec[T] | types.UnionType | str | ArrowType | None
@@ -61,7 +61,7 @@ class NoCodec(TypeError):
 
 
 def codec_of(declared: Declared[T]) -> Codec[T]:
-    """The codec for a declared type; `NoCodec` if there is none."""
+    """Return the codec for a declared type; raise `NoCodec` if there is none."""
     return cast("Codec[T]", _codec(declared))
 
 
@@ -143,15 +143,15 @@ class BoundedIntCodec(IntCodec):
         return BoundedIntCodec, (self.name, cast("str", self.packed), self._bits)
 
     def encode(self, value: int) -> bytes:
-        """As many bytes as the type has."""
+        """Encode in as many bytes as the type has."""
         return self._struct.pack(value)
 
     def decode(self, data: bytes) -> int:
-        """What `encode` wrote."""
+        """Decode what `encode` wrote."""
         return int(self._struct.unpack(data)[0])
 
     def accept(self, value: object) -> int:
-        """A plain int in bounds."""
+        """Return a plain int; refuse one that is out of bounds."""
         number = value if type(value) is int else super().accept(value)
         if self._low <= number <= self._high:
             return number
@@ -170,15 +170,15 @@ class ArrowFloatCodec(FloatCodec):
         return ArrowFloatCodec, (self.name, cast("str", self.packed))
 
     def encode(self, value: float) -> bytes:
-        """As many bytes as the type has."""
+        """Encode in as many bytes as the type has."""
         return self._struct.pack(value)
 
     def decode(self, data: bytes) -> float:
-        """What `encode` wrote."""
+        """Decode what `encode` wrote."""
         return float(self._struct.unpack(data)[0])
 
     def accept(self, value: object) -> float:
-        """The nearest float of the type."""
+        """Return the nearest float of the type."""
         number = super().accept(value)
         try:
             return float(self._struct.unpack(self._struct.pack(number))[0])
@@ -201,16 +201,16 @@ class TimestampCodec(Codec[datetime]):
         self.name = f"timestamp[{unit}, instant]" if self._zoned else f"timestamp[{unit}]"
 
     def encode(self, value: datetime) -> bytes:
-        """8 bytes: units since 1970."""
+        """Encode as 8 bytes: units since 1970."""
         return _TICKS.pack(self._ticks(value))
 
     def decode(self, data: bytes) -> datetime:
-        """What `encode` wrote."""
+        """Decode what `encode` wrote."""
         microseconds = _TICKS.unpack(data)[0] * 1_000_000 // self._per_second
         return (UTC_ZERO if self._zoned else ZERO) + timedelta(microseconds=microseconds)
 
     def accept(self, value: object) -> datetime:
-        """A datetime that has a zone exactly if the type has one, and no fraction that the unit cannot say."""
+        """Return a datetime; refuse one that has a zone where the type has none, or the reverse, or is too fine."""
         if not isinstance(value, datetime) or (value.utcoffset() is not None) != self._zoned:
             raise refusal(f"{self.name}, a datetime {'with' if self._zoned else 'without'} a zone", value)
         try:

@@ -25,11 +25,11 @@ class OptionalCodec(Codec[object]):
         self.immutable = inner.immutable
 
     def encode(self, value: object) -> bytes:
-        """One byte, and the value after it if there is one."""
+        """Encode as one byte, and the value after it if there is one."""
         return b"\x00" if value is None else b"\x01" + self._inner.encode(value)
 
     def decode(self, data: bytes) -> object:
-        """What `encode` wrote."""
+        """Decode what `encode` wrote."""
         if data == b"\x00":
             return None
         if data[:1] != b"\x01":
@@ -37,7 +37,7 @@ class OptionalCodec(Codec[object]):
         return self._inner.decode(data[1:])
 
     def accept(self, value: object) -> object:
-        """None, or what the inner codec takes."""
+        """Return None, or what the inner codec accepts."""
         return None if value is None else self._inner.accept(value)
 
 
@@ -56,7 +56,7 @@ class TupleCodec(Codec[tuple[object, ...]]):
         return TupleCodec, (self.parts,)
 
     def encode(self, value: tuple[object, ...]) -> bytes:
-        """Packed if all parts are numbers of 64 bits, else each with its length."""
+        """Pack the parts if `struct` can pack all of them, else write each with its length."""
         if self._struct is not None:
             try:
                 return _PACKED + self._struct.pack(*value)
@@ -66,7 +66,7 @@ class TupleCodec(Codec[tuple[object, ...]]):
         return _DELIMITED + b"".join([delimited(codec.encode(part)) for codec, part in parts])
 
     def decode(self, data: bytes) -> tuple[object, ...]:
-        """What `encode` wrote."""
+        """Decode what `encode` wrote."""
         if data[:1] == _PACKED and self._struct is not None:
             return self._struct.unpack(data[1:])
         if data[:1] != _DELIMITED:
@@ -80,7 +80,7 @@ class TupleCodec(Codec[tuple[object, ...]]):
         return tuple(values)
 
     def accept(self, value: object) -> tuple[object, ...]:
-        """A plain tuple of what the parts' codecs take."""
+        """Return a plain tuple of what the parts' codecs accept."""
         if type(value) is tuple and tuple(map(type, value)) == self._exact:
             return value
         if not isinstance(value, tuple) or len(value) != len(self.parts):
@@ -111,7 +111,7 @@ class StructCodec(Codec[tuple[object, ...]]):
         return StructCodec, (list(zip(self._names, self._codecs, strict=True)),)
 
     def encode(self, value: tuple[object, ...]) -> bytes:
-        """A bit per field that is null, the numbers packed, then all else with lengths."""
+        """Encode as a bit per field that is null, the numbers packed, then all other fields with their lengths."""
         nulls, packed = self._no_nulls, [value[at] for at in self._fixed]
         if None in value:
             bits = sum(1 << at for at, part in enumerate(value) if part is None)
@@ -124,7 +124,7 @@ class StructCodec(Codec[tuple[object, ...]]):
         return head + b"".join([delimited(None if part is None else codec.encode(part)) for codec, part in parts])
 
     def decode(self, data: bytes) -> tuple[object, ...]:
-        """What `encode` wrote."""
+        """Decode what `encode` wrote."""
         nulls, *packed = self._struct.unpack_from(data)
         values: list[object] = [None] * len(self._names)
         for at, part in zip(self._fixed, packed, strict=True):
@@ -141,7 +141,7 @@ class StructCodec(Codec[tuple[object, ...]]):
         return self._row(values)
 
     def accept(self, value: object) -> tuple[object, ...]:
-        """A named tuple of what the fields' codecs take."""
+        """Return a named tuple of what the fields' codecs accept."""
         if isinstance(value, Mapping):
             if not value.keys() <= set(self._names):
                 unknown = sorted(str(name) for name in value.keys() - set(self._names))

@@ -60,18 +60,18 @@ class Codec(ABC, Generic[T]):
 
     @abstractmethod
     def encode(self, value: T, /) -> bytes:
-        """The value as bytes: the same on every platform if the values shall be compared or hashed as bytes."""
+        """Encode a value: to the same bytes on every platform if the values shall be compared or hashed as bytes."""
 
     @abstractmethod
     def decode(self, data: bytes, /) -> T:
-        """The value that this version's `encode` wrote; any `Exception` if the bytes are damaged."""
+        """Decode what this version's `encode` wrote; raise any `Exception` if the bytes are damaged."""
 
     def migrate(self, data: bytes, version: int, /) -> T:
-        """The value that `encode` of an earlier version wrote, from `oldest` on."""
+        """Decode what `encode` of an earlier version wrote, from `oldest` on."""
         raise NotImplementedError(f"{self.name} does not migrate {len(data)} bytes of version {version}")
 
     def accept(self, value: object, /) -> T:
-        """The value to keep for this one, or `NotEncodable`. What it returns can be encoded at any later time."""
+        """Return the value to keep for this one, which can be encoded at any later time; else raise `NotEncodable`."""
         try:
             self.encode(cast("T", value))
         except Exception as error:
@@ -80,7 +80,7 @@ class Codec(ABC, Generic[T]):
 
 
 def refusal(expected: str, value: object) -> NotEncodable:
-    """The error for a value of the wrong type."""
+    """Return the error for a value of the wrong type."""
     text = repr(value)
     return NotEncodable(
         f"expected {expected}, got {type(value).__name__} {text if len(text) <= 80 else text[:77] + '...'}"
@@ -100,18 +100,18 @@ class IntCodec(Codec[int]):
     packed: str | None = "q"
 
     def encode(self, value: int) -> bytes:
-        """8 bytes, or as many more as it needs."""
+        """Encode in 8 bytes, or as many more as the value needs."""
         try:
             return _INT64.pack(value)
         except struct.error:
             return value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
 
     def decode(self, data: bytes) -> int:
-        """What `encode` wrote."""
+        """Decode what `encode` wrote."""
         return int(_INT64.unpack(data)[0]) if len(data) == 8 else int.from_bytes(data, "little", signed=True)
 
     def accept(self, value: object) -> int:
-        """A plain int for every int but a bool."""
+        """Return a plain int for every int but a bool."""
         if isinstance(value, int) and not isinstance(value, bool):
             return int(value)
         raise refusal("int", value)
@@ -126,15 +126,15 @@ class FloatCodec(Codec[float]):
     packed: str | None = "d"
 
     def encode(self, value: float) -> bytes:
-        """8 bytes."""
+        """Encode in 8 bytes."""
         return _FLOAT64.pack(value)
 
     def decode(self, data: bytes) -> float:
-        """What `encode` wrote."""
+        """Decode what `encode` wrote."""
         return float(_FLOAT64.unpack(data)[0])
 
     def accept(self, value: object) -> float:
-        """A plain float for every subclass of float."""
+        """Return a plain float, also for a subclass of float."""
         if isinstance(value, float):
             return float(value)
         raise refusal("float", value)
@@ -149,15 +149,15 @@ class BoolCodec(Codec[bool]):
     packed: str | None = "?"
 
     def encode(self, value: bool) -> bytes:
-        """One byte."""
+        """Encode in one byte."""
         return b"\x01" if value else b"\x00"
 
     def decode(self, data: bytes) -> bool:
-        """What `encode` wrote."""
+        """Decode what `encode` wrote."""
         return {b"\x00": False, b"\x01": True}[data]
 
     def accept(self, value: object) -> bool:
-        """A bool and nothing else."""
+        """Return a bool; refuse anything else."""
         if isinstance(value, bool):
             return value
         raise refusal("bool", value)
@@ -171,15 +171,15 @@ class StrCodec(Codec[str]):
     exact = str
 
     def encode(self, value: str) -> bytes:
-        """UTF-8."""
+        """Encode as UTF-8."""
         return value.encode("utf-8", "surrogatepass")
 
     def decode(self, data: bytes) -> str:
-        """What `encode` wrote."""
+        """Decode what `encode` wrote."""
         return data.decode("utf-8", "surrogatepass")
 
     def accept(self, value: object) -> str:
-        """A plain str for every subclass of str."""
+        """Return a plain str, also for a subclass of str."""
         if isinstance(value, str):
             return str.__str__(value)
         raise refusal("str", value)
@@ -193,15 +193,15 @@ class BytesCodec(Codec[bytes]):
     exact = bytes
 
     def encode(self, value: bytes) -> bytes:
-        """The bytes."""
+        """Return the bytes."""
         return value
 
     def decode(self, data: bytes) -> bytes:
-        """The bytes."""
+        """Return the bytes."""
         return data
 
     def accept(self, value: object) -> bytes:
-        """Plain bytes for everything that holds bytes, copied if it could change."""
+        """Return plain bytes for everything that holds bytes, copied if it could change."""
         if isinstance(value, bytes | bytearray | memoryview):
             return bytes(value)
         raise refusal("bytes", value)
@@ -215,17 +215,17 @@ class NoneCodec(Codec[None]):
     exact = type(None)
 
     def encode(self, value: None) -> bytes:
-        """Nothing."""
+        """Return no bytes."""
         del value
         return b""
 
     def decode(self, data: bytes) -> None:
-        """None."""
+        """Return None; refuse any bytes."""
         if data:
             raise ValueError("expected no bytes")
 
     def accept(self, value: object) -> None:
-        """None and nothing else."""
+        """Return None; refuse anything else."""
         if value is not None:
             raise refusal("None", value)
 
@@ -242,15 +242,15 @@ class DateCodec(Codec[date]):
     exact = date
 
     def encode(self, value: date) -> bytes:
-        """Days since 1970, 4 bytes."""
+        """Encode as days since 1970, 4 bytes."""
         return _DAYS.pack(value.toordinal() - _DAY_ZERO)
 
     def decode(self, data: bytes) -> date:
-        """What `encode` wrote."""
+        """Decode what `encode` wrote."""
         return date.fromordinal(_DAYS.unpack(data)[0] + _DAY_ZERO)
 
     def accept(self, value: object) -> date:
-        """A plain date for every date without a time."""
+        """Return a plain date, also for a subclass of date; refuse a datetime."""
         if isinstance(value, date) and not isinstance(value, datetime):
             return date(value.year, value.month, value.day)
         raise refusal("date", value)
@@ -270,20 +270,20 @@ class DatetimeCodec(Codec[datetime]):
     immutable = True
 
     def encode(self, value: datetime) -> bytes:
-        """Microseconds since 1970, after one byte that says of which kind."""
+        """Encode as microseconds since 1970, after one byte that says of which kind."""
         if value.tzinfo is not None:
             return _MOMENT.pack(_INSTANT, (value - UTC_ZERO) // _MICROSECOND)
         return _MOMENT.pack(_LOCAL_AGAIN if value.fold else _LOCAL, (value.replace(fold=0) - ZERO) // _MICROSECOND)
 
     def decode(self, data: bytes) -> datetime:
-        """What `encode` wrote."""
+        """Decode what `encode` wrote."""
         kind, microseconds = _MOMENT.unpack(data)
         if kind == _INSTANT:
             return UTC_ZERO + timedelta(microseconds=microseconds)
         return (ZERO + timedelta(microseconds=microseconds)).replace(fold={_LOCAL: 0, _LOCAL_AGAIN: 1}[kind])
 
     def accept(self, value: object) -> datetime:
-        """The same instant in UTC, or the same local time."""
+        """Return the same instant in UTC, or the same local time."""
         if not isinstance(value, datetime):
             raise refusal("datetime", value)
         if value.utcoffset() is not None:
@@ -297,11 +297,11 @@ class Pickled(Codec[T]):
     name = "pickle"
 
     def encode(self, value: T) -> bytes:
-        """A pickle of protocol 5."""
+        """Pickle the value, by protocol 5."""
         return pickle.dumps(value, protocol=5)
 
     def decode(self, data: bytes) -> T:
-        """What was pickled; runs what the pickle says."""
+        """Unpickle the value, which runs what the pickle says."""
         return cast("T", pickle.loads(data))
 
 
@@ -323,19 +323,19 @@ class Migrated(Codec[T], Generic[T, S]):
         self.replaces = previous.replaces | {previous.name}
 
     def encode(self, value: T) -> bytes:
-        """As the current codec does."""
+        """Encode as the current codec does."""
         return self._current.encode(value)
 
     def decode(self, data: bytes) -> T:
-        """As the current codec does."""
+        """Decode as the current codec does."""
         return self._current.decode(data)
 
     def migrate(self, data: bytes, version: int) -> T:
-        """What the previous codec makes of it, converted."""
+        """Decode as the previous codec does, and convert the value."""
         previous = self._previous
         old = previous.decode(data) if version == previous.version else previous.migrate(data, version)
         return self.accept(self._convert(old))
 
     def accept(self, value: object) -> T:
-        """As the current codec does."""
+        """Accept what the current codec does."""
         return self._current.accept(value)

@@ -18,8 +18,8 @@ from statebackend.backends.row_store import FrozenRows, Room, RowStore
 from statebackend.backends.scratch_file import NewFile
 from statebackend.entries import StateId, parse_head
 from statebackend.keygroups import KeyGroupRange
-from statebackend.snapshots.base_entries import base_entries
 from statebackend.snapshots.cuttable import Frozen
+from statebackend.states.base_entries import base_entries
 from statebackend.states.declarations import Declaration, Place
 from statebackend.states.key_context import NO_WATERMARK, KeyContext
 from statebackend.states.list_state import ListState
@@ -28,9 +28,9 @@ from statebackend.states.schema import Schema, StateKind
 from statebackend.states.timer_state import TimerState
 from statebackend.states.value_state import CachedState
 from statebackend.states.write_back import FrozenValues
-from statebackend.tables.frozen_table import FrozenTable
+from statebackend.tables.memory.frozen import FrozenTable
+from statebackend.tables.memory.space import OTHERS
 from statebackend.tables.table import Table
-from statebackend.tables.table_space import OTHERS
 
 _TYPICAL_ENTRY: Final = 100
 """What a value is taken to be in a file, to tell small files from large ones."""
@@ -58,12 +58,12 @@ class FrozenContents:
 
     @property
     def is_all(self) -> bool:
-        """Whether this is not only what changed. See `Frozen.is_all`."""
+        """True if this is not only what changed. See `Frozen.is_all`."""
         return self._covers and not self.refers
 
     @property
     def renews(self) -> bool:
-        """Whether it is all there is but for kept keys. See `Frozen.renews`."""
+        """True if this is all there is but for kept keys. See `Frozen.renews`."""
         return self._covers and self.refers
 
     @property
@@ -72,18 +72,18 @@ class FrozenContents:
 
     @property
     def size(self) -> int:
-        """About how many bytes it will be in a file."""
+        """Estimate how many bytes it will be in a file."""
         blocks = sum(table.size for table in self.tables)
         return self.rows.written_bytes + blocks + _TYPICAL_ENTRY * sum(map(len, self.values))
 
     def entries(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """All of it, sorted by name. For a thread in the background."""
+        """Yield all entries, sorted by name. For a thread in the background."""
         rows = self.rows.in_order([values.entries() for values in self.values])
         # A block's name is never that of a row.
         return merge(rows, *(table.in_order() for table in self.tables)) if self.tables else rows
 
     def written(self) -> None:
-        """See `Frozen.written`. Rows and values are looked up until the backend has them; tables are not."""
+        """Let tables give back their memory. Rows and values stay, as they are looked up until the backend has them."""
         for table in self.tables:
             table.written()
 
@@ -151,7 +151,7 @@ class Contents:
         """How often tables had lost something when the last cut of all there is kept its keys."""
 
     def freeze(self, epoch_number: int) -> FrozenContents:
-        """Cut. See `Cuttable.freeze`."""
+        """Cut, and return what was written since the last cut. See `Cuttable.freeze`."""
         self._times[epoch_number] = (self._context.watermark, self._context.processing_time)
         for parted in self._parted:
             parted.cut()
@@ -164,10 +164,10 @@ class Contents:
         return replace(frozen, refers=True, lasting=lasting)
 
     def _refers(self, tables: Sequence[FrozenTable]) -> bool:
-        """Whether a cut of all there is refers to the keys that the last such cut has kept; else it keeps its own.
+        """Refer to the keys that the last cut of all state has kept, or else keep this cut's own; True if it refers.
 
-        It does unless a key has been gone since, or a namespace, or many keys have come: what it replaces is all there
-        was but for the kept keys.
+        It refers unless a key or a namespace is gone since, or many keys have come: what it replaces is all there was
+        but for the kept keys.
         """
         losses = [table.losses for table in self._tables]
         keys, kept = sum(table.keys for table in tables), sum(table.keys_kept for table in tables)
@@ -191,14 +191,14 @@ class Contents:
             del self._times[earlier]
 
     def completed(self, epoch_number: int) -> None:
-        """Nobody goes back to a cut before that of this epoch."""
+        """Forget what only a rewind to a cut before that of this epoch would need."""
         for table in self._tables:
             table.completed(epoch_number)
 
     def rewind(self, epoch_number: int, since: Sequence[FrozenContents]) -> GivenUp | None:
-        """Be again what was cut for this epoch, or opened; `since` are all later cuts, of which none was released.
+        """Go back to what was cut for this epoch, or opened; `since` are all later cuts, of which none was released.
 
-        What is returned is to be cleared. None if it cannot be done: then nothing of it may be used any more.
+        The caller clears what is returned. None if it cannot be done: then these states may not be used any more.
         """
         if not all(table.rewind(epoch_number) for table in self._tables):
             return None
@@ -213,7 +213,7 @@ class Contents:
         return GivenUp(given_up)
 
     def forget(self) -> None:
-        """Ask the rows again for what is known of them: they are not what they were."""
+        """Forget what is known of the rows: they have changed."""
         for state in chain(self._timers, self._parted):
             state.forget()
 
@@ -228,16 +228,16 @@ class Contents:
             table.read_ahead()
 
     def load_more(self) -> bool:
-        """Bring some of what was read ahead into memory; whether there is more."""
+        """Bring some of what was read ahead into memory; True if there is more."""
         return any(table.load_more() for table in self._tables)
 
     def unload(self, groups: Sequence[KeyGroupRange]) -> None:
-        """What is stored of these groups is not what it was."""
+        """Drop from memory what is stored of these groups: it has changed."""
         for table in self._tables:
             table.unload(groups)
 
     def bring_up_to_date(self, blocks: Iterable[tuple[bytes, bytes]]) -> None:
-        """Have what these newer blocks say, which are sorted by name and stored as well."""
+        """Take in what these newer blocks say, which are sorted by name and stored as well."""
         tables = {spec.id: self.states[spec.name] for spec in self._schema.states if spec.kind is StateKind.TABLE}
         of_tables: dict[StateId, list[tuple[bytes, bytes]]] = {}
         for name, payload in blocks:
@@ -248,32 +248,32 @@ class Contents:
                 table.bring_up_to_date(some)
 
     def take_over(self, other: Contents) -> None:
-        """Have in memory what another one has of the same state, to which nobody has written."""
+        """Take from another one, to which nothing was written, what it has in memory of the same state."""
         for table, before in zip(self._tables, other._tables, strict=True):
             table.take_over(before)
 
     @property
     def has_tables(self) -> bool:
-        """Whether something may be in memory that nobody has asked for."""
+        """True if something may be in memory that was never asked for."""
         return bool(self._tables)
 
     @property
     def expires(self) -> bool:
-        """Whether what is stored becomes less as time goes by."""
+        """True if what is stored becomes less as time goes by."""
         return bool(self._expiring)
 
     def settled(self, live: Iterator[tuple[bytes, bytes]], epoch_number: int) -> Iterator[tuple[bytes, bytes]]:
-        """What a base of this epoch says. See `Cuttable.settled`."""
+        """Return the entries of a base of this epoch. See `Cuttable.settled`."""
         event, processing = self._times.get(epoch_number, (NO_WATERMARK, NO_WATERMARK))
         times = {state: event if kind == "event" else processing for state, kind in self._expiring.items()}
         return base_entries(live, epoch_number, self._table_names, times, self._context.key_type, self._new_file)
 
     def pending_bytes(self) -> int:
-        """How much memory holds what no backend has yet, about, but for tables."""
+        """Return about how much memory holds what no backend has yet, without that of tables."""
         return self.rows.pending_bytes + sum(state.pending_bytes() for state in self._cached)
 
     def memory_bytes(self) -> int:
-        """How much memory the states occupy, about, without the backend's."""
+        """Return about how much memory the states occupy, without the backend's."""
         values = sum(state.memory_bytes() for state in chain(self._cached, self._parted))
         tables = sum(table.memory_bytes() for table in self._tables)
         return values + tables + self.rows.pending_bytes

@@ -51,11 +51,11 @@ class Place:
 
     @property
     def uid(self) -> Uid:
-        """The operator."""
+        """Return the uid of the operator."""
         return self.context.uid
 
     def form(self, codec: Codec[T], ttl: Ttl | None) -> RowForm[T]:
-        """How the state's rows look."""
+        """Return the form of the state's rows."""
         return RowForm(self.uid, self.spec.name, self.spec.id, self.context.key_type, codec, ttl)
 
 
@@ -83,11 +83,11 @@ class Declaration(ABC, Generic[H_co]):
 
     @abstractmethod
     def spec(self, name: str) -> StateSpec:
-        """How it stands in files, under this name."""
+        """Return how the state stands in files, under this name."""
 
     @abstractmethod
     def open(self, place: Place) -> H_co:
-        """The state in one partition."""
+        """Open the state in one partition."""
 
 
 class Value(Declaration[ValueState[T]]):
@@ -119,11 +119,11 @@ class Value(Declaration[ValueState[T]]):
         self._default = default if default is None else self._codec.accept(default)
 
     def spec(self, name: str) -> StateSpec:
-        """A value."""
+        """Return the spec of a value."""
         return _spec(name, StateKind.VALUE, self._codec, self._ttl)
 
     def open(self, place: Place) -> ValueState[T]:
-        """The state in one partition."""
+        """Open the value in one partition."""
         form = place.form(self._codec, self._ttl)
         return open_value(place.context, place.rows, form, self._fresh_default, place.cache_bytes)
 
@@ -146,11 +146,11 @@ class ListOf(Declaration[ListState[T]]):
         self._ttl = ttl
 
     def spec(self, name: str) -> StateSpec:
-        """A list."""
+        """Return the spec of a list."""
         return _spec(name, StateKind.LIST, self._codec, self._ttl)
 
     def open(self, place: Place) -> ListState[T]:
-        """The state in one partition."""
+        """Open the list in one partition."""
         return ListState(PartRows(place.context, place.rows, place.form(self._codec, self._ttl), place.cache_bytes))
 
 
@@ -169,11 +169,11 @@ class MapOf(Declaration[MapState[K, V]]):
         self._ttl = ttl
 
     def spec(self, name: str) -> StateSpec:
-        """A map."""
+        """Return the spec of a map."""
         return _spec(name, StateKind.MAP, self._codec, self._ttl, self._keys.name)
 
     def open(self, place: Place) -> MapState[K, V]:
-        """The state in one partition."""
+        """Open the map in one partition."""
         return MapState(
             PartRows(place.context, place.rows, place.form(self._codec, self._ttl), place.cache_bytes), self._keys
         )
@@ -194,11 +194,11 @@ class Reducing(Declaration[ReducingState[T]]):
         self._ttl = ttl
 
     def spec(self, name: str) -> StateSpec:
-        """A reduced value."""
+        """Return the spec of a reduced value."""
         return _spec(name, StateKind.REDUCING, self._codec, self._ttl)
 
     def open(self, place: Place) -> ReducingState[T]:
-        """The state in one partition."""
+        """Open the reduced value in one partition."""
         return ReducingState(_accumulator(place, self._codec, self._ttl), self._reduce)
 
 
@@ -228,11 +228,11 @@ class Aggregating(Declaration[AggregatingState[T, A, R]]):
         self._ttl = ttl
 
     def spec(self, name: str) -> StateSpec:
-        """An accumulator."""
+        """Return the spec of an accumulator."""
         return _spec(name, StateKind.AGGREGATING, self._codec, self._ttl)
 
     def open(self, place: Place) -> AggregatingState[T, A, R]:
-        """The state in one partition."""
+        """Open the accumulator in one partition."""
         accumulator = _accumulator(place, self._codec, self._ttl)
         return AggregatingState(accumulator, self._create, self._add, self._result)
 
@@ -242,6 +242,6 @@ def _spec(name: str, kind: StateKind, codec: Codec[T], ttl: Ttl | None, map_keys
 
 
 def _accumulator(place: Place, codec: Codec[T], ttl: Ttl | None) -> ValueState[T | Absence]:
-    """A value whose default says that there is none."""
+    """Open a value whose default says that there is none."""
     form = cast("RowForm[T | Absence]", place.form(codec, ttl))
     return open_value(place.context, place.rows, form, lambda: ABSENT, place.cache_bytes)

@@ -39,7 +39,7 @@ class Parts:
         self._is_sorted, self._last = True, b""
 
     def in_order(self) -> list[tuple[bytes, bytes]]:
-        """The parts as they are now, sorted."""
+        """Return the parts as they are now, sorted."""
         if not self._is_sorted:
             self.by_rest = dict(sorted(self.by_rest.items()))
             self._is_sorted, self._last = True, next(reversed(self.by_rest), b"")
@@ -84,14 +84,14 @@ class KnownParts:
         """How much memory it takes, about."""
 
     def of(self, address: Address) -> Parts | None:
-        """What is known of an address; None if that may not be all."""
+        """Return what is known of an address; None if that may not be all."""
         found = self._known.get(address)
         if found is not None:
             self._known.move_to_end(address)
         return found
 
     def learn(self, address: Address, rows: Iterator[tuple[bytes, bytes]]) -> Parts | Iterator[tuple[bytes, bytes]]:
-        """Know all parts of an address, given in order; or give them back if they are too many to be kept."""
+        """Keep all parts of an address, given in order, and return them; or give them back if they are too many."""
         if address in self._too_large:
             return self._counted(address, rows)
         parts, most = Parts(self._cuts), self._budget // _LEAST_KNOWN
@@ -119,23 +119,23 @@ class KnownParts:
         self.memory_bytes += parts.remove(rest)
 
     def cleared(self, address: Address) -> None:
-        """Know that an address has no parts now."""
+        """Note that an address has no parts now."""
         self._too_large.discard(address)
         self.give_up(address)
         self._keep(address, Parts(self._cuts))
 
     def cut(self) -> None:
-        """A cut is made."""
+        """Note that a cut is made."""
         self._cuts += 1
 
     def rewind(self, cuts: int) -> None:
-        """So many cuts, and what was written after them, are taken back."""
+        """Forget addresses read or written since so many cuts ago: the rows have taken back what was written since."""
         for address in [address for address, parts in self._known.items() if parts.cuts >= self._cuts - cuts]:
             self.give_up(address)
         self._cuts -= cuts
 
     def forget(self) -> None:
-        """Know nothing: the rows are not what they were."""
+        """Forget all addresses: the rows have changed."""
         self._known.clear()
         self._too_large.clear()
         self.memory_bytes = 0
@@ -150,7 +150,7 @@ class KnownParts:
             self.memory_bytes -= self._known.popitem(last=False)[1].size
 
     def give_up(self, address: Address) -> None:
-        """Know nothing of an address."""
+        """Forget what is known of an address."""
         parts = self._known.pop(address, None)
         if parts is not None:
             self.memory_bytes -= parts.size
@@ -164,7 +164,7 @@ class KnownParts:
             self._too_large.discard(address)
 
     def _remember_as_too_large(self, address: Address) -> None:
-        """Not to read the first parts of it again and again, for whoever asks for one of them."""
+        """Remember an address, so that its first parts are not read again each time one part is asked for."""
         if len(self._too_large) >= _REMEMBERED:
             self._too_large.clear()
         self._too_large.add(address)

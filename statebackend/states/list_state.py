@@ -45,11 +45,11 @@ class ListState(PartState[T]):
         return (value for _, value in self._rows.parts())
 
     def get(self) -> list[T]:
-        """All elements, in a list of the caller's own."""
+        """Return all elements, in a list of the caller's own."""
         return list(self)
 
     def replace(self, values: Iterable[T]) -> None:
-        """Have these elements and no others; as before if one of them is not of the declared type."""
+        """Replace all elements by these; change nothing if one of them is not of the declared type."""
         accepted = [self._rows.form.accept(value) for value in values]
         # In the places of those that were there: a row that is written again need not be deleted.
         places = self._rows.all_rests()
@@ -63,13 +63,13 @@ class ListState(PartState[T]):
             self._rows.remove(place)
 
     def decode_entry(self, name: bytes, payload: bytes) -> RowEntry:
-        """A row as key, namespace, the number that says its place in the list, and value."""
+        """Decode a row into key, namespace, the number that says its place in the list, and value."""
         return self._rows.form.entry(name, payload, unsortable(parse_row(name)[2]))
 
     def encode_entry(self, entry: RowEntry) -> tuple[bytes, bytes]:
-        """The row of an entry: the inverse of `decode_entry`.
+        """Encode an entry as a row: the inverse of `decode_entry`.
 
-        Whoever takes elements into a new history of epochs numbers them from 0, below all that will be added.
+        A caller that takes elements into a new history of epochs numbers them from 0, below all that will be added.
         """
         if not isinstance(entry.part, int):
             form = self._rows.form

@@ -52,21 +52,21 @@ class MapKeys(Generic[K]):
 
     @property
     def name(self) -> str:
-        """What stands for the type in files."""
+        """Return the name of the type in files."""
         return self.codec.name
 
     def encode(self, key: object) -> bytes:
-        """The bytes of a map key, or `NotEncodable`."""
+        """Return the bytes of a map key; raise `NotEncodable` if it cannot be one."""
         accepted = key if type(key) is self.codec.exact else self.codec.accept(key)
         return self._encode(cast("K", accepted))
 
     def decode(self, data: bytes) -> K:
-        """The map key with these bytes."""
+        """Return the map key with these bytes."""
         return self._decode(data)
 
 
 def map_keys_of(declared: Declared[K]) -> MapKeys[K]:
-    """Map keys of a declared type, or `NoMapKey`."""
+    """Return the map keys of a declared type; raise `NoMapKey` if its values cannot be map keys."""
     codec = codec_of(declared)
     try:
         return cast("MapKeys[K]", _keys(codec))
@@ -107,7 +107,7 @@ def _int_bytes(key: int) -> bytes:
 
 
 def _float_bytes(key: float) -> bytes:
-    """The bits of a positive number behind, and those of a negative one backwards before, the middle."""
+    """Set the sign bit of a positive number, and invert all bits of a negative one: so the bytes sort as numbers do."""
     bits = int(_WORD.unpack(_DOUBLE.pack(key + 0.0))[0]) if key == key else _NAN
     return _WORD.pack(bits ^ _ALL if bits & _SIGN else bits | _SIGN)
 
@@ -118,7 +118,7 @@ def _float(data: bytes) -> float:
 
 
 def _days(codec: DateCodec) -> MapKeys[date]:
-    """As the codec has them, but the highest byte first, and days before 1970 before the others."""
+    """Return map keys encoded as the codec does, but the highest byte first, and days before 1970 before the others."""
 
     def encode(day: date) -> bytes:
         return _DAY.pack(int.from_bytes(codec.encode(day), "little", signed=True) + _DAY_ZERO)

@@ -32,7 +32,7 @@ class MapState(PartState[V], Generic[K, V]):
         self._keys = keys
 
     def get(self, key: K) -> V | None:
-        """The value under a map key, None if there is none."""
+        """Return the value under a map key, None if there is none."""
         value = self._rows.read(self._rest(key))
         return None if value is ABSENT else value
 
@@ -48,23 +48,23 @@ class MapState(PartState[V], Generic[K, V]):
         return self._rows.has(self._rest(key))
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """Map keys and their values."""
+        """Yield map keys and their values."""
         decode = self._keys.decode
         return ((decode(rest), value) for rest, value in self._rows.parts())
 
     def keys(self) -> Iterator[K]:
-        """The map keys. Does not count as reading the values."""
+        """Yield the map keys. Does not count as reading the values."""
         return map(self._keys.decode, self._rows.rests())
 
     def __iter__(self) -> Iterator[K]:
         return self.keys()
 
     def decode_entry(self, name: bytes, payload: bytes) -> RowEntry:
-        """A row as key, namespace, map key and value."""
+        """Decode a row into key, namespace, map key and value."""
         return self._rows.form.entry(name, payload, cast("None", self._keys.decode(parse_row(name)[2])))
 
     def encode_entry(self, entry: RowEntry) -> tuple[bytes, bytes]:
-        """The row of an entry: the inverse of `decode_entry`."""
+        """Encode an entry as a row: the inverse of `decode_entry`."""
         return self._rows.form.row(entry, self._rows.context.max_parallelism, self._rest(entry.part))
 
     def _rest(self, key: object) -> bytes:

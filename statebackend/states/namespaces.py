@@ -33,12 +33,12 @@ class Window:
 
     @property
     def namespace(self) -> bytes:
-        """The namespace in which the window's state is kept."""
+        """Return the namespace in which the window's state is kept."""
         return sortable(self.end) + sortable(self.start)
 
     @classmethod
     def of(cls, namespace: bytes) -> Window:
-        """The window whose namespace this is, or `NotAWindow`."""
+        """Return the window with this namespace; raise `NotAWindow` if it is not that of a window."""
         if len(namespace) != _SIZE:
             raise NotAWindow(
                 f"a window's namespace has {_SIZE} bytes, this has {len(namespace)}: {namespace[:40].hex()}"

@@ -32,7 +32,7 @@ class PartRows(Generic[T]):
         self._known = KnownParts(memory)
 
     def read(self, rest: bytes) -> Kept[T]:
-        """One part; reading it refreshes it, if that is declared."""
+        """Return one part, or `ABSENT`; reading it refreshes it, if that is declared."""
         payload = self._get(rest)
         if payload is None or not self._visible(payload):
             return ABSENT
@@ -83,31 +83,31 @@ class PartRows(Generic[T]):
         return not any(self._visible(payload) for _, payload in rows)
 
     def all_rests(self) -> Iterator[bytes]:
-        """The ends of the names of all parts, in order, those that have expired included."""
+        """Yield the ends of the names of all parts, in order, those that have expired included."""
         return (rest for rest, _ in self._all())
 
     def rests(self) -> Iterator[bytes]:
-        """The ends of the names of all parts, in order."""
+        """Yield the ends of the names of all parts, in order."""
         return (rest for rest, payload in self._all() if self._visible(payload))
 
     def parts(self) -> Iterator[tuple[bytes, T]]:
-        """The ends of the names and the values of all parts, in order; reading refreshes them, if that is declared."""
+        """Yield the ends of the names and the values of all parts, in order; refresh them if reading does."""
         return self._read_all(self.context.address, self._prefix(), self._all())
 
     def cut(self) -> None:
-        """A cut is made."""
+        """Note that a cut is made."""
         self._known.cut()
 
     def rewind(self, cuts: int) -> None:
-        """So many cuts, and what was written after them, are taken back from the rows."""
+        """Follow the rows, which have taken back so many cuts and what was written after them."""
         self._known.rewind(cuts)
 
     def forget(self) -> None:
-        """Ask the rows again: they are not what they were."""
+        """Forget what is known of the rows: they have changed."""
         self._known.forget()
 
     def memory_bytes(self) -> int:
-        """How much memory the known parts take, about."""
+        """Return about how much memory the known parts take."""
         return self._known.memory_bytes
 
     def _read_all(
@@ -137,7 +137,7 @@ class PartRows(Generic[T]):
         put(prefix + rest, payload)
 
     def _all(self) -> Iterator[tuple[bytes, bytes]]:
-        """The ends of the names and the payloads of all parts as they are now, in order."""
+        """Yield the ends of the names and the payloads of all parts as they are now, in order."""
         address = self.context.address
         found = self._known.of(address) or self._known.learn(address, self._stored())
         return iter(found.in_order()) if isinstance(found, Parts) else found
@@ -173,7 +173,7 @@ class PartState(Generic[T]):
     if not TYPE_CHECKING:  # a type checker says of its own what is not there
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Say what there is instead."""
+            """Raise an `AttributeError` that says which methods there are."""
             raise no_such_method(self, name)
 
     def __init__(self, rows: PartRows[T]) -> None:
@@ -196,7 +196,7 @@ class PartState(Generic[T]):
         self._rows.rewind(cuts)
 
     def forget(self) -> None:
-        """Ask the rows again: they are not what they were."""
+        """Forget what is known of the rows: they have changed."""
         self._rows.forget()
 
     def memory_bytes(self) -> int:
@@ -205,5 +205,5 @@ class PartState(Generic[T]):
 
     @property
     def form(self) -> RowForm[T]:
-        """The form of the rows."""
+        """Return the form of the rows."""
         return self._rows.form

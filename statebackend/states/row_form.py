@@ -72,18 +72,18 @@ class RowForm(Generic[T]):
         self._expiry_size = 0 if ttl is None else EXPIRY.size
 
     def accept(self, value: object) -> T:
-        """The value to keep for this one, or `WrongValueType`."""
+        """Return the value to keep for this one; raise `WrongValueType` if it is not of the declared type."""
         try:
             return self.codec.accept(value)
         except NotEncodable as error:
             raise WrongValueType(self.uid, self.name, self.codec.name, str(error)) from error
 
     def data(self, value: T) -> bytes:
-        """The value behind the version that wrote it: a payload without the expiry."""
+        """Encode a value, after the version of the codec: a payload without the expiry."""
         return self._version + self.codec.encode(value)
 
     def value(self, data: bytes) -> T:
-        """What `data` wrote, now or in an older version; `UnreadableValue` if that cannot be read."""
+        """Decode what `data` wrote, now or in an older version; raise `UnreadableValue` if that cannot be read."""
         version = data[:1]
         try:
             if version == self._version:
@@ -101,16 +101,16 @@ class RowForm(Generic[T]):
         )
 
     def payload(self, value: T, expires: int | None) -> bytes:
-        """What stands in a row. An expiry is given exactly if the state has a time to live."""
+        """Return the payload of a row. An expiry is given exactly if the state has a time to live."""
         data = self.data(value)
         return data if expires is None else EXPIRY.pack(expires) + data
 
     def value_in(self, payload: bytes) -> T:
-        """The value in a row."""
+        """Decode the value in a payload."""
         return self.value(payload[self._expiry_size :])
 
     def data_of_many(self, values: Sequence[T]) -> list[bytes]:
-        """`data` of each, faster."""
+        """Do as `data` for each value, faster."""
         packed = self.codec.packed
         if packed is not None:
             try:
@@ -121,7 +121,7 @@ class RowForm(Generic[T]):
         return [version + encode(value) for value in values]
 
     def values_of_many(self, data: Sequence[bytes]) -> list[T]:
-        """`value` of each, faster."""
+        """Do as `value` for each item, faster."""
         packed = self.codec.packed
         if packed is not None and data:
             dtype = np.dtype(f"<{packed}")
@@ -142,21 +142,21 @@ class RowForm(Generic[T]):
         return [data[at : at + size] for at in range(0, len(data), size)]
 
     def renewed(self, payload: bytes, expires: int) -> bytes:
-        """The payload of a state with a time to live, with another expiry."""
+        """Return the payload of a state with a time to live, with another expiry."""
         return EXPIRY.pack(expires) + payload[EXPIRY.size :]
 
     def alive(self, payload: bytes, now: int) -> bool:
-        """Whether a row is still visible at a time (of the kind that its time to live counts in)."""
+        """True if a row is still visible at a time (of the kind that its time to live counts in)."""
         return self.ttl is None or alive(payload, now)
 
     def entry(self, name: bytes, payload: bytes, part: Hashable = None) -> RowEntry:
-        """A row as key, namespace and value."""
+        """Decode a row into key, namespace and value."""
         key, namespace, _ = entries.parse_row(name)
         expires = None if self.ttl is None else expiry_of(payload)
         return RowEntry(self.key_type.decode(key), namespace, part, self.value_in(payload), expires)
 
     def row(self, entry: RowEntry, max_parallelism: int, rest: bytes = b"") -> tuple[bytes, bytes]:
-        """The row of an entry: the inverse of `entry`."""
+        """Encode an entry as a row: the inverse of `entry`."""
         if (entry.expires is None) != (self.ttl is None):
             raise WrongValueType(
                 self.uid, self.name, self.codec.name, f"an entry {'lacks' if self.ttl else 'has'} an expiry"

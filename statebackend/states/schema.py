@@ -61,7 +61,7 @@ class CodecSpec:
 
     @classmethod
     def of(cls, codec: Codec[T]) -> CodecSpec:
-        """What a program that declares this codec reads and writes."""
+        """Return what a program that declares this codec reads and writes."""
         return cls(codec.name, codec.version, codec.oldest, codec.replaces)
 
 
@@ -91,11 +91,11 @@ class StateSpec:
 
     @property
     def id(self) -> StateId:
-        """The number under which its entries lie."""
+        """Return the number under which its entries lie."""
         return state_id(self.stored_as)
 
     def begun(self) -> StateSpec:
-        """The spec of a state that is empty yet: only the present version of its codec is in its files."""
+        """Return the spec of a state that is still empty: only the present version of its codec is in its files."""
         codec = self.codec
         return self if codec is None else replace(self, codec=replace(codec, oldest=codec.version))
 
@@ -124,18 +124,18 @@ class Schema:
             owners[state_id(stored_as)] = stored_as
 
     def state(self, name: str) -> StateSpec:
-        """The state with this name, or `StateMismatch`."""
+        """Return the state with this name; raise `StateMismatch` if there is none."""
         for spec in self.states:
             if spec.name == name:
                 return spec
         raise StateMismatch(self.uid, name, "there is no such state")
 
     def begun(self) -> Schema:
-        """The schema to write for an operator that has no state yet. One that has goes on with `schema_fit.fitted`."""
+        """Return the schema to write for an operator without state so far. One with state uses `schema_fit.fitted`."""
         return replace(self, states=tuple(spec.begun() for spec in self.states))
 
     def to_json(self) -> str:
-        """The schema as text, the same for equal schemas."""
+        """Return the schema as text, the same for equal schemas."""
         return _canonical(
             {
                 "format": _FORMAT,
@@ -149,7 +149,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, text: str) -> Schema:
-        """What `to_json` wrote, or `BrokenSchema`."""
+        """Read what `to_json` wrote; raise `BrokenSchema` if it is anything else."""
         try:
             found = json.loads(text)
             if found["format"] != _FORMAT:

@@ -22,11 +22,11 @@ def fitted(
     allow_dropped: frozenset[str] = frozenset(),
     renamed: Mapping[str, str] | None = None,
 ) -> Schema:
-    """The declared schema as it goes on from the restored one: what to restore by and to write from then on.
+    """Return the declared schema as it goes on from the restored one: to restore by it, and to write it from then on.
 
     `renamed` maps former names to present ones; a state that is declared no longer has to be in `allow_dropped`.
-    `StateMismatch` for whatever else does not fit. New states are fine, and so are older versions of a codec that it
-    migrates.
+    Raise `StateMismatch` if anything else does not fit. New states are fine, and so are older versions of a codec that
+    it migrates.
     """
     for what, before, now in (
         ("uid", restored.uid, declared.uid),
@@ -53,7 +53,7 @@ def fitted(
 
 
 def _former(restored: Schema, declared: Schema, renamed: Mapping[str, str]) -> dict[str, StateSpec]:
-    """What each declared state was in the restored schema, by the present names."""
+    """Return what each declared state was in the restored schema, by the present names."""
     before = {spec.name: spec for spec in restored.states}
     present = {spec.name for spec in declared.states}
     for old, new in renamed.items():
@@ -72,7 +72,7 @@ def _former(restored: Schema, declared: Schema, renamed: Mapping[str, str]) -> d
 
 
 def _new(spec: StateSpec, restored: Schema, dropped: tuple[str, ...]) -> StateSpec:
-    """A state that begins empty: not where another one's entries lie, or may still lie."""
+    """Return the spec of a state that begins empty, in a place where no entries of another state can lie."""
     taken = {state_id(name) for name in (*dropped, *(other.stored_as for other in restored.states))}
     stored_as, attempt = spec.stored_as, 1
     while state_id(stored_as) in taken:

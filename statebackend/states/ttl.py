@@ -42,21 +42,21 @@ class Ttl:
 
     @property
     def refreshed_by_reading(self) -> bool:
-        """Whether reading a value begins its time anew."""
+        """True if reading a value begins its time anew."""
         return self.refresh == "read_and_write"
 
     def now(self, context: KeyContext) -> int:
-        """The time that counts, now."""
+        """Return the present time, of the kind that counts."""
         return context.watermark if self.time == "event" else context.processing_time
 
     def expiry(self, context: KeyContext) -> int:
-        """When something that is written now will have expired."""
+        """Return when a value that is written now expires."""
         now = self.now(context)
         return NEVER if now == NO_WATERMARK else min(now + self.milliseconds, NEVER)
 
 
 def expiry_of(payload: bytes) -> int:
-    """The expiry with which the payload of a state with a time to live begins; `BrokenEntry` if it is cut short."""
+    """Return the expiry at the beginning of a payload with a time to live; raise `BrokenEntry` if it is cut short."""
     try:
         return int(EXPIRY.unpack_from(payload)[0])
     except struct.error:
@@ -64,5 +64,5 @@ def expiry_of(payload: bytes) -> int:
 
 
 def alive(payload: bytes, now: int) -> bool:
-    """Whether a payload of a state with a time to live is still visible at this time."""
+    """True if a payload of a state with a time to live is still visible at this time."""
     return expiry_of(payload) > now

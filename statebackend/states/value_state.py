@@ -35,14 +35,14 @@ class CachedState(Generic[T, K]):
     if not TYPE_CHECKING:  # a type checker says of its own what is not there
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Say what there is instead."""
+            """Raise an `AttributeError` that says which methods there are."""
             raise no_such_method(self, name)
 
     def __init__(self, context: KeyContext, form: RowForm[T], values: WriteBack[K]) -> None:
         self._context, self._form, self._values = context, form, values
 
     def clear(self) -> None:
-        """As if nothing had ever been set for the current key and namespace."""
+        """Remove the value, as if nothing had ever been set for the current key and namespace."""
         self._values.remove(self._context.address)
 
     def prefetch(self, keys: Sequence[object]) -> None:
@@ -50,7 +50,7 @@ class CachedState(Generic[T, K]):
         self._values.prefetch(self._context.addresses(keys))
 
     def freeze(self) -> FrozenValues:
-        """Cut: what was written since the last cut. Costs the same whatever its size."""
+        """Cut, and return what was written since the last cut. Costs the same whatever its size."""
         return self._values.freeze()
 
     def release(self, frozen: FrozenValues) -> None:
@@ -58,40 +58,40 @@ class CachedState(Generic[T, K]):
         self._values.release(frozen)
 
     def rewind(self, since: Sequence[FrozenValues]) -> FrozenValues:
-        """Forget what was frozen since a cut and what was not frozen yet; what is returned is to be cleared."""
+        """Forget what was frozen since a cut and what was not frozen yet; the caller clears what is returned."""
         return self._values.rewind(since)
 
     def above_rows(self) -> dict[bytes, bytes | None]:
-        """All that the rows do not have yet, by the names of the rows; None is a deletion."""
+        """Return all that the rows do not have yet, by the names of the rows; None is a deletion."""
         return self._values.above_rows()
 
     def spill(self) -> None:
-        """Write all that no cut has seen yet into the rows."""
+        """Write into the rows all values that no cut has seen yet."""
         self._values.spill()
 
     def pending_bytes(self) -> int:
-        """How much memory holds values that the rows do not have yet, about: it shrinks when cuts are released."""
+        """Return about how much memory holds values that the rows do not have yet; less when cuts are released."""
         return self._values.pending_bytes()
 
     def memory_bytes(self) -> int:
-        """How much memory its values take, about."""
+        """Return about how much memory its values take."""
         return self._values.memory_bytes()
 
     def parts(self) -> tuple[KeyContext, RowForm[T], WriteBack[K]]:
-        """What it is made of, for a state that is made on top of it."""
+        """Return what it is made of, for a state that is made on top of it."""
         return self._context, self._form, self._values
 
     @property
     def form(self) -> RowForm[T]:
-        """How its rows look."""
+        """Return the form of its rows."""
         return self._form
 
     def decode_entry(self, name: bytes, payload: bytes) -> RowEntry:
-        """A row as key, namespace and value."""
+        """Decode a row into key, namespace and value."""
         return self._form.entry(name, payload)
 
     def encode_entry(self, entry: RowEntry) -> tuple[bytes, bytes]:
-        """The row of an entry: the inverse of `decode_entry`."""
+        """Encode an entry as a row: the inverse of `decode_entry`."""
         return self._form.row(entry, self._context.max_parallelism)
 
 
@@ -107,7 +107,7 @@ class ValueState(CachedState[T, T]):
         self._exact = form.codec.exact
 
     def get(self) -> T:
-        """The value, or the default."""
+        """Return the value, or the default."""
         return self._values.young[self._context.address]
 
     def set(self, value: T) -> None:
@@ -132,7 +132,7 @@ class EncodedValueState(ValueState[T]):
         self._payloads, self._default, self._ttl = payloads, default, form.ttl
 
     def get(self) -> T:
-        """The value, fresh from its bytes, or the default."""
+        """Return the value, fresh from its bytes, or the default."""
         address = self._context.address
         payload = self._payloads.young[address]
         if payload == _NO_PAYLOAD:
@@ -163,7 +163,7 @@ class EncodedValueState(ValueState[T]):
 def open_value(
     context: KeyContext, rows: Rows, form: RowForm[T], default: Callable[[], T], budget: int
 ) -> ValueState[T]:
-    """The state that is kept as objects if it can be; `budget` is how many bytes its cache may take, about."""
+    """Open a state that is kept as objects if it can be; `budget` is about how many bytes its cache may take."""
     if form.codec.immutable and form.ttl is None:
         kept = WriteBack(context, rows, form.id, form.data_of_many, form.values_of_many, default(), budget)
         return ValueState(context, form, kept)
@@ -190,7 +190,7 @@ class ReducingState(CachedState[T, T]):
         self._value.set(value if isinstance(reduced, Absence) else self._reduce(reduced, value))
 
     def get(self) -> T | None:
-        """The reduced value; None if nothing was added."""
+        """Return the reduced value; None if nothing was added."""
         reduced = self._value.get()
         return None if isinstance(reduced, Absence) else reduced
 
@@ -216,6 +216,6 @@ class AggregatingState(CachedState[A, A], Generic[T, A, R]):
         self._value.set(self._add(self._create() if isinstance(accumulator, Absence) else accumulator, value))
 
     def get(self) -> R | None:
-        """The accumulator's result; None if nothing was added."""
+        """Return the accumulator's result; None if nothing was added."""
         accumulator = self._value.get()
         return None if isinstance(accumulator, Absence) else self._result(accumulator)

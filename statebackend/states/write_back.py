@@ -59,10 +59,10 @@ class Rows(Protocol):
     """Where the values rest: the rows of the partition."""
 
     def get(self, name: bytes, /) -> bytes | None:
-        """The row's payload, None if there is none."""
+        """Return the row's payload, None if there is none."""
 
     def get_many(self, names: Sequence[bytes], /) -> list[bytes | None]:
-        """The rows' payloads."""
+        """Return the rows' payloads, None for a row that is not there."""
 
     def put(self, name: bytes, payload: bytes, /) -> None:
         """Set a row."""
@@ -77,7 +77,7 @@ class Rows(Protocol):
         """Remove a row."""
 
     def scan(self, start: bytes, end: bytes, /) -> Iterator[tuple[bytes, bytes]]:
-        """Rows from `start` up to, not including, `end`, in order, as they are when this is called."""
+        """Return rows from `start` up to, not including, `end`, in order, as they are when this is called."""
 
 
 class LayerOrder(RuntimeError):
@@ -105,7 +105,7 @@ class FrozenValues:
         return sum(map(len, self._layers))
 
     def entries(self) -> dict[bytes, bytes | None]:
-        """Payloads by name, in no order; None is a deletion. For a thread in the background."""
+        """Return payloads by name, in no order; None is a deletion. For a thread in the background."""
         newest, *older = self._layers
         found: dict[bytes, bytes | None] = {}
         for layer in older:
@@ -114,7 +114,7 @@ class FrozenValues:
         return found
 
     def current(self) -> dict[bytes, bytes | None]:
-        """Names and payloads of what is not outdated. For the thread that owns the state."""
+        """Return names and payloads of what is not outdated. For the thread that owns the state."""
         outdated = set(self._names(list(self._outdated)))
         return {name: payload for name, payload in self.entries().items() if name not in outdated}
 
@@ -125,7 +125,7 @@ class FrozenValues:
                 layer.popitem()
 
     def find(self, address: Address) -> object:
-        """What was written at an address; NOTHING if nothing was, or something younger went into the rows since."""
+        """Return what was written at an address; NOTHING if nothing was, or the rows have had a younger value since."""
         if address in self._outdated:
             return NOTHING
         for layer in self._layers:
@@ -134,17 +134,17 @@ class FrozenValues:
         return NOTHING
 
     def outdate(self, addresses: Iterable[Address], cuts: int) -> None:
-        """Younger values of these went into the rows, after so many cuts: do not find them here any more."""
+        """Hide the values at these addresses: younger ones went into the rows, after so many cuts."""
         for address in addresses:
             if any(address in layer for layer in self._layers):
                 self._outdated.setdefault(address, cuts)
 
     def rewind(self, cuts: int) -> None:
-        """What went into the rows after so many cuts, or more, is not there any more."""
+        """Show again the values hidden after so many cuts, or more: the younger ones are in the rows no more."""
         self._outdated = {address: when for address, when in self._outdated.items() if when < cuts}
 
     def addresses(self) -> Iterator[Address]:
-        """All that were written; some may come twice."""
+        """Yield all addresses that were written; some may come twice."""
         return chain.from_iterable(self._layers)
 
     def _encoded(self, layer: dict[Address, object]) -> Iterator[tuple[bytes, bytes | None]]:
@@ -233,7 +233,7 @@ class WriteBack(Generic[S]):
         self._make_room()
 
     def prefetch(self, addresses: Sequence[Address]) -> None:
-        """Read what is not here of these, from the rows all at once."""
+        """Read from the rows, all at once, the values at these addresses that are not here."""
         missing = [address for address in addresses if address not in self.young and address not in self._old]
         if self.dirty or self._spilling or self._frozen:
             missing = [address for address in missing if self._above_rows(address) is NOTHING]
@@ -251,7 +251,7 @@ class WriteBack(Generic[S]):
             self.young.update(zip(missing[at : at + _STEP], found[at : at + _STEP], strict=True))
 
     def freeze(self) -> FrozenValues:
-        """Cut: what was written since the last cut. Costs the same whatever its size."""
+        """Cut, and return what was written since the last cut. Costs the same whatever its size."""
         frozen = self._of(self.dirty, self._spilling) if self._spilling else self._of(self.dirty)
         self._frozen.append(frozen)
         self._cuts += 1
@@ -259,7 +259,7 @@ class WriteBack(Generic[S]):
         return frozen
 
     def release(self, frozen: FrozenValues) -> None:
-        """Forget a cut's values, now that the rows have them. `LayerOrder` unless it is the oldest cut."""
+        """Forget a cut's values, now that the rows have them; raise `LayerOrder` unless it is the oldest cut."""
         if not self._frozen or self._frozen[0] is not frozen:
             raise LayerOrder(
                 f"{self._context.uid}: {len(frozen)} frozen values cannot be released: they are not the oldest of "
@@ -270,7 +270,7 @@ class WriteBack(Generic[S]):
     def rewind(self, since: Sequence[FrozenValues]) -> FrozenValues:
         """Forget what was frozen since a cut, the oldest first, and what was not frozen yet; none was released.
 
-        The rows have to be those of that cut before anybody reads. What is returned is to be cleared.
+        The rows have to be those of that cut before the next read. The caller clears what is returned.
         """
         written = [*since, self.freeze()]
         for frozen in reversed(written):
@@ -291,17 +291,17 @@ class WriteBack(Generic[S]):
         return given_up
 
     def spill(self) -> None:
-        """Write all that no cut has seen yet into the rows, which then have it in the next cut."""
+        """Write into the rows all values that no cut has seen yet, so that the next cut has them there."""
         self._spill(len(self._spilling))
         self._spilling, self.dirty = self.dirty, {}
         self._spill(len(self._spilling))
 
     def pending_bytes(self) -> int:
-        """How much memory holds what the rows do not have yet, about."""
+        """Return about how much memory holds what the rows do not have yet."""
         return self._weight * (len(self.dirty) + len(self._spilling) + sum(map(len, self._frozen)))
 
     def above_rows(self) -> dict[bytes, bytes | None]:
-        """All that the rows do not have yet, by the names of the rows; None is a deletion. Changes nothing."""
+        """Return all that the rows do not have yet, by the names of the rows; None is a deletion. Changes nothing."""
         found: dict[bytes, bytes | None] = {}
         for frozen in self._frozen:
             found.update(frozen.current())
@@ -317,11 +317,11 @@ class WriteBack(Generic[S]):
         )
 
     def memory_bytes(self) -> int:
-        """How much memory the values and what is around them take, about."""
+        """Return about how much memory the values and what is around them take."""
         return self._weight * (len(self.young) + len(self._old) + len(self._retired)) + self.pending_bytes()
 
     def _find(self, address: Address) -> S:
-        """The value of the current address, which is not in `young`, and is from now on."""
+        """Return the value of the current address, which is not in `young`, and put it there."""
         if address in self._old:
             kept = self._old[address]
         else:
@@ -346,14 +346,14 @@ class WriteBack(Generic[S]):
         return NOTHING
 
     def _make_room(self, coming: int = 1) -> None:
-        """To be called before so many values, at most a step, come into `young`."""
+        """Do what is due before so many values, at most a step, come into `young`."""
         self._came += coming
         if self._came >= _STEP:
             self._came = 0
             self._tidy()
 
     def _tidy(self) -> None:
-        """Do a little of what is to be done: in steps, so that nobody waits for all of it."""
+        """Do a little of what is to be done: in steps, so that no call waits for all of it."""
         for _ in range(min(2 * _STEP, len(self._retired))):
             self._retired.popitem()
         self._unweighed += _STEP

@@ -34,9 +34,9 @@ def open_store(uri: str, **options: object) -> BlobStore:
 
 
 def find_store(uri: str, **options: object) -> BlobStore:
-    """The same for a place where something is already: nothing is made, and nothing tried out.
+    """Open the store at a place where something is already: nothing is made, and nothing tried out.
 
-    `StoreUnavailable` if there is no such folder.
+    Raise `StoreUnavailable` if there is no such folder.
     """
     protocol, _ = split_protocol(uri)
     if protocol in (None, "file", "local"):
@@ -47,7 +47,7 @@ def find_store(uri: str, **options: object) -> BlobStore:
 
 
 def is_trial(path: str) -> bool:
-    """Whether this is the blob of a trial that was interrupted: it says nothing, and may be deleted."""
+    """True if this is the blob of a trial that was interrupted: it says nothing, and may be deleted."""
     return _TRIAL.fullmatch(path) is not None
 
 
@@ -57,12 +57,12 @@ def has_password(uri: str) -> bool:
 
 
 def without_password(uri: str) -> str:
-    """The URI for people."""
+    """Return the URI as people may see it."""
     return _PASSWORD.sub("://***@", uri) if has_password(uri) else uri
 
 
 def absolute(uri: str) -> str:
-    """The same place, also for processes that have another working directory."""
+    """Return a URI of the same place, also for processes that have another working directory."""
     return uri if "://" in uri else str(Path(uri).absolute())
 
 

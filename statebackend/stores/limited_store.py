@@ -30,19 +30,19 @@ _Answer = TypeVar("_Answer")
 
 
 def open_limited(uri: str, seconds: float) -> BlobStore:
-    """The store that a URI names (see `open_store`): no call of it waits longer than that, nor does opening it."""
+    """Open the store that a URI names (see `open_store`); no call waits longer than `seconds`, nor does this one."""
     return LimitedStore(_limited(f"open {uri}", lambda: open_store(uri), seconds), seconds)
 
 
 def find_limited(uri: str, seconds: float) -> BlobStore:
-    """The same for a place where something is already (see `find_store`)."""
+    """Open the store at a place where something is already (see `find_store`), with the limit of `open_limited`."""
     return LimitedStore(_limited(f"find {uri}", lambda: find_store(uri), seconds), seconds)
 
 
 def find_limited_later(uri: str, seconds: float) -> BlobStore:
-    """The same without a call now: it is looked for in the time of the first call, which fails if it is not there.
+    """Make a limited store without a call now: the first call looks for it in its own time, and fails if it is absent.
 
-    So whoever has other things to do, as an event loop has, does not wait for it.
+    So a caller that has other things to do, as an event loop has, does not wait for it.
     """
     return LimitedStore(_Later(uri, seconds), seconds)
 
@@ -63,44 +63,50 @@ class LimitedStore:
 
     @property
     def _store(self) -> BlobStore:
-        """For the threads that make calls."""
+        """Return the store, for the threads that make calls."""
         return self._behind.found() if isinstance(self._behind, _Later) else self._behind
 
     def create(self, path: str, data: bytes) -> Creation:
-        """See `BlobStore.create`. If it is given up, it may be made yet."""
+        """Make the blob if the path is free. See `BlobStore.create`.
+
+        If the call is given up, the blob may be made yet.
+        """
         return self._limited(f"create {path}", lambda: self._store.create(path, data), lost=UnknownOutcome)
 
     def write(self, path: str, data: bytes) -> None:
-        """See `BlobStore.write`."""
+        """Make the blob under a path used for nothing else. See `BlobStore.write`."""
         self._limited(f"write {path}", lambda: self._store.write(path, data), len(data))
 
     def read(self, path: str) -> bytes:
-        """See `BlobStore.read`."""
+        """Return the whole content. See `BlobStore.read`."""
         return self._limited(f"read {path}", lambda: self._store.read(path))
 
     def stat(self, path: str) -> BlobInfo:
-        """See `BlobStore.stat`."""
+        """Return the size. See `BlobStore.stat`."""
         return self._limited(f"stat {path}", lambda: self._store.stat(path))
 
     def list(self, folder: str = "") -> tuple[BlobInfo, ...]:
-        """See `BlobStore.list`."""
+        """Return all blobs below the folder, sorted by path. See `BlobStore.list`."""
         return self._limited(f"list {folder or 'everything'}", lambda: self._store.list(folder))
 
     def delete(self, path: str) -> None:
-        """See `BlobStore.delete`."""
+        """Make sure that there is no such blob. See `BlobStore.delete`."""
         self._limited(f"delete {path}", lambda: self._store.delete(path))
 
     def remove_leftovers(self) -> int:
-        """See `BlobStore.remove_leftovers`. It may take as long as it likes."""
+        """Remove what dead writers left, without a limit of time. See `BlobStore.remove_leftovers`."""
         return self._store.remove_leftovers()
 
     def upload(self, source: Path, path: str) -> None:
-        """See `BlobStore.upload`."""
+        """Copy a local file into the store. See `BlobStore.upload`."""
         size = source.stat().st_size if source.exists() else 0
         self._limited(f"upload {path}", lambda: self._store.upload(source, path), size)
 
     def download(self, path: str, target: Path) -> None:
-        """See `BlobStore.download`. The file gets its name by who waits for it, so that it cannot come late."""
+        """Copy the blob into a local file. See `BlobStore.download`.
+
+        The thread that waits gives the file its name, so that it cannot come late.
+        """
         new = target.with_name(f"{_UNFINISHED}{token_hex(8)}")
 
         def clear() -> None:
@@ -146,7 +152,7 @@ class _Later:
         return self._uri if self._store is None else repr(self._store)
 
     def found(self) -> BlobStore:
-        """It, or what `find_store` raises."""
+        """Return the store, or raise what `find_store` raises."""
         if self._store is None:
             alone = self._finding.acquire(timeout=self._patience)  # whoever takes longer hangs, and others may not
             try:
@@ -196,7 +202,7 @@ class _Call(Generic[_Answer]):
         self.done = threading.Event()
 
     def make(self) -> None:
-        """For the other thread."""
+        """Make the call, in the other thread."""
         try:
             self._answer = self._call()
         except BaseException as error:  # whatever it is, it is raised where one waits for the answer
@@ -208,7 +214,7 @@ class _Call(Generic[_Answer]):
             self._callers.came_back()
 
     def give_up(self) -> bool:
-        """Nobody waits any more; False if it is done."""
+        """Stop waiting for the call; False if it is done."""
         with self._lock:
             if self.done.is_set():
                 return False
@@ -217,7 +223,7 @@ class _Call(Generic[_Answer]):
         return True
 
     def answer(self) -> _Answer:
-        """What came of it, once it is done."""
+        """Return the answer of the call, or raise its error, once it is done."""
         if self._error is not None:
             try:
                 raise self._error
@@ -236,13 +242,13 @@ class _Callers:
         self.begin()
 
     def begin(self) -> None:
-        """There are none. So it is in a process that was forked: the threads stayed behind in the other one."""
+        """Begin without threads, also in a process that was forked: the threads stay in the other one."""
         self._lock = threading.Lock()
         self._idle: defaultdict[int, list[SimpleQueue[_Call[object]]]] = defaultdict(list)  # by their niceness
         self.hanging = 0
 
     def make(self, call: _Call[_Answer]) -> None:
-        """Have it made at once."""
+        """Have the call made at once."""
         niceness = os.getpriority(os.PRIO_PROCESS, 0)
         with self._lock:
             idle = self._idle[niceness]
@@ -253,12 +259,12 @@ class _Callers:
         caller.put(call)  # type: ignore[arg-type]
 
     def left_hanging(self) -> None:
-        """One more call that nobody waits for."""
+        """Count one more call that was given up and hangs."""
         with self._lock:
             self.hanging += 1
 
     def came_back(self) -> None:
-        """One less."""
+        """Count one such call less."""
         with self._lock:
             self.hanging -= 1
 
@@ -274,7 +280,10 @@ os.register_at_fork(after_in_child=_CALLERS.begin)
 
 
 def _bytes_coming(folder: Path) -> int:
-    """Changes as long as anything comes into the folder, be it in another download: then the store does not hang."""
+    """Return a number that changes as long as anything comes into the folder.
+
+    It may come in another download: then, too, the store does not hang.
+    """
     try:
         return sum(file.stat().st_size for file in folder.glob(f"{_UNFINISHED}*"))
     except OSError:  # one has just got its name

@@ -88,7 +88,7 @@ class LocalStore:
         return answer
 
     def write(self, path: str, data: bytes) -> None:
-        """Make the blob under a name nobody else uses. See `BlobStore.write`."""
+        """Make the blob under a path used for nothing else. See `BlobStore.write`."""
         self._put(path, lambda file: file.write(data))
 
     def upload(self, source: Path, path: str) -> None:
@@ -171,7 +171,7 @@ class LocalStore:
 
     @contextmanager
     def _unfinished(self, folder: Path, fill: Callable[[BinaryIO], object]) -> Iterator[Path]:
-        """A filled temporary file, on the disk, for as long as the context lasts."""
+        """Make a filled temporary file, on the disk, for as long as the context lasts."""
         with ExitStack() as stack:
             new, file = self._new_file(folder, stack)
             fill(file)
@@ -190,7 +190,7 @@ class LocalStore:
     def _make_folder(self, folder: Path) -> None:
         """Make the folder and see that it, and all above it, survive a crash of the machine.
 
-        Also when the folders are there already: whoever made them may not have got as far as flushing.
+        Also when the folders are there already: their maker may not have got as far as flushing.
         """
         if folder in self._durable_folders and folder.is_dir():
             return
@@ -219,7 +219,10 @@ class LocalStore:
                 )
 
     def _refuse_special(self, file: Path, path: str) -> int:
-        """Return the size of a file; what is none may lead elsewhere or have no end. Folders are left to the caller."""
+        """Return the size of a file; refuse links, pipes and devices, which may lead elsewhere or have no end.
+
+        Folders are left to the caller.
+        """
         about = file.lstat()
         if not S_ISREG(about.st_mode) and not S_ISDIR(about.st_mode):
             raise BadBlobPath(f"{path} in {self} is a link, a pipe or a device; put a file there")
@@ -245,7 +248,7 @@ class LocalStore:
 
 @contextmanager
 def _locked_new_file(folder: Path) -> Iterator[tuple[Path, BinaryIO]]:
-    """A new temporary file whose lock shows that its writer lives; it is gone when the context ends."""
+    """Make a temporary file whose lock shows that its writer lives; it is gone when the context ends."""
     while True:
         new = folder / f"{_TEMPORARY}{token_hex(8)}"
         with new.open("xb") as file:
@@ -262,7 +265,7 @@ def _locked_new_file(folder: Path) -> Iterator[tuple[Path, BinaryIO]]:
 
 
 def _files_below(top: Path) -> Iterator[Path]:
-    """All files, also while folders go and come."""
+    """Yield all files, also while folders go and come."""
     for parent, _, names in os.walk(top, onerror=_raise_unless_absent):
         yield from (Path(parent, name) for name in names)
 

@@ -44,7 +44,7 @@ class MemoryStore:
             return Creation.CREATED
 
     def write(self, path: str, data: bytes) -> None:
-        """Make the blob under a name nobody else uses. See `BlobStore.write`."""
+        """Make the blob under a path used for nothing else. See `BlobStore.write`."""
         with self._at(path) as file:
             self._files.pipe_file(file, data)
 

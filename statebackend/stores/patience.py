@@ -44,8 +44,9 @@ class Patience:
         self.answered = answered
 
     def ask(self, call: Callable[[], _Answer]) -> _Answer:
-        """Call, and again while the store is unavailable: whoever gets `StoreUnavailable` has changed nothing that
-        doing it again would not. Raises the last one when the time is over.
+        """Call, and again while the store is unavailable; raise the last error when the time is over.
+
+        A call that raises `StoreUnavailable` has changed nothing that doing it again would not.
         """
         trial = self.begin()
         while True:
@@ -58,15 +59,15 @@ class Patience:
                 return answer
 
     def begin(self) -> Trial:
-        """For what is asked again in another form: the caller says each time that it failed."""
+        """Begin a trial of a request that takes another form each time: the caller reports each failure."""
         return Trial(self)
 
     def give_up(self) -> None:
-        """Nobody waits for an answer any more: who waits for the store now, or later, waits no longer."""
+        """End all waits for the store, now and later, as the answers are not needed any more."""
         self._given_up.set()
 
     def pause(self, seconds: float, error: StoreError) -> None:
-        """Let so much time pass; raises the error if everything was given up."""
+        """Let so much time pass; raise the error if everything was given up."""
         if not self._given_up.is_set():
             self._sleep(seconds)
         if self._given_up.is_set():
@@ -83,7 +84,7 @@ class Trial:
         self._failures = 0
 
     def wait(self, error: StoreError) -> None:
-        """It failed: returns when it is time to ask again, or raises the error if there is no time left."""
+        """Return when it is time to ask again after this error, or raise it if there is no time left."""
         now = time.monotonic()
         if self._failed_at is None:
             self._failed_at = now
@@ -98,7 +99,7 @@ class Trial:
         self._patience.pause(pause, error)
 
     def over(self) -> None:
-        """It has been done; what fails from now on has all the time again."""
+        """Note that it has been done; failures from now on have all the time again."""
         if self._failed_at is not None:
             self._patience.answered(max(time.monotonic() - self._failed_at, self._slept))
             self._failed_at, self._slept, self._failures = None, 0.0, 0

@@ -99,7 +99,7 @@ class S3Store:
         return Creation.CREATED if found == nonce else Creation.EXISTED
 
     def write(self, path: str, data: bytes) -> None:
-        """Make the blob under a name nobody else uses. See `BlobStore.write`."""
+        """Make the blob under a path used for nothing else. See `BlobStore.write`."""
         with self._calling("write", path) as key:
             self._files.pipe_file(key, data, chunksize=_CHUNK, max_concurrency=_CHUNKS_AT_ONCE)
 
@@ -182,7 +182,7 @@ class S3Store:
 
 
 def _refusal_in(error: BaseException) -> _Refusal:
-    """The server's own words, which s3fs translates and keeps as the cause; status 0 if it did not answer."""
+    """Return the server's own words, which s3fs translates and keeps as the cause; status 0 if it did not answer."""
     response = getattr(error.__cause__ or error, "response", None)
     if not isinstance(response, dict):
         return _Refusal(0, "")

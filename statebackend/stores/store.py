@@ -85,7 +85,7 @@ class BlobStore(Protocol):
         """
 
     def write(self, path: str, data: bytes) -> None:
-        """Make the blob under a path that nobody else uses, now or ever; doing it again is harmless.
+        """Make the blob under a path used for nothing else, now or ever; doing it again is harmless.
 
         After an error or a crash inside, the whole blob may be there or not.
         """
@@ -106,13 +106,13 @@ class BlobStore(Protocol):
         """Make sure that there is no such blob; nothing happens if there was none."""
 
     def remove_leftovers(self) -> int:
-        """Remove what writers that died have left unfinished, which no listing shows; how many things that were.
+        """Remove unfinished things of writers that died, which no listing shows; return how many there were.
 
         May be called at any time, also while others write. A store whose leftovers are removed elsewhere does nothing.
         """
 
     def upload(self, source: Path, path: str) -> None:
-        """Like `write`, from a local file of any size, without holding it in memory."""
+        """Make the blob as `write` does, from a local file of any size, without holding it in memory."""
 
     def download(self, path: str, target: Path) -> None:
         """Copy the blob into a local file without holding it in memory; `BlobNotFound` if there is none.
@@ -123,7 +123,7 @@ class BlobStore(Protocol):
 
 
 def check_path(path: str) -> None:
-    """Refuse a path that not every store could hold; `BadBlobPath` says what is wrong with it.
+    """Refuse a path that not every store could hold; `BadBlobPath` says why.
 
     A path is parts joined by `/`, each of ASCII letters, digits and `_=@+,~.-`, not beginning with a dot (those
     names are the stores' own). So no path is absolute, has an empty part, `..` or a scheme.
@@ -153,11 +153,11 @@ def _fault_of(part: str) -> str | None:
 
 
 def check_folder(folder: str) -> None:
-    """Refuse what can neither be the root ("") nor a folder below it; `BadBlobPath` says why."""
+    """Refuse a text that is neither the root ("") nor a folder below it; `BadBlobPath` says why."""
     if folder:
         check_path(folder)
 
 
 def could_be_ours(path: str) -> bool:
-    """Whether `check_path` accepts the path; for listings, which leave out what others put there."""
+    """True if `check_path` accepts the path; for listings, which leave out files that others put there."""
     return len(path) <= LONGEST_PATH and _PATH.fullmatch(path) is not None

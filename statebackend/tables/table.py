@@ -29,16 +29,16 @@ from statebackend.backends.unused_memory import give_back_of_thread
 from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import KeyColumn
 from statebackend.keys.types import KeyType
-from statebackend.tables.accumulators import OBJECTS, Column
-from statebackend.tables.aggregations import Slots
-from statebackend.tables.blocks import Block, arrow_keys, hashed, is_whole, joined
-from statebackend.tables.cold_keys import ColdKeys
-from statebackend.tables.frozen_table import FrozenSpace, FrozenTable
-from statebackend.tables.stored_blocks import Entries, Stored, StoredBlocks, in_one, misplaced
-from statebackend.tables.table_space import TableSpace, TouchClock
-from statebackend.tables.table_spec import EXPIRES, Layout, TableError, TableSpec, column_of
-from statebackend.tables.turns import Turns
-from statebackend.tables.waiting_rows import Rows, WaitingRows
+from statebackend.tables.disk.cold_keys import ColdKeys
+from statebackend.tables.format.blocks import Block, arrow_keys, hashed, is_whole, joined
+from statebackend.tables.format.stored_blocks import Entries, Stored, StoredBlocks, in_one, misplaced
+from statebackend.tables.memory.frozen import FrozenSpace, FrozenTable
+from statebackend.tables.memory.read_ahead_rows import Rows, WaitingRows
+from statebackend.tables.memory.space import TableSpace, TouchClock
+from statebackend.tables.values.accumulators import OBJECTS, Column
+from statebackend.tables.values.aggregations import Slots
+from statebackend.tables.values.rounds import Turns
+from statebackend.tables.values.spec import EXPIRES, Layout, TableError, TableSpec, column_of
 
 _EVICTED_AT_ONCE = 4
 """When memory is full, that part of all keys leaves it at once."""
@@ -135,11 +135,11 @@ class Table:
         self._size = 0
 
     def __len__(self) -> int:
-        """How many keys are in memory."""
+        """Return how many keys are in memory."""
         return self._size
 
     def memory_bytes(self) -> int:
-        """The memory that the table occupies, about; what is frozen is not counted."""
+        """Return about how much memory the table occupies; what is frozen is not counted."""
         spaces = [*self._spaces.values(), *(space for _, _, space in self._dropped)]
         of_spaces = sum(space.memory_bytes() + space.noted_bytes() for space in spaces)
         return of_spaces + self._cold.memory_bytes() + self._waiting.nbytes
@@ -149,7 +149,7 @@ class Table:
     def update(
         self, keys: KeyColumn, columns: Mapping[str, pa.Array], namespace: bytes = b"", now: int | None = None
     ) -> Slots:
-        """Fold a batch in, and say the slot of each key, which is valid until the table is changed or read next.
+        """Fold a batch in, and return the slot of each key, valid until the table is changed or read next.
 
         `columns` has the input columns, row for row with the keys. A table with a time to live has to know `now`.
         """
@@ -162,7 +162,7 @@ class Table:
     def update_each(
         self, keys: KeyColumn, columns: Mapping[str, pa.Array], namespace: bytes = b"", now: int | None = None
     ) -> pa.RecordBatch:
-        """Fold a batch in as `update` does, and say for each row what its key has come to right after that row."""
+        """Fold a batch in as `update` does, and return for each row the results of its key right after that row."""
         space, slots = self._slots_to_update(keys, columns, namespace, now)
         turns = Turns.of(slots)
         arrays = {
@@ -178,7 +178,7 @@ class Table:
     def _slots_to_update(
         self, keys: KeyColumn, columns: Mapping[str, pa.Array], namespace: bytes, now: int | None
     ) -> tuple[TableSpace, Slots]:
-        """The slots of keys that are about to be updated, in memory, touched, and as new if they had expired."""
+        """Return the slots of keys to be updated, in memory, touched, and as new if they had expired."""
         self._check(keys, columns)
         self._load_those(keys, namespace)
         self._make_room(now)
@@ -195,11 +195,11 @@ class Table:
         return space, slots
 
     def results(self, slots: Slots, namespace: bytes = b"") -> pa.RecordBatch:
-        """The results of keys, by the slots that `update` gave; one column for each output."""
+        """Return the results of keys, by the slots that `update` gave; one column for each output."""
         return self._results(self._known(namespace).columns, slots)
 
     def read(self, keys: KeyColumn, namespace: bytes = b"", now: int | None = None) -> pa.RecordBatch:
-        """The results of these keys, all null for a key that is not there or has expired."""
+        """Return the results of these keys, all null for a key that is not there or has expired."""
         self._check(keys, None)
         self._load_those(keys, namespace)
         self._make_room(now)
@@ -214,7 +214,7 @@ class Table:
         return found.take(pa.array(np.cumsum(present) - 1, mask=~present))
 
     def remove(self, keys: KeyColumn, namespace: bytes = b"") -> None:
-        """Forget these keys. It does not matter whether they are there."""
+        """Forget these keys, which need not be there."""
         self._check(keys, None)
         self._load_those(keys, namespace)
         self._evict_excess()
@@ -226,7 +226,7 @@ class Table:
     # --- by namespace -------------------------------------------------------------------------------------------------
 
     def namespaces(self) -> set[bytes]:
-        """The namespaces that have keys; of those that are not in memory as a whole, some may have none any more."""
+        """Return the namespaces that have keys; of those not in memory as a whole, some may have none any more."""
         self.read_ahead()
         if (self._unloaded & ~self._waiting.groups).any():
             self._load_everything()
@@ -234,7 +234,7 @@ class Table:
         return here | self._waiting.namespaces() | self._cold.namespaces()
 
     def keys_and_results(self, namespace: bytes = b"", now: int | None = None) -> Aggregates:
-        """All keys of a namespace and their results, in no particular order."""
+        """Return all keys of a namespace and their results, in no particular order."""
         self._load_everything()
         space = self._known(namespace)
         slots = self._unexpired(space.columns, space.slots(), now)
@@ -248,7 +248,7 @@ class Table:
         return Aggregates(hashed(both, self._layout.key_type), results)
 
     def _only_cold(self, namespace: bytes, space: TableSpace) -> Accumulated:
-        """What is on the disk and not in memory."""
+        """Return the keys that are on the disk and not in memory, and their accumulators."""
         keys, columns = self._cold.of(namespace)
         absent = np.flatnonzero(space.find(keys) < 0)
         if len(absent) == len(keys):
@@ -257,7 +257,7 @@ class Table:
         return Accumulated(keys, {name: column[absent] for name, column in columns.items()})
 
     def accumulators(self, namespace: bytes = b"") -> Accumulated:
-        """All keys of a namespace and what is kept of each, expired ones included, in no particular order."""
+        """Return all keys of a namespace and what is kept of each, expired ones included, in no particular order."""
         self._load_everything()
         space = self._known(namespace)
         slots = space.slots()
@@ -267,7 +267,7 @@ class Table:
         return Accumulated(hashed(keys, self._layout.key_type), columns)
 
     def put(self, accumulated: Accumulated, namespace: bytes = b"") -> None:
-        """Have these accumulators for these keys, in place of what there was; of a key that is repeated, the last.
+        """Set these accumulators for these keys, in place of what there was; of a key that is repeated, the last.
 
         The caller owes every column of the table, each of its type.
         """
@@ -312,7 +312,7 @@ class Table:
     # --- cutting and loading ------------------------------------------------------------------------------------------
 
     def freeze(self, epoch_number: int) -> FrozenTable:
-        """Cut: hand out what changed since the last cut. Costs what changed, at most a copy of the accumulators."""
+        """Cut: return what changed since the last cut. Costs what changed, at most a copy of the accumulators."""
         changed: list[tuple[TableSpace, FrozenSpace]] = []
         for namespace, space in self._spaces.items():
             cleared = self._cleared.pop(namespace, None)
@@ -338,11 +338,14 @@ class Table:
 
     @property
     def losses(self) -> int:
-        """Rises whenever keys leave memory, or come to it that are not new: what was kept of keys is not known then."""
+        """Return a number that rises whenever keys leave memory, or come to it that are not new.
+
+        What was kept of keys is not known then.
+        """
         return self._clock.losses
 
     def keep_keys(self, frozen: FrozenTable, most_values: float) -> None:
-        """What was just frozen as a whole is stored in such a way that later cuts can refer to its keys.
+        """Store what was just frozen as a whole in such a way that later cuts can refer to its keys.
 
         Where accumulators would be more than that part of it, keys are not stored apart.
         """
@@ -351,7 +354,7 @@ class Table:
                 self._spaces[part.namespace].keep_keys(part, frozen.epoch_number, most_values)
 
     def completed(self, epoch_number: int) -> None:
-        """Nobody goes back to a cut before that of this epoch."""
+        """Forget what only a rewind to a cut before that of this epoch would need."""
         clock, kept = self._clock, self._clock.kept
         while len(self._begun) > 1 and self._begun[1] <= epoch_number:
             del self._begun[0]
@@ -360,7 +363,7 @@ class Table:
             self._let_go()
 
     def rewind(self, epoch_number: int) -> bool:
-        """Be what was cut for this epoch, or opened, again; False if that is not known, and then the table is useless.
+        """Go back to what was cut for this epoch, or opened; False if that is not known: then the table is useless.
 
         The store has to be what it was then as well. It is as if the epoch had been completed.
         """
@@ -384,14 +387,14 @@ class Table:
         return True
 
     def _forget_images(self) -> None:
-        """Nobody can go back to a cut that was made by now."""
+        """Forget all that is noted to go back to cuts that were made by now."""
         if self._clock.notes:
             self._clock.kept = self._clock.interval + 1
             self._begun.clear()
             self._let_go()
 
     def _let_go(self) -> None:
-        """Give up what is only there to go back to cuts to which nobody goes back any more."""
+        """Drop before-images and namespaces of cuts that can no longer be rewound to."""
         for space in (*self._spaces.values(), *(space for _, _, space in self._dropped)):
             space.forget_images()
         for when, _, space in self._dropped:
@@ -400,7 +403,7 @@ class Table:
         self._dropped = [dropped for dropped in self._dropped if dropped[0] >= self._clock.kept]
 
     def _remove_empty_spaces(self) -> None:
-        """But for those whose keys may come back."""
+        """Remove the spaces that are useless, but not those whose keys may come back."""
         for namespace in [name for name, space in self._spaces.items() if space.is_useless]:
             del self._spaces[namespace]
 
@@ -410,7 +413,7 @@ class Table:
         return groups
 
     def _load_those(self, keys: KeyColumn, namespace: bytes) -> None:
-        """Have what is stored of these keys in memory or, if there is no room for it, in `ColdKeys`."""
+        """Load what is stored of these keys into memory or, if there is no room for it, into `ColdKeys`."""
         if not self._some_unloaded:
             return
         wanted = self._groups_of(keys) & self._unloaded
@@ -430,7 +433,7 @@ class Table:
             self._load(self._unloaded)
 
     def load(self, go_on: Callable[[], bool]) -> None:
-        """Take into memory what is stored, as far as there is room and as long as `go_on` says so, asked now and then.
+        """Load what is stored into memory, as far as there is room and as long as `go_on`, asked now and then, says so.
 
         What is not loaded then is when it is first used.
         """
@@ -440,12 +443,12 @@ class Table:
         self._some_unloaded = bool(self._unloaded.any())
 
     def read_ahead(self) -> None:
-        """Read what is stored, as far as there is room, so that `load_more` and whoever asks for keys find it read."""
+        """Read what is stored, as far as there is room, so that `load_more` and calls for keys find it read."""
         self._read_ahead(np.flatnonzero(self._unloaded & ~self._waiting.groups))
         self._some_unloaded = bool(self._unloaded.any())
 
     def load_more(self) -> bool:
-        """Take some of what was read ahead into memory; whether there is more. It takes some milliseconds."""
+        """Take some of what was read ahead into memory; True if there is more. It takes some milliseconds."""
         if self._waiting:
             places, waited = self._waiting.next()
             for namespace, (keys, block), all_differ in waited:
@@ -456,12 +459,12 @@ class Table:
         return bool(self._waiting)
 
     def _load_waiting(self) -> None:
-        """Have nothing waiting: what follows knows only what is in memory and what is stored."""
+        """Load all rows that wait: what follows knows only what is in memory and what is stored."""
         while self.load_more():
             pass
 
     def unload(self, groups: Iterable[KeyGroupRange]) -> None:
-        """What is stored of these groups is not what it was: forget it. Nothing was changed here since the last cut."""
+        """Forget what is stored of these groups: it has changed. Nothing was changed here since the last cut."""
         self._load_waiting()
         gone, first = self._layout.no_groups(), self._layout.groups.first
         for part in groups:
@@ -476,7 +479,7 @@ class Table:
         self._count_keys()
 
     def bring_up_to_date(self, blocks: Iterable[tuple[bytes, bytes]]) -> None:
-        """Have what newer blocks say of the groups that are loaded; they are stored as well.
+        """Take in what newer blocks say of the groups that are loaded; they are stored as well.
 
         They come by group, and in a group and namespace the oldest first. Nothing was changed here since the last cut.
         """
@@ -505,7 +508,7 @@ class Table:
             self.unload([self._layout.groups])
 
     def take_over(self, other: Table) -> None:
-        """Have in memory what another one has, of which nothing is on the disk; it is not used any more.
+        """Take what another one has in memory; it has nothing on the disk, and is not used any more.
 
         What is stored is the same, and nothing was changed there since the last cut.
         """
@@ -532,8 +535,9 @@ class Table:
     def _load_as_fits(
         self, places: NDArray[np.int64], go_on: Callable[[], bool], enough: int = sys.maxsize
     ) -> NDArray[np.int64]:
-        """Take these groups, of which none waits, into memory as far as there is room, unless others had to go to the
-        disk, or until there are enough keys; those left.
+        """Take these groups, of which none waits, into memory as far as there is room; return those left.
+
+        Stop when keys had to go to the disk, or there are enough keys, or `go_on` says no.
         """
         while len(places) and not self._cold.some and self._size < enough and go_on():
             most = min(_LOADED_AT_ONCE, self._max_slots // _LOADED_PART + 1, enough - self._size)
@@ -560,15 +564,16 @@ class Table:
             places = places[number:]
 
     def _read(self, places: NDArray[np.int64], most: int) -> tuple[int, Mapping[bytes, Rows]]:
-        """What is stored of the first of these groups, in one, until that are so many rows or there is no more room;
-        of how many groups, and the rows by namespace.
+        """Read what is stored of the first of these groups; return how many these are, and the rows by namespace.
+
+        These are as many groups as have so many rows, as far as there is room; their rows come in one.
         """
         number, found = self._stored.first(places, most, self._room)
         blocks = {namespace: in_one(some) for namespace, some in found.items() if some}
         return number, {name: (self._keys_of(block, places[:number]), block) for name, block in blocks.items()}
 
     def _keys_of(self, block: Block, places: NDArray[np.int64]) -> KeyColumn:
-        """The keys of a block, which are of these groups."""
+        """Return the keys of a block; raise `DamagedBlock` if they are not of these groups."""
         keys = hashed(block.keys, self._layout.key_type)
         if not np.isin(self._layout.places(keys.hashes), places).all():
             groups = (self._layout.groups.first + places).tolist()
@@ -621,11 +626,11 @@ class Table:
 
     @property
     def _room(self) -> int:
-        """How many keys more there may be in memory, those that wait counted as if they were there."""
+        """Return how many keys more there may be in memory, those that wait counted as if they were there."""
         return self._max_slots - self._size - len(self._waiting)
 
     def _room_for_images(self) -> float:
-        """How many bytes more may be noted to go back to former cuts."""
+        """Return how many bytes more may be noted to go back to former cuts."""
         if self._bytes_per_slot is None:
             return inf
         return max(0, self._room) * self._bytes_per_slot - self._clock.noted_bytes
@@ -671,7 +676,7 @@ class Table:
     def _leaving(
         self, namespace: bytes, space: TableSpace, slots: Slots
     ) -> Iterator[tuple[KeyColumn, Mapping[str, Column]]]:
-        """What `ColdKeys` has to take of keys that leave memory, part by part, as all of them would need much of it."""
+        """Yield what `ColdKeys` has to take of keys that leave memory, by parts, as all would need much of it."""
         slots = space.by_hash(slots)
         most = max(_LEAVING_AT_ONCE, self._max_slots // _LEAVING_PART)
         for first in range(0, len(slots), most):
@@ -681,7 +686,7 @@ class Table:
             yield space.keys_at(changed), {name: column[changed] for name, column in space.columns.items()}
 
     def _put_early(self, namespace: bytes, space: TableSpace, slots: Slots) -> None:
-        """Have what the next cut would say of keys that leave memory in blocks of their own."""
+        """Write what the next cut would say of keys that leave memory into blocks of their own."""
         unsaved = space.unsaved(namespace, slots, self._cleared.pop(namespace, None))
         if unsaved is None:
             return
@@ -729,7 +734,7 @@ class Table:
         return space
 
     def _known(self, namespace: bytes) -> TableSpace:
-        """The keys of a namespace, to look at or to remove: one that has none is not made for that."""
+        """Return the keys of a namespace, to look at or to remove: one without keys is not made for that."""
         space = self._spaces.get(namespace)
         return TableSpace(self._layout, self._clock) if space is None else space
 

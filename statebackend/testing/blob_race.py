@@ -80,7 +80,7 @@ def _race(open_store: OpenStore, folder: str, rounds: int, racer: int) -> list[A
 
 
 def _entry(racer: int) -> bytes:
-    """Long enough that a part of it would be noticed."""
+    """Return an entry so long that a part of it would be noticed."""
     return b"%010d" % racer * 400
 
 

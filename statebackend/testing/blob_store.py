@@ -46,12 +46,12 @@ def _folder() -> str:
 
 
 def a_created_blob_is_seen_at_once(open_store: OpenStore) -> None:
-    """A create is read, measured and listed by others as soon as it returns."""
+    """Check that a create is read, measured and listed by others as soon as it returns."""
     _seen_at_once(open_store, lambda store, path, data: _expect(store, path, data, Creation.CREATED))
 
 
 def a_written_blob_is_seen_at_once(open_store: OpenStore) -> None:
-    """A write is read, measured and listed by others as soon as it returns."""
+    """Check that a write is read, measured and listed by others as soon as it returns."""
     _seen_at_once(open_store, lambda store, path, data: store.write(path, data))
 
 
@@ -75,7 +75,7 @@ def _expect(store: BlobStore, path: str, data: bytes, answer: Creation) -> None:
 
 
 def a_second_create_is_told_and_changes_nothing(open_store: OpenStore) -> None:
-    """Whoever comes second is told, even with the same content, and the first content stays."""
+    """Check that a second creator is told, even with the same content, and the first content stays."""
     first, second, path = open_store(), open_store(), f"{_folder()}/entry"
     _expect(first, path, b"first", Creation.CREATED)
     for store in (second, first):
@@ -85,7 +85,7 @@ def a_second_create_is_told_and_changes_nothing(open_store: OpenStore) -> None:
 
 
 def a_write_may_be_repeated(open_store: OpenStore) -> None:
-    """A write that is done again, as after an error, is harmless."""
+    """Check that a write that is done again, as after an error, is harmless."""
     store, path = open_store(), f"{_folder()}/file"
     store.write(path, b"same")
     store.write(path, b"same")
@@ -94,7 +94,7 @@ def a_write_may_be_repeated(open_store: OpenStore) -> None:
 
 
 def a_listing_is_deep_and_sorted(open_store: OpenStore) -> None:
-    """A listing has what is below the folder, at any depth, sorted by the whole path; and nothing of its sibling."""
+    """Check that a listing has all below the folder, at any depth, sorted by the whole path; nothing of its sibling."""
     store, folder = open_store(), _folder()
     inside = sorted(f"{folder}/in/{name}" for name in ("b", "a/z", "a.b", "a-b", "a/b/c", "B", "10", "9"))
     outside = [f"{folder}/in-side", f"{folder}/in.x/y", f"{folder}/other/z"]
@@ -107,7 +107,7 @@ def a_listing_is_deep_and_sorted(open_store: OpenStore) -> None:
 
 
 def a_long_listing_is_whole(open_store: OpenStore) -> None:
-    """A listing does not end at what the store gives at once."""
+    """Check that a listing does not end at what the store gives at once."""
     store, folder = open_store(), _folder()
     paths = [f"{folder}/{number:05}" for number in range(LONG_LISTING)]
     with ThreadPoolExecutor(THREADS) as threads:
@@ -120,7 +120,7 @@ def a_long_listing_is_whole(open_store: OpenStore) -> None:
 
 
 def a_deleted_blob_is_gone(open_store: OpenStore) -> None:
-    """A deletion is seen by others at once, may be repeated, and frees the path."""
+    """Check that a deletion is seen by others at once, may be repeated, and frees the path."""
     store, other, path = open_store(), open_store(), f"{_folder()}/file"
     store.delete(path)
     _expect(store, path, b"first", Creation.CREATED)
@@ -132,7 +132,7 @@ def a_deleted_blob_is_gone(open_store: OpenStore) -> None:
 
 
 def a_missing_blob_is_not_found(open_store: OpenStore) -> None:
-    """What is not there is said to be not there, the folder of other blobs too; a missing folder is empty."""
+    """Check that missing blobs, the folder of other blobs too, are not found; a missing folder is empty."""
     store, folder = open_store(), _folder()
     _is_absent(store, f"{folder}/missing")
     _promised(not store.list(folder), "a missing folder is empty", store.list(folder))
@@ -163,7 +163,7 @@ def _is_absent(store: BlobStore, path: str) -> None:
 
 
 def a_large_file_goes_up_and_down(open_store: OpenStore) -> None:
-    """Files are uploaded and downloaded byte for byte, whatever their size; a download replaces its target."""
+    """Upload and download files byte for byte, whatever their size; a download replaces its target."""
     store, folder = open_store(), _folder()
     with tempfile.TemporaryDirectory() as local:
         source, target = Path(local, "source"), Path(local, "target")
@@ -181,7 +181,7 @@ def a_large_file_goes_up_and_down(open_store: OpenStore) -> None:
 
 
 def paths_that_point_elsewhere_are_refused(open_store: OpenStore) -> None:
-    """A path that no store or not every store could hold is refused by every call."""
+    """Check that every call refuses a path that no store or not every store could hold."""
     store = open_store()
     elsewhere = ("", "/etc/passwd", "..", "a/../../b", "./a", "a//b", "a/", "s3://b/c", "a\\b", "a b", "ä", ".a", "a\n")
     with tempfile.TemporaryDirectory() as local:
@@ -212,7 +212,7 @@ def _is_refused(call: Callable[[], object], path: str) -> None:
 
 
 def of_racing_threads_one_wins(open_store: OpenStore) -> None:
-    """Of threads that create the same paths at the same time, one is told that it did, all others that they did not."""
+    """Let threads create the same paths at the same time: one is told that it did, all others that they did not."""
     store, folder, start = open_store(), _folder(), threading.Barrier(THREADS)
 
     def race(path: str, thread: int) -> Creation:
@@ -229,7 +229,7 @@ def of_racing_threads_one_wins(open_store: OpenStore) -> None:
 
 
 def a_blob_is_whole_or_absent(open_store: OpenStore) -> None:
-    """Whoever reads while others make a blob finds the whole of it or nothing; so do listings."""
+    """Read while others make a blob: the whole of it is found or nothing; so in listings."""
     store, reader, folder = open_store(), open_store(), _folder()
     whole = token_bytes(READ_MEANWHILE)
     done = threading.Event()

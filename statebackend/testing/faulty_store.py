@@ -39,11 +39,11 @@ class FaultyStore(MemoryStore):
         self._count = 0
 
     def stall(self) -> None:
-        """Uploads that come from now on wait."""
+        """Let uploads that come from now on wait."""
         self._open.clear()
 
     def go_on(self) -> None:
-        """Uploads wait no longer."""
+        """Let uploads wait no longer."""
         self._open.set()
 
     def upload(self, source: Path, path: str) -> None:

@@ -58,7 +58,7 @@ class KeyedJob:
 
     @property
     def states(self) -> list[KeyedState]:
-        """The partitions."""
+        """Return the partitions."""
         return [member.state for member in self._members]
 
     def start(self, epoch: Epoch, parallelism: int, options: Sequence[Options], *, elsewhere: bool) -> None:
@@ -85,7 +85,10 @@ class KeyedJob:
         return f"shared/{next(self._paths)}.sst"
 
     def rewind(self, epoch: Epoch) -> int:
-        """Go back to an epoch in place, and open anew what cannot; how many could. It must not wait for the store."""
+        """Go back to an epoch in place, open anew those that cannot, and return how many could.
+
+        It must not wait for the store.
+        """
         rewound = 0
         if any(followed > epoch for followed, _ in self._followers):
             self._forget_followers()
@@ -106,7 +109,10 @@ class KeyedJob:
         return rewound
 
     def follow(self, epoch: Epoch) -> int:
-        """Have another process open all partitions' state, or bring up to date what it has; how many could be."""
+        """Have another process open all partitions' state, or bring up to date what it has.
+
+        Return how many partitions it could bring up to date.
+        """
         self.store.go_on()
         followers, self._followers = self._followers, []
         caught_up = 0
@@ -125,7 +131,7 @@ class KeyedJob:
         return caught_up
 
     def take_over(self, epoch: Epoch) -> None:
-        """All processes die, and the one that follows goes on from this epoch."""
+        """Let all processes die, and those that followed go on from this epoch."""
         self.follow(epoch)
         followers, self._followers = self._followers, []
         self.stop()
@@ -140,7 +146,7 @@ class KeyedJob:
         self._followers = []
 
     def stop(self) -> None:
-        """Give up what is on its way, as when a job is stopped."""
+        """Give up all that is on its way, as when a job is stopped."""
         self.store.go_on()
         self._forget_followers()
         for member in self._members:
@@ -148,7 +154,7 @@ class KeyedJob:
         self._members = []
 
     def by_owner(self, keys: Iterable[Key]) -> list[tuple[KeyedState, list[Key]]]:
-        """Each partition, with its part of these keys."""
+        """Return each partition, with its part of these keys."""
         parts: list[tuple[KeyedState, list[Key]]] = [(member.state, []) for member in self._members]
         for key in keys:
             group = group_of(self._members[0].state.key_type, key)
@@ -172,11 +178,11 @@ class KeyedJob:
         return self._epoch
 
     def may_rewind(self, epoch: Epoch) -> bool:
-        """Whether partitions can go back to this epoch, as far as it is known when they are not short of memory."""
+        """True if partitions can go back to this epoch, as far as is known while they are not short of memory."""
         return epoch in self._way_back
 
     def hear(self, fault: Fault = Fault.NONE) -> list[Epoch]:
-        """Wait until it is known what became of all epochs; those that are complete now."""
+        """Wait until the fate of all epochs is known; return those that are complete now."""
         self.store.fault = fault
         self.store.go_on()
         for partition, member in enumerate(self._members):

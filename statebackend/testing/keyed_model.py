@@ -34,7 +34,7 @@ class Model:
         self._places: dict[Place, dict[object, tuple[object, int]]] = {}
 
     def copy(self) -> Model:
-        """The same, for good."""
+        """Return the same, for good."""
         copied = Model()
         copied.watermark, copied.clock = self.watermark, self.clock
         copied._places = {place: dict(parts) for place, parts in self._places.items()}
@@ -53,22 +53,22 @@ class Model:
         self._places.pop(place, None)
 
     def parts(self, place: Place, ttl: Ttl | None = None) -> dict[object, object]:
-        """The parts that have not expired."""
+        """Return the parts that have not expired."""
         now = self._now(ttl)
         parts = self._places.get(place, {}).items()
         return {part: _own(value) for part, (value, expires) in parts if now is None or expires > now}
 
     def value(self, place: Place, ttl: Ttl | None = None) -> object:
-        """The only part, called None, for states with one value; None if it is not there."""
+        """Return the only part, called None, for states with one value; None if it is not there."""
         return self.parts(place, ttl).get(None)
 
     def refresh(self, place: Place, ttl: Ttl) -> None:
-        """What was there has been read, so its time to live begins anew."""
+        """Begin the time to live of all parts that are there anew, as they have been read."""
         for part, value in self.parts(place, ttl).items():
             self.put(place, part, value, ttl)
 
     def places(self, state: str) -> set[Place]:
-        """All places at which the state has parts, or had some that expired."""
+        """Return all places at which the state has parts, or had some that expired."""
         return {place for place, parts in self._places.items() if place.state == state and parts}
 
     def _now(self, ttl: Ttl | None) -> int | None:
@@ -82,5 +82,5 @@ class Model:
 
 
 def _own(value: object) -> object:
-    """A copy of what could be changed."""
+    """Return a copy of what could be changed."""
     return deepcopy(value) if isinstance(value, list | dict) else value

@@ -60,19 +60,19 @@ class Restless(Policy):
 
     @property
     def pace(self) -> float:
-        """So that small deltas become bases, but not before some were merged."""
+        """Return a pace at which small deltas become bases, but not before some were merged."""
         return 20.0
 
     def most_bytes(self, live: float, delta: float) -> float:  # noqa: ARG002
-        """It is always too much."""
+        """Return a ceiling that is always passed."""
         return 0.0
 
     def most_deltas(self, live: float) -> int:  # noqa: ARG002
-        """The fewest of which a run can be made."""
+        """Return the fewest of which a run can be made."""
         return 8
 
     def largest_slice(self, live: float) -> float:
-        """A third."""
+        """Return a third."""
         return live / 3
 
 
@@ -82,22 +82,22 @@ class Hasty(Restless):
 
     @property
     def pace(self) -> float:
-        """So that the smallest delta pays for a slice."""
+        """Return a pace at which the smallest delta pays for a slice."""
         return 1000.0
 
 
 def spilling(options: Options) -> Options:
-    """The same with hardly any memory, so that caches and tables become rows all the time."""
+    """Return the same options with hardly any memory, so that caches and tables become rows all the time."""
     return replace(options, memory=1 << 15)
 
 
 def restless(options: Options) -> Options:
-    """The same with files that are rewritten all the time."""
+    """Return the same options with files that are rewritten all the time."""
     return replace(options, policy=Restless())
 
 
 def hasty(options: Options) -> Options:
-    """The same with bases that are made of each epoch, or a little later."""
+    """Return the same options with bases that are made of each epoch, or a little later."""
     return replace(options, policy=Hasty())
 
 
@@ -145,7 +145,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         change: list[Callable[[Options], Options]],
         subjects: Sequence[Subject],
     ) -> None:
-        """A job without a past."""
+        """Begin a job without a past."""
         key_type, self._keys = keys
         self._order = {key: place for place, key in enumerate(self._keys)}
         self._subjects = subjects if self.only is None else self.only
@@ -188,7 +188,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
 
     @rule(event=st.integers(0, 8), clock=st.integers(0, 8))
     def let_time_pass(self, event: int, clock: int) -> None:
-        """Event time begins with the first watermark."""
+        """Let time pass; event time begins with the first watermark."""
         self._model.watermark = (self._model.watermark or 0) + event
         self._model.clock += clock
         self._job.advance(self._model.watermark, self._model.clock)
@@ -204,25 +204,25 @@ class KeyedStateMachine(RuleBasedStateMachine):
     @precondition(lambda self: self._in_flight < 5)
     @rule()
     def cut(self) -> None:
-        """The dictionaries as they are now are the epoch's."""
+        """Cut an epoch, which has the dictionaries as they are now."""
         self._models[self._job.cut()] = self._model.copy()
         self._in_flight += 1
 
     @rule()
     def stall(self) -> None:
-        """The store answers late."""
+        """Let the store answer late."""
         self._store.stall()
 
     @rule(fault=st.sampled_from([Fault.NONE, *Fault]))
     def hear(self, fault: Fault) -> None:
-        """Wait for what became of the epochs; the store fails them, or not."""
+        """Wait for news of the epochs; the store fails them, or not."""
         self._newest = max([self._newest, *self._job.hear(fault)])
         self._in_flight = 0
 
     @precondition(lambda self: self._newest != NO_EPOCH)
     @rule()
     def complete(self) -> None:
-        """The newest epoch is complete."""
+        """Complete the newest epoch."""
         self._job.completed(self._newest)
 
     @rule(
@@ -254,10 +254,10 @@ class KeyedStateMachine(RuleBasedStateMachine):
         followed: int,
         together: int,
     ) -> None:
-        """Epochs one after the other, of which so many are on their way at once, with rewinds, and followed by another
-        process, which takes over; then a restore.
+        """Go through epochs, `lag` of them on their way at once, with rewinds and a process that follows; then restore.
 
-        In each epoch one namespace changes; or one of one state, and now and then all keys of all of them `together`.
+        The following process takes over before the restore. In each epoch one namespace changes; or one of one state,
+        and now and then all keys of all of them `together`.
         """
         subjects = list(map(self._chosen, which))
         for step in range(epochs):
@@ -299,13 +299,13 @@ class KeyedStateMachine(RuleBasedStateMachine):
     @precondition(lambda self: self._newest != NO_EPOCH)
     @rule()
     def follow(self) -> None:
-        """Another process has the state open as the newest complete epoch has it."""
+        """Let another process open the state as the newest complete epoch has it."""
         self._job.follow(self._newest)
 
     @precondition(lambda self: self._newest != NO_EPOCH)
     @rule()
     def take_over(self) -> None:
-        """It goes on from there."""
+        """Let the other process go on from there."""
         self._job.take_over(self._newest)
         self._go_back_to(self._newest)
 
@@ -356,7 +356,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
                 subject.was_read(self._model, place)
 
     def teardown(self) -> None:
-        """Whatever has happened, all can be read; unless something is wrong anyway."""
+        """Read everything, whatever has happened; unless something is wrong anyway."""
         try:
             if self._has_job and sys.exception() is None:
                 self.look()

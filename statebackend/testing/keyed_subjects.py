@@ -16,13 +16,13 @@ from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import key_group_of
 from statebackend.keys.columns import KeyColumn, decode_keys
 from statebackend.keys.types import KeyType
+from statebackend.states.aggregates import Aggregates
 from statebackend.states.codecs import Pickled
 from statebackend.states.declarations import Aggregating, Declaration, ListOf, MapOf, Reducing, Value
 from statebackend.states.timer_state import Timers, TimerState
 from statebackend.states.ttl import TimeKind, Ttl
-from statebackend.tables.aggregates import Aggregates
-from statebackend.tables.aggregations import Count, Last, Max, Min, Sum
 from statebackend.tables.table import Table
+from statebackend.tables.values.aggregations import Count, Last, Max, Min, Sum
 from statebackend.testing.keyed_model import Key, Model, Place
 
 MAX_PARALLELISM: Final = 10
@@ -45,7 +45,7 @@ class Subject(ABC):
     @property
     @abstractmethod
     def declaration(self) -> Declaration[Any]:
-        """How it is declared."""
+        """Return the declaration of the state."""
 
     @abstractmethod
     def change(self, state: KeyedState, model: Model, keys: Sequence[Key], namespace: bytes, number: int) -> None:
@@ -53,28 +53,28 @@ class Subject(ABC):
 
     @abstractmethod
     def read(self, state: KeyedState, keys: Sequence[Key], namespace: bytes, clock: int) -> dict[Key, object]:
-        """What the state says about these keys."""
+        """Return what the state says about these keys."""
 
     @abstractmethod
     def expected(self, model: Model, place: Place) -> object:
-        """What the model says."""
+        """Return what the model says."""
 
     def was_read(self, model: Model, place: Place) -> None:  # noqa: B027
-        """For states on which reading has an effect."""
+        """Note that the state was read, where reading has an effect."""
 
 
 class RowWise(Subject):
     """A state that is used key by key."""
 
     def change(self, state: KeyedState, model: Model, keys: Sequence[Key], namespace: bytes, number: int) -> None:
-        """One key after the other."""
+        """Change one key after the other."""
         state.set_namespace(namespace)
         for key in keys:
             state.set_key(key)
             self.change_one(state, model, Place(self.name, key, namespace), number)
 
     def read(self, state: KeyedState, keys: Sequence[Key], namespace: bytes, clock: int) -> dict[Key, object]:  # noqa: ARG002
-        """One key after the other."""
+        """Read one key after the other."""
         state.set_namespace(namespace)
         found: dict[Key, object] = {}
         for key in keys:
@@ -88,7 +88,7 @@ class RowWise(Subject):
 
     @abstractmethod
     def read_one(self, state: KeyedState) -> object:
-        """What there is for the current key."""
+        """Return what there is for the current key."""
 
 
 class Number(RowWise):
@@ -96,7 +96,7 @@ class Number(RowWise):
 
     @property
     def declaration(self) -> Value[int]:
-        """A number."""
+        """Declare a number."""
         return Value(int, default=7)
 
     def change(self, state: KeyedState, model: Model, keys: Sequence[Key], namespace: bytes, number: int) -> None:
@@ -116,11 +116,11 @@ class Number(RowWise):
             model.put(place, None, number)
 
     def read_one(self, state: KeyedState) -> object:
-        """The value."""
+        """Return the value."""
         return state[self.name].get()
 
     def expected(self, model: Model, place: Place) -> object:
-        """The value, or the default."""
+        """Return the value, or the default."""
         return model.parts(place).get(None, 7)
 
 
@@ -129,7 +129,7 @@ class Basket(RowWise):
 
     @property
     def declaration(self) -> Value[list[int]]:
-        """A list, pickled."""
+        """Declare a list, pickled."""
         return Value(Pickled[list[int]](), default=[])
 
     def change_one(self, state: KeyedState, model: Model, place: Place, number: int) -> None:
@@ -145,11 +145,11 @@ class Basket(RowWise):
         basket.append(-1)  # which nobody has set
 
     def read_one(self, state: KeyedState) -> object:
-        """The list."""
+        """Return the list."""
         return state[self.name].get()
 
     def expected(self, model: Model, place: Place) -> object:
-        """The list, or a new one."""
+        """Return the list, or a new one."""
         return model.parts(place).get(None, [])
 
 
@@ -158,7 +158,7 @@ class Journey(RowWise):
 
     @property
     def declaration(self) -> ListOf[str]:
-        """Texts."""
+        """Declare a list of texts."""
         return ListOf(str)
 
     def change_one(self, state: KeyedState, model: Model, place: Place, number: int) -> None:
@@ -181,11 +181,11 @@ class Journey(RowWise):
             model.put(place, at, step)
 
     def read_one(self, state: KeyedState) -> object:
-        """All elements."""
+        """Return all elements."""
         return state[self.name].get()
 
     def expected(self, model: Model, place: Place) -> object:
-        """All elements."""
+        """Return all elements."""
         return list(model.parts(place).values())
 
 
@@ -198,7 +198,7 @@ class Shelf(RowWise):
 
     @property
     def declaration(self) -> MapOf[int, str]:
-        """Numbers sort as they should."""
+        """Declare a map from numbers, which sort as they should."""
         return MapOf(int, str, ttl=self._ttl)
 
     def change_one(self, state: KeyedState, model: Model, place: Place, number: int) -> None:
@@ -215,13 +215,13 @@ class Shelf(RowWise):
             model.put(place, part, str(number), self._ttl)
 
     def read_one(self, state: KeyedState) -> object:
-        """All entries, in the order of their keys; what one asks for alone is the same."""
+        """Return all entries, in the order of their keys; each asked for alone is the same."""
         shelf = state[self.name]
         items = list(shelf.items())
         return items, [shelf.get(part) for part in range(-3, 3)], list(shelf), shelf.is_empty()
 
     def expected(self, model: Model, place: Place) -> object:
-        """All entries."""
+        """Return all entries."""
         parts = cast("dict[int, str]", model.parts(place, self._ttl))
         return sorted(parts.items()), [parts.get(part) for part in range(-3, 3)], sorted(parts), not parts
 
@@ -231,7 +231,7 @@ class Total(RowWise):
 
     @property
     def declaration(self) -> Reducing[int]:
-        """A sum."""
+        """Declare a sum."""
         return Reducing(int, lambda left, right: left + right)
 
     def change_one(self, state: KeyedState, model: Model, place: Place, number: int) -> None:
@@ -244,11 +244,11 @@ class Total(RowWise):
             model.put(place, None, cast("int", model.value(place) or 0) + number)
 
     def read_one(self, state: KeyedState) -> object:
-        """The sum."""
+        """Return the sum."""
         return state[self.name].get()
 
     def expected(self, model: Model, place: Place) -> object:
-        """The sum."""
+        """Return the sum."""
         return model.value(place)
 
 
@@ -257,7 +257,7 @@ class Average(RowWise):
 
     @property
     def declaration(self) -> Aggregating[int, tuple[int, int], float]:
-        """A mean."""
+        """Declare a mean."""
         return Aggregating(
             tuple[int, int],
             create=lambda: (0, 0),
@@ -276,11 +276,11 @@ class Average(RowWise):
             model.put(place, None, (total + number, count + 1))
 
     def read_one(self, state: KeyedState) -> object:
-        """The mean."""
+        """Return the mean."""
         return state[self.name].get()
 
     def expected(self, model: Model, place: Place) -> object:
-        """The mean."""
+        """Return the mean."""
         pair = cast("tuple[int, int] | None", model.value(place))
         return None if pair is None else pair[0] / pair[1]
 
@@ -294,7 +294,7 @@ class Fading(RowWise):
 
     @property
     def declaration(self) -> Value[str | None]:
-        """Text."""
+        """Declare a text."""
         return Value(str, ttl=self._ttl)
 
     def change_one(self, state: KeyedState, model: Model, place: Place, number: int) -> None:
@@ -307,16 +307,16 @@ class Fading(RowWise):
             model.put(place, None, str(number), self._ttl)
 
     def read_one(self, state: KeyedState) -> object:
-        """The value."""
+        """Return the value."""
         return state[self.name].get()
 
     def was_read(self, model: Model, place: Place) -> None:
-        """Its time may begin anew."""
+        """Begin its time anew, if reading does that."""
         if self._ttl.refreshed_by_reading:
             model.refresh(place, self._ttl)
 
     def expected(self, model: Model, place: Place) -> object:
-        """The value."""
+        """Return the value."""
         return model.value(place, self._ttl)
 
 
@@ -329,7 +329,7 @@ class Alarms(RowWise):
 
     @property
     def declaration(self) -> Timers:
-        """In one kind of time."""
+        """Declare timers in one kind of time."""
         return Timers(self._time)
 
     def change_one(self, state: KeyedState, model: Model, place: Place, number: int) -> None:
@@ -342,10 +342,10 @@ class Alarms(RowWise):
             model.put(place, number, number)
 
     def read_one(self, state: KeyedState) -> object:
-        """Nothing, as it would be taken away."""
+        """Return nothing, as timers would be taken away."""
 
     def expected(self, model: Model, place: Place) -> object:
-        """Nothing."""
+        """Return nothing."""
 
     def fire(self, state: KeyedState, model: Model) -> None:
         """Take away the timers that are due: exactly those that the model has, by their times."""
@@ -377,7 +377,7 @@ class Columns(Subject):
 
     @property
     def declaration(self) -> Aggregates:
-        """One of each sort."""
+        """Declare one output of each sort."""
         return Aggregates(
             {"number": int, "text": str, "raw": bytes},
             ttl=None if self._ttl is None else self._ttl.milliseconds,
@@ -427,7 +427,7 @@ class Columns(Subject):
         model.put(place, None, after, self._ttl)
 
     def read(self, state: KeyedState, keys: Sequence[Key], namespace: bytes, clock: int) -> dict[Key, object]:
-        """By key, and all of the namespace at once, which has to say the same."""
+        """Read by key, and all of the namespace at once, which has to say the same."""
         table: Table = state[self.name]
         listed = table.keys_and_results(namespace, now=clock)
         names = decode_keys(listed.keys, state.key_type).to_pylist()
@@ -445,7 +445,7 @@ class Columns(Subject):
         return {"rows": None, "total": None, "most": None, "least": None, "last": None}
 
     def expected(self, model: Model, place: Place) -> object:
-        """All results."""
+        """Return all results."""
         return model.value(place, self._ttl) or self._nothing()
 
 
@@ -454,7 +454,7 @@ class Tally(Columns):
 
     @property
     def declaration(self) -> Aggregates:
-        """A count."""
+        """Declare a count."""
         return Aggregates(rows=Count())
 
     def change(self, state: KeyedState, model: Model, keys: Sequence[Key], namespace: bytes, number: int) -> None:
@@ -480,12 +480,12 @@ class Tally(Columns):
 
 
 def group_of(key_type: KeyType, key: Key) -> KeyGroup:
-    """The key group of a key."""
+    """Return the key group of a key."""
     return key_group_of(key_type.hash(key), MAX_PARALLELISM)
 
 
 def _text(number: int) -> str:
-    """A text of any length, also none, for a number."""
+    """Return a text of any length, also none, for a number."""
     return f"\u00e9{number}\0" * (number % 5)
 
 

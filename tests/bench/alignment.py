@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from snapshot.frames import MarkerMode
+from snapshot.cut.frames import MarkerMode
 from snapshot.testing.line_plot import Line, Panel, Scale, as_svg
 from tests.bench.figures import Figure, figure, progress
 from tests.bench.pipeline import (

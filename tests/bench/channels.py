@@ -23,15 +23,15 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
-from snapshot.frames import Data, End, Frame, Watermark
-from snapshot.host.channels import ReceivingChannel, SendingChannel
-from snapshot.host.conversation import Proved
-from snapshot.host.event_loop import EventLoop
-from snapshot.host.options import HostOptions
-from snapshot.host.rows_wire import RowsWire
-from snapshot.host.tls import Tls
+from snapshot.cut.frames import Data, End, Frame, Watermark
+from snapshot.host.net.channels import ReceivingChannel, SendingChannel
+from snapshot.host.net.event_loop import EventLoop
+from snapshot.host.net.handshake_io import Proved
+from snapshot.host.net.rows_wire import RowsWire
+from snapshot.host.net.tls import Tls
+from snapshot.host.protocol.options import HostOptions
 from snapshot.ids import ChannelId
-from snapshot.program.rows import Rows
+from snapshot.operators.rows import Rows
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from tests.bench.figures import RUNS, Figure, figure, progress
 from tests.certificates import Authority

@@ -20,9 +20,10 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TypeVar
 
-from recovery.cleanup import EpochFiles, ObservedTree, plan_removal
-from snapshot.coordinator import Coordinator
-from snapshot.coordinator_events import (
+from recovery.decisions.cleanup import EpochFiles, ObservedTree, plan_removal
+from snapshot.cut.frames import Watermark
+from snapshot.epochs.coordinator import Coordinator
+from snapshot.epochs.coordinator_events import (
     Acknowledged,
     AttemptStarted,
     Committed,
@@ -36,17 +37,17 @@ from snapshot.coordinator_events import (
     Ticked,
     Trigger,
 )
-from snapshot.coordinator_options import CoordinatorOptions
-from snapshot.frames import Watermark
-from snapshot.frozen_json import Json
+from snapshot.epochs.coordinator_options import CoordinatorOptions
+from snapshot.epochs.transaction_events import Committable, transaction_id
 from snapshot.ids import JobId
-from snapshot.journal import apply
-from snapshot.journal_entries import Body, Claimed, Completed, Entry, Nonce, Removed
-from snapshot.journal_entries import Committed as CommittedEntry
-from snapshot.journal_json import encode_entry
-from snapshot.journal_state import EMPTY, JournalState
-from snapshot.layout import Content, ManifestFile, SharedFile, path_of
-from snapshot.manifest import (
+from snapshot.journal.entries import Body, Claimed, Completed, Entry, Nonce, Removed
+from snapshot.journal.entries import Committed as CommittedEntry
+from snapshot.journal.entry_json import encode_entry
+from snapshot.journal.machine import apply
+from snapshot.journal.state import EMPTY, JournalState
+from snapshot.tree.frozen_json import Json
+from snapshot.tree.layout import Content, ManifestFile, SharedFile, path_of
+from snapshot.tree.manifest import (
     CommitPayload,
     Manifest,
     ManifestKind,
@@ -54,8 +55,7 @@ from snapshot.manifest import (
     SplitPosition,
     SubtaskSnapshot,
 )
-from snapshot.manifest_json import decode_subtask, digest, encode, encode_subtask
-from snapshot.transaction_events import Committable, transaction_id
+from snapshot.tree.manifest_json import decode_subtask, digest, encode, encode_subtask
 from statebackend.files import FileKind, FileRef, FileSet
 from statebackend.ids import NO_EPOCH, Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from statebackend.keygroups import LARGEST_MAX_PARALLELISM, KeyGroupRange, range_of

@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.ids import JobId, TransactionId
-from snapshot.manifest import CommitPayload
-from snapshot.program.rows import Rows
+from snapshot.operators.rows import Rows
 from snapshot.program.sink import Abilities, CommitAnswer, SinkContext
-from snapshot.transaction_events import CommitOutcome
+from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Incarnation, Uid
 
 SCHEDULED = "ts"

@@ -19,16 +19,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from snapshot.frames import EARLIEST
+from snapshot.cut.frames import EARLIEST
 from snapshot.operators.aggregate import RunningAggregate
-from snapshot.operators.windows import Tumbling, WindowAggregate
-from snapshot.program.operator import Input, KeyedOperator, Operator, OperatorContext
-from snapshot.program.rows import Rows
+from snapshot.operators.operator import Input, KeyedOperator, Operator, OperatorContext
+from snapshot.operators.rows import Rows
+from snapshot.operators.windows.aggregate import WindowAggregate
+from snapshot.operators.windows.kinds import Tumbling
 from statebackend.ids import Partition, Uid
 from statebackend.keyed_state import KeyedState, Options
 from statebackend.keyed_state import Operator as StateOperator
 from statebackend.stores.local_store import LocalStore
-from statebackend.tables.aggregations import Count, Sum
+from statebackend.tables.values.aggregations import Count, Sum
 from tests.bench.figures import RUNS, Figure, figure, progress
 
 WORKLOAD = "operators"

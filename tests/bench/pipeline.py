@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 
-from snapshot.aligner import (
+from snapshot.cut.aligner import (
     Aligner,
     AlignerEvent,
     AlignerInstruction,
@@ -28,9 +28,9 @@ from snapshot.aligner import (
     Process,
     Triggered,
 )
-from snapshot.frames import Data, Frame, Marker, MarkerMode
+from snapshot.cut.frames import Data, Frame, Marker, MarkerMode
+from snapshot.cut.outbox import Outbox
 from snapshot.ids import ChannelId
-from snapshot.outbox import Outbox
 from statebackend.ids import Epoch, Generation, Partition, Uid
 
 SECOND = 1_000_000

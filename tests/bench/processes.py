@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 import recovery
-from recovery.driver.events import AnyEvent, Running, WorkerJoined
+from recovery.events import AnyEvent, Running, WorkerJoined
 from snapshot import Program, Stream, ToDriver
 from tests.bench.figures import Figure, figure, progress
 from tests.bench.process_times import cpu_seconds_of_all

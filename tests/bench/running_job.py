@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 import recovery
-from snapshot.host.messages import Figures
+from snapshot.host.protocol.messages import Figures
 from snapshot.program.program import Program
 from statebackend.ids import Partition, Uid
 from tests.bench.process_times import cpu_seconds_of_all

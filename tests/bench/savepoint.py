@@ -14,12 +14,12 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pyarrow as pa
 
-from recovery.driver.birth import new_birth
+from recovery.driver.tree.identity import new_birth
+from recovery.offline.job_tree import open_tree
+from recovery.offline.new_tree import KeptEpoch, begin
+from recovery.offline.reading import read_epoch
 from recovery.savepoints.inspecting import Wanted, rows_of
-from recovery.savepoints.job_tree import open_tree
-from recovery.savepoints.new_tree import KeptEpoch, begin
-from recovery.savepoints.reading import read_epoch
-from snapshot.manifest import Manifest, ManifestKind, OperatorSnapshot, SubtaskSnapshot
+from snapshot.tree.manifest import Manifest, ManifestKind, OperatorSnapshot, SubtaskSnapshot
 from statebackend.files import FileSet
 from statebackend.ids import Attempt, Epoch, Generation, Partition, Uid
 from statebackend.keyed_state import KeyedState, Options

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from statebackend.keys.columns import KeyColumn
-from statebackend.tables.slot_index import SlotIndex
+from statebackend.tables.memory.slot_index import SlotIndex
 from tests.bench.figures import RUNS, Figure, figure, progress
 
 WORKLOAD = "slots"

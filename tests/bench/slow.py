@@ -18,10 +18,10 @@ from typing import Any, ClassVar, Final, Literal
 import numpy as np
 
 import recovery
-from recovery.driver.events import EpochCompleted
+from recovery.events import EpochCompleted
 from snapshot import Generate, KeyedProcess, ProcessContext, Program, Stream, Tumbling, WindowFunction
-from snapshot.program.row_class import Row
-from snapshot.sources.generate import Columns, Indices
+from snapshot.connectors.memory.generate import Columns, Indices
+from snapshot.operators.row_class import Row
 from statebackend import Value
 from statebackend.columns import schema_of
 from tests.bench.figures import Figure, figure, progress

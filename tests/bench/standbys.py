@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 import recovery
-from recovery.driver.events import WorkerJoined
-from snapshot.host.options import Following
+from recovery.events import WorkerJoined
+from snapshot.host.protocol.options import Following
 from tests.bench.figures import RUNS, Figure, figure, progress
 from tests.bench.measured_sinks import Stopwatch
 from tests.bench.process_times import cpu_seconds_of_all

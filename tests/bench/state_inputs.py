@@ -23,10 +23,10 @@ from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import KeyColumn
 from statebackend.snapshot_folder import SnapshotFolder
 from statebackend.snapshots.uploads import Durable
+from statebackend.states.aggregates import Aggregates
 from statebackend.stores.fsspec_store import open_store
 from statebackend.stores.store import BlobStore
-from statebackend.tables.aggregates import Aggregates
-from statebackend.tables.aggregations import Count, Sum
+from statebackend.tables.values.aggregations import Count, Sum
 
 WORKLOAD = "state"
 KEY_SIZE = 80

@@ -18,9 +18,9 @@ from statebackend.ids import KeyGroup
 from statebackend.keygroups import DEFAULT_MAX_PARALLELISM, KeyGroupRange
 from statebackend.keys.columns import key_column
 from statebackend.keys.types import KeyType
-from statebackend.tables.aggregations import Count, Sum
 from statebackend.tables.table import Table
-from statebackend.tables.table_spec import TableSpec
+from statebackend.tables.values.aggregations import Count, Sum
+from statebackend.tables.values.spec import TableSpec
 from tests.bench.figures import RUNS, Figure, figure, progress
 
 WORKLOAD = "table"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from snapshot import KeyedProcess, ProcessContext, Program, Stream
-from snapshot.program.row_class import Row
+from snapshot.operators.row_class import Row
 from statebackend import Count, Sum, Value
 from tests.bench import spark_peers
 from tests.bench.figures import RUNS, Figure, figure, progress

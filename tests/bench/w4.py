@@ -26,10 +26,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import recovery
-from recovery.driver.events import AttemptFailed, Marks, Recovered, WorkerJoined
-from recovery.driver.status import RunState
+from recovery.driver.report.status import RunState
+from recovery.events import AttemptFailed, Marks, Recovered, WorkerJoined
 from snapshot import Program, ToFiles
-from snapshot.host.options import Following
+from snapshot.host.protocol.options import Following
 from snapshot.program.sink import Sink
 from statebackend.ids import Uid
 from tests.bench import spark_peers, w3

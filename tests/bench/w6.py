@@ -21,12 +21,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 import recovery
-from recovery.driver.manifests import states_in
-from recovery.savepoints.job_tree import open_tree
-from snapshot.host.source_run import read_to
-from snapshot.layout import SHARED, SharedFile, parse
-from snapshot.manifest import Manifest
+from recovery.driver.tree.manifests import states_in
+from recovery.offline.job_tree import open_tree
+from snapshot.host.partition.source_run import read_to
 from snapshot.program.plan import Plan
+from snapshot.tree.layout import SHARED, SharedFile, parse
+from snapshot.tree.manifest import Manifest
 from statebackend.ids import Epoch, Uid
 from statebackend.state_reader import StateReader
 from tests.bench import w3

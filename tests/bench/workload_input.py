@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from snapshot.sources.generate import Generate
+from snapshot.connectors.memory.generate import Generate
 from tests.bench.state_inputs import splitmix
 
 SCHEMA = pa.schema([pa.field("key", pa.int64()), pa.field("value", pa.float64())])

@@ -81,11 +81,12 @@ def _watch(given: argparse.Namespace) -> int:
 def _decoders() -> Mapping[str, Decoder]:
     from tests.fuzz.network import NETWORK
     from tests.fuzz.output import OUTPUT
+    from tests.fuzz.seals import SEALED
     from tests.fuzz.state import STATE
     from tests.fuzz.tree import TREE
     from tests.fuzz.words import WORDS
 
-    return {**NETWORK, **TREE, **STATE, **OUTPUT, **WORDS}
+    return {**NETWORK, **SEALED, **TREE, **STATE, **OUTPUT, **WORDS}
 
 
 def _feed(given: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from snapshot.tree.frozen_json import Json, NotJson
 from statebackend.snapshots.sealed_json import seal
 from tests.fuzz.mutations import changed_bytes, changed_text
 
@@ -28,6 +29,14 @@ class Decoder:
     mutate: Mutate = changed_bytes
     slow: bool = False
     """It takes milliseconds, so fewer inputs have to do."""
+
+
+def frozen(data: bytes) -> Json:
+    """Return what a part of a manifest says; the manifest's own reader refuses what is nested too deep for Python."""
+    try:
+        return Json.of(json.loads(data))
+    except RecursionError as error:
+        raise NotJson(str(error)) from error
 
 
 def dumped(value: Any) -> bytes:

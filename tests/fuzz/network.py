@@ -11,13 +11,16 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from snapshot.frames import Data, End, Frame, Marker, MarkerMode, Watermark
-from snapshot.host import handshake, last_words, purposes, rows_wire
+from snapshot.connectors.files import line_formats
+from snapshot.connectors.kafka import formats as kafka_formats
+from snapshot.cut.frames import Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.cut.wire import HEADER_SIZE, WireError, encode
+from snapshot.cut.wire import Decoder as Frames
+from snapshot.host.net import connection_kinds, handshake, rows_wire
+from snapshot.host.partition import last_words, stalls
+from snapshot.host.protocol.messages import Stalled
 from snapshot.ids import ChannelId
-from snapshot.program.rows import Rows
-from snapshot.sources import kafka_formats, line_formats
-from snapshot.wire import HEADER_SIZE, WireError, encode
-from snapshot.wire import Decoder as Frames
+from snapshot.operators.rows import Rows
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from tests.fuzz.decoder import Decoder, json_changed, stream, texts
 from tests.fuzz.mutations import changed_bytes
@@ -52,7 +55,7 @@ def _host() -> handshake.HostHandshake:
 
 
 def _caller() -> handshake.CallerHandshake:
-    return handshake.CallerHandshake(b"s" * 32, b"c" * handshake.NONCE_SIZE, purposes.ControlOf("w"))
+    return handshake.CallerHandshake(b"s" * 32, b"c" * handshake.NONCE_SIZE, connection_kinds.ControlOf("w"))
 
 
 def _said(side: handshake.HostHandshake | handshake.CallerHandshake, data: bytes) -> bytes:
@@ -137,12 +140,24 @@ NETWORK: Final[dict[str, Decoder]] = {
     "greetings to the driver": Decoder(lambda data: _said(_host(), data), _to_host, (handshake.HandshakeRefused,)),
     "greetings to a caller": Decoder(lambda data: _said(_caller(), data), _to_caller, (handshake.HandshakeRefused,)),
     "purposes": Decoder(
-        purposes.parse_purpose,
+        connection_kinds.parse_purpose,
         lambda: [
-            purposes.purpose_bytes(one)
-            for one in (purposes.ControlOf("w"), purposes.CommandOf("c"), purposes.ChannelOf(CHANNEL, WE))
+            connection_kinds.purpose_bytes(one)
+            for one in (
+                connection_kinds.ControlOf("w"),
+                connection_kinds.CommandOf("c"),
+                connection_kinds.ChannelOf(CHANNEL, WE),
+            )
         ],
-        (purposes.UnusablePurpose,),
+        (connection_kinds.UnusablePurpose,),
+        json_changed,
+    ),
+    "words between beats": Decoder(
+        stalls.parse_stalled,
+        lambda: [
+            stalls.stalled_bytes(Stalled(WE, Partition(1), Uid("a"), 1.5, "why", Epoch(WE.generation, 7), "stack"))
+        ],
+        (stalls.MalformedWord,),
         json_changed,
     ),
     "last words": Decoder(

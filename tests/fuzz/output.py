@@ -9,28 +9,34 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from snapshot.frames import Data
-from snapshot.frozen_json import Json, NotJson
-from snapshot.host import channel_state
+from snapshot.connectors.delta import sink as delta_sink
+from snapshot.connectors.delta import tokens as delta_tokens
+from snapshot.connectors.files import names as file_names
+from snapshot.connectors.files import writer as file_writer
+from snapshot.connectors.files.hive_folders import is_folder
+from snapshot.connectors.files.names import file_name
+from snapshot.connectors.http import sink as http_sink
+from snapshot.connectors.kafka.tokens import About, Committed, producer_of
+from snapshot.connectors.rocksdb import sink as rocksdb_sink
+from snapshot.connectors.sql.staged import StagedChanges
+from snapshot.connectors.staging import staged_rows
+from snapshot.connectors.staging.commit_tokens import token_of
+from snapshot.connectors.staging.payloads import BadPayload, PayloadFields, place_text, places_in, read_payload
+from snapshot.cut.frames import Data
+from snapshot.epochs.transaction_events import parse_transaction_id
+from snapshot.host.partition import channel_state
 from snapshot.ids import ChannelId, JobId, TransactionId
-from snapshot.layout import parse
-from snapshot.manifest import CommitPayload, ManifestError, StoredFile
-from snapshot.operators.broadcast_state import Broadcast, BroadcastMismatch, BroadcastStates
-from snapshot.program.rows import Rows
+from snapshot.operators.broadcast import Broadcast, BroadcastMismatch, BroadcastStates
+from snapshot.operators.rows import Rows
 from snapshot.program.sink import SinkContext, SinkError
-from snapshot.sinks import delta_sink, delta_tokens, file_names, file_writer, http_sink, rocksdb_sink, staged_rows
-from snapshot.sinks.commit_tokens import token_of
-from snapshot.sinks.file_names import file_name
-from snapshot.sinks.hive_folders import is_folder
-from snapshot.sinks.kafka_tokens import About, Committed, producer_of
-from snapshot.sinks.payloads import BadPayload, PayloadFields, place_text, places_in, read_payload
-from snapshot.sinks.staged_sql import StagedChanges
 from snapshot.structured import batch_log, batch_writes
 from snapshot.testing.sinks import SCHEMA, Surroundings
-from snapshot.transaction_events import parse_transaction_id
+from snapshot.tree.frozen_json import NotJson
+from snapshot.tree.layout import parse
+from snapshot.tree.manifest import CommitPayload, ManifestError, StoredFile
 from statebackend.backends.backend import DamagedFile
 from statebackend.ids import Partition, Uid
-from tests.fuzz.decoder import Decoder, dumped, json_changed, stream, texts
+from tests.fuzz.decoder import Decoder, dumped, frozen, json_changed, stream, texts
 from tests.fuzz.network import CHANNEL, DICTIONARIES, PLAIN, WE, rows
 from tests.fuzz.tree import parts as _parts
 
@@ -56,7 +62,7 @@ _TRANSACTION: Final = TransactionId("clicks-0a1b2c3d/out/3-2-0-17")
 
 def _payload(data: bytes) -> None:
     """Read a payload as each sink does before it acts; a refusal is an answer."""
-    value = Json.of(json.loads(data))
+    value = frozen(data)
     context = SinkContext(
         JobId("clicks-0a1b2c3d"), Uid("out"), SCHEMA, WE, Partition(0), Surroundings(), lambda *_: None
     )

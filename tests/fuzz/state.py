@@ -22,7 +22,7 @@ from statebackend.files import FileKind, FileRef, FileSet
 from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.types import BrokenKey, KeyType, UndeclarableKeyType
 from statebackend.state_reader import StateReader
-from statebackend.tables import blocks
+from statebackend.tables.format import blocks
 from tests.canonical_states import NAMESPACES, STATES, Workshop, change, content, epoch, operator
 from tests.fuzz.decoder import Decoder, dumped, texts
 from tests.fuzz.mutations import changed_bytes, changed_text

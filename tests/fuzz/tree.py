@@ -12,17 +12,19 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from recovery.driver import birth, reach
-from recovery.savepoints import notes, tree_marks
-from snapshot.frozen_json import Json, NotJson
+from recovery.decisions import notes
+from recovery.driver.tree import address as reach
+from recovery.driver.tree import identity
+from recovery.offline import tree_marks
 from snapshot.ids import JobId
-from snapshot.journal_entries import JournalError
-from snapshot.journal_json import decode_entry, decode_summary
-from snapshot.manifest import ManifestError
-from snapshot.manifest_json import decode, decode_subtask
+from snapshot.journal.entries import JournalError
+from snapshot.journal.entry_json import decode_entry, decode_summary
+from snapshot.tree.frozen_json import NotJson
+from snapshot.tree.manifest import ManifestError
+from snapshot.tree.manifest_json import decode, decode_subtask
 from statebackend.ids import Generation
 from statebackend.snapshots import file_set_json, snapshot_log
-from tests.fuzz.decoder import GOLDEN, Decoder, dumped, json_changed, sealed_changed, texts
+from tests.fuzz.decoder import GOLDEN, Decoder, dumped, frozen, json_changed, sealed_changed, texts
 from tests.fuzz.mutations import changed_bytes, changed_text
 
 
@@ -37,8 +39,8 @@ def manifest_changed(random: Random, data: bytes, others: Sequence[bytes]) -> by
 
 
 def _moved(data: bytes) -> None:
-    with suppress(birth.JobMoved):
-        birth._refuse_if_moved(_One(data), "here")  # type: ignore[arg-type]
+    with suppress(identity.JobMoved):
+        identity._refuse_if_moved(_One(data), "here")  # type: ignore[arg-type]
 
 
 def golden(pattern: str) -> Callable[[], list[bytes]]:
@@ -81,15 +83,15 @@ TREE: Final[dict[str, Decoder]] = {
         sealed_changed,
     ),
     "names of jobs": Decoder(
-        birth._birth_from,
-        lambda: [birth.bytes_of(birth.Birth("clicks", JobId("clicks-01234567"), 128))],
-        (birth.WrongJob,),
+        identity._birth_from,
+        lambda: [identity.bytes_of(identity.Birth("clicks", JobId("clicks-01234567"), 128))],
+        (identity.WrongJob,),
         json_changed,
     ),
     "places of moved jobs": Decoder(
         _moved,
         texts('{"format": "epochcut.moved", "version": 1, "job": "clicks-01234567", "to": "s3://b/x"}'),
-        (birth.WrongJob,),
+        (identity.WrongJob,),
         json_changed,
     ),
     "addresses of drivers": Decoder(
@@ -103,7 +105,7 @@ TREE: Final[dict[str, Decoder]] = {
         json_changed,
     ),
     "notes": Decoder(
-        lambda data: notes.from_json(Json.of(json.loads(data))),
+        lambda data: notes.from_json(frozen(data)),
         texts(
             '{"program": "1", "took": [[0, 1.5, 2.0, 3.0, 4.0, 5, 6]], "origin": {"how": "fork", "uri": "u", "at": 5, '
             '"job": "j", "epoch": "1-1", "before": {"how": "copy", "uri": "u", "at": 5}}}'

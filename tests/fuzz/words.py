@@ -7,12 +7,12 @@ from typing import Final
 
 import pyarrow as pa
 
+from recovery import json_values
 from recovery.inject.moments import NotAMoment, parse_moment
 from recovery.inject.targets import NotATarget, parse_target
-from recovery.savepoints import json_values
-from snapshot.program.durations import NotADuration, milliseconds
+from snapshot.durations import NotADuration, milliseconds
+from snapshot.epochs.trace import NoTrace, TraceDiffers, replay
 from snapshot.readable import one_line, readable
-from snapshot.trace import NoTrace, TraceDiffers, replay
 from statebackend.ids import Epoch
 from tests.fuzz.decoder import Decoder, texts
 from tests.test_trace import recorded

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 import recovery
 from recovery import FailureRate, LocalProcesses, Passive, Tls
-from snapshot.host.crash_points import VARIABLE, crashing
+from snapshot.host.faults.crash_points import VARIABLE, crashing
 from snapshot.program.sink import Sink
 from tests.jobs.catalogue import JOBS
 from tests.jobs.job import OUT, Scale, SinkKind, sink_of
@@ -59,7 +59,7 @@ class Settings:
     tls: tuple[str, ...] = ()
     """The certificate, the key and the authorities."""
     crash: str = ""
-    """Where this process kills itself; see `snapshot.host.crash_points`."""
+    """Where this process kills itself; see `snapshot.host.faults.crash_points`."""
 
     @property
     def gate(self) -> Path:

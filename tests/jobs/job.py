@@ -13,9 +13,9 @@ from typing import Literal
 import numpy as np
 
 from snapshot import Generate, Program, ToDriver, ToFiles
+from snapshot.connectors.memory.generate import Columns, Indices
 from snapshot.program.sink import Sink
 from snapshot.program.stream import Stream
-from snapshot.sources.generate import Columns, Indices
 from statebackend.columns import schema_of
 from tests.jobs.comparison import Comparison
 from tests.jobs.steady import Steady

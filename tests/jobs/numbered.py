@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from snapshot import Stream
-from snapshot.sources.generate import Columns, Indices
+from snapshot.connectors.memory.generate import Columns, Indices
 from statebackend import Count, Max
 from statebackend.columns import schema_of
 from tests.jobs.comparison import Comparison, Row, compared

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from snapshot import Stream
-from snapshot.sources.generate import Columns, Indices
+from snapshot.connectors.memory.generate import Columns, Indices
 from statebackend import Count, Max, Sum
 from tests.jobs.comparison import Comparison, Row, compared
 from tests.jobs.job import SPLITS, Job, Scale, values

@@ -23,7 +23,7 @@ from typing import Final, Self, TypeAlias
 
 import pyarrow.parquet as pq
 
-from snapshot.host.crash_points import VARIABLE
+from snapshot.host.faults.crash_points import VARIABLE
 from tests.jobs.catalogue import JOBS
 from tests.jobs.comparison import Comparison
 from tests.jobs.driver import Settings

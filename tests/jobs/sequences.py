@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from snapshot import KeyedProcess, ProcessContext, Stream
-from snapshot.program.row_class import Row as Event
-from snapshot.sources.generate import Columns, Indices
+from snapshot.connectors.memory.generate import Columns, Indices
+from snapshot.operators.row_class import Row as Event
 from statebackend import Value
 from tests.jobs.comparison import Comparison, by_sequence, compared, numbered
 from tests.jobs.job import SPLITS, Job, Scale, values

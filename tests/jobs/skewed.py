@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from snapshot import KeyedProcess, ProcessContext, Stream
-from snapshot.program.row_class import Row as Event
-from snapshot.sources.generate import Columns, Indices
+from snapshot.connectors.memory.generate import Columns, Indices
+from snapshot.operators.row_class import Row as Event
 from statebackend import Value
 from tests.jobs.comparison import Comparison, by_sequence, compared, numbered
 from tests.jobs.job import Job, Scale

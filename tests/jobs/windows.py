@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from snapshot import Session, Stream, Tumbling
-from snapshot.sources.generate import Columns, Indices
+from snapshot.connectors.memory.generate import Columns, Indices
 from statebackend import Count, Sum
 from tests.jobs.comparison import Comparison, Row, compared
 from tests.jobs.job import Job, Scale, values

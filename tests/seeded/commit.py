@@ -9,15 +9,17 @@ from pytest import MonkeyPatch
 
 from recovery.testing import generation
 from recovery.testing.generation import GenerationRun
-from snapshot import journal, journal_writer, layout, transactions
-from snapshot.coordinator import Coordinator, CoordinatorState
-from snapshot.coordinator_events import Fenced, Published, RollBack
+from snapshot.epochs import transactions
+from snapshot.epochs.coordinator import Coordinator, CoordinatorState
+from snapshot.epochs.coordinator_events import Fenced, Published, RollBack
+from snapshot.epochs.token_commit import Ask, Outcome, TargetAnswer, TokenCommit, TokenStep
+from snapshot.epochs.transaction_events import Commit, CommitOutcome, SinkReady, transaction_id
+from snapshot.epochs.transactions import Transactions, TransactionState
 from snapshot.ids import TransactionId
-from snapshot.journal import Reason
-from snapshot.layout import ManifestFile
-from snapshot.token_commit import Ask, Outcome, TargetAnswer, TokenCommit, TokenStep
-from snapshot.transaction_events import Commit, CommitOutcome, SinkReady, transaction_id
-from snapshot.transactions import Transactions, TransactionState
+from snapshot.journal import machine, writer
+from snapshot.journal.machine import Reason
+from snapshot.tree import layout
+from snapshot.tree.layout import ManifestFile
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation
 from tests.seeded.error import among_committers, in_the_job
 
@@ -185,13 +187,13 @@ def _(patch: MonkeyPatch) -> None:
 
 @in_the_job("a stale generation publishes")
 def _(patch: MonkeyPatch) -> None:
-    right = journal.refusal
+    right = machine.refusal
 
     def refusal(state: Any, body: Any) -> Any:
         refused = right(state, body)
         return None if refused is not None and refused.reason is Reason.FENCED else refused
 
-    patch.setattr(journal_writer, "refusal", refusal)
+    patch.setattr(writer, "refusal", refusal)
 
 
 @in_the_job("a stale generation commits what it could not publish")

@@ -7,18 +7,18 @@ from typing import Any
 
 from pytest import MonkeyPatch
 
-from recovery.restore import plan_restore
+from recovery.decisions.restore import plan_restore
 from recovery.testing import manifests
 from recovery.testing.generation import GenerationRun
 from recovery.testing.messages import SourceCut
 from recovery.testing.source import SourceSubtask
 from recovery.testing.worker import Worker
-from snapshot.aligner import Aligner, AllEnded, ChannelEnded
-from snapshot.frames import Marker, MarkerMode, Watermark
-from snapshot.outbox import Outbox
-from snapshot.participant import SubtaskCut
-from snapshot.splits import SplitEnumerator
-from snapshot.watermarks import Watermarks
+from snapshot.cut.aligner import Aligner, AllEnded, ChannelEnded
+from snapshot.cut.frames import Marker, MarkerMode, Watermark
+from snapshot.cut.outbox import Outbox
+from snapshot.cut.participant import SubtaskCut
+from snapshot.cut.watermarks import Watermarks
+from snapshot.epochs.splits import SplitEnumerator
 from statebackend.ids import Attempt, Incarnation
 from tests.seeded.error import at_a_receiver, in_the_job
 

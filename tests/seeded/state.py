@@ -6,7 +6,7 @@ from typing import Any
 
 from pytest import MonkeyPatch
 
-from recovery import restore
+from recovery.decisions import restore
 from recovery.testing import manifests, windows
 from recovery.testing.attempt import PartitionAttempt
 from recovery.testing.store import Write

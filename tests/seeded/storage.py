@@ -7,20 +7,21 @@ from typing import Any
 
 from pytest import MonkeyPatch
 
-from recovery import cleanup, decision
-from recovery.cleanup import Fate
-from recovery.testing import bystanders, generation
+from recovery.decisions import cleanup, start
+from recovery.decisions.cleanup import Fate
+from recovery.testing import external_readers, generation
 from recovery.testing.generation import GenerationRun
 from recovery.testing.store import Delete
-from snapshot import journal, journal_compaction
-from snapshot.coordinator import CoordinatorState
-from snapshot.journal_compaction import CompactionPlan, JournalCompactor
-from snapshot.journal_reader import JournalReader
-from snapshot.journal_requests import AlreadyThere, Created, CreateSummary, DeleteEntry, OutcomeUnknown
-from snapshot.journal_state import EpochRecord, JournalState, OutputMade
-from snapshot.journal_writer import JournalWriter
-from snapshot.layout import SharedFile
+from snapshot.epochs.coordinator import CoordinatorState
+from snapshot.journal import compaction as journal_compaction
+from snapshot.journal import machine
+from snapshot.journal.compaction import CompactionPlan, JournalCompactor
+from snapshot.journal.reader import JournalReader
+from snapshot.journal.requests import AlreadyThere, Created, CreateSummary, DeleteEntry, OutcomeUnknown
+from snapshot.journal.state import EpochRecord, JournalState, OutputMade
+from snapshot.journal.writer import JournalWriter
 from snapshot.testing.process import Action
+from snapshot.tree.layout import SharedFile
 from statebackend.ids import Attempt
 from tests.seeded.error import going_back, in_the_job, in_the_journal
 
@@ -134,9 +135,9 @@ def _(patch: MonkeyPatch) -> None:
     def refusal_to_remove(state: Any, record: Any) -> Any:
         return right(replace(state, pins=()), record)
 
-    right = journal._refusal_to_remove
+    right = machine._refusal_to_remove
     right_removable = cleanup.removable_epochs
-    patch.setattr(journal, "_refusal_to_remove", refusal_to_remove)
+    patch.setattr(machine, "_refusal_to_remove", refusal_to_remove)
     patch.setattr(cleanup, "removable_epochs", lambda state, *rest: right_removable(replace(state, pins=()), *rest))
 
 
@@ -162,13 +163,13 @@ def _(patch: MonkeyPatch) -> None:
 
 @going_back("nobody is asked before output is made once more")
 def _(patch: MonkeyPatch) -> None:
-    right = decision.decide
+    right = start.decide
     patch.setattr(generation, "decide", lambda seen: right(replace(seen, accept_duplicates=True)))
 
 
 @in_the_job("a reader does not pin what it reads", seed=3)
 def _(patch: MonkeyPatch) -> None:
-    def go_on(self: bystanders.Reader, state: Any) -> None:
+    def go_on(self: external_readers.Reader, state: Any) -> None:
         if not state.usable:
             self._turns += 1
             self._done()
@@ -176,7 +177,7 @@ def _(patch: MonkeyPatch) -> None:
         record = state.usable[-1]
         self._read_manifest(record.manifest, record.epoch, self._done)
 
-    patch.setattr(bystanders.Reader, "_go_on", go_on)
+    patch.setattr(external_readers.Reader, "_go_on", go_on)
 
 
 @in_the_job("a clean-up from outside deletes files of an epoch in flight")

@@ -14,9 +14,10 @@ from recovery.testing.sink import Sink, TargetKind
 from recovery.testing.stream import Row
 from recovery.testing.target import SimulatedTarget
 from recovery.testing.worker import TARGET
-from snapshot.aligner import Aligner, Arrived, Cut, Proceed
-from snapshot.aligner import Process as Processed
-from snapshot.frames import Data, Frame, Marker, MarkerMode
+from snapshot.cut.aligner import Aligner, Arrived, Cut, Proceed
+from snapshot.cut.aligner import Process as Processed
+from snapshot.cut.frames import Data, Frame, Marker, MarkerMode
+from snapshot.epochs.transaction_events import Commit, CommitOutcome, Committable, TransactionEvent
 from snapshot.ids import ChannelId, TransactionId
 from snapshot.testing.faults import Faults
 from snapshot.testing.history import Channel
@@ -24,7 +25,6 @@ from snapshot.testing.process import Acted, Action, Broken, Effect, Event, Proce
 from snapshot.testing.schedule import Schedule
 from snapshot.testing.simulation import Simulation
 from snapshot.testing.violation import Violation
-from snapshot.transaction_events import Commit, CommitOutcome, Committable, TransactionEvent
 from statebackend.ids import Epoch, Generation, Partition, Uid
 
 EPOCH = Epoch(Generation(1), 1)

@@ -11,10 +11,10 @@ from deltalake import DeltaTable
 from s3fs import S3FileSystem
 
 from snapshot import ToDelta
+from snapshot.connectors.delta.tokens import token_of
+from snapshot.epochs.transaction_events import parse_transaction_id
 from snapshot.ids import JobId
-from snapshot.sinks.delta_tokens import token_of
 from snapshot.testing.sinks import CHECKS, SCHEMA, SinkTrial, Surroundings
-from snapshot.transaction_events import parse_transaction_id
 from statebackend.ids import Uid
 from tests.servers.s3 import S3Server, running_s3_server
 from tests.targets.servers import delta_options

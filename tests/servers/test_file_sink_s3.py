@@ -18,12 +18,12 @@ from hypothesis.stateful import run_state_machine_as_test
 from s3fs import S3FileSystem
 
 from snapshot import ToFiles
+from snapshot.connectors.files import s3_folder
+from snapshot.connectors.files.names import transaction_of
+from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.ids import JobId
-from snapshot.sinks import s3_folder
-from snapshot.sinks.file_names import transaction_of
 from snapshot.testing.sink_machine import sink_machine
 from snapshot.testing.sinks import CHECKS, DONE, SCHEMA, SinkBench, SinkTrial, Surroundings, some, write
-from snapshot.transaction_events import CommitOutcome
 from tests.servers.postgres_proxy import Proxy, running_proxy
 from tests.servers.s3 import S3Server
 from tests.target_kills import carry_out

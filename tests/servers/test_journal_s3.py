@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from snapshot.journal_store import StoredJournal
+from snapshot.journal.store import StoredJournal
 from statebackend.stores.fsspec_store import open_store
 from statebackend.testing.blob_store import OpenStore
 from tests.journal_drivers import Point, check_race, check_that_a_paused_driver_changes_nothing, race_of_processes

@@ -20,20 +20,21 @@ from hypothesis.stateful import run_state_machine_as_test
 
 import recovery
 from snapshot import Collection, Stream
-from snapshot.frozen_json import Json, JsonLike
-from snapshot.manifest import CommitPayload, StoredFile
-from snapshot.program.rows import Rows
+from snapshot.connectors.kafka import commit as kafka_commit
+from snapshot.connectors.kafka import slot as kafka_slot
+from snapshot.connectors.kafka.sink import ToKafka
+from snapshot.connectors.kafka.sink_client import KafkaClients, told_apart
+from snapshot.connectors.kafka.slot import Slot, TokenPlace
+from snapshot.connectors.kafka.tokens import Committed, group_of
+from snapshot.connectors.staging.commit_tokens import TargetError
+from snapshot.epochs.token_commit import TargetAnswer
+from snapshot.epochs.transaction_events import CommitOutcome, Committable, parse_transaction_id
+from snapshot.operators.rows import Rows
 from snapshot.program.sink import CommitsTogether, SinkError
-from snapshot.sinks import kafka_commit, kafka_slot
-from snapshot.sinks.kafka_client import KafkaClients, told_apart
-from snapshot.sinks.kafka_sink import ToKafka
-from snapshot.sinks.kafka_slot import Slot, TokenPlace
-from snapshot.sinks.kafka_tokens import Committed, group_of
-from snapshot.sinks.token_target import TargetError
 from snapshot.testing.sink_machine import sink_machine
 from snapshot.testing.sinks import CHECKS, SCHEMA, SinkBench, SinkTrial, Surroundings, some, write
-from snapshot.token_commit import TargetAnswer
-from snapshot.transaction_events import CommitOutcome, Committable, parse_transaction_id
+from snapshot.tree.frozen_json import Json, JsonLike
+from snapshot.tree.manifest import CommitPayload, StoredFile
 from statebackend.ids import Epoch, Generation
 from statebackend.snapshots.transfer import MissingFile
 from tests.servers.kafka import KafkaServer

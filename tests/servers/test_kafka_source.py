@@ -19,9 +19,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
 import recovery
-from recovery.driver.events import Stalled
+from recovery.events import Stalled
 from snapshot import EventTime, Kafka, Stream, ToDriver, Tumbling
-from snapshot.frozen_json import JsonLike
+from snapshot.connectors.kafka import source_client as kafka_client
+from snapshot.connectors.kafka.formats import KafkaFormat
+from snapshot.connectors.kafka.split import split_of
 from snapshot.program.source import (
     Batch,
     Exhausted,
@@ -31,10 +33,8 @@ from snapshot.program.source import (
     SourceVanished,
     SplitContext,
 )
-from snapshot.sources import kafka_client
-from snapshot.sources.kafka_formats import KafkaFormat
-from snapshot.sources.kafka_split import split_of
 from snapshot.testing.sources import CHECKS, read_through
+from snapshot.tree.frozen_json import JsonLike
 from statebackend.ids import Attempt, Partition
 
 from .kafka import KafkaServer, running_kafka
@@ -338,6 +338,9 @@ def test_a_record_that_does_not_fit_is_named(kafka_server: KafkaServer) -> None:
     with pytest.raises(SourceError, match=rf"offset 1 of {topic}/0 does not fit.*\{{\"n\": 2'.*on_bad"):
         numbers(source, split)
     assert numbers(replace(source, on_bad="skip"), split) == [1, 3]
+    left_out = [batch for batch in read_through(replace(source, on_bad="skip"), split).batches if batch.bad]
+    assert sum(batch.bad for batch in left_out) == 1
+    assert "the record at offset 1 does not fit" in left_out[0].why
     schema = pa.schema([*SCHEMA, ("kafka_error", pa.string())])
     kept = read_through(replace(source, on_bad="column", schema=schema), split).rows
     assert [(row["n"], row["kafka_offset"], row["kafka_error"] is None) for row in kept] == [

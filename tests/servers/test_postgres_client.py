@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from snapshot import ToPostgres, ToSQLite
-from snapshot.sinks.postgres_session import may_be_one_place, place_of
-from snapshot.transaction_events import CommitOutcome
+from snapshot.connectors.sql.postgres_session import may_be_one_place, place_of
+from snapshot.epochs.transaction_events import CommitOutcome
 from tests.foreign_commits import answer_to_a_foreign_commit, bench_of
 
 

@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from snapshot import ToPostgres
+from snapshot.connectors.sql import postgres_appends, postgres_session
+from snapshot.connectors.sql.postgres_prepared import gid_of, token_in
+from snapshot.connectors.sql.postgres_sink import Mode
+from snapshot.connectors.staging.commit_tokens import Token
+from snapshot.epochs.transaction_events import CommitOutcome, transaction_id
 from snapshot.ids import JobId
 from snapshot.program.sink import SinkError
-from snapshot.sinks import postgres_appends, postgres_session
-from snapshot.sinks.commit_tokens import Token
-from snapshot.sinks.postgres_prepared import gid_of, token_in
-from snapshot.sinks.postgres_sink import Mode
 from snapshot.testing.sink_machine import sink_machine
 from snapshot.testing.sinks import CHECKS, SCHEMA, SinkTrial, Surroundings, settled, some
-from snapshot.transaction_events import CommitOutcome, transaction_id
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from tests.servers.postgres import PostgresServer, running_postgres, small_folder
 from tests.servers.postgres_proxy import Proxy, running_proxy

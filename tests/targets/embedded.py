@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from snapshot import ToDelta, ToFiles, ToHTTP, ToRocksDB, ToSQLite
-from snapshot.sinks.rocksdb_sink import read_rocksdb
+from snapshot.connectors.rocksdb.sink import read_rocksdb
 from tests.jobs.numbered import SCHEMA
 from tests.targets.http_rows import row_server
 from tests.targets.plain_files import PlainDelta, PlainFiles

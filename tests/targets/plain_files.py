@@ -14,11 +14,11 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.ids import JobId, TransactionId
-from snapshot.manifest import CommitPayload
-from snapshot.program.rows import Rows
+from snapshot.operators.rows import Rows
 from snapshot.program.sink import Abilities, CommitAnswer, SinkContext
-from snapshot.transaction_events import CommitOutcome
+from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Incarnation, Uid
 
 

@@ -1,0 +1,106 @@
+"""What each partition starts from: an operator's part of an epoch, dealt out anew for any parallelism.
+
+What always holds: nothing of the epoch is left out or dealt twice. In-flight data goes to everybody whose keys may be
+in it, and each keeps its own. No state is rewritten: the files are the same, seen through other ranges of key groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from snapshot.cut.frames import LATEST, Watermark
+from snapshot.epochs.transaction_events import Committable
+from snapshot.tree.manifest import ChannelState, CommitPayload, OperatorSnapshot, SplitPosition, SubtaskSnapshot
+from statebackend.files import FileSet, rescaled
+from statebackend.ids import Partition, Uid
+from statebackend.keygroups import check_parallelism, owner_of, range_of
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskRestore:
+    """What one subtask starts from.
+
+    It commits `committables`, announces `watermark` before anything else, unless that is the end of event time, and
+    then processes what of `channels` has its own keys, each channel in order, before any new input.
+    """
+
+    uid: Uid
+    partition: Partition
+    state: FileSet | None
+    positions: tuple[SplitPosition, ...]
+    watermark: Watermark | None
+    channels: tuple[ChannelState, ...]
+    committables: tuple[Committable[CommitPayload], ...]
+
+
+def plan_restore(operator: OperatorSnapshot, parallelism: int, max_parallelism: int) -> tuple[SubtaskRestore, ...]:
+    """Deal out one operator's parts at a parallelism; each partition gets its own again if that has not changed.
+
+    The caller owes that `max_parallelism` is the manifest's: it says which keys are in which group, for good.
+    """
+    check_parallelism(parallelism, max_parallelism)
+    if parallelism == operator.parallelism:
+        return tuple(_as_it_was(operator.uid, subtask) for subtask in operator.subtasks)
+    return tuple(_dealt(operator, Partition(index), parallelism, max_parallelism) for index in range(parallelism))
+
+
+def _as_it_was(uid: Uid, subtask: SubtaskSnapshot) -> SubtaskRestore:
+    return SubtaskRestore(
+        uid,
+        subtask.partition,
+        subtask.state,
+        subtask.positions,
+        subtask.watermark,
+        subtask.channels,
+        subtask.committables,
+    )
+
+
+def _dealt(operator: OperatorSnapshot, partition: Partition, parallelism: int, max_parallelism: int) -> SubtaskRestore:
+    parents = _parents(operator, partition, parallelism, max_parallelism)
+    groups = range_of(partition, parallelism, max_parallelism)
+    states = [subtask.state for subtask in operator.subtasks if subtask.state is not None]
+    positions = sorted((p for subtask in operator.subtasks for p in subtask.positions), key=lambda p: p.split)
+    committables = (
+        committable
+        for subtask in operator.subtasks
+        if subtask.partition % parallelism == partition
+        for committable in subtask.committables
+    )
+    return SubtaskRestore(
+        operator.uid,
+        partition,
+        rescaled(states, groups) if states else None,
+        tuple(positions[partition::parallelism]),
+        earliest([subtask.watermark for subtask in parents], keyed=bool(states)),
+        tuple(channel for subtask in parents for channel in subtask.channels),
+        tuple(sorted(committables, key=lambda committable: committable.sealed_in)),
+    )
+
+
+def _parents(
+    operator: OperatorSnapshot, partition: Partition, parallelism: int, max_parallelism: int
+) -> Sequence[SubtaskSnapshot]:
+    """Return the subtasks whose keys this partition takes over; all of them if the operator has no keys."""
+    if operator.subtasks[0].state is None:
+        return operator.subtasks
+    groups = range_of(partition, parallelism, max_parallelism)
+    owners = {owner_of(group, operator.parallelism, max_parallelism) for group in groups}
+    return [operator.subtasks[owner] for owner in sorted(owners)]
+
+
+def earliest(watermarks: Sequence[Watermark | None], *, keyed: bool) -> Watermark | None:
+    """Return where event time goes on in what these partitions are made into: the minimum; None if one has none yet.
+
+    In an operator with keyed state all count: a partition that is idle may owe results of windows, and take rows that
+    are in flight, for which the time of another one would be too late. In others, partitions that are idle, or whose
+    time is at its end, hold nothing back.
+    """
+    known = [watermark for watermark in watermarks if watermark is not None]
+    if len(known) < len(watermarks) or not known:
+        return None
+    if not keyed:
+        known = [watermark for watermark in known if watermark.timestamp < LATEST] or known
+        known = [watermark for watermark in known if not watermark.idle] or known
+    return Watermark(min(watermark.timestamp for watermark in known), idle=all(watermark.idle for watermark in known))

@@ -1,0 +1,1 @@
+"""Attempts: where partitions are placed, which processes there are, and how an attempt ends."""

@@ -1,0 +1,179 @@
+"""Placing the partitions of each attempt: as soon as there are processes enough, and it is sure that the job is ours.
+
+What always holds: one attempt is deployed at a time, the newest that the coordinator wants; what a roll-back asks to be
+confirmed is confirmed before anything is restored. At the start of a job processes that come before others open state
+meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final, Protocol
+
+from recovery.driver.attempts.placement import place
+from recovery.driver.attempts.run import AttemptRun, Trouble
+from recovery.driver.attempts.standbys import Standbys
+from recovery.driver.attempts.workers import Workers
+from recovery.driver.settings.job import JobSettings
+from recovery.driver.tree.owned import Tree
+from snapshot.epochs.coordinator_events import RollBack
+from snapshot.host.net.event_loop import Background, EventLoop
+from snapshot.host.protocol.messages import Hello
+from snapshot.program.source import Available
+from statebackend.ids import Generation, Incarnation, Partition, Uid
+
+_ASK_AGAIN: Final = 1.0
+
+
+class Deploying(Protocol):
+    """Who hears of deployments, in the loop's thread."""
+
+    def deployed(self, attempt: AttemptRun, roll_back: RollBack) -> None:
+        """Take note that every partition has been given to a process."""
+
+    @property
+    def windows(self) -> Mapping[Partition, Mapping[Uid, int]]:
+        """Return, by partition, how many rows each stage let a sender have under way when that was last told."""
+
+    @property
+    def suspects(self) -> Collection[Partition]:
+        """Return the partitions whose processes have died again and again."""
+
+    def overtaken(self, by: Generation) -> None:
+        """Take note that a newer generation has claimed the job."""
+
+
+class Deployment:
+    """The attempts of one generation. `found` is what the sources had at the start that the first epoch has not.
+
+    `confirming` is a thread for that alone, as a deployment may wait for it.
+    """
+
+    def __init__(
+        self,
+        settings: JobSettings,
+        workers: Workers,
+        loop: EventLoop,
+        aside: Background,
+        confirming: Background,
+        tree: Tree,
+        found: Mapping[Uid, Available],
+        hears: Deploying,
+        trouble: Trouble,
+        standbys: Standbys,
+    ) -> None:
+        self._settings = settings
+        self._workers = workers
+        self._loop = loop
+        self._aside = aside
+        self._confirming = confirming
+        self._tree = tree
+        self._found = found
+        self._hears = hears
+        self._trouble = trouble
+        self._standbys = standbys
+        self._wanted: Incarnation | None = None
+        self._to_deploy: RollBack | None = None
+        self._not_before = 0.0
+        self._before: dict[str, Partition] = {}
+        self._early: dict[str, Partition] = {}
+        self._slots: dict[Partition, int] = {}
+        self._move: tuple[str, Partition] | None = None
+        self._closed = False
+        self.attempt: AttemptRun | None = None
+        self.short_since: float | None = None
+        """Since which time of the loop a deployment waits for processes."""
+
+    @property
+    def ever(self) -> bool:
+        """True if there ever was an attempt."""
+        return bool(self._slots)
+
+    def partition_of(self, worker: str) -> Partition | None:
+        """Return the partition that a process has, or had in the attempt before; None if it has none."""
+        return (self._before if self.attempt is None else self.attempt.deployed).get(worker)
+
+    def roll_back(self, roll_back: RollBack) -> None:
+        """Give up the attempt, and begin this one."""
+        self._drop()
+        self._wanted = roll_back.incarnation
+        self._to_deploy = None if roll_back.confirm_first else roll_back
+        self.deploy_if_possible()
+        self._confirm_claim(roll_back)
+
+    def hand_over(self, partition: Partition, worker: str) -> None:
+        """Give the partition to this process with the next roll-back, if the process is there then."""
+        self._move = worker, partition
+
+    def wait_until(self, when: float) -> None:
+        """Deploy nothing before this time of the loop."""
+        self._not_before = when
+        self._loop.call_at(when, self.deploy_if_possible)
+
+    def deploy_if_possible(self) -> None:
+        """Give every partition to a process, if there are enough of them and it is time."""
+        roll_back = self._to_deploy
+        if roll_back is None or self._closed or self._loop.now() < self._not_before:
+            return
+        there = self._workers.there
+        parallelism, standbys = self._settings.parallelism, self._standbys
+        before = self._before if self.ever else self._early
+        chosen = place(there, before, self._slots, parallelism, standbys.ready, standbys.only)
+        if chosen is None:
+            self.short_since = self._loop.now() if self.short_since is None else self.short_since
+            if roll_back.epoch is not None and not self.ever:
+                self._begin_early(there)
+            return
+        self._to_deploy = self.short_since = None
+        self._slots = {Partition(index): there[worker].slot for index, worker in enumerate(chosen)}
+        attempt = AttemptRun(self._settings, self._workers, self._aside, self._loop, self._tree, self._trouble)
+        self.attempt = attempt
+        processes = tuple(there[worker] for worker in chosen)
+        attempt.deploy(roll_back, processes, self._found, self._hears.suspects, self._hears.windows)
+        self._standbys.look(attempt.deployed)
+        self._hears.deployed(attempt, roll_back)
+
+    def _begin_early(self, there: Mapping[str, Hello]) -> None:
+        """Have the processes that came first open state while others are still starting, which takes as long.
+
+        Not if there will be more processes than partitions: roles are best decided when all processes are there.
+        """
+        if self._settings.scheme.standbys:
+            return
+        self._early = {worker: partition for worker, partition in self._early.items() if worker in there}
+        for worker, hello in there.items():
+            partition = Partition(hello.slot)
+            is_free = partition < self._settings.parallelism and partition not in self._early.values()
+            if worker not in self._early and is_free:
+                self._early[worker] = partition
+                self._standbys.begin_early(worker, partition)
+
+    def close(self) -> None:
+        """Give up the attempt, and deploy no other: the generation is over."""
+        self._closed = True
+        self._drop()
+
+    def _drop(self) -> None:
+        if self.attempt is not None:
+            self._before = dict(self.attempt.deployed)
+            if self._move is not None:
+                worker, moved = self._move
+                self._before = {had: at for had, at in self._before.items() if at != moved} | {worker: moved}
+            self.attempt.close()
+            self.attempt = None
+        self._move = None
+
+    def _confirm_claim(self, roll_back: RollBack) -> None:
+        def confirmed(newest: Generation | BaseException) -> None:
+            if self._closed or roll_back.incarnation != self._wanted:
+                return
+            if isinstance(newest, BaseException):
+                self._trouble("reading who has claimed the job", newest)
+                self._loop.call_at(self._loop.now() + _ASK_AGAIN, lambda: self._confirm_claim(roll_back))
+            elif newest > self._tree.generation:
+                self._hears.overtaken(newest)
+            elif roll_back.confirm_first:
+                self._to_deploy = roll_back
+                self.deploy_if_possible()
+
+        self._confirming.submit(self._tree.newest_claim, confirmed)

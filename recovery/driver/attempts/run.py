@@ -1,0 +1,212 @@
+"""One attempt as the driver sees it: who has which partition, who is ready, who reads which split.
+
+What always holds: what is sent to a partition carries the attempt's incarnation and goes to the process that has it;
+the splits of a cut are taken in the same step in which its triggers are sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from recovery.driver.attempts.workers import Workers
+from recovery.driver.settings.job import JobSettings
+from recovery.driver.tree.manifests import dealer_from, moves_output, roles_from, sinks_of, sources_of, transactions_in
+from recovery.driver.tree.owned import Tree
+from recovery.driver.tree.splits import Assignment, SplitDealer, enumerator_json
+from snapshot import fail_points
+from snapshot.epochs.coordinator_events import RollBack
+from snapshot.fail_points import reached
+from snapshot.host.net.event_loop import Background, EventLoop, Timer
+from snapshot.host.protocol.messages import AssignSplits, Deploy, Hello, StandDown, ToWorker
+from snapshot.ids import TransactionId
+from snapshot.program.plan import ToSink
+from snapshot.program.source import Available, Resuming, Source
+from snapshot.tree.frozen_json import Json
+from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
+
+_PAUSES: Final = (0.5, 1.0, 2.0, 5.0)
+"""Seconds before a sink's recovery is tried again."""
+
+_NO_WINDOWS: Final[Mapping[Partition, Mapping[Uid, int]]] = {}
+
+Trouble = Callable[[str, BaseException], object]
+
+
+class AttemptRun:
+    """From a deployment to the end of the attempt. `trouble` hears of what failed and does not matter now."""
+
+    def __init__(
+        self,
+        settings: JobSettings,
+        workers: Workers,
+        aside: Background,
+        loop: EventLoop,
+        tree: Tree,
+        trouble: Trouble,
+    ) -> None:
+        self._settings = settings
+        self._workers = workers
+        self._aside = aside
+        self._loop = loop
+        self._tree = tree
+        self._trouble = trouble
+        self._dealers: dict[Uid, SplitDealer] = {}
+        self._restored: set[Partition] = set()
+        self._committed: set[Partition] = set()
+        self._commits_first = False
+        self._ended: set[Partition] = set()
+        self._worker_of: dict[Partition, str] = {}
+        self._looks: dict[Uid, Timer] = {}
+        self._recoveries: dict[Uid, Timer] = {}
+        self._closed = False
+        self.incarnation = Incarnation(Generation(0), Attempt(0))
+        self.deployed: dict[str, Partition] = {}
+
+    def deploy(
+        self,
+        roll_back: RollBack,
+        chosen: tuple[Hello, ...],
+        found: Mapping[Uid, Available],
+        suspects: Collection[Partition] = (),
+        windows: Mapping[Partition, Mapping[Uid, int]] = _NO_WINDOWS,
+    ) -> None:
+        """Give each partition to a process, in order; `found` is what there was of sources that the first epoch lacks.
+
+        The processes of `suspects` are to say what they call; `windows` are those of the attempt before.
+        """
+        settings, epoch = self._settings, roll_back.epoch
+        self.incarnation = roll_back.incarnation
+        self.deployed = {hello.worker: Partition(index) for index, hello in enumerate(chosen)}
+        self._worker_of = {partition: worker for worker, partition in self.deployed.items()}
+        manifest = self._tree.manifest(epoch)
+        ends = {uid: there.ends for uid, there in found.items()}
+        roles = roles_from(manifest, settings.plan, len(chosen), self._tree.broadcast(epoch), ends)
+        self._commits_first = moves_output(manifest, len(chosen))
+        for uid, source in sources_of(settings.plan).items():
+            there = found.get(uid, Available())
+            self._dealers[uid] = dealer_from(
+                uid, source, manifest, roles, there.new, available_now=settings.available_now
+            )
+        named = transactions_in(manifest)
+        for uid, sink in sinks_of(settings.plan).items():
+            self._recover(uid, self._recovery_of(sink, named.get(uid, frozenset())))
+        peers = tuple(hello.address for hello in chosen)
+        for hello, (index, role) in zip(chosen, enumerate(roles), strict=True):
+            self._workers.send(
+                hello.worker,
+                Deploy(
+                    self.incarnation,
+                    settings.job,
+                    epoch,
+                    Partition(index),
+                    peers,
+                    settings.pickled_plan,
+                    role,
+                    settings.host,
+                    settings.store,
+                    settings.local,
+                    time_goes_on=settings.available_now,
+                    careful=index in suspects,
+                    windows=dict(windows.get(Partition(index), {})),
+                ),
+            )
+            reached(fail_points.ROLE_SENT)
+        for worker in self._workers.there:
+            if worker not in self.deployed:
+                self._workers.send(worker, StandDown(self.incarnation, "another process has its role"))
+
+    def restored(self, partition: Partition) -> bool:
+        """Take note that a partition is restored; return True if it was the last one."""
+        self._restored.add(partition)
+        return len(self._restored) == len(self.deployed)
+
+    def committed(self, partition: Partition) -> bool:
+        """Note that a partition has committed at least what it restored; True if epochs waited for that alone."""
+        waited = self.waits_for_commits
+        self._committed.add(partition)
+        return waited and not self.waits_for_commits
+
+    @property
+    def waits_for_commits(self) -> bool:
+        """True if all partitions are restored, and no epoch must be complete yet, as older rows await their commit.
+
+        The epoch's rows would be committed by other partitions than older rows of the same keys, and might be
+        overwritten by these.
+        """
+        is_restored = len(self._restored) == len(self.deployed)
+        return is_restored and self._commits_first and len(self._committed) < len(self.deployed)
+
+    def started(self) -> None:
+        """Deal out splits, and begin to look for more, as all partitions are restored."""
+        for uid, dealer in self._dealers.items():
+            self._assign(uid, dealer.started())
+        for uid, source in sources_of(self._settings.plan).items():
+            if source.discover_every is not None and not self._settings.available_now:
+                self._look(uid, source, source.discover_every)
+
+    def wanted(self, partition: Partition, uid: Uid) -> None:
+        """Deal out splits to a partition that has nothing more to read of a source."""
+        self._assign(uid, self._dealers[uid].wanted(partition))
+
+    def ended(self, partition: Partition) -> bool:
+        """Take note that a partition has processed all its input; return True if it was the last one."""
+        self._ended.add(partition)
+        return len(self._ended) == len(self.deployed)
+
+    def enumerators(self) -> dict[Uid, Json]:
+        """Return, for each source, the splits that no partition reads, as the manifest has them."""
+        return {uid: enumerator_json(dealer.unassigned) for uid, dealer in self._dealers.items()}
+
+    def send_all(self, message: ToWorker) -> None:
+        """Tell every partition."""
+        for worker in self.deployed:
+            self._workers.send(worker, message)
+
+    def close(self) -> None:
+        """Look for no more splits and retry no sink's recovery: the attempt is over."""
+        self._closed = True
+        for timer in (*self._looks.values(), *self._recoveries.values()):
+            timer.cancel()
+
+    def _assign(self, uid: Uid, assignments: list[Assignment]) -> None:
+        for one in assignments:
+            self._workers.send(
+                self._worker_of[one.partition], AssignSplits(self.incarnation, uid, one.splits, one.last)
+            )
+
+    def _look(self, uid: Uid, source: Source, every: float) -> None:
+        """Look for new splits in the background, and again after a while."""
+
+        def looked(found: object) -> None:
+            if self._closed:
+                return
+            if isinstance(found, BaseException):
+                self._trouble(f"looking for new splits of {uid}", found)
+            elif isinstance(found, tuple):
+                self._assign(uid, self._dealers[uid].discovered(found))
+            self._looks[uid] = self._loop.call_at(self._loop.now() + every, lambda: self._look(uid, source, every))
+
+        known, parallelism = self._dealers[uid].known, len(self.deployed)
+
+        def look() -> tuple[str, ...]:
+            return tuple(source.discover_new(known) if isinstance(source, Resuming) else source.discover(parallelism))
+
+        self._aside.submit(look, looked)
+
+    def _recovery_of(self, sink: ToSink, named: frozenset[TransactionId]) -> Callable[[], None]:
+        return lambda: sink.sink.recover(self._settings.job, sink.uid, self.incarnation, named)
+
+    def _recover(self, uid: Uid, recover: Callable[[], None], tried: int = 0) -> None:
+        """Have a sink's target aborted what earlier incarnations left there, until it has done so."""
+
+        def done(outcome: object) -> None:
+            if self._closed or not isinstance(outcome, BaseException):
+                return
+            self._trouble(f"aborting what was left in the target of {uid}", outcome)
+            pause = _PAUSES[min(tried, len(_PAUSES) - 1)]
+            self._recoveries[uid] = self._loop.call_at(
+                self._loop.now() + pause, lambda: self._recover(uid, recover, tried + 1)
+            )
+
+        self._aside.submit(recover, done)

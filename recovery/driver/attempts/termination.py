@@ -1,0 +1,119 @@
+"""How a job comes to its end by its user's wish or that of its input: which epoch is its last one.
+
+What always holds: a job ends well only when an epoch is complete and committed after which nothing was read that
+counts: asked for when all input had ended, or with the word that the sources pause behind it. No epoch follows that
+one, so none is left that is complete and awaits its commit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from recovery.driver.tree.manifests import key_types_of
+from snapshot.epochs import coordinator_events as events
+from snapshot.journal.state import JournalState
+from snapshot.program.plan import Plan
+from statebackend.ids import Epoch, Uid
+
+Request = events.SavepointRequested | events.EpochRequested
+
+_END_OF_INPUT: Final = events.EpochRequested(last=True)
+
+
+class EndKind(Enum):
+    """Why a job has ended well."""
+
+    FINISHED = auto()
+    """All input is processed."""
+    STOPPED = auto()
+    """Its user stopped it."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The job has ended well, with this epoch; `savepoint` if it was pinned for the user.
+
+    `nothing_since` is the epoch from which it went on, if its sources have read nothing since then.
+    """
+
+    kind: EndKind
+    epoch: Epoch
+    savepoint: bool
+    nothing_since: Epoch | None = None
+
+
+def of_no_use(end: End | Exception, plan: Plan) -> tuple[Uid, ...]:
+    """Return the operators whose state no process needs to find on its host again.
+
+    Those of a job that has finished: it is started again for more input, if at all, and then reads its tree.
+    """
+    finished = isinstance(end, End) and end.kind is EndKind.FINISHED
+    return tuple(key_types_of(plan)) if finished else ()
+
+
+class Endings:
+    """What was wished for, and the epochs that would fulfil it.
+
+    The host asks `wanted` when an attempt runs, and whenever an epoch was given up, and tells the coordinator so.
+    """
+
+    def __init__(self) -> None:
+        self.draining = False
+        self._stop: Request | None = None
+        self._all_ended = False
+        self._last: dict[Epoch, End] = {}
+
+    @property
+    def stopping(self) -> bool:
+        """True if the sources pause after the next epoch that is asked for."""
+        return self._stop is not None
+
+    def stop(self, *, savepoint: bool) -> Request:
+        """Return what to ask the coordinator for, as the user wants the job to stop after one more epoch."""
+        self._stop = events.SavepointRequested(last=True) if savepoint else events.EpochRequested(last=True)
+        return self._stop
+
+    def all_ended(self) -> Request:
+        """Return what to ask the coordinator for, as all input of the attempt has been processed."""
+        self._all_ended = True
+        return _END_OF_INPUT
+
+    def attempt_over(self) -> None:
+        """Forget what was processed after the last complete epoch: it is processed again."""
+        self._all_ended = False
+        self._last.clear()
+
+    def triggered(self, epoch: Epoch, *, savepoint: bool, asked_by: object) -> bool:
+        """Take note of a triggered epoch; return True if its sources pause after it.
+
+        `asked_by` is the event that led to the epoch. One that was due when all input had ended is not the last: the
+        one that is asked for follows it.
+        """
+        pauses = self._stop is not None and asked_by == self._stop
+        if pauses:
+            self._last[epoch] = End(EndKind.STOPPED, epoch, savepoint)
+        elif self._all_ended and asked_by == _END_OF_INPUT:
+            self._last[epoch] = End(EndKind.FINISHED, epoch, savepoint)
+        return pauses
+
+    def given_up(self, epoch: Epoch) -> bool:
+        """Forget an epoch given up in a running attempt; return True if another is to be asked for in its place."""
+        return self._last.pop(epoch, None) is not None
+
+    def wanted(self) -> Request | None:
+        """Return what to ask the coordinator for now; None if an epoch that would do is under way."""
+        if self._last:
+            return None
+        if self._stop is not None:
+            return self._stop
+        return _END_OF_INPUT if self._all_ended else None
+
+    def reached(self, journal: JournalState) -> End | None:
+        """Return the job's end if the journal shows that the job has come to it, else None."""
+        for record in journal.epochs:
+            end = self._last.get(record.epoch)
+            if end is not None and not record.awaits_commit:
+                return end
+        return None

@@ -1,0 +1,1 @@
+"""What a running job is asked for from outside, and its answers."""

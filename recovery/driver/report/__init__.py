@@ -1,0 +1,1 @@
+"""How a run stands and what happened in it, as people and programs see it."""

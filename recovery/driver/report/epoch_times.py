@@ -1,0 +1,87 @@
+"""What each epoch took, put together from the partitions' reports.
+
+What always holds: an epoch's report has every partition that acknowledged it once; epochs that are over are forgotten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from recovery.decisions.notes import PartTook
+from recovery.events import EpochCompleted, PartitionDone
+from snapshot.host.protocol.messages import Acknowledgement
+from statebackend.ids import Epoch
+
+_NOTED: Final = 100
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    triggered_at: float
+    savepoint: bool
+    done: list[PartitionDone] = field(default_factory=list)
+
+
+class EpochTimes:
+    """Times are in milliseconds of a clock that never goes back; `at` is the time of day in seconds."""
+
+    def __init__(self) -> None:
+        self._epochs: dict[Epoch, _UnderWay] = {}
+        self._last_complete: float | None = None
+
+    def triggered(self, epoch: Epoch, now: float, *, savepoint: bool) -> None:
+        """Take note that the epoch's marker has gone out."""
+        self._epochs[epoch] = _UnderWay(now, savepoint)
+
+    def acknowledged(self, said: Acknowledgement, now: float) -> None:
+        """Take note that a partition's part is durable; do nothing for an epoch that is over."""
+        epoch = self._epochs.get(said.epoch)
+        if epoch is not None:
+            since = now - epoch.triggered_at
+            epoch.done.append(PartitionDone(partition=said.partition, since_trigger_ms=since, timing=said.timing))
+
+    def taken(self, epoch: Epoch) -> tuple[PartTook, ...]:
+        """Return, for the notes, what the epoch took in each partition so far; of very many partitions, the slowest."""
+        under_way = self._epochs.get(epoch)
+        slowest = sorted(under_way.done if under_way else (), key=lambda done: -done.since_trigger_ms)[:_NOTED]
+        return tuple(_noted(done) for done in sorted(slowest, key=lambda done: done.partition))
+
+    def completed(self, epoch: Epoch, now: float, at: float) -> EpochCompleted:
+        """Return the report of an epoch that is in the journal now, and forget the epoch."""
+        under_way = self._epochs.pop(epoch, None) or _UnderWay(now, savepoint=False)
+        self._last_complete = under_way.triggered_at
+        timings = [done.timing for done in under_way.done]
+        return EpochCompleted(
+            at=at,
+            epoch=epoch,
+            savepoint=under_way.savepoint,
+            since_trigger_ms=now - under_way.triggered_at,
+            alignment_ms=max((timing.alignment for timing in timings), default=0.0),
+            sync_ms=max((timing.sync for timing in timings), default=0.0),
+            async_ms=max((timing.asynchronous for timing in timings), default=0.0),
+            state_bytes=sum(timing.state_bytes for timing in timings),
+            channel_bytes=sum(timing.channel_bytes for timing in timings),
+            partitions=tuple(sorted(under_way.done, key=lambda done: done.partition)),
+        )
+
+    def given_up(self, epoch: Epoch) -> None:
+        """Forget an epoch that will never be complete."""
+        self._epochs.pop(epoch, None)
+
+    def age(self, now: float) -> float | None:
+        """Return the time since the last complete epoch was triggered, or None if this driver has completed none."""
+        return None if self._last_complete is None else now - self._last_complete
+
+
+def _noted(done: PartitionDone) -> PartTook:
+    timing = done.timing
+    return PartTook(
+        done.partition,
+        done.since_trigger_ms,
+        timing.alignment,
+        timing.sync,
+        timing.asynchronous,
+        timing.state_bytes,
+        timing.channel_bytes,
+    )

@@ -1,0 +1,241 @@
+"""How a run stands: one immutable value, put together from its events and its partitions' figures.
+
+What always holds: a status is consistent in itself, and as of the last event that the driver has told.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from recovery import events as log
+from recovery.driver.report.rates import Rate, Rates
+from snapshot.host.protocol.messages import Figures, Followed, StageFigures
+from statebackend.ids import Epoch, Generation, Incarnation, Partition, Uid
+
+_KEPT = 100
+
+
+class RunState(Enum):
+    """Where a run stands."""
+
+    STARTING = "starting"
+    """The job is claimed, its processes come, its state is restored."""
+    RUNNING = "running"
+    RECOVERING = "recovering"
+    """Something failed, and everything goes back to the last complete epoch."""
+    FINISHED = "finished"
+    """All input was processed, and all output is committed."""
+    STOPPED = "stopped"
+    """Its user stopped it."""
+    FAILED = "failed"
+    """It is over, and was not meant to be."""
+
+    @property
+    def over(self) -> bool:
+        """True if no other state follows."""
+        return self in (RunState.FINISHED, RunState.STOPPED, RunState.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """How a run stands. `epochs` and `recoveries` are the newest hundred, oldest first."""
+
+    job: str
+    state: RunState
+    parallelism: int
+    generation: Generation | None = None
+    incarnation: Incarnation | None = None
+    workers: Mapping[str, Partition | None] = field(default_factory=dict)
+    """The processes that are there, and which partition each has; the others stand by."""
+    pids: Mapping[str, str] = field(default_factory=dict)
+    """Where each process that is there runs: as host and process id."""
+    executors: Mapping[str, str] = field(default_factory=dict)
+    """The Spark executor of each process that is there and has one: as host and process id."""
+    complete: Epoch | None = None
+    """The last complete epoch."""
+    committed: Epoch | None = None
+    in_flight: tuple[Epoch, ...] = ()
+    epochs: tuple[log.EpochCompleted, ...] = ()
+    completed_at: float | None = None
+    """When an epoch was completed last, in seconds since 1970."""
+    abandoned: int = 0
+    abandoned_in_a_row: int = 0
+    """Since the last complete epoch."""
+    trouble: str = ""
+    """Why the newest epoch was abandoned, if none was completed since; or what else does not work just now."""
+    skipped: int = 0
+    restarts: int = 0
+    recoveries: tuple[log.Recovered, ...] = ()
+    orphans: int = 0
+    """Files that attempts had uploaded before they failed, and that were deleted."""
+    orphan_bytes: int = 0
+    failure: str = ""
+    """What failed last."""
+    figures: Mapping[Partition, Figures] = field(default_factory=dict)
+    """The newest of each partition of the current attempt."""
+    rates: Mapping[Uid, Rate] = field(default_factory=dict)
+    """How many rows per second each stage takes in and gives out, all partitions together."""
+    standbys: Mapping[str, Followed] = field(default_factory=dict)
+    """What each process that follows epochs said last: which one it has, and what that has cost."""
+
+    @property
+    def rows_in(self) -> Mapping[Uid, int]:
+        """Return how many rows each stage has taken in this attempt, summed over all partitions."""
+        return self._totals(lambda stage: stage.rows_in)
+
+    @property
+    def rows_out(self) -> Mapping[Uid, int]:
+        """Return how many rows each stage has given out in this attempt, summed over all partitions."""
+        return self._totals(lambda stage: stage.rows_out)
+
+    @property
+    def late_rows(self) -> Mapping[Uid, int]:
+        """Return how many rows came too late to each stage in this attempt, summed over all partitions.
+
+        They were dropped, or given to the side output for them.
+        """
+        return self._totals(lambda stage: stage.late_rows)
+
+    @property
+    def bad_rows(self) -> Mapping[Uid, int]:
+        """Return how many lines or records each source has left out in this attempt, summed over all partitions.
+
+        These do not fit the source's schema, and its `on_bad` says to leave them out.
+        """
+        return self._totals(lambda stage: stage.bad_rows)
+
+    @property
+    def watermarks(self) -> Mapping[Uid, int | None]:
+        """Return how far each stage is in event time, in ms since 1970, by its partition that is furthest behind.
+
+        None while a partition of the stage has no watermark, as in a stream without event time.
+        """
+        found: dict[Uid, int | None] = {}
+        for figures in self.figures.values():
+            for uid, stage in figures.stages.items():
+                at = None if stage.watermark is None else stage.watermark.timestamp
+                known = found.get(uid, at)
+                found[uid] = None if known is None or at is None else min(known, at)
+        return found
+
+    def _totals(self, of: Callable[[StageFigures], int]) -> Mapping[Uid, int]:
+        totals: dict[Uid, int] = {}
+        for figures in self.figures.values():
+            for uid, stage in figures.stages.items():
+                totals[uid] = totals.get(uid, 0) + of(stage)
+        return totals
+
+
+class StatusBoard:
+    """Takes events and figures in the driver's thread, and shows the status to any other."""
+
+    def __init__(self, job: str, parallelism: int) -> None:
+        self._lock = threading.Lock()
+        self._rates = Rates()
+        self._status = RunStatus(job, RunState.STARTING, parallelism)
+
+    def show(self) -> RunStatus:
+        """Return the status as it is now."""
+        with self._lock:
+            return self._status
+
+    def figures(self, figures: Figures) -> None:
+        """Take the newest figures of a partition."""
+        with self._lock:
+            known = self._status.figures
+            self._rates.told(time.monotonic(), figures.partition, figures.stages)
+            self._status = replace(self._status, figures={**known, figures.partition: figures}, rates=self._rates.now())
+
+    def followed(self, worker: str, followed: Followed) -> None:
+        """Take note that a standby has got an epoch ready, or could not."""
+        with self._lock:
+            if self._status.workers.get(worker, Partition(0)) is None:
+                self._status = replace(self._status, standbys={**self._status.standbys, worker: followed})
+
+    def event(self, event: log.AnyEvent) -> None:
+        """Bring the status up to date with this event."""
+        with self._lock:
+            if isinstance(event, log.Deployed):
+                self._rates.begin_anew()
+            self._status = _after(self._status, event)
+
+
+def _after(status: RunStatus, event: log.AnyEvent) -> RunStatus:
+    match event:
+        case log.Claimed(generation=generation, restores=restores):
+            return replace(status, generation=generation, complete=restores)
+        case log.Finished():
+            return replace(status, state=RunState.FINISHED)
+        case log.Stopped():
+            return replace(status, state=RunState.STOPPED)
+        case log.GaveUp(reason=reason):
+            return replace(status, state=RunState.FAILED, failure=reason)
+        case log.WorkerJoined() | log.WorkerLost() | log.Deployed() | log.Running() | log.AttemptFailed():
+            return _after_attempt(status, event)
+        case log.Recovered():
+            return replace(status, recoveries=(*status.recoveries, event)[-_KEPT:])
+        case log.EpochTriggered(epoch=epoch):
+            return replace(status, in_flight=(*status.in_flight, epoch))
+        case log.EpochCompleted(epoch=epoch, at=at):
+            done = replace(status, complete=epoch, completed_at=at, epochs=(*status.epochs, event)[-_KEPT:])
+            return replace(done, in_flight=_without(status.in_flight, epoch), abandoned_in_a_row=0, trouble="")
+        case log.EpochAbandoned(epoch=epoch, reason=reason, detail=detail):
+            return replace(
+                status,
+                in_flight=_without(status.in_flight, epoch),
+                abandoned=status.abandoned + 1,
+                abandoned_in_a_row=status.abandoned_in_a_row + 1,
+                trouble=f"epoch {epoch} is abandoned: {reason}" + (f": {detail}" if detail else ""),
+            )
+        case log.EpochCommitted(epoch=epoch):
+            return replace(status, committed=epoch)
+        case log.OrphansDeleted(files=files, bytes=size):
+            return replace(status, orphans=status.orphans + files, orphan_bytes=status.orphan_bytes + size)
+        case log.EpochSkipped():
+            return replace(status, skipped=status.skipped + 1)
+        case log.WorkerDied(partition=partition, how=how):
+            return replace(status, failure=f"partition {partition}: {how}")
+        case log.PartitionRestored() | log.PeerRefused() | log.EpochsRemoved() | log.FaultInjected():
+            return status
+        case log.Trouble(what=what, reason=reason):
+            return replace(status, trouble=f"{what}: {reason}")
+        case log.Stalled() | log.NoEpochs() | log.Moved() | log.BadRows():
+            return status
+
+
+def _after_attempt(
+    status: RunStatus,
+    event: log.WorkerJoined | log.WorkerLost | log.Deployed | log.Running | log.AttemptFailed,
+) -> RunStatus:
+    match event:
+        case log.WorkerJoined(worker=worker, executor=executor, address=address, pid=pid):
+            executors = {**status.executors, worker: executor} if executor else status.executors
+            pids = {**status.pids, worker: f"{address.rpartition(':')[0]}, process {pid}"}
+            return replace(status, workers={**status.workers, worker: None}, executors=executors, pids=pids)
+        case log.WorkerLost(worker=lost):
+            workers = {worker: at for worker, at in status.workers.items() if worker != lost}
+            executors = {worker: at for worker, at in status.executors.items() if worker != lost}
+            pids = {worker: at for worker, at in status.pids.items() if worker != lost}
+            standbys = _known(status.standbys, workers)
+            return replace(status, workers=workers, executors=executors, pids=pids, standbys=standbys)
+        case log.Deployed(incarnation=incarnation, workers=workers):
+            roles = {worker: Partition(index) for index, worker in enumerate(workers)}
+            placed = {worker: roles.get(worker) for worker in status.workers}
+            standbys = _known(status.standbys, [worker for worker, at in placed.items() if at is None])
+            return replace(status, incarnation=incarnation, workers=placed, figures={}, standbys=standbys)
+        case log.Running():
+            return replace(status, state=RunState.RUNNING)
+        case log.AttemptFailed(reason=reason):
+            return replace(status, state=RunState.RECOVERING, restarts=status.restarts + 1, failure=reason)
+
+
+def _known(standbys: Mapping[str, Followed], free: Container[str]) -> Mapping[str, Followed]:
+    return {worker: said for worker, said in standbys.items() if worker in free}
+
+
+def _without(epochs: tuple[Epoch, ...], gone: Epoch) -> tuple[Epoch, ...]:
+    return tuple(epoch for epoch in epochs if epoch != gone)

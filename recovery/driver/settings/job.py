@@ -1,0 +1,53 @@
+"""What is fixed while a driver runs a job: the program, how it is spread, and the options of everything.
+
+What always holds: it is an immutable value; whatever changes is said in messages and events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from recovery.driver.tree.identity import Birth
+from recovery.schemes.passive import Passive
+from snapshot.epochs.coordinator_options import CoordinatorOptions
+from snapshot.host.protocol.options import HostOptions
+from snapshot.ids import JobId
+from snapshot.program.plan import Plan
+from statebackend.ids import Uid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """One job as one driver runs it."""
+
+    job: JobId
+    plan: Plan
+    pickled_plan: bytes
+    parallelism: int
+    store: str
+    """The URI of the job's tree, as the partitions open it."""
+    local: str
+    """The folder for files of this job on each host; empty for the one in the folder of the processes' user."""
+    scheme: Passive = field(default_factory=Passive)
+    coordinator: CoordinatorOptions = field(default_factory=CoordinatorOptions)
+    host: HostOptions = field(default_factory=HostOptions)
+    newborn: Birth | None = None
+    """The job is to be born so, when all has been checked; None if there is one."""
+    lost_after: int = 2_000
+    """Milliseconds without a sign of life after which a process counts as lost."""
+    allow_non_restored_state: bool = False
+    """Drop what the epoch has of operators that the program no longer has."""
+    ignore_state: frozenset[Uid] = frozenset()
+    """Operators that begin anew, whatever the epoch has of them."""
+    available_now: bool = False
+    """Read what there is now, and then end."""
+    accept_duplicates: bool = False
+    """Go back behind an epoch that cannot be used, though its output may be committed."""
+    store_patience: int = 300_000
+    """For so many milliseconds the driver asks a store again that does not do what it is asked."""
+    compact_after: int = 256
+    """The journal is compacted when it has so many more entries."""
+    program_version: str = ""
+    """What the program's author calls this version of it."""
+    inline_broadcast: int = 64 << 10
+    """Broadcast state up to this size is put into the manifest itself."""

@@ -1,0 +1,278 @@
+"""All options of a run, by name; what is left out has the value that is given with it.
+
+What always holds: an unknown option, or one with a value that cannot be meant, is refused before anything starts.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
+from itertools import pairwise
+from pathlib import Path
+from pickle import dumps
+from typing import Final, TypedDict, cast
+
+from snapshot.cut.frames import MarkerMode
+from snapshot.durations import Duration, milliseconds
+from snapshot.epochs.coordinator_options import ContradictingOptions, CoordinatorOptions
+from snapshot.host.net.tls import Tls as Tls
+from snapshot.host.net.tls import UnusableTls as UnusableTls
+from snapshot.host.protocol.options import HostOptions
+
+
+class UnknownOption(TypeError):
+    """An option that does not exist; the message names the one that was probably meant."""
+
+
+class RunOptions(TypedDict, total=False):
+    """Options of `recovery.run`. Times are durations such as "5s", "1 second" or a `timedelta`; a number without a unit
+    is refused. Sizes are in bytes. The values of those that are left out stand at the end of each.
+    """
+
+    # --- epochs
+
+    timeout: Duration
+    """An epoch that is not acknowledged by all partitions in this time is given up (60s)."""
+    min_pause: Duration
+    """From the end of an epoch to the next trigger at least (0)."""
+    max_in_flight: int
+    """At this many epochs in flight a trigger is skipped (2)."""
+    tolerated_failures: int | None
+    """More failed epochs in a row than this are a failure of the attempt; None: never (None)."""
+    give_up_after: Duration | None
+    """A job that runs and completes no epoch for so long after one was due ends with the reason; None: it goes on
+    trying for ever (10m). Attempts that fail are not counted here: `restarts` and `poisoned_after` limit those."""
+    retain: int
+    """So many complete epochs are kept (1)."""
+    alignment_timeout: Duration | None
+    """An alignment that takes longer turns unaligned; None: never (None)."""
+
+    # --- the job
+
+    max_parallelism: int
+    """The number of key groups, fixed when the job is born (128)."""
+    allow_non_restored_state: bool
+    """Drop what the snapshot has of operators that the program no longer has (False)."""
+    program_version: str
+    """What you call this version of the program; it stands in every epoch, for people ("")."""
+    ignore_state: Collection[str]
+    """The uids of operators that begin anew at this start, whatever the epoch has of them, rows in flight included. Say
+    it for one start only: the next one would drop what they have by then (())."""
+    available_now: bool
+    """Read what there is when the job starts, and then end with all of it committed, as a daily run does: files that
+    are new since the last run, also where the source does not grow; of Kafka's partitions all up to where they end now.
+    The next start reads what is new by then. Aggregates with per="end" give their results; windows that are open stay
+    open, as more may come for them. Not for sources that cannot say where they end (False)."""
+    take_over: bool
+    """Start though a driver of the job lives on this host, which is ended by that. Say it for one start only, or two
+    programs that are started again and again end each other for ever (False)."""
+    accept_duplicates: bool
+    """Go back behind epochs that are damaged, or start a copy that is older than its job, though output of later epochs
+    may be committed and is made once more then. Say it for one start only (False)."""
+
+    accept_places: Collection[str]
+    """The places to which the job may commit output that was prepared for them, though its sinks write elsewhere by
+    now, as `recovery sinks list` names them. Whoever wrote the tree may have named any place there, so only those of
+    the program's own sinks are written to unless they are given here (())."""
+
+    # --- processes and network
+
+    driver_host: str
+    """At which address the processes reach the driver (127.0.0.1, or `spark.driver.host`)."""
+    ports: Sequence[int]
+    """At which ports the driver may listen; the first that is free is taken ((0,), any)."""
+    heartbeat: Duration
+    """How often a process says that it lives (250ms)."""
+    lost_after: Duration
+    """A process that has shown no sign of life for so long is lost; three times `heartbeat` at least (2s)."""
+    start_timeout: Duration
+    """So long the job waits at its start for enough processes (2m)."""
+    stop_timeout: Duration
+    """So long its processes have to end by themselves when it is over (10s)."""
+    interrupt_timeout: Duration
+    """Ctrl-C or SIGTERM stops a job after one more epoch; if that is not complete after so long, the job is cancelled,
+    and nothing is lost: it goes on from its last complete epoch when it is started again. With `stop_timeout` it is
+    less than the 30 s that Kubernetes leaves (15s)."""
+    connect_timeout: Duration
+    """So long a partition tries to reach another (10s)."""
+    channel_timeout: Duration
+    """A connection that does not react for so long is broken, be it in use or not; whole seconds count. What it leads
+    to may be as slow as it likes: its machine answers in its place (3s)."""
+
+    tls: Tls | None
+    """Encrypt all connections of the job, with these files, which every host must have (None: do not). Without it,
+    only who knows the run's secret gets in and can steer the job, but others on the network can read what connections
+    carry, passwords in the program included, and change rows."""
+
+    # --- the store
+
+    storage_options: Mapping[str, Mapping[str, object]]
+    """Options of fsspec's file systems by protocol, such as {"s3": {"key": ..., "secret": ...}}, for the job's tree and
+    its sources ({}). Better give none: on every host what is usual there is found anyway, such as a role of the
+    machine, AWS_* in the environment (`spark.executorEnv.AWS_*`), fsspec's own files and FSSPEC_*, and for HDFS the
+    ticket of Kerberos. These here become fsspec's defaults in the job's processes, and in this one. They are told to
+    each process over its connection with the driver, so use `tls` on a network that is not yours alone, and are
+    written nowhere: not to the tree, nor to events or logs. Whoever starts the job again has to give them again."""
+    store_patience: Duration
+    """So long the driver asks a store again that does not do what it is asked, before it gives up the job (5m)."""
+    store_timeout: Duration
+    """A call of the store that is not answered for so long has failed; an upload gets 1 s more for each MiB (1m)."""
+
+    # --- partitions
+
+    batch_rows: int
+    """The most rows that are read from a source, or sent on a channel, at once (16384)."""
+    linger: Duration
+    """Rows wait no longer than this for others before they are sent (2ms)."""
+    channel_buffer: int
+    """Data that may wait to be sent on one channel before its stage stops working; and about as much is worked on at
+    once (1 MiB)."""
+    input_buffer: int
+    """Data that may wait to be processed in one stage before its channels are no longer read (4 MiB)."""
+    socket_buffer: int
+    """What the kernel may hold of a channel at each end (256 KiB)."""
+    max_frame: int
+    """No frame on a channel is longer (64 MiB)."""
+    watermark_interval: Duration
+    """How often sources announce their watermark (50ms)."""
+    inline_channel_state: int
+    """In-flight data up to this size is put into the manifest itself (16 KiB)."""
+    report_stall_after: Duration
+    """An operator or an epoch that makes no progress for so long, though it could, is an event that says what it waits
+    for; so is a job in which no epoch is completed for so long (1m)."""
+    status_interval: Duration
+    """How often a partition tells the driver its figures (500ms)."""
+    state_memory: int
+    """What the keyed state of one operator in one partition may take (256 MiB)."""
+    state_backend: str
+    """"rocksdb" or "heap" ("rocksdb")."""
+
+    # --- files
+
+    local: str | Path
+    """The folder for a job's files on each host. It is made if it is absent, and refused if another user could change
+    it; state is removed from it when the job has finished (the job's own in `epochcut-<user id>`, which is closed to
+    all others, in the system's folder for temporary files)."""
+    events: str | Path
+    """The file to which events are appended as lines of JSON. When it has 32 MiB, it is renamed to end with `.1`, in
+    place of the one before, and a new one is begun (`events.jsonl` in the folder above, on the driver)."""
+    trace: str | Path
+    """The file to which all is recorded that the coordinator was told and said; see `snapshot.epochs.trace` (none)."""
+    compact_after: int
+    """The journal is compacted when it has so many more entries (256)."""
+    inline_broadcast: int
+    """Broadcast state up to this size is put into the manifest itself (64 KiB)."""
+
+    # --- people
+
+    progress: bool
+    """Whether to show a line of progress on the standard error (where that is a terminal)."""
+
+
+def described() -> Mapping[str, str]:
+    """Return what each option does, by its name, for readers who cannot see the texts below the fields."""
+    try:
+        body = ast.parse(textwrap.dedent(inspect.getsource(RunOptions))).body[0]
+    except OSError:  # there are no sources, as in an archive of compiled modules
+        return {}
+    assert isinstance(body, ast.ClassDef)
+    found: dict[str, str] = {}
+    for field, text in pairwise(body.body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
+                found[name] = " ".join(said.split())
+            case _:
+                pass
+    return found
+
+
+def in_a_list() -> str:
+    """Return the list of all options, with what they do, as `help` shows it."""
+    return "\n".join(
+        f"{name}\n" + textwrap.fill(said, 100, initial_indent="    ", subsequent_indent="    ")
+        for name, said in described().items()
+    )
+
+
+RunOptions.__doc__ = f"{inspect.cleandoc(RunOptions.__doc__ or '')}\n\n{in_a_list()}"
+
+PARAMETERS: Final = ("checkpoints", "job", "every", "parallelism", "scheme", "mode", "launcher")
+"""The options of `recovery.run` that it has by name."""
+
+_BEATS: Final = 3
+"""So many in a row have to fail to come before a process may be taken for lost."""
+_COORDINATOR: Final = (
+    "timeout", "min_pause", "max_in_flight", "tolerated_failures", "retain", "alignment_timeout",
+)  # fmt: skip
+_TIMES: Final = frozenset(
+    name for name, kind in RunOptions.__annotations__.items() if "Duration" in getattr(kind, "__forward_arg__", "")
+)
+
+
+def check_names(options: Mapping[str, object]) -> None:
+    """Raise `UnknownOption`, with all names that do not exist."""
+    known = RunOptions.__annotations__
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        complaints = "\n".join(_unknown(name, [*known, *PARAMETERS]) for name in unknown)
+        raise UnknownOption(f"{complaints}\nThere are: {', '.join(sorted([*known, *PARAMETERS]))}")
+
+
+def _unknown(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"there is no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
+def coordinator_options(every: Duration, mode: MarkerMode | str, options: RunOptions) -> CoordinatorOptions:
+    """Return the options by which epochs are taken."""
+    given = _given(options, _COORDINATOR)
+    return CoordinatorOptions(**{**given, "interval": milliseconds(every, "every"), "mode": MarkerMode(mode)})  # type: ignore[arg-type]
+
+
+def storage_options(options: RunOptions) -> Mapping[str, Mapping[str, object]]:
+    """Return the options of file systems, by protocol. No message has any of them in it."""
+    given = options.get("storage_options", {})
+    for protocol, of_protocol in given.items():
+        if not isinstance(of_protocol, Mapping):
+            raise ContradictingOptions(f"storage_options go by protocol, as in {{'s3': {{{protocol!r}: ...}}}}")
+    try:
+        dumps(given)
+    except Exception:
+        reason = "storage_options cannot be sent to the job's processes: they must be plain values, such as texts"
+        raise ContradictingOptions(reason) from None
+    return given
+
+
+def host_options(options: RunOptions) -> HostOptions:
+    """Return the options by which partitions run."""
+    return HostOptions(**_given(options, [field.name for field in fields(HostOptions)]))  # type: ignore[arg-type]
+
+
+def lost_after(options: RunOptions, host: HostOptions) -> int:
+    """Return after how many milliseconds without a sign of life a process is lost."""
+    given, least = int(seconds(options, "lost_after", 2.0) * 1000), _BEATS * host.heartbeat
+    if given < least:
+        raise ContradictingOptions(
+            f"lost_after is {given} ms; with a heartbeat each {host.heartbeat} ms it must be at least {least}, "
+            "or processes that live are taken for lost"
+        )
+    return given
+
+
+def seconds(options: RunOptions, name: str, default: float) -> float:
+    """Return one of the times, in seconds."""
+    given = cast("Mapping[str, Duration]", options)
+    return milliseconds(given[name], name) / 1000 if name in given else default
+
+
+def _given(options: RunOptions, names: Sequence[str]) -> dict[str, object]:
+    given = cast("Mapping[str, object]", options)
+    return {name: _plain(name, given[name]) for name in names if name in given}
+
+
+def _plain(name: str, value: object) -> object:
+    return milliseconds(cast("Duration", value), name) if name in _TIMES and value is not None else value

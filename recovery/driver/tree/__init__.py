@@ -1,0 +1,1 @@
+"""The job's tree in the driver's hands: identity, journal, manifests, and what is deleted."""

@@ -1,0 +1,381 @@
+"""What happened in a run, as people and programs see it: one immutable value for each thing.
+
+What always holds: events are in the order in which the driver learnt of what they tell; times of day are for people,
+and spans of time are measured with a clock that never goes back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from snapshot.host.protocol.messages import EpochTiming
+from statebackend.ids import Epoch, Generation, Incarnation, Partition, Uid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened. `at` is in seconds since 1970."""
+
+    at: float
+
+
+# --- the job ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed(Event):
+    """This driver has the job now; every older one is fenced. `restores` is the epoch it goes on from."""
+
+    job: str
+    generation: Generation
+    restores: Epoch | None
+    skipped: tuple[str, ...] = ()
+    """Complete epochs that could not be used, and why."""
+    repeats: int = 0
+    """Of how many epochs the output is made once more, as was accepted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished(Event):
+    """All input has been processed, and all output is committed.
+
+    `nothing_since` is the epoch from which the job went on, if everything had been read by then; `looked` if the run
+    has looked for what was new (option `available_now`).
+    """
+
+    nothing_since: Epoch | None = None
+    looked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped(Event):
+    """The job was stopped by its user; `savepoint` is the epoch that was pinned for it."""
+
+    savepoint: Epoch | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaveUp(Event):
+    """The job is over without its user's wish; started again, it goes on from its last complete epoch."""
+
+    reason: str
+    traceback: str = ""
+
+
+# --- workers and attempts --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerJoined(Event):
+    """A process is there and free."""
+
+    worker: str
+    slot: int
+    pid: int
+    address: str
+    executor: str = ""
+    """The Spark executor in which it runs, as host and process id; empty if there is none of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLost(Event):
+    """A process is gone; `partition` is the role that it had."""
+
+    worker: str
+    partition: Partition | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDied(Event):
+    """How the process of a partition died, which is found out after it was lost; not told of one that hangs.
+
+    `uid` and `at_work` are known if several have died, so that the last one was asked to say what it calls.
+    """
+
+    worker: str
+    partition: Partition
+    how: str
+    uid: Uid | None
+    at_work: str
+    stack: str
+    """Where Python was, if it crashed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerRefused(Event):
+    """Somebody was turned away at a port, the driver's own if there is no worker, and why.
+
+    At most twenty of a port are told one by one in a second; the others are one event without a peer.
+    """
+
+    worker: str | None
+    peer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployed(Event):
+    """All partitions were given to workers, which restore them from `epoch`."""
+
+    incarnation: Incarnation
+    epoch: Epoch | None
+    workers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRestored(Event):
+    """A partition has its state; those that need none, or have theirs, give rows before the last one has."""
+
+    incarnation: Incarnation
+    partition: Partition
+    in_place: bool
+    """It has keyed state, and all of that was open in its process already and was rewound."""
+    downloaded_ms: float
+    """From the deployment until all files were there, in the process's own time; nothing if it was in place."""
+    opened_ms: float
+    """From then until the state could be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running(Event):
+    """All partitions are restored, and epochs are triggered again."""
+
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFailed(Event):
+    """An attempt is over, and what is done about it."""
+
+    incarnation: Incarnation
+    partition: Partition | None
+    uid: Uid | None
+    cause: str
+    reason: str
+    traceback: str
+    then: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered(Event):
+    """A failure is made up for. The marks are milliseconds since it happened to be noticed (see `Marks`)."""
+
+    incarnation: Incarnation
+    epoch: Epoch | None
+    epoch_age_ms: float | None
+    """How long ago that epoch was triggered when the failure was detected: what has to be done again."""
+    marks: Marks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """The seven phases of a recovery, each in milliseconds after it was detected; None if it did not come to it.
+
+    Up to `opened` each comes after the one before it. The last two are not in this order always: a partition does not
+    wait for the others, so that `first_output`, the first one's, may come before `opened`, the last one's; and where
+    output comes late, as from windows, the sources may have caught up before it.
+    """
+
+    detected: float = 0.0
+    decided: float | None = None
+    """That all roll back, and to which epoch."""
+    restarted: float | None = None
+    """As many processes as are needed are there and have their roles."""
+    downloaded: float | None = None
+    """The last partition has all its files."""
+    opened: float | None = None
+    """The last partition can read its state, and the driver knows."""
+    first_output: float | None = None
+    """A sink of any partition has been given rows again: also those of partitions that were open before the last."""
+    caught_up: float | None = None
+    """No partition is further behind its sources' schedule than before; never before `opened`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved(Event):
+    """A partition runs on another executor, as the one that it left has others: that is no failure, and was planned."""
+
+    partition: Partition
+    worker: str
+    executor: str
+    left: str
+    """The executor before, as host and process id."""
+    epoch: Epoch | None
+    """From which all went on."""
+    took_ms: float
+    """From the moment in which the attempt was ended until all partitions had their state again."""
+
+
+# --- epochs ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochTriggered(Event):
+    """The marker went out."""
+
+    epoch: Epoch
+    mode: str
+    savepoint: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochSkipped(Event):
+    """An epoch was due and was not triggered."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionDone:
+    """A partition's part of an epoch became durable, and what it took."""
+
+    partition: Partition
+    since_trigger_ms: float
+    timing: EpochTiming
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochCompleted(Event):
+    """The epoch is in the journal."""
+
+    epoch: Epoch
+    savepoint: bool
+    since_trigger_ms: float
+    alignment_ms: float
+    """The longest of all partitions, as the next two."""
+    sync_ms: float
+    async_ms: float
+    state_bytes: int
+    """Of all partitions together, as the next one."""
+    channel_bytes: int
+    partitions: tuple[PartitionDone, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochAbandoned(Event):
+    """The epoch will never be; while the attempt runs on, nothing of it is lost."""
+
+    epoch: Epoch
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochCommitted(Event):
+    """Everything up to this epoch is committed by all sinks."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochsRemoved(Event):
+    """Nobody needs these epochs any more; `files` were deleted."""
+
+    epochs: tuple[Epoch, ...]
+    files: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoEpochs(Event):
+    """No epoch has been completed for so long (`report_stall_after`), so nothing is committed either.
+
+    `abandoned` epochs were tried meanwhile, the last of which was given up because of `reason`. The job ends in
+    `gives_up_in` seconds (`give_up_after`), unless an epoch is completed before; None: it does not end for this.
+    """
+
+    seconds: float
+    abandoned: int
+    reason: str
+    gives_up_in: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrphansDeleted(Event):
+    """Files were deleted that processes had uploaded before they were killed, or rolled back; no epoch needs them.
+
+    `unfinished` are files, beside these, whose writers died before they had a name.
+    """
+
+    files: int
+    bytes: int
+    unfinished: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stalled(Event):
+    """Something in a partition has made no progress for so long (`report_stall_after`); nothing is done about it.
+
+    It is an operator that has something to do, or that an epoch waits for; `stack` is where a call is that does not
+    return.
+    """
+
+    incarnation: Incarnation
+    partition: Partition
+    uid: Uid | None
+    epoch: Epoch | None
+    seconds: float
+    waits_for: str
+    stack: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRows(Event):
+    """A source has left out lines or records that do not fit its schema, as its `on_bad` says: `rows` since the last
+    event of the partition, `in_attempt` in this attempt; `last` says which the last one is, and what is wrong with it.
+    """
+
+    partition: Partition
+    uid: Uid
+    rows: int
+    in_attempt: int
+    last: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble(Event):
+    """Something did not work that does not stop the job: a clean-up, a look for new splits, a recovery of a sink."""
+
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultInjected(Event):
+    """Somebody asked for a fault, and the process that it is about was told so."""
+
+    order: str
+    worker: str | None
+    """The process; None if it is the driver."""
+    partition: Partition | None
+    by: str
+
+
+AnyEvent = (
+    Claimed
+    | Finished
+    | Stopped
+    | GaveUp
+    | WorkerJoined
+    | WorkerLost
+    | WorkerDied
+    | PeerRefused
+    | Deployed
+    | PartitionRestored
+    | Running
+    | AttemptFailed
+    | Recovered
+    | Moved
+    | EpochTriggered
+    | EpochSkipped
+    | EpochCompleted
+    | EpochAbandoned
+    | EpochCommitted
+    | EpochsRemoved
+    | NoEpochs
+    | OrphansDeleted
+    | Stalled
+    | BadRows
+    | Trouble
+    | FaultInjected
+)

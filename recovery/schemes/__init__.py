@@ -1,0 +1,1 @@
+"""Recovery schemes: what is done when a process dies."""

@@ -1,0 +1,50 @@
+"""Passive recovery: when something dies, everything goes back to the last complete epoch.
+
+What always holds: a scheme is plain data; what follows from it is decided by the coordinator and by the restarts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from recovery.restart_strategies import ExponentialDelay, Restarts
+from snapshot.host.protocol.options import Following
+
+
+@dataclass(frozen=True, slots=True)
+class Passive:
+    """Roll back to the last complete epoch.
+
+    `standbys` processes more than there are partitions wait for a role, so that a lost one is replaced at once. What
+    they have ready says `following`: "warm", a process alone; "files", the files of every complete epoch; or "open",
+    the state as it is in every complete epoch, which takes as much memory as all partitions do together.
+    `restarts` says how often a broken attempt is followed by another, and after which pause: by default at once, and
+    then later and later while no epoch is completed, for about twenty minutes. `poisoned_after` says how many failures
+    of the program in a row, without an epoch completed in between, are taken for a record that will always fail; how
+    often the process of one partition falls silent in a row until that is taken for a function that never ends; and how
+    often it crashes or ends itself. Processes that are killed count only if two in a row die in the very same
+    call for the same row, timer or window; while a function is opened they may be killed as often as `restarts` allows.
+
+    With `spread`, on a cluster, partitions do not stay on one executor when another one has a free slot: one at a time
+    moves there, as if a standby took over what it has open, so that output stops no longer than with one of those. It
+    is no failure, but like one it gives a sink that is not exactly-once some rows again.
+    """
+
+    standbys: int = 0
+    following: Following | str = Following.FILES
+    restarts: Restarts = field(default_factory=lambda: ExponentialDelay(attempts=30))
+    poisoned_after: int = 3
+    spread: bool = True
+
+    def __post_init__(self) -> None:
+        if self.standbys < 0:
+            raise ValueError(f"standbys is {self.standbys}; it cannot be negative")
+        known = {kind.value: kind for kind in Following}
+        if not isinstance(self.following, Following) and self.following not in known:
+            listed = ", ".join(repr(kind) for kind in known)
+            raise ValueError(f"following is {self.following!r}; standbys can follow in these ways: {listed}")
+
+    @property
+    def ready(self) -> Following:
+        """Return how much standbys have ready."""
+        return Following(self.following)

@@ -1,0 +1,1 @@
+"""Files, local and remote: the source, the sink, and the folders in which files appear."""

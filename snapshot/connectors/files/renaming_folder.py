@@ -1,0 +1,121 @@
+"""A folder of a remote file system that renames in one step: through fsspec, of HDFS, or in memory for tests.
+
+What always holds: what is published is there as a whole, as it was renamed; a rename whose answer is not known is asked
+for by looking for the final name. Every request to HDFS ends, as a name node or data node that does not answer fails it
+after a while; there a rename refuses a target that exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+import fsspec
+import pyarrow as pa
+
+from snapshot.connectors.files.folder import Published, StagedFile
+from snapshot.connectors.files.local_folder import STAGED
+
+
+class RenamingFolder:
+    """The folder at a path of a file system of fsspec."""
+
+    def __init__(self, files: fsspec.AbstractFileSystem, root: str) -> None:
+        self._files, self._root = files, root
+
+    def problems(self) -> Sequence[str]:
+        """Return why the file system cannot be asked for the folder."""
+        try:
+            self._is_there(self._root)
+        except Exception as error:
+            return [f"files cannot be written to {self._root}: {error}"]
+        return []
+
+    def stage(self, name: str, data: pa.Buffer) -> StagedFile:
+        """Write the file to the folder `.staged`; `OSError` if its size is not that of the data."""
+        path = self._staged(name)
+        self._files.makedirs(f"{self._root}/{STAGED}", exist_ok=True)
+        self._files.pipe_file(path, data.to_pybytes())
+        if (size := self._files.info(path)["size"]) != len(data):
+            raise OSError(f"{path} has {size} bytes, though {len(data)} were written")
+        return StagedFile(name)
+
+    def publish(self, files: Sequence[StagedFile]) -> Published:
+        """Rename the staged files to their final names."""
+        already = all(self._is_there(f"{self._root}/{file.name}") for file in files)
+        for folder in {file.name.rpartition("/")[0] for file in files} - {""}:
+            self._files.makedirs(f"{self._root}/{folder}", exist_ok=True)
+        return Published([file.name for file in files if not self._rename(file.name)], already)
+
+    def _rename(self, name: str) -> bool:
+        """Rename a staged file; True if it is visible then.
+
+        Raises `OSError` if it is still staged.
+        """
+        staged, final = self._staged(name), f"{self._root}/{name}"
+        if self._is_there(final):
+            return True
+        with suppress(FileNotFoundError):
+            self._files.mv(staged, final)
+        if self._is_there(final):
+            return True
+        if self._is_there(staged):
+            raise OSError(f"{staged} could not be renamed to {final}")
+        return self._is_there(final)  # another committer may have been faster
+
+    def _is_there(self, path: str) -> bool:
+        """True if there is a file; unlike fsspec's `exists`, raises if the file system cannot be asked."""
+        try:
+            self._files.info(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def leftovers(self, may_go: Callable[[str], bool]) -> Sequence[StagedFile]:
+        """Return the files in the folder `.staged` whose names may go."""
+        try:
+            found = self._files.ls(f"{self._root}/{STAGED}", detail=False)
+        except FileNotFoundError:
+            return []
+        names = sorted(str(path).rpartition("/")[2] for path in found)
+        return [StagedFile(name) for name in names if may_go(name)]
+
+    def drop(self, file: StagedFile) -> None:
+        """Delete a staged file, unless it is gone."""
+        with suppress(FileNotFoundError):
+            self._files.rm_file(self._staged(file.name))
+
+    def _staged(self, name: str) -> str:
+        return f"{self._root}/{STAGED}/{name.rpartition('/')[2]}"
+
+
+_TIMEOUTS: Final = (3.0, 60.0)
+"""Seconds to connect, and between two pieces of an answer."""
+
+
+class HdfsFolder(RenamingFolder):
+    """The folder at a URI `webhdfs://<user>@<name node>:<port>/<path>`."""
+
+    def __init__(self, uri: str) -> None:
+        files, root = fsspec.core.url_to_fs(uri, skip_instance_cache=True)
+        files.session.request = partial(files.session.request, timeout=_TIMEOUTS)
+        super().__init__(files, root)
+        self._uri = uri
+
+    def problems(self) -> Sequence[str]:
+        """Return why this user may not write to the folder, or why HDFS cannot tell.
+
+        If the folder does not exist, the first one above it that exists counts.
+        """
+        there = self._root
+        try:
+            while there.strip("/") and not self._is_there(there):
+                there = there.rpartition("/")[0]
+            self._files._call("CHECKACCESS", path=there or "/", fsaction="-wx")
+        except PermissionError as error:
+            return [f"files cannot be written to {self._uri}: this user may not write to {there or '/'}: {error}"]
+        except Exception as error:
+            return [f"files cannot be written to {self._uri}: HDFS does not answer as it should: {error}"]
+        return []

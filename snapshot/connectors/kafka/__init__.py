@@ -1,0 +1,1 @@
+"""Kafka: the source, the sink, and their clients."""

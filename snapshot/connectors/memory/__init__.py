@@ -1,0 +1,1 @@
+"""Rows made or kept in memory: collections, generators, and targets in this process."""

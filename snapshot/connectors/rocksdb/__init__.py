@@ -1,0 +1,1 @@
+"""RocksDB databases of rows by key: the sink."""

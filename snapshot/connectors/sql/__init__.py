@@ -1,0 +1,1 @@
+"""SQL databases: the sinks for PostgreSQL and SQLite."""

@@ -1,0 +1,126 @@
+"""Rows for a database that wait in the job's tree, and are written in one transaction together with their token.
+
+What always holds: the rows of a transaction go to the table that they were meant for when they were written, under a
+token that was drawn then, whatever the program says by the time they are committed. In which database that is stands in
+the payload, too; its sink reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from snapshot.connectors.staging.commit_tokens import Token, TokenLives, token_of
+from snapshot.connectors.staging.payloads import MADE_BY, NONCE, PLACE, BadPayload, PayloadFields
+from snapshot.connectors.staging.staged_rows import StagedRows
+from snapshot.epochs.transaction_events import parse_transaction_id
+from snapshot.ids import TransactionId
+from snapshot.operators.rows import Rows
+from snapshot.program.sink import CommitAnswer, Sealed, SinkContext, SinkError
+from snapshot.tree.frozen_json import JsonLike
+from snapshot.tree.manifest import CommitPayload
+
+
+@dataclass(frozen=True, slots=True)
+class StagedChanges:
+    """What a payload says beside the rows. `place` names the table, and where it is."""
+
+    place: Mapping[str, JsonLike]
+    key: tuple[str, ...]
+    deleted: str
+    token: Token
+    settled: tuple[str, ...]
+    """Tokens that may be deleted together with this commit."""
+
+    @classmethod
+    def read(cls, transaction: TransactionId, place: Mapping[str, JsonLike], fields: PayloadFields) -> StagedChanges:
+        """Read what `stored` has written, for a place that was checked."""
+        fields.number("rows", 1)
+        token = Token(transaction, fields.text("nonce", NONCE))
+        return cls(place, fields.texts("key"), fields.text("deleted"), token, settled_in(transaction, fields))
+
+    @property
+    def table(self) -> str:
+        """Return the name of the table that the rows are for."""
+        return str(self.place["table"])
+
+    def stored(self) -> dict[str, JsonLike]:
+        """Return what the payload says beside the rows; `read` reads it."""
+        key, settled = list(self.key), list(self.settled)
+        return {
+            PLACE: self.place, "key": key, "deleted": self.deleted, "nonce": self.token.nonce, "settled": settled
+        }  # fmt: skip
+
+    def checked(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows; `BadPayload` if they lack a column of the key, or the one that marks deletions."""
+        for batch in batches:
+            for name in (*self.key, *([self.deleted] if self.deleted else [])):
+                if batch.schema.names.count(name) != 1:
+                    raise BadPayload(f"the rows have no column {name[:80]!r}")
+            if self.deleted and not pa.types.is_boolean(batch.schema.field(self.deleted).type):
+                raise BadPayload(f"the column {self.deleted[:80]!r} does not say what is deleted")
+            yield batch
+
+
+def settled_in(transaction: TransactionId, fields: PayloadFields) -> tuple[str, ...]:
+    """Read which tokens of the transaction's sink may be deleted."""
+    made, settled = parse_transaction_id(transaction), fields.texts("settled")
+    for text in settled:
+        if not NONCE.fullmatch(token_of(made.job, made.sink, text).nonce):
+            raise BadPayload(f"settled has {text[:80]!r}")
+    return settled
+
+
+class StagedSql:
+    """A writer that stages rows; `commit` is what commits them, and `close` is called in the end. `kind` and `place` go
+    into each payload: which sink makes it, and where the table is.
+    """
+
+    def __init__(
+        self,
+        context: SinkContext,
+        kind: str,
+        place: Mapping[str, JsonLike],
+        key: Sequence[str],
+        deleted: str,
+        lives: TokenLives,
+        commit: Callable[[TransactionId, CommitPayload], CommitAnswer],
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._uid = context.uid
+        self._rows = StagedRows(context.uid, context.staging)
+        self._kind, self._place = kind, place
+        self._key, self._deleted = tuple(key), deleted
+        self._lives = lives
+        self._commit = commit
+        self._close = close
+        self._token: Token | None = None
+
+    def begin(self, transaction: TransactionId) -> None:
+        """Draw a token."""
+        self._token = Token.new(transaction)
+        self._rows.begin()
+
+    def write(self, rows: Rows) -> None:
+        """Keep the rows, or store them; `SinkError` if one has no key, which the table would refuse at the commit."""
+        for name in self._key:
+            if rows.batch.column(name).null_count:
+                raise SinkError(f"sink {self._uid}: a row has no {name!r}, which is of its key; drop such rows before")
+        self._rows.write(rows)
+
+    def seal(self) -> Sealed:
+        """Hand over the rows, with the facts that their committer needs."""
+        assert self._token is not None, "a transaction was begun"
+        about = StagedChanges(self._place, self._key, self._deleted, self._token, tuple(self._lives.settled))
+        return self._rows.seal({MADE_BY: self._kind, **about.stored()})
+
+    def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
+        """Write rows and token, unless the token is there."""
+        return self._commit(transaction, payload)
+
+    def close(self) -> None:
+        """Forget what is not prepared."""
+        self._rows.close()
+        self._close()

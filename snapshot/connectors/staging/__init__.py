@@ -1,0 +1,1 @@
+"""What sinks are built with: staged rows, commit tokens, payloads and checks of tables."""

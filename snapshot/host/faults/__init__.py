@@ -1,0 +1,1 @@
+"""Faults that tests and people bring about in a partition's process."""

@@ -1,0 +1,194 @@
+"""Faults that a person asks for: this process is killed or hangs, or its connections are cut, broken or slow.
+
+What always holds: nothing here runs, and no byte takes another way, before the first fault is asked for; what was asked
+for a time is over after it, whatever else has happened to the process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from snapshot.host.faults.fault_proxy import Detour, Reroutable
+from snapshot.host.net.event_loop import EventLoop
+from snapshot.host.protocol.executor import executor_process
+from snapshot.host.protocol.messages import Address, BreakInside, Cut, Delay, Fault, Inject, Injected, Kill, Links, Stop
+
+
+class NoSuchFault(Exception):
+    """The fault cannot be brought about here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One end of a connection of this process. `peer` is where the other partition listens; None: it is the driver."""
+
+    peer: Address | None
+    end: Reroutable
+
+
+@dataclass(eq=False, slots=True)
+class _Weather:
+    """What goes on with some connections for a time."""
+
+    links: Links
+    delay: float | None
+    """In seconds; None: nothing is carried."""
+
+
+class Faults:
+    """The faults of one process. `lines` gives its connections, `hush` keeps its heartbeat silent for so many seconds,
+    and `on_clear` is called when some connections may be better than they were.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        lines: Callable[[], Iterable[Line]],
+        hush: Callable[[float], object],
+        on_clear: Callable[[], object],
+    ) -> None:
+        self._loop = loop
+        self._lines = lines
+        self._hush = hush
+        self._on_clear = on_clear
+        self._weathers: list[_Weather] = []
+        self._detours: dict[Detour, Line] = {}
+
+    def inject(self, inject: Inject, tell: Callable[[Injected], object]) -> None:
+        """Bring a fault about; `tell` hears of it before it begins, or why it cannot be."""
+        try:
+            happen = self._prepared(inject.fault)
+        except NoSuchFault as error:
+            tell(Injected(inject.number, str(error)))
+            return
+        tell(Injected(inject.number))
+        happen()
+
+    def connected(self, lines: Iterable[Line]) -> None:
+        """Apply the faults of the moment to new connections."""
+        if self._weathers:
+            for line in lines:
+                if any(_covers(weather.links, line.peer) for weather in self._weathers):
+                    self._detour(line)
+            self._settle()
+
+    def is_cut(self, peer: Address) -> bool:
+        """True if nothing arrives from this peer now, not even a new connection."""
+        return any(weather.delay is None and _covers(weather.links, peer) for weather in self._weathers)
+
+    def close(self) -> None:
+        """Close all detours, as the process ends."""
+        for detour in self._detours:
+            detour.close()
+        self._detours.clear()
+        self._weathers.clear()
+
+    def _prepared(self, fault: Fault) -> Callable[[], object]:
+        match fault:
+            case Kill(executor):
+                return partial(_signal, _pids(executor), signal.SIGKILL)
+            case Stop(milliseconds, executor):
+                return partial(_hang, _pids(executor), milliseconds / 1000)
+            case Cut(links, milliseconds):
+                return partial(self._begin, _Weather(links, None), milliseconds / 1000)
+            case Delay(links, milliseconds, by):
+                return partial(self._begin, _Weather(links, by / 1000), milliseconds / 1000)
+            case BreakInside(links):
+                if not any(_covers(links, line.peer) for line in self._lines()):
+                    raise NoSuchFault("there is no such connection now")
+                return partial(self._break, links)
+
+    # --- connections --------------------------------------------------------------------------------------------------
+
+    def _begin(self, weather: _Weather, seconds: float) -> None:
+        self._weathers.append(weather)
+        self._loop.call_at(self._loop.now() + seconds, partial(self._end, weather))
+        if weather.delay is None and weather.links.driver:
+            self._hush(seconds)
+        self.connected(self._lines())
+
+    def _end(self, weather: _Weather) -> None:
+        if weather in self._weathers:
+            self._weathers.remove(weather)
+            self._settle()
+            self._on_clear()
+
+    def _break(self, links: Links) -> None:
+        for line in self._lines():
+            detour = self._detour(line) if _covers(links, line.peer) else None
+            if detour is not None:
+                detour.break_inside()
+
+    def _detour(self, line: Line) -> Detour | None:
+        """Return the connection's detour, made at the first call; None if the connection is closed."""
+        known = next((detour for detour, one in self._detours.items() if one.end is line.end), None)
+        if known is None:
+            line.end.reroute(partial(self._through, line))
+        return next((detour for detour, one in self._detours.items() if one.end is line.end), None)
+
+    def _through(self, line: Line, sock: socket.socket) -> socket.socket:
+        detour = Detour(self._loop, sock, self._over)
+        self._detours[detour] = line
+        return detour.inner
+
+    def _over(self, detour: Detour) -> None:
+        self._detours.pop(detour, None)
+
+    def _settle(self) -> None:
+        """Set the delay and the hold of every detour as the faults of the moment demand."""
+        for detour, line in list(self._detours.items()):
+            delays = [weather.delay for weather in self._weathers if _covers(weather.links, line.peer)]
+            detour.delay(sum(delay for delay in delays if delay is not None))
+            detour.hold(None in delays)
+
+
+def _covers(links: Links, peer: Address | None) -> bool:
+    if peer is None:
+        return links.driver
+    return links.peers is None or peer in links.peers
+
+
+# --- processes -------------------------------------------------------------------------------------------------------
+
+
+def stop_for(seconds: float) -> None:
+    """Stop this process, with all its threads, for so many seconds."""
+    _hang([os.getpid()], seconds)
+
+
+def _pids(executor: bool) -> list[int]:
+    """Return the processes that a fault hits, in the order in which to signal them: this one is last."""
+    if not executor:
+        return [os.getpid()]
+    return [_executor(), os.getpid()]
+
+
+def _executor() -> int:
+    try:
+        pid = executor_process()
+    except OSError as error:
+        raise NoSuchFault(f"which processes this one descends from cannot be told here: {error}") from error
+    if pid is None:
+        raise NoSuchFault(
+            "the process is not in a Spark executor of its own: there is none without Spark, and in a local session "
+            "the executor is the driver's own Java process"
+        )
+    return pid
+
+
+def _signal(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        os.kill(pid, number)
+
+
+def _hang(pids: list[int], seconds: float) -> None:
+    """Stop the processes; a detached shell wakes them after so many seconds, and leaves no child to wait for."""
+    wake = f"(sleep {seconds:.3f}; kill -CONT {' '.join(map(str, pids))}) >/dev/null 2>&1 &"
+    subprocess.run(["/bin/sh", "-c", wake], check=True, stdin=subprocess.DEVNULL, start_new_session=True)
+    _signal(pids, signal.SIGSTOP)

@@ -1,0 +1,1 @@
+"""One partition at work: its stages, operators, sources and sinks, and the files that it writes."""

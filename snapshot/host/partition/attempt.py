@@ -1,0 +1,560 @@
+"""One partition in one attempt: its stages wired to channels, state, sinks and the driver.
+
+What always holds: no rule of the protocol is decided here. What happens is taken to the machine that it concerns, and
+what that says is done. Everything is done in the event loop's thread; when the attempt is closed, whatever still comes
+of it is not listened to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from time import monotonic
+from traceback import print_exception
+from typing import Final
+
+import pyarrow as pa
+
+from snapshot import fail_points
+from snapshot.cut.frames import Frame
+from snapshot.cut.participant import Part
+from snapshot.epochs.transaction_events import Committable
+from snapshot.fail_points import reached
+from snapshot.host.net.control import OverLongMessage
+from snapshot.host.net.event_loop import Background, EventLoop, Timer
+from snapshot.host.partition.channel_state import Frames, stored
+from snapshot.host.partition.epoch_tracker import ChannelParts, EpochsHere
+from snapshot.host.partition.failures import is_of_state, kind_of, text_of, traceback_of
+from snapshot.host.partition.last_words import LastWords
+from snapshot.host.partition.live_reads import StillOpening, rows_of_key
+from snapshot.host.partition.router import Sending
+from snapshot.host.partition.sink_run import SinkIdentity, SinkRun
+from snapshot.host.partition.stage_operators import NOTHING, KeyedRun, OpenedState, Seat
+from snapshot.host.partition.stage_run import Gate, StageCut, StageRun
+from snapshot.host.partition.stalls import StallWatch
+from snapshot.host.partition.state_cache import StatesAtHand
+from snapshot.host.partition.tree_files import TreeFiles
+from snapshot.host.protocol.executor import memory_of_process
+from snapshot.host.protocol.messages import (
+    AllEnded,
+    AssignSplits,
+    CannotCommit,
+    CommitPutOff,
+    Delivery,
+    Deploy,
+    Drain,
+    EpochIsOver,
+    Failed,
+    FailureKind,
+    Figures,
+    FirstOutput,
+    FromWorker,
+    HasCommitted,
+    Restored,
+    StageFigures,
+    TriggerEpoch,
+    WantsSplit,
+)
+from snapshot.ids import ChannelId, TransactionId
+from snapshot.program.plan import Plan, Stage, ToSink
+from snapshot.program.sink import SinkContext
+from snapshot.tree.manifest import CommitPayload
+from statebackend.backends.unused_memory import give_back_of_thread
+from statebackend.ids import Epoch, Incarnation, Partition, Uid
+from statebackend.snapshots.uploads import Durable, NotDurable
+
+_SHOWN: Final = 8
+_TURN: Final = 0.004
+"""Seconds that a stage may work before the others, and the sockets, have their turn."""
+_SPARING: Final = 0.02
+"""Seconds from one turn to the next, and that a stage may work in one, while state is being opened: a source that gives
+a few rows each millisecond would take half of the interpreter from the thread that opens it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What an attempt has around it in its process."""
+
+    loop: EventLoop
+    background: Background
+    at_hand: StatesAtHand
+    tell: Callable[[FromWorker], None]
+    words: LastWords = field(default_factory=LastWords)
+
+
+class PartitionAttempt:
+    """A partition from its deployment to the end of the attempt.
+
+    The caller owes: `connect`, then `begin`, then `opened` for the state of each keyed operator as it comes, and
+    `close` at the end. It does not wait for the states: whoever needs none works, and for the others their input waits.
+    Nothing is raised once it has begun: a failure is told to the driver, and nothing more is done until the next
+    deployment. At the end its states are at hand for that, unless something went wrong in one of them.
+    """
+
+    def __init__(
+        self,
+        deploy: Deploy,
+        plan: Plan,
+        files: TreeFiles,
+        seats: Mapping[Uid, Seat],
+        sending: Mapping[ChannelId, Sending],
+        around: Surroundings,
+    ) -> None:
+        self._deploy = deploy
+        self._around = around
+        self._tell = around.tell
+        self._files = files
+        self._states: dict[Uid, OpenedState] = {}
+        self._sound = True  # nothing went wrong within a state
+        subtasks = tuple(uid for stage in plan.stages for uid in stage.operators)
+        self._epochs = EpochsHere(deploy.incarnation, deploy.partition, subtasks, deploy.epoch, self._say)
+        self._stalls = StallWatch(deploy.incarnation, deploy.partition, deploy.options.report_stall_after / 1000)
+        self._settled: dict[Uid, Epoch | None] = {}
+        self._stages: list[StageRun] = []
+        self._stage_of: dict[ChannelId, StageRun] = {}
+        self._began = False
+        self._closed = False
+        self._has_output = False
+        self._all_ended = False
+        self._due: Timer | None = None
+        self._soon = False
+        self._opening = False
+        self._turned_at = 0.0
+        self._at: Uid | None = None  # whose code runs, for whoever reads of its failure
+        self._status: Timer | None = None
+        try:
+            for stage in plan.stages:
+                self._at = stage.uid
+                self._stages.append(self._make(stage, seats[stage.uid], sending))
+        except BaseException:
+            self.close()
+            raise
+        for run in self._stages:
+            self._stage_of.update(dict.fromkeys(run.channels, run))
+            if deploy.careful:
+                run.note_calls(around.words)
+
+    # --- making it ----------------------------------------------------------------------------------------------------
+
+    def _make(self, stage: Stage, seat: Seat, sending: Mapping[ChannelId, Sending]) -> StageRun:
+        attempt = self._deploy.incarnation.attempt
+        with ExitStack() as made:
+            sinks: dict[Uid, SinkRun] = {}
+            for sink in stage.sinks:
+                sinks[sink.uid] = self._sink(sink)
+                made.callback(sinks[sink.uid].close)
+            run = StageRun(stage, seat, self._deploy.epoch, sending, sinks, self, self.woken, attempt)
+            made.pop_all()
+        return run
+
+    def _sink(self, target: ToSink) -> SinkRun:
+        deploy, uid = self._deploy, target.uid
+
+        def deliver(transaction: TransactionId | None, rows: pa.RecordBatch) -> None:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, rows.schema) as stream:
+                stream.write_batch(rows)
+            data = sink.getvalue().to_pybytes()
+            message = Delivery(deploy.incarnation, deploy.partition, uid, transaction, data)
+            self._around.loop.wake(lambda: self._say(message))
+
+        context = SinkContext(
+            deploy.job,
+            uid,
+            target.schema,
+            deploy.incarnation,
+            deploy.partition,
+            self._files,
+            deliver,
+            frozenset(deploy.options.accept_places),
+        )
+        self._settled[uid] = None
+        return SinkRun(
+            SinkIdentity(deploy.job, uid, deploy.incarnation, deploy.partition),
+            target.sink.open(context),
+            deploy.roles.get(uid, NOTHING).committables,
+            deploy.epoch,
+            self._around.loop,
+            self._around.background,
+            self,
+            self._first_output,
+        )
+
+    @property
+    def channels(self) -> tuple[ChannelId, ...]:
+        """Return the channels that end in this partition."""
+        return tuple(self._stage_of)
+
+    def connect(self, gates: Mapping[ChannelId, Gate]) -> None:
+        """Take the receiving ends of all channels."""
+        for run in self._stages:
+            run.connect({channel: gates[channel] for channel in run.channels})
+
+    def begin(self) -> None:
+        """Commit what the epoch carries, process what was in flight, then go on; keyed operators when they are open."""
+        self._began = True
+        deploy = self._deploy
+        self._opening = any(run.pending for run in self._stages)
+        self._tell_if_restored()
+        if not self._settled and deploy.epoch is not None:
+            self._say(HasCommitted(deploy.incarnation, deploy.partition, deploy.epoch))
+
+        def start() -> None:
+            for run in self._stages:
+                for sink in run.sinks.values():
+                    sink.begin()
+            for run in reversed(self._stages):
+                run.begin()
+
+        self._guarded(start)
+        self._report_figures()
+        self._poke()
+
+    def opened(self, uid: Uid, opened: OpenedState) -> None:
+        """Take this keyed operator's state: process what was in flight to it first, then the rows that waited."""
+        if self._closed:
+            self._around.at_hand.put(opened.state)
+            return
+        self._states[uid] = opened
+        run = next(run for run in self._stages if run.uid == uid)
+        self._at = uid
+        self._guarded(lambda: run.open(opened.state))
+        self._opening = any(other.pending for other in self._stages)
+        self._tell_if_restored()
+        self._soon = False  # the turn that it may mean comes later
+        self._poke()
+
+    def _tell_if_restored(self) -> None:
+        if self._opening or self._closed:
+            return
+        opened = self._states.values()
+        downloaded_ms = max((state.downloaded_ms for state in opened), default=0.0)
+        opened_ms = max((state.opened_ms for state in opened), default=0.0)
+        in_place = bool(opened) and all(state.in_place for state in opened)
+        self._say(
+            Restored(self._deploy.incarnation, self._deploy.partition, downloaded_ms, opened_ms, in_place=in_place)
+        )
+        reached(fail_points.RESTORED_TOLD)
+        self._around.at_hand.discard_all()  # what this attempt has no use for
+
+    # --- what the driver says -----------------------------------------------------------------------------------------
+
+    def told(self, message: TriggerEpoch | EpochIsOver | AssignSplits | Drain) -> None:
+        """Do what the driver has said about this attempt."""
+        match message:
+            case TriggerEpoch(_, marker):
+                reached(fail_points.TRIGGER_HEARD)
+                self._epochs.triggered(marker.epoch)
+                self._guarded(lambda: self._trigger(message))
+            case EpochIsOver(_, epoch, complete):
+                self._guarded(lambda: self._over(epoch, complete=complete))
+            case AssignSplits(_, uid, splits, last):
+                self._guarded(lambda: self._assign(uid, splits, last=last))
+            case Drain():
+                for run in self._stages:
+                    if run.source is not None:
+                        run.source.drain()
+        self._poke()
+
+    def _trigger(self, trigger: TriggerEpoch) -> None:
+        for run in self._stages:
+            self._at = run.uid
+            run.triggered(trigger.marker, then_pause=trigger.then_pause)
+
+    def _over(self, epoch: Epoch, *, complete: bool) -> None:
+        if not complete:
+            self._epochs.given_up(epoch)
+            for run in self._stages:
+                run.abandoned(epoch)
+            return
+        reached(fail_points.COMPLETE_HEARD)
+        self._epochs.completed(epoch)
+        for run in self._stages:
+            run.note_nothing()
+            if run.keyed is not None:
+                run.keyed.completed(epoch)
+            for sink in run.sinks.values():
+                sink.completed(epoch)
+        if not self._settled:
+            self._say(HasCommitted(self._deploy.incarnation, self._deploy.partition, epoch))
+
+    def _assign(self, uid: Uid, splits: Sequence[str], *, last: bool) -> None:
+        for run in self._stages:
+            if run.uid == uid and run.source is not None:
+                run.source.assign(splits, last=last)
+
+    def read(self, uid: Uid, key: bytes | None, state: str | None) -> tuple[tuple[str, bytes], ...]:
+        """Return the rows of a key as they are now; raise `StillOpening` while the operator's state is being opened."""
+        for run in self._stages:
+            if run.uid == uid and run.keyed is not None:
+                return rows_of_key(run.keyed.state, key, state)
+        raise StillOpening(f"the state of {uid} is still being opened; ask again")
+
+    # --- frames and turns ---------------------------------------------------------------------------------------------
+
+    def arrived(self, channel: ChannelId, frame: Frame) -> None:
+        """Take a frame of this attempt."""
+        run = self._stage_of[channel]
+        self._at = run.uid
+        self._guarded(lambda: run.arrived(channel, frame))
+        self._poke()
+
+    def drained(self) -> None:
+        """Go on, as a channel that was full has room again."""
+        self._poke()
+
+    def channel_broken(self, channel: ChannelId, reason: str, *, forged: bool = False) -> None:
+        """Fail the attempt because a channel broke; `forged` if its bytes were changed on the way."""
+        if not self._closed:
+            self._at = None
+            self.fail(FailureKind.FORGED if forged else FailureKind.CHANNEL, f"channel {channel}: {reason}")
+
+    def woken(self) -> None:
+        """Go on, as something in the background has come to an end; any thread may call this."""
+        self._around.loop.wake(self._poke)
+
+    def _poke(self) -> None:
+        if self._soon or self._closed or not self._began:
+            return
+        self._soon = True
+        loop = self._around.loop
+        if self._opening:
+            loop.call_at(self._turned_at + _SPARING, self._turn)
+        else:
+            loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._soon = False
+        if not self._closed:
+            self._guarded(self._work)
+
+    def _work(self) -> None:
+        """Let every stage work for a while, later stages before those that feed them."""
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        busy = loading = False
+        self._turned_at = monotonic()
+        most = _SPARING if self._opening else _TURN
+        for run in reversed(self._stages):
+            self._at = run.uid
+            if run.source is not None:
+                run.source.woken()
+            busy = run.work(monotonic() + most, sparing=self._opening) or busy
+            if run.keyed is not None:
+                self._poll(run, run.keyed)
+                loading = run.keyed.load_more() or loading
+        now = monotonic()
+        for run in self._stages:
+            if busy and not self._opening:
+                run.flush_if_lingering(now)
+            else:
+                run.flush()
+        if busy or loading:
+            self._poke()
+            return
+        due = min((run.next_due() for run in self._stages), default=float("inf"))
+        if due != float("inf"):
+            self._due = self._around.loop.call_at(now + due, self._poke)
+
+    def _poll(self, run: StageRun, keyed: KeyedRun) -> None:
+        for news in keyed.poll():
+            match news:
+                case Durable(epoch, files):
+                    self._epochs.durable(epoch, run.uid, Part.FILES, files)
+                case NotDurable(epoch, reason):
+                    self._epochs.failed(epoch, run.uid, reason)
+
+    # --- what stages say ----------------------------------------------------------------------------------------------
+
+    def alignment_began(self, stage: StageRun, epoch: Epoch) -> None:
+        """Note an epoch's first marker, and set the time at which its alignment times out."""
+        self._epochs.alignment_began(stage.uid, epoch)
+        reached(fail_points.ALIGNMENT_BEGUN)
+        patience = self._deploy.options.alignment_timeout
+        if patience is not None:
+            when = monotonic() + patience / 1000
+            self._around.loop.call_at(when, lambda: self._lose_patience(stage, epoch))
+
+    def _lose_patience(self, stage: StageRun, epoch: Epoch) -> None:
+        if not self._closed:
+            self._guarded(lambda: stage.alignment_timed_out(epoch))
+            self._poke()
+
+    def has_cut(self, stage: StageRun, cut: StageCut, took: float) -> None:
+        """Await from now on what a stage that has cut and its sinks owe to the epoch."""
+        owes: dict[Uid, set[Part]] = {uid: set() for uid in stage.stage.operators}
+        if stage.keyed is not None:
+            owes[stage.uid].add(Part.FILES)
+        for uid in stage.sinks:
+            owes[uid].add(Part.TRANSACTIONS)
+        if cut.unaligned:
+            owes[stage.uid].add(Part.CHANNELS)
+        self._epochs.cut(stage.uid, cut, {uid: frozenset(parts) for uid, parts in owes.items()}, took)
+
+    def in_flight(self, stage: StageRun, cut: StageCut, frames: Frames) -> None:
+        """Store all that was in flight at an unaligned cut."""
+        self._store(stage, cut.epoch, frames, cut.overtaken)
+
+    def _store(self, stage: StageRun, epoch: Epoch, received: Frames, overtaken: Frames) -> None:
+        inline = self._deploy.options.inline_channel_state
+        self._epochs.has_in_flight(epoch, received)
+        self._epochs.has_in_flight(epoch, overtaken)
+
+        def work() -> ChannelParts:
+            try:
+                received_parts = stored(received, self._files, inline, stage.encoded)
+                return ChannelParts(received_parts, stored(overtaken, self._files, inline, stage.encoded))
+            finally:
+                give_back_of_thread()
+
+        def done(outcome: ChannelParts | BaseException) -> None:
+            if self._closed:
+                return
+            if isinstance(outcome, BaseException):
+                self._epochs.failed(epoch, stage.uid, f"in-flight data could not be stored: {text_of(outcome)}")
+            else:
+                reached(fail_points.IN_FLIGHT_STORED)
+                self._epochs.durable(epoch, stage.uid, Part.CHANNELS, outcome)
+
+        self._around.background.submit(work, done)
+
+    def missed(self, stage: StageRun, epoch: Epoch, reason: str) -> None:
+        """Report that a stage cannot cut the epoch."""
+        self._epochs.failed(epoch, stage.uid, reason)
+
+    def stage_ended(self, _stage: StageRun) -> None:
+        """Tell the driver when the last stage has nothing more to do."""
+        if all(run.ended for run in self._stages) and not self._all_ended:
+            self._all_ended = True
+            self._tell_figures()  # or what a short job has done would never be known
+            self._say(AllEnded(self._deploy.incarnation, self._deploy.partition))
+
+    def wants_split(self, stage: StageRun) -> None:
+        """Ask the driver for a split, as a source has read those it had."""
+        self._say(WantsSplit(self._deploy.incarnation, self._deploy.partition, stage.uid))
+
+    # --- what sinks say -----------------------------------------------------------------------------------------------
+
+    def sink_ready(self, uid: Uid, epoch: Epoch, committables: tuple[Committable[CommitPayload], ...]) -> None:
+        """Add what a sink has prepared for the epoch."""
+        self._epochs.durable(epoch, uid, Part.TRANSACTIONS, committables)
+
+    def sink_not_ready(self, uid: Uid, epoch: Epoch, reason: str) -> None:
+        """Report that a sink cannot contribute to the epoch."""
+        self._epochs.failed(epoch, uid, reason)
+
+    def sink_settled(self, uid: Uid, epoch: Epoch) -> None:
+        """Note that a sink has committed all up to the epoch; tell the driver when all sinks of the partition have."""
+        before = self._committed()
+        self._settled[uid] = epoch
+        now = self._committed()
+        if now is not None and now != before:
+            self._say(HasCommitted(self._deploy.incarnation, self._deploy.partition, now))
+            reached(fail_points.COMMITTED_TOLD)
+
+    def _committed(self) -> Epoch | None:
+        settled = [epoch for epoch in self._settled.values() if epoch is not None]
+        return min(settled) if len(settled) == len(self._settled) else None
+
+    def sink_put_off(self, uid: Uid, reason: str) -> None:
+        """Tell the driver that a target puts a commit off."""
+        self._say(CommitPutOff(self._deploy.incarnation, self._deploy.partition, uid, reason))
+
+    def sink_refused(self, uid: Uid, epoch: Epoch, reason: str) -> None:
+        """Tell the driver that a target refuses a commit."""
+        self._say(CannotCommit(self._deploy.incarnation, self._deploy.partition, epoch, uid, reason))
+
+    def _first_output(self) -> None:
+        if not self._has_output:
+            self._has_output = True
+            self._say(FirstOutput(self._deploy.incarnation, self._deploy.partition))
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def fail(self, kind: FailureKind, reason: str, traceback: str = "") -> None:
+        """Tell the driver that the attempt failed here, and do nothing more."""
+        self.give_up(Failed(self._deploy.incarnation, self._deploy.partition, kind, reason, self._at, traceback))
+
+    def give_up(self, failed: Failed) -> None:
+        """Tell the driver this, and end the attempt here."""
+        self._say(failed)
+        self.close()
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        if self._closed:
+            return
+        try:
+            step()
+        except BaseException as error:  # a function that calls `sys.exit` has failed like any other
+            self._sound = self._sound and not is_of_state(error)
+            self.fail(kind_of(error), text_of(error), traceback_of(error))
+
+    def _say(self, message: FromWorker) -> None:
+        if self._closed:
+            return
+        try:
+            self._tell(message)
+        except OverLongMessage as error:  # the next attempt would say the same
+            self.fail(FailureKind.UNUSABLE, f"the driver cannot be told: {error}")
+
+    def _report_figures(self) -> None:
+        if self._closed:
+            return
+        stages = self._tell_figures()
+        for stalled in self._stalls.look(monotonic(), stages, self._epochs.pending(self._markers)):
+            self._say(stalled)
+        when = monotonic() + self._deploy.options.status_interval / 1000
+        self._status = self._around.loop.call_at(when, self._report_figures)
+
+    def _tell_figures(self) -> Mapping[Uid, StageFigures]:
+        deploy = self._deploy
+        stages = {run.uid: run.figures() for run in self._stages}
+        lag = max((run.source.lag for run in self._stages if run.source is not None), default=0.0)
+        memory = memory_of_process()
+        gap = self._around.loop.take_longest_gap_ms()
+        self._say(Figures(deploy.incarnation, deploy.partition, stages, memory, lag * 1000, gap))
+        return stages
+
+    def _markers(self, uid: Uid, epoch: Epoch) -> str:
+        """Return what an operator that has not cut waits for."""
+        run = next((run for run in self._stages if uid in run.stage.operators), None)
+        channels = sorted(map(str, run.unreached(epoch))) if run is not None else []
+        if not channels:
+            return "its cut"
+        shown = ", ".join(channels[:_SHOWN]) + (f" and {len(channels) - _SHOWN} more" if len(channels) > _SHOWN else "")
+        return f"the marker on {shown}"
+
+    @property
+    def at_work(self) -> tuple[Incarnation, Partition, Uid | None]:
+        """Return whose code runs; any thread may ask."""
+        return self._deploy.incarnation, self._deploy.partition, self._at
+
+    def close(self) -> None:
+        """Give everything up; what is in the store and prepared in targets stays.
+
+        What a function of the user raises when it is closed is printed, and hinders nobody. States are kept at hand: a
+        roll-back takes back what the attempt did to them, but not what went wrong in the middle of that.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        for timer in (self._due, self._status):
+            if timer is not None:
+                timer.cancel()
+        try:
+            with ExitStack() as closing:
+                closing.callback(self._part_from_states)
+                for run in self._stages:
+                    closing.callback(run.close)
+        except BaseException as error:
+            print_exception(error)
+
+    def _part_from_states(self) -> None:
+        states = [opened.state for opened in self._states.values()]
+        if not self._sound:
+            self._around.at_hand.discard(states)
+            return
+        for state in states:
+            self._around.at_hand.put(state)

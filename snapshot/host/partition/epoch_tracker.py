@@ -1,0 +1,203 @@
+"""What one partition does for every epoch: its participant's machine, fed by the stages, and what it acknowledges.
+
+What always holds: no rule is decided here. What stages, sinks and state report goes to the participant; when that says
+that all is durable, the parts are put together as they were reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final
+
+from snapshot import fail_points
+from snapshot.cut.participant import (
+    Acknowledge,
+    Decline,
+    EpochGivenUp,
+    Part,
+    PartDurable,
+    PartFailed,
+    Participant,
+    ParticipantEvent,
+    SubtaskContent,
+    SubtaskCut,
+)
+from snapshot.epochs.transaction_events import Committable
+from snapshot.fail_points import reached
+from snapshot.host.partition.channel_state import Frames, size_of
+from snapshot.host.partition.stage_run import StageCut
+from snapshot.host.partition.stalls import PendingEpoch
+from snapshot.host.protocol.messages import Acknowledgement, Declining, EpochTiming, FromWorker
+from snapshot.tree.manifest import ChannelState, CommitPayload, SubtaskSnapshot
+from statebackend.files import FileSet
+from statebackend.ids import NO_EPOCH, Epoch, Incarnation, Partition, Uid
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelParts:
+    """In-flight data of one stage, durable: what it had received, and what its markers overtook."""
+
+    received: tuple[ChannelState, ...]
+    overtaken: tuple[ChannelState, ...]
+
+
+Content = StageCut | FileSet | tuple[Committable[CommitPayload], ...] | ChannelParts | None
+
+
+_AWAITED: Final = {
+    Part.FILES: "its files to be written and uploaded",
+    Part.TRANSACTIONS: "its sink to prepare what was written",
+    Part.CHANNELS: "in-flight data to be stored",
+}
+
+
+@dataclass(slots=True)
+class _Clock:
+    """When an epoch came to what, here."""
+
+    triggered: float
+    began: dict[Uid, float] = field(default_factory=dict)
+    alignment: float = 0.0
+    sync: float = 0.0
+    last_cut: float = 0.0
+    channel_bytes: int = 0
+
+
+class EpochsHere:
+    """The epochs in flight in one partition and attempt. `tell` brings messages to the driver."""
+
+    def __init__(
+        self,
+        incarnation: Incarnation,
+        partition: Partition,
+        subtasks: tuple[Uid, ...],
+        restored: Epoch | None,
+        tell: Callable[[FromWorker], None],
+    ) -> None:
+        self._incarnation = incarnation
+        self._partition = partition
+        self._participant: Participant[Content] = Participant(subtasks, restored if restored is not None else NO_EPOCH)
+        self._tell = tell
+        self._clocks: dict[Epoch, _Clock] = {}
+
+    # --- what the driver says -----------------------------------------------------------------------------------------
+
+    def triggered(self, epoch: Epoch) -> None:
+        """Start the epoch's clock at its trigger, or at the first marker before it."""
+        self._clocks.setdefault(epoch, _Clock(monotonic()))
+
+    def completed(self, epoch: Epoch) -> None:
+        """Note that the epoch is complete, and forget it and those before it."""
+        self._participant.completed(epoch)
+        self._clocks = {other: clock for other, clock in self._clocks.items() if other > epoch}
+
+    def given_up(self, epoch: Epoch) -> None:
+        """Give the epoch up, as it was abandoned."""
+        self._clocks.pop(epoch, None)
+        self.feed(EpochGivenUp(epoch))
+
+    # --- what stages, sinks and state say -----------------------------------------------------------------------------
+
+    def alignment_began(self, stage: Uid, epoch: Epoch) -> None:
+        """Note that the first marker of the epoch has come to a stage."""
+        self.triggered(epoch)
+        self._clocks[epoch].began[stage] = monotonic()
+
+    def cut(self, stage: Uid, cut: StageCut, owes: Mapping[Uid, frozenset[Part]], took: float) -> None:
+        """Note a stage's cut, which took `took` seconds; its head has noted what is in the cut, its sinks nothing."""
+        self.triggered(cut.epoch)
+        clock = self._clocks[cut.epoch]
+        now = monotonic()
+        clock.alignment = max(clock.alignment, now - clock.began.get(stage, now))
+        clock.sync += took
+        clock.last_cut = now
+        for uid, parts in owes.items():
+            self.feed(SubtaskCut(cut.epoch, uid, cut if uid == stage else None, parts))
+
+    def durable(self, epoch: Epoch, uid: Uid, part: Part, content: Content) -> None:
+        """Note that a part that was owed is durable."""
+        self.feed(PartDurable(epoch, uid, part, content))
+
+    def failed(self, epoch: Epoch, uid: Uid, reason: str) -> None:
+        """Note that a subtask cannot contribute to the epoch."""
+        self.feed(PartFailed(epoch, uid, reason))
+
+    def has_in_flight(self, epoch: Epoch, frames: Frames) -> None:
+        """Add in-flight data that goes into the epoch."""
+        clock = self._clocks.get(epoch)
+        if clock is not None:
+            clock.channel_bytes += size_of(frames)
+
+    def pending(self, markers: Callable[[Uid, Epoch], str]) -> list[PendingEpoch]:
+        """Return unacknowledged epochs, oldest first, with what each awaits; `markers` says it of an uncut operator."""
+        found: list[PendingEpoch] = []
+        for epoch, clock in sorted(self._clocks.items()):
+            awaited = self._participant.awaited(epoch)
+            if awaited:
+                waits = {
+                    uid: " and ".join(_AWAITED[part] for part in parts) if parts else markers(uid, epoch)
+                    for uid, parts in awaited.items()
+                }
+                found.append(PendingEpoch(epoch, clock.triggered, waits))
+        return found
+
+    def feed(self, event: ParticipantEvent[Content]) -> None:
+        """Give an event to the participant, and do what it says."""
+        for instruction in self._participant.handle(event):
+            match instruction:
+                case Acknowledge(epoch, subtasks):
+                    reached(fail_points.BEFORE_ACKNOWLEDGE)
+                    self._tell(self._acknowledgement(epoch, subtasks))
+                    reached(fail_points.AFTER_ACKNOWLEDGE)
+                case Decline(epoch, uid, reason):
+                    self._tell(Declining(self._incarnation, self._partition, epoch, f"{uid}: {reason}"))
+
+    # --- the acknowledgement ------------------------------------------------------------------------------------------
+
+    def _acknowledgement(self, epoch: Epoch, contents: Mapping[Uid, SubtaskContent[Content]]) -> Acknowledgement:
+        subtasks: dict[Uid, SubtaskSnapshot] = {}
+        overtaken: list[ChannelState] = []
+        broadcast: dict[Uid, bytes] = {}
+        for uid, content in contents.items():
+            subtasks[uid] = self._subtask(content)
+            channels = content.parts.get(Part.CHANNELS)
+            if isinstance(channels, ChannelParts):
+                overtaken += channels.overtaken
+            if isinstance(content.at_cut, StageCut) and content.at_cut.broadcast is not None:
+                broadcast[uid] = content.at_cut.broadcast
+        timing = self._timing(epoch, subtasks)
+        return Acknowledgement(
+            self._incarnation,
+            self._partition,
+            epoch,
+            subtasks,
+            tuple(sorted(overtaken, key=lambda state: state.channel)),
+            broadcast,
+            timing,
+        )
+
+    def _subtask(self, content: SubtaskContent[Content]) -> SubtaskSnapshot:
+        cut, parts = content.at_cut, content.parts
+        files, committables = parts.get(Part.FILES), parts.get(Part.TRANSACTIONS, ())
+        channels = parts.get(Part.CHANNELS)
+        return SubtaskSnapshot(
+            self._partition,
+            state=files if isinstance(files, FileSet) else None,
+            positions=cut.positions if isinstance(cut, StageCut) else (),
+            watermark=cut.watermark if isinstance(cut, StageCut) else None,
+            channels=channels.received if isinstance(channels, ChannelParts) else (),
+            committables=committables if isinstance(committables, tuple) else (),
+        )
+
+    def _timing(self, epoch: Epoch, subtasks: Mapping[Uid, SubtaskSnapshot]) -> EpochTiming:
+        clock = self._clocks[epoch]
+        files = [file for one in subtasks.values() if one.state is not None for file in one.state.files]
+        return EpochTiming(
+            alignment=clock.alignment * 1000,
+            sync=clock.sync * 1000,
+            asynchronous=(monotonic() - clock.last_cut) * 1000,
+            state_bytes=sum(file.size for file in files if file.epoch == epoch),
+            channel_bytes=clock.channel_bytes,
+        )

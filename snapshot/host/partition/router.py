@@ -1,0 +1,183 @@
+"""Rows of a stage on their way to the next one: divided over the receivers, gathered into batches, put on channels.
+
+What always holds: on each channel rows leave in the order in which they came, and a frame that is put is behind all
+rows that came before it. No frame has more than `batch_bytes`, but for a single row that has. As far as rows before can
+tell, neither have the rows that wait for others on a channel, nor those that it has `room` for at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from snapshot.cut.frames import Data, Frame
+from snapshot.host.flow.allowances import Allowance
+from snapshot.host.net.rows_wire import RowsWire
+from snapshot.ids import ChannelId
+from snapshot.operators.rows import Rows, joined, keys_in
+from snapshot.program.plan import Edge, Exchange
+from statebackend.keys.columns import key_column
+from statebackend.keys.types import KeyType
+
+_NO_LIMIT: Final = 1 << 62
+
+Overtaken = dict[ChannelId, tuple[Data, ...]]
+
+
+class Sending(Protocol):
+    """The sending end of a channel."""
+
+    @property
+    def id(self) -> ChannelId:
+        """Return the channel's id."""
+
+    @property
+    def bytes(self) -> int:
+        """Return how many bytes wait to be taken."""
+
+    @property
+    def allowed(self) -> Allowance:
+        """Return how many rows may be put."""
+
+    def put(self, frame: Frame) -> tuple[Data, ...]:
+        """Queue a frame, and return the data that it overtook."""
+
+
+class Router:
+    """All channels of one edge that begin in this partition, in the order of their receivers."""
+
+    def __init__(
+        self, edge: Edge, channels: Sequence[Sending], max_parallelism: int, batch_rows: int, batch_bytes: int
+    ) -> None:
+        self._edge = edge
+        self._channels = channels
+        self._max_parallelism = max_parallelism
+        self._batch_rows = batch_rows
+        self._batch_bytes = batch_bytes
+        self.wire = RowsWire(edge.schema, edge.timed)
+        """How rows travel between processes; what stays in this one may be rows as they are."""
+        self._local = [channel.id.sender == channel.id.receiver for channel in channels]
+        self._waiting: list[list[Rows]] = [[] for _ in channels]
+        self._counts = [0] * len(channels)
+        self._put = [0] * len(channels)
+        """How many rows each channel was given, with those that wait for others."""
+        self._turn = 0
+        self._row_bytes = 0.0
+        """What a row takes, by those that have come."""
+        self._key_type = KeyType.of(_declared(edge)) if edge.exchange is Exchange.KEYED else None
+        self.rows_out = 0
+
+    @property
+    def edge(self) -> Edge:
+        """Return the edge that the rows take."""
+        return self._edge
+
+    @property
+    def has_waiting(self) -> bool:
+        """True if rows wait for others to fill a batch."""
+        return any(self._counts)
+
+    def has(self, channel: ChannelId) -> bool:
+        """True if it is one of these channels."""
+        return any(own.id == channel for own in self._channels)
+
+    def is_full(self, limit: int) -> bool:
+        """True if a channel has `limit` bytes or more waiting, or has no room for more rows under its allowance."""
+        for channel, put in zip(self._channels, self._put, strict=True):
+            if channel.bytes >= limit or channel.allowed.room(put) <= 0:
+                return True
+        return False
+
+    @property
+    def room(self) -> int:
+        """Return about how many rows may come now, 0 or less if none; those with keys are expected to be spread."""
+        least = _NO_LIMIT if not self._row_bytes else max(1, int(self._batch_bytes / self._row_bytes))
+        for channel, put in zip(self._channels, self._put, strict=True):
+            least = min(least, channel.allowed.room(put))
+        return least * len(self._channels) if self._edge.exchange is Exchange.KEYED else least
+
+    def rows(self, rows: Rows) -> None:
+        """Take rows; what has become a full batch leaves at once."""
+        self.rows_out += len(rows)
+        self._learn(rows)
+        if len(self._channels) == 1:
+            self._add(0, rows)
+            return
+        match self._edge.exchange:
+            case Exchange.KEYED:
+                self._divide(rows)
+            case Exchange.REBALANCE:
+                self._add(self._turn, rows)
+                self._turn = (self._turn + 1) % len(self._channels)
+            case Exchange.BROADCAST | Exchange.FORWARD:
+                for place in range(len(self._channels)):
+                    self._add(place, rows)
+
+    def flush(self) -> None:
+        """Let all rows leave that wait."""
+        for place, count in enumerate(self._counts):
+            if count:
+                self._send(place)
+
+    def put(self, frame: Frame) -> Overtaken:
+        """Send a frame on every channel, behind all rows; return what it overtook on which."""
+        self.flush()
+        overtaken = {channel.id: channel.put(frame) for channel in self._channels}
+        return {channel: frames for channel, frames in overtaken.items() if frames}
+
+    def _divide(self, rows: Rows) -> None:
+        assert self._key_type is not None
+        groups = key_column(keys_in(rows.batch, self._edge.keys), self._key_type).groups(self._max_parallelism)
+        owners = groups.astype(np.int64) * len(self._channels) // self._max_parallelism
+        if len(self._channels) == 2:
+            second = owners == 1
+            places: Sequence[NDArray[np.int64]] = (np.flatnonzero(~second), np.flatnonzero(second))
+        else:
+            order = np.argsort(owners, kind="stable")
+            ends = np.searchsorted(owners[order], np.arange(1, len(self._channels)))
+            places = np.split(order, ends)
+        for place, indices in enumerate(places):
+            if len(indices) == len(rows):
+                self._add(place, rows)
+            elif len(indices):
+                self._add(place, rows.take(indices))
+
+    def _add(self, place: int, rows: Rows) -> None:
+        self._waiting[place].append(rows)
+        self._counts[place] += len(rows)
+        self._put[place] += len(rows)
+        count = self._counts[place]
+        if count >= self._batch_rows or count * self._row_bytes >= self._batch_bytes:
+            self._send(place)
+
+    def _send(self, place: int) -> None:
+        rows = joined(self._waiting[place])
+        self._waiting[place] = []
+        self._counts[place] = 0
+        for start in range(0, len(rows), self._batch_rows):
+            for piece in self._small(rows.slice(start, min(self._batch_rows, len(rows) - start))):
+                data = Data(piece, piece.size) if self._local[place] else self.wire.encode(piece)
+                self._channels[place].put(data)
+
+    def _learn(self, rows: Rows) -> None:
+        """Learn the bytes per row: from larger rows than before at once, from smaller ones by and by."""
+        size = rows.size / len(rows)
+        self._row_bytes = max(size, (self._row_bytes + size) / 2)
+
+    def _small(self, rows: Rows) -> Iterator[Rows]:
+        """Yield the rows in batches that are not too many bytes; one row alone may be."""
+        if len(rows) == 1 or rows.size <= self._batch_bytes:
+            yield rows
+            return
+        half = len(rows) // 2
+        yield from self._small(rows.slice(0, half))
+        yield from self._small(rows.slice(half, len(rows) - half))
+
+
+def _declared(edge: Edge) -> object:
+    types: tuple[pa.DataType, ...] = tuple(edge.schema.field(name).type for name in edge.keys)
+    return types[0] if len(types) == 1 else types

@@ -1,0 +1,66 @@
+"""The files that one partition writes into the job's tree: each under a name that nobody has used or will.
+
+What always holds: names carry the incarnation and the partition, and a number that rises over all that the partition
+writes in it; so a process that wakes up late overwrites nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import count
+from typing import Final
+
+import pyarrow as pa
+
+from snapshot.tree.layout import Content, SharedFile, path_of
+from snapshot.tree.manifest import StoredFile
+from statebackend.backends.backend import DamagedFile
+from statebackend.ids import Incarnation, Partition
+from statebackend.snapshots.transfer import MissingFile
+from statebackend.stores.store import BlobNotFound, BlobStore
+
+_ALGORITHM: Final = "sha256"
+
+
+class TreeFiles:
+    """Names and storage for one partition in one attempt. Threads may share it, as they may the store."""
+
+    def __init__(self, store: BlobStore, incarnation: Incarnation, partition: Partition) -> None:
+        self._store = store
+        self._incarnation = incarnation
+        self._partition = partition
+        self._numbers = count(1)
+
+    def state_name(self) -> str:
+        """Return a new path for a file of keyed state."""
+        return self._name(Content.STATE)
+
+    def put(self, data: pa.Buffer | bytes) -> StoredFile:
+        """Store rows that wait for their commit."""
+        return self._put(bytes(data), Content.STAGED)
+
+    def put_channel(self, data: bytes) -> StoredFile:
+        """Store in-flight data."""
+        return self._put(data, Content.CHANNEL)
+
+    def get(self, file: StoredFile) -> bytes:
+        """Return what was stored; raise `MissingFile` or `DamagedFile` if it is not there as it was."""
+        try:
+            data = self._store.read(file.path)
+        except BlobNotFound as error:
+            raise MissingFile(f"{file.path} is named by an epoch and is not in the store") from error
+        if _checksum(data) != file.checksum:
+            raise DamagedFile(f"{file.path} has {len(data)} bytes that do not match the checksum {file.checksum}")
+        return data
+
+    def _put(self, data: bytes, content: Content) -> StoredFile:
+        path = self._name(content)
+        self._store.write(path, data)
+        return StoredFile(path, len(data), _checksum(data))
+
+    def _name(self, content: Content) -> str:
+        return path_of(SharedFile(self._incarnation, self._partition, next(self._numbers), content))
+
+
+def _checksum(data: bytes) -> str:
+    return f"{_ALGORITHM}:{hashlib.sha256(data).hexdigest()}"

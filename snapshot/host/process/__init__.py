@@ -1,0 +1,1 @@
+"""The process that runs partitions: how it starts, lives, stands by and takes a role."""

@@ -1,0 +1,592 @@
+"""A process that runs partitions of a job: it reaches the driver, takes a role, and another one when it is told to.
+
+What always holds: it follows the newest incarnation that it has heard of; a new deployment replaces whatever it did
+before; what older incarnations say to it is refused, and what it says is about its own.
+
+    python -m snapshot.host.process.worker HOST PORT SLOT LAUNCH [CERTIFICATE KEY AUTHORITIES]
+
+with the secret, in hexadecimal, on the standard input; the last three are the files for TLS.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from os import _exit, environ, getpid, write
+from pathlib import Path
+from secrets import token_hex
+from threading import get_ident
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from snapshot import fail_points
+from snapshot.cut.frames import Frame
+from snapshot.fail_points import reached
+from snapshot.host.faults.crash_points import crashing
+from snapshot.host.faults.injector import Faults, Line
+from snapshot.host.net.channel_setup import Joined, Joining
+from snapshot.host.net.channels import LocalChannel, ReceivingChannel, SendingChannel
+from snapshot.host.net.connection_kinds import ChannelOf, ControlOf, LastWordsOf, Purpose
+from snapshot.host.net.connector import Connecting
+from snapshot.host.net.control import SILENCE, ControlConnection
+from snapshot.host.net.event_loop import Background, EventLoop
+from snapshot.host.net.handshake_io import Proved
+from snapshot.host.net.listener import Listener, Refusals
+from snapshot.host.net.liveness import break_if_silent
+from snapshot.host.net.tls import Tls, TlsSide, UnusableTls
+from snapshot.host.partition.attempt import PartitionAttempt, Surroundings
+from snapshot.host.partition.failures import kind_of, text_of, traceback_of
+from snapshot.host.partition.folders import job_folder, remove_state
+from snapshot.host.partition.last_words import LastWords
+from snapshot.host.partition.opening import Opening
+from snapshot.host.partition.stage_operators import OpenedState, Seat, seat_of
+from snapshot.host.partition.stalls import LoopWatch
+from snapshot.host.partition.state_cache import StatesAtHand
+from snapshot.host.partition.tree_files import TreeFiles
+from snapshot.host.process.heartbeat import Heartbeat
+from snapshot.host.process.standby import Follower
+from snapshot.host.protocol.executor import executor_name
+from snapshot.host.protocol.messages import (
+    Address,
+    AssignSplits,
+    BeatEvery,
+    CannotHear,
+    Deploy,
+    Drain,
+    EpochIsOver,
+    Failed,
+    FailureKind,
+    Follow,
+    FromWorker,
+    Hello,
+    Inject,
+    Leave,
+    ReadState,
+    Refusal,
+    StandBy,
+    StandDown,
+    StateRead,
+    ToWorker,
+    TriggerEpoch,
+    UseStorage,
+)
+from snapshot.host.protocol.options import use_storage
+from snapshot.ids import ChannelId
+from snapshot.program.pickling import loads
+from snapshot.program.plan import Plan
+from snapshot.readable import readable
+from statebackend.child_python import outlive_sigterm
+from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
+from statebackend.stores.limited_store import find_limited_later
+from statebackend.stores.store import BlobStore
+
+DRIVER_LOST: Final = 75
+"""The exit code of a process that ends because its driver is not there: it has done nothing wrong itself."""
+_NEVER: Final = Incarnation(Generation(0), Attempt(0))
+_REACH_DRIVER: Final = 10.0
+_BEAT: Final = 0.25
+"""Seconds between beats until the driver says how many there are to be."""
+_LAST_WORDS: Final = 1.0
+_THREADS: Final = 4
+_SWITCH: Final = 0.0005
+"""Seconds after which a thread in the background has to let the event loop go on; by default it is ten times that."""
+_COLLECT: Final = (50_000, 20, 100)
+"""When Python looks for cycles: by default so often that looking through a million cached values, again and again while
+they become more, takes a third of a process's time."""
+
+
+class DriverLost(Exception):
+    """The driver cannot be reached, or is gone: what is durable is in the store, and whoever starts next goes on."""
+
+
+class Worker:
+    """One process. `run` returns when the driver lets it go."""
+
+    def __init__(self, driver: Address, secret: bytes, slot: int, launch: int, tls: TlsSide | None = None) -> None:
+        self._driver = driver
+        self._secret = secret
+        self._tls = tls
+        self._slot = slot
+        self._launch = launch
+        self._name = token_hex(8)
+        self._loop = EventLoop()
+        self._background = Background(self._loop, _THREADS, "partition")
+        self._at_hand = StatesAtHand()
+        self._words = LastWords()
+        self._reaching_for_words: Connecting | None = None
+        self._is_heard = False  # or it is known that it will not be
+        self._postponed: list[ToWorker] = []
+        """From a deployment on that asks to say each call: until somebody hears that."""
+        self._around = Surroundings(self._loop, self._background, self._at_hand, self._tell, self._words)
+        self._control: ControlConnection[FromWorker, ToWorker] | None = None
+        self._listener: Listener | None = None
+        self._heartbeat: Heartbeat | None = None
+        self._loop_watch = LoopWatch(self._loop, get_ident(), self._at_work)
+        self._faults = Faults(self._loop, self._lines, self._hush, self._take_early)
+        self._incarnation = _NEVER
+        self._peers: tuple[Address, ...] = ()
+        self._store: tuple[str, BlobStore] | None = None
+        self._follower: Follower | None = None
+        self._opening: Opening | None = None
+        self._opened: dict[Uid, OpenedState] = {}  # while we are joining
+        self._joining: Joining | None = None
+        self._attempt: PartitionAttempt | None = None
+        self._channels: list[SendingChannel | ReceivingChannel | LocalChannel] = []
+        self._early: list[tuple[ChannelOf, Proved]] = []  # of a deployment that we have not heard of yet
+        self._said_early: list[TriggerEpoch | EpochIsOver | AssignSplits | Drain] = []  # while we are joining
+        self._lost = ""
+        self._done = False
+        self._local: Path | None = None
+        """Where the job's files are on this host; known since there was something to do."""
+        self._forget: tuple[Uid, ...] = ()
+
+    def run(self) -> None:
+        """Serve until the driver says that the job is over; raise `DriverLost` if it is not there any more."""
+        loop = self._loop
+        purpose = ControlOf(self._name)
+        Connecting(
+            loop, self._driver, self._secret, purpose, self._reached, self._lose, seconds=_REACH_DRIVER, tls=self._tls
+        )
+        try:
+            loop.run(lambda: self._control is not None or bool(self._lost))
+            if not self._lost:
+                self._heartbeat = Heartbeat(
+                    self._driver,
+                    self._secret,
+                    self._name,
+                    _BEAT,
+                    self._tls,
+                    self._loop_watch.look,
+                    self._lose_beats,
+                    on_overdue=self._end_process,
+                )
+            loop.run(lambda: self._done or bool(self._lost))
+            self._let_go()
+        finally:
+            try:
+                self._wind_up()
+            finally:  # until then it ends a process that hangs, and no longer: whoever ran us may go on
+                if self._heartbeat is not None:
+                    self._heartbeat.stop()
+        if self._forget and self._local is not None:
+            remove_state(self._local, self._forget)
+        if self._lost and not self._done:
+            raise DriverLost(self._lost)
+
+    def _wind_up(self) -> None:
+        self._stand_down()
+        if self._opening is not None:
+            self._opening.leave()
+        if self._follower is not None:
+            self._follower.close()
+            self._follower.wait()
+        self._at_hand.close()
+        self._background.close()
+        self._close_connections()
+
+    def _close_connections(self) -> None:
+        """Close all connections, as the process may live on: Spark's do, in which it runs its tasks."""
+        if self._listener is not None:
+            self._listener.close()
+        for _, proved in self._early:
+            proved.sock.close()
+        if self._reaching_for_words is not None:
+            self._reaching_for_words.cancel()
+        self._words.close()
+        if self._control is not None:
+            self._control.close()
+        self._faults.close()
+        self._loop.close()
+
+    def _let_go(self) -> None:
+        """Let the driver have what was said last."""
+        control = self._control
+        if control is not None and not self._lost:
+            self._loop.run(lambda: not control.queued_bytes or bool(self._lost), _LAST_WORDS)
+
+    # --- connections --------------------------------------------------------------------------------------------------
+
+    def _reached(self, proved: Proved) -> None:
+        # Where the driver sees us, the other partitions do.
+        host = str(proved.sock.getsockname()[0])
+        self._listener = Listener(
+            self._loop,
+            host,
+            self._secret,
+            judge=self._judge,
+            on_connection=self._on_connection,
+            on_refused=Refusals(self._loop, lambda peer, reason: self._tell(Refusal(peer, reason))).add,
+            tls=self._tls,
+        )
+        break_if_silent(proved.sock, SILENCE)
+        self._control = ControlConnection(self._loop, proved, self._told, self._lose, parting=CannotHear)
+        self._tell(Hello(self._name, self._listener.address, getpid(), self._slot, self._launch, executor_name()))
+        purpose = LastWordsOf(self._name)
+        self._reaching_for_words = Connecting(
+            self._loop,
+            self._driver,
+            self._secret,
+            purpose,
+            self._heard,
+            lambda _: self._heard(None),  # without it a death has fewer words
+            seconds=_REACH_DRIVER,
+            tls=self._tls,
+        )
+
+    def _heard(self, proved: Proved | None) -> None:
+        """Send last words to the driver from now on, or with None never, and do what was postponed until then."""
+        if proved is not None:
+            self._words.connected(proved.sock)
+        self._is_heard = True
+        postponed, self._postponed = self._postponed, []
+        for message in postponed:
+            self._told(message)
+
+    def _lose_beats(self, reason: str) -> None:
+        """Give the driver up, from the heart's thread: it counts this process as lost, so a new one is of more use."""
+        self._loop.wake(lambda: self._lose(reason))
+
+    def _end_process(self, reason: str) -> None:
+        """End the process at once, from the heart's thread: the call that the worker's thread is in, such as a long one
+        of the user's function, is of no more use. A task of Spark fails by it, as it does when its process is killed.
+        """
+        sentence = f"the job's process ends at once, in the middle of a call: the driver at {self._driver}: {reason}\n"
+        write(2, sentence.encode())  # not through Python's own stream, which the call may hold
+        _exit(1)
+
+    def _lose(self, reason: str) -> None:
+        self._lost = f"the driver at {self._driver}: {reason}"
+
+    def _judge(self, purpose: Purpose) -> str:
+        if not isinstance(purpose, ChannelOf):
+            return "this port takes channels only"
+        if purpose.incarnation < self._incarnation:
+            return f"incarnation {purpose.incarnation} is over; this is {self._incarnation}"
+        if purpose.incarnation == self._incarnation and (
+            self._joining is None or not self._joining.expects(purpose.channel)
+        ):
+            return "this channel is not expected here, or is connected already"
+        return ""
+
+    def _on_connection(self, proved: Proved, purpose: Purpose, _peer: str) -> None:
+        assert isinstance(purpose, ChannelOf)
+        current = purpose.incarnation == self._incarnation
+        if purpose.incarnation > self._incarnation or (
+            current and self._faults.is_cut(self._peers[purpose.channel.sender])
+        ):
+            self._early.append((purpose, proved))
+        elif current and self._joining is not None:
+            self._joining.accept(purpose.channel, proved)
+        else:
+            proved.sock.close()
+
+    def _take_early(self) -> None:
+        early, self._early = self._early, []
+        for purpose, proved in early:
+            self._on_connection(proved, purpose, "")
+
+    def _lines(self) -> Iterator[Line]:
+        """Yield the connections of this process with others, for faults that a person asks for."""
+        if self._control is not None:
+            yield Line(None, self._control)
+        for channel in self._channels:
+            match channel:
+                case SendingChannel():
+                    yield Line(self._peers[channel.id.receiver], channel)
+                case ReceivingChannel():
+                    yield Line(self._peers[channel.id.sender], channel)
+                case LocalChannel():
+                    pass
+
+    def _hush(self, seconds: float) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.hush(seconds)
+
+    def _tell(self, message: FromWorker) -> None:
+        if self._control is not None:
+            self._control.send(message)
+
+    def _tell_from_any_thread(self, message: FromWorker) -> None:
+        self._loop.wake(lambda: self._tell(message))
+
+    # --- what the driver says -----------------------------------------------------------------------------------------
+
+    def _told(self, message: ToWorker) -> None:
+        if self._postponed or (isinstance(message, Deploy) and message.careful and not self._is_heard):
+            self._postponed.append(message)
+            return
+        match message:
+            case Deploy():
+                if message.incarnation > self._incarnation:
+                    self._deploy(message)
+            case TriggerEpoch() | EpochIsOver() | AssignSplits() | Drain():
+                if message.incarnation == self._incarnation and self._attempt is not None:
+                    self._attempt.told(message)
+                elif message.incarnation == self._incarnation and self._joining is not None:
+                    self._said_early.append(message)
+            case StandDown(incarnation):
+                if incarnation >= self._incarnation:
+                    self._stand_down()
+                    if self._opening is not None:
+                        self._opening.forget()
+                    self._at_hand.discard_all()
+            case StandBy():
+                self._stop_following()
+                self._at_hand.discard_all()
+                self._local = job_folder(message.local, message.job)
+                self._follower = Follower(message, self._at_hand, self._state_has_news, self._tell_from_any_thread)
+            case Follow():
+                if self._follower is not None:
+                    self._follower.follow(message)
+            case Leave():
+                self._forget = message.forget
+                if self._heartbeat is not None:
+                    self._heartbeat.leave()
+                self._stand_down()
+                self._done = True
+            case BeatEvery(milliseconds):
+                if self._heartbeat is not None:
+                    self._heartbeat.beat_every(milliseconds / 1000)
+            case UseStorage(options):
+                use_storage(options)
+            case ReadState():
+                self._tell(self._read(message))
+            case Inject():
+                self._faults.inject(message, self._tell)
+
+    def _read(self, wanted: ReadState) -> StateRead:
+        if self._attempt is None or wanted.incarnation != self._incarnation:
+            return StateRead(wanted.number, problem="the partition goes back to an epoch just now; ask again")
+        try:
+            return StateRead(wanted.number, self._attempt.read(wanted.uid, wanted.key, wanted.state))
+        except BaseException as error:  # whatever is wrong with a wish, the job goes on
+            return StateRead(wanted.number, problem=str(error))
+
+    def _deploy(self, deploy: Deploy) -> None:
+        self._stand_down()
+        if self._follower is not None:
+            self._follower.close()
+        self._incarnation, self._peers = deploy.incarnation, deploy.peers
+        self._local = job_folder(deploy.local, deploy.job)
+        self._loop_watch.after = deploy.options.report_stall_after / 1000
+        reached(fail_points.DEPLOYED)
+        try:
+            plan = loads(deploy.plan)
+            assert isinstance(plan, Plan)
+        except BaseException as error:  # whatever the program's modules raise when they are imported here
+            self._fail(deploy, error, FailureKind.UNUSABLE)
+            return
+        store = self._store_at(deploy.store, deploy.options.store_timeout / 1000)
+        files = TreeFiles(store, deploy.incarnation, deploy.partition)
+        seats = {stage.uid: seat_of(stage.uid, deploy, plan, files, store) for stage in plan.stages}
+        self._opening = Opening(
+            deploy,
+            plan,
+            seats,
+            self._at_hand,
+            self._loop,
+            self._state_has_news,
+            self._state_opened,
+            self._state_failed,
+            self._opening,
+        )
+        begin = partial(self._begin, deploy, plan, files, seats)
+        self._joining = Joining(deploy, plan, self._secret, self._loop, begin, self._tell, self._tls)
+        self._take_early()
+
+    def _stop_following(self) -> None:
+        """Stop following, and let go of all that was followed."""
+        if self._follower is not None:
+            self._follower.close()
+            self._follower.release()
+            self._follower = None
+
+    def _store_at(self, uri: str, seconds: float) -> BlobStore:
+        """Return the job's one store, whose connections are kept; the driver has tried it out."""
+        if self._store is None or self._store[0] != uri:
+            self._store = uri, find_limited_later(uri, seconds)
+        return self._store[1]
+
+    def _state_opened(self, uid: Uid, opened: OpenedState) -> None:
+        if self._opening is not None and self._opening.done:
+            self._stop_following()
+        if self._attempt is None:
+            self._opened[uid] = opened
+        else:
+            self._attempt.opened(uid, opened)
+
+    def _state_failed(self, failed: Failed) -> None:
+        if self._attempt is None:
+            self._stand_down()
+            self._tell(failed)
+        else:
+            self._attempt.give_up(failed)
+
+    def _at_work(self) -> tuple[Incarnation, Partition, Uid | None] | None:
+        """Return whose code runs, None without an attempt; any thread may ask."""
+        attempt = self._attempt
+        return None if attempt is None else attempt.at_work
+
+    def _state_has_news(self) -> None:
+        """Wake the attempt, if there is one; any thread may call this."""
+        attempt = self._attempt
+        if attempt is not None:
+            attempt.woken()
+
+    def _fail(self, deploy: Deploy, error: BaseException, kind: FailureKind) -> None:
+        traceback = traceback_of(error)
+        self._tell(Failed(deploy.incarnation, deploy.partition, kind, text_of(error), None, traceback))
+
+    # --- an attempt ---------------------------------------------------------------------------------------------------
+
+    def _begin(self, deploy: Deploy, plan: Plan, files: TreeFiles, seats: Mapping[Uid, Seat], joined: Joined) -> None:
+        self._joining = None
+        sending = self._sending(deploy, plan, joined)
+        try:
+            attempt = PartitionAttempt(deploy, plan, files, seats, sending, self._around)
+        except BaseException as error:
+            self._close_channels()
+            for proved in joined.incoming.values():
+                proved.sock.close()
+            self._fail(deploy, error, kind_of(error))
+            return
+        self._attempt = attempt
+        attempt.connect(self._receiving(deploy, joined, attempt, sending))
+        self._faults.connected(self._lines())
+        attempt.begin()
+        opened, self._opened = self._opened, {}
+        for uid, state in opened.items():
+            attempt.opened(uid, state)
+        said, self._said_early = self._said_early, []
+        for message in said:
+            attempt.told(message)
+
+    def _sending(self, deploy: Deploy, plan: Plan, joined: Joined) -> dict[ChannelId, SendingChannel | LocalChannel]:
+        """Make the sending end of every channel that begins here."""
+        ends: dict[ChannelId, SendingChannel | LocalChannel] = {}
+        own = deploy.partition
+        for edge in (edge for stage in plan.stages for edge in stage.edges):
+            for receiver in edge.receivers(own, deploy.parallelism):
+                channel = edge.channel(own, receiver)
+                broken = partial(self._broken, deploy.incarnation, channel)
+                if receiver == own:
+                    arrived = partial(self._arrived, deploy.incarnation)
+                    ends[channel] = LocalChannel(
+                        self._loop, channel, arrived, self._drained, ordered=edge.ordered, options=deploy.options
+                    )
+                else:
+                    ends[channel] = SendingChannel(
+                        self._loop,
+                        joined.outgoing[channel],
+                        channel,
+                        deploy.incarnation,
+                        self._drained,
+                        broken,
+                        ordered=edge.ordered,
+                        options=deploy.options,
+                    )
+        self._channels += ends.values()
+        return ends
+
+    def _receiving(
+        self,
+        deploy: Deploy,
+        joined: Joined,
+        attempt: PartitionAttempt,
+        sending: dict[ChannelId, SendingChannel | LocalChannel],
+    ) -> dict[ChannelId, ReceivingChannel | LocalChannel]:
+        """Make the receiving end of every channel that ends here."""
+        ends: dict[ChannelId, ReceivingChannel | LocalChannel] = {}
+        for channel in attempt.channels:
+            local = sending.get(channel)
+            if isinstance(local, LocalChannel):
+                ends[channel] = local
+                continue
+            broken = partial(self._broken, deploy.incarnation, channel)
+            end = ReceivingChannel(
+                self._loop,
+                joined.incoming[channel],
+                channel,
+                deploy.incarnation,
+                partial(self._arrived, deploy.incarnation),
+                broken,
+                options=deploy.options,
+            )
+            self._channels.append(end)
+            ends[channel] = end
+        return ends
+
+    def _arrived(self, incarnation: Incarnation, channel: ChannelId, frame: Frame) -> None:
+        if self._attempt is not None and incarnation == self._incarnation:
+            self._attempt.arrived(channel, frame)
+
+    def _drained(self) -> None:
+        if self._attempt is not None:
+            self._attempt.drained()
+
+    def _broken(self, incarnation: Incarnation, channel: ChannelId, reason: str) -> None:
+        if self._attempt is not None and incarnation == self._incarnation:
+            forged = any(end.id == channel and end.was_forged for end in self._channels)
+            self._attempt.channel_broken(channel, reason, forged=forged)
+
+    def _stand_down(self) -> None:
+        """Give up the attempt, or the way into one; open state is at hand then."""
+        if self._joining is not None:
+            self._joining.close()
+            self._joining = None
+        if self._opening is not None:
+            self._opening.close()
+        for opened in self._opened.values():
+            self._at_hand.put(opened.state)
+        self._opened = {}
+        self._said_early = []
+        if self._attempt is not None:
+            self._attempt.close()
+            self._attempt = None
+        self._close_channels()
+
+    def _close_channels(self) -> None:
+        for channel in self._channels:
+            channel.close()
+        self._channels = []
+
+
+def run_worker(driver: Address, secret: bytes, slot: int, launch: int, tls: Tls | None = None) -> None:
+    """Run a process of a job until the driver lets it go; raise `DriverLost` if it is not there any more.
+
+    With `tls` all connections are encrypted; `UnusableTls` if its files are no use on this host.
+    """
+    before, collected = sys.getswitchinterval(), gc.get_threshold()
+    sys.setswitchinterval(_SWITCH)
+    gc.set_threshold(*_COLLECT)
+    pa.array(np.zeros(1))  # the first one imports pandas if it is there, which takes half a second
+    try:
+        with crashing(environ):
+            Worker(driver, secret, slot, launch, None if tls is None else tls.load()).run()
+    finally:
+        sys.setswitchinterval(before)
+        gc.set_threshold(*collected)
+
+
+def main(arguments: list[str], read_secret: Callable[[], str]) -> int:
+    """Run the worker's command, and return its exit code."""
+    outlive_sigterm()
+    host, port, slot, launch, *files = arguments
+    secret = bytes.fromhex(read_secret().strip())
+    try:
+        run_worker(Address(host, int(port)), secret, int(slot), int(launch), Tls(*files) if files else None)
+    except DriverLost as error:
+        print(readable(f"the job's process ends: {error}"), file=sys.stderr)
+        return DRIVER_LOST
+    except UnusableTls as error:
+        print(readable(f"the job's process ends: {error}"), file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], sys.stdin.readline))

@@ -1,0 +1,1 @@
+"""What the driver and the processes say to each other, and the options of a process."""

@@ -1,0 +1,591 @@
+"""What the driver and the processes that run partitions say to each other, once both have proved the run's secret.
+
+What always holds: a message is an immutable value that carries the incarnation that it is about, so that what an older
+one says is refused. On one connection messages arrive in the order in which they were sent, so a split that is assigned
+before a trigger is read from before its cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from snapshot.cut.frames import Marker, Watermark
+from snapshot.epochs.transaction_events import Committable
+from snapshot.host.protocol.options import Following, HostOptions
+from snapshot.ids import JobId, TransactionId
+from snapshot.tree.frozen_json import Json, JsonLike
+from snapshot.tree.manifest import ChannelState, CommitPayload, SubtaskSnapshot
+from statebackend.files import FileSet
+from statebackend.ids import Epoch, Incarnation, Partition, Uid
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a process listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class AtWork:
+    """A call of a stage that was made, and from which the process has not come back."""
+
+    uid: Uid
+    what: str
+    """For which row, timers or split."""
+    nth: int
+    """How many calls of the attempt looked the same, with this one; 0 if that is not known, or if it names no row, as
+    the opening of a function does. Rows of one content in the order in which they come make the same state, so that of
+    two attempts the same call is that with the same number."""
+
+    def __str__(self) -> str:
+        return f"{self.uid} was at {self.what}"
+
+
+# --- from a process to the driver ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A process is there and free for any role. `worker` is a name that no other process ever has."""
+
+    worker: str
+    address: Address
+    pid: int
+    slot: int
+    """Which of the tasks that were launched it is; the driver gives roles whatever the slot."""
+    launch: int = 0
+    """Which of the launches of that slot has brought it."""
+    executor: str = ""
+    """What it shares its fate with: processes of the same one are lost together. Empty: with nobody."""
+
+    @property
+    def dies_with(self) -> str:
+        """Return the executor; for a process without one, a name that no other process has."""
+        return self.executor or self.worker
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A partition has its state, its channels stand, and it waits for nothing."""
+
+    incarnation: Incarnation
+    partition: Partition
+    downloaded_ms: float
+    """From the begin of the opening until all files were there; that may have waited for an opening before it."""
+    opened_ms: float
+    """From then until the state could be read."""
+    in_place: bool
+    """It has keyed state, and all of that was open in the process already: nothing was read from files."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstOutput:
+    """A partition has given rows to a sink for the first time in this attempt."""
+
+    incarnation: Incarnation
+    partition: Partition
+
+
+@dataclass(frozen=True, slots=True)
+class WantsSplit:
+    """A source's reader has nothing more to read, and would take another split."""
+
+    incarnation: Incarnation
+    partition: Partition
+    uid: Uid
+
+
+@dataclass(frozen=True, slots=True)
+class AllEnded:
+    """Every source of the partition has ended, and so has all that came to it: it has nothing more to do."""
+
+    incarnation: Incarnation
+    partition: Partition
+
+
+@dataclass(frozen=True, slots=True)
+class EpochTiming:
+    """What an epoch took in one partition, in milliseconds from its trigger's arrival, and what it stored."""
+
+    alignment: float
+    """The longest of its stages."""
+    sync: float
+    """In which its event loop did nothing else, all stages together."""
+    asynchronous: float
+    """From the last cut until all was durable."""
+    state_bytes: int
+    """Of the files that were written for this epoch."""
+    channel_bytes: int
+    """Of in-flight data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """A partition's part of an epoch, all of it durable. `overtaken` is what the marker overtook in its own queues.
+
+    `broadcast` is the broadcast state of its operators, of which all partitions have the same; the first alone says it.
+    """
+
+    incarnation: Incarnation
+    partition: Partition
+    epoch: Epoch
+    subtasks: Mapping[Uid, SubtaskSnapshot]
+    overtaken: tuple[ChannelState, ...]
+    broadcast: Mapping[Uid, bytes]
+    timing: EpochTiming
+
+    @property
+    def has_committables(self) -> bool:
+        """True if anything is to be committed."""
+        return any(subtask.committables for subtask in self.subtasks.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Declining:
+    """A partition cannot contribute to an epoch."""
+
+    incarnation: Incarnation
+    partition: Partition
+    epoch: Epoch
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HasCommitted:
+    """Every sink of the partition has committed all up to this epoch; said by partitions without a sink as well."""
+
+    incarnation: Incarnation
+    partition: Partition
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class CannotCommit:
+    """A target refuses a committable for good."""
+
+    incarnation: Incarnation
+    partition: Partition
+    epoch: Epoch
+    uid: Uid
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPutOff:
+    """A target has put a commit off again and again, or not answered; it is still tried."""
+
+    incarnation: Incarnation
+    partition: Partition
+    uid: Uid
+    reason: str
+
+
+class FailureKind(Enum):
+    """What made a partition fail, and with it whether trying again can help."""
+
+    PROGRAM = "a function of the program raised an exception"
+    CHANNEL = "a channel to another partition broke"
+    RESOURCE = "the store, the disk, a source or a sink failed"
+    FORGED = "somebody on the network changes what partitions send each other"
+    UNUSABLE = "the program does not fit the state, or a file of the epoch is damaged: the same will happen again"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The attempt is over for this partition. `traceback` is the user's own, as Python prints it, if there is one."""
+
+    incarnation: Incarnation
+    partition: Partition
+    kind: FailureKind
+    reason: str
+    uid: Uid | None = None
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Rows for the driver's program, as an Arrow stream. Those of a transaction count once."""
+
+    incarnation: Incarnation
+    partition: Partition
+    uid: Uid
+    transaction: TransactionId | None
+    rows: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Somebody was turned away at the process's port, and why; for the log."""
+
+    peer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CannotHear:
+    """What came on the connection from the driver cannot be used, and why: the process ends, and this is its last."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageFigures:
+    """What one stage has done in this attempt, and where it stands."""
+
+    rows_in: int
+    rows_out: int
+    watermark: Watermark | None
+    queued_bytes: int
+    held_back: int
+    """Channels that an alignment holds back at the moment."""
+    blocked_ms: float
+    """For how long it could not work because an output was full."""
+    late_rows: int = 0
+    """Rows that came when all their windows were gone: dropped, or given to the side output for them."""
+    waits_for: str = ""
+    """What its source waits for, if something is wrong."""
+    bad_rows: int = 0
+    """Lines or records that do not fit the schema, and that its source has left out, as its `on_bad` says."""
+    bad_row: str = ""
+    """Which the last of them is, and what is wrong with it."""
+    window: int = 0
+    """How many rows each of its senders may have under way to it; 0 while its pace is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """A partition's figures, now and then. `lag_ms` is how far its paced sources are behind their schedule."""
+
+    incarnation: Incarnation
+    partition: Partition
+    stages: Mapping[Uid, StageFigures]
+    memory_bytes: int
+    lag_ms: float
+    longest_gap_ms: float
+    """The longest that the event loop took for one turn since the last figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """What became of an `Inject`: `problem` is empty if the process does it now, or for a kill is about to."""
+
+    number: int
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A process that stands by has done what it could with a `Follow` of epoch `heard`; it would take the next one."""
+
+    heard: Epoch
+    has: Epoch | None
+    """What it has now: that epoch if all went well. Older ones are followed no longer when their files are gone."""
+    problem: str = ""
+    """What hinders it; not that an epoch's files were removed meanwhile."""
+    took_ms: float = 0.0
+    linked_bytes: int = 0
+    """Of files that were on the machine already; as all that follows, since it stands by."""
+    downloaded_bytes: int = 0
+    cpu_ms: float = 0.0
+    """Of the whole process."""
+    memory_bytes: int = 0
+    """Of the whole process, now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """Something in a partition has made no progress for so long; nothing is done about it.
+
+    It is of an operator, or of an `epoch` that is not acknowledged. `stack` is where Python is, if a call does not
+    return.
+    """
+
+    incarnation: Incarnation
+    partition: Partition
+    uid: Uid | None
+    seconds: float
+    waits_for: str
+    epoch: Epoch | None = None
+    stack: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StateRead:
+    """What was found of a key in states as they are now, each an Arrow stream by the state's name; or a `problem`."""
+
+    number: int
+    tables: tuple[tuple[str, bytes], ...] = ()
+    problem: str = ""
+
+
+FromWorker = (
+    Hello
+    | Stalled
+    | Followed
+    | Restored
+    | FirstOutput
+    | WantsSplit
+    | AllEnded
+    | Acknowledgement
+    | Declining
+    | HasCommitted
+    | CannotCommit
+    | CommitPutOff
+    | Failed
+    | Delivery
+    | Refusal
+    | CannotHear
+    | Figures
+    | Injected
+    | StateRead
+)
+
+
+# --- from the driver to a process ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What one operator of a partition starts from; everything empty at the beginning of a job.
+
+    A split that was read to its end stays among the `positions`, with null. `ends` is how far splits are read in this
+    run that would not end.
+    """
+
+    state: FileSet | None = None
+    positions: Mapping[str, Json] = field(default_factory=dict)
+    watermark: Watermark | None = None
+    channels: tuple[ChannelState, ...] = ()
+    committables: tuple[Committable[CommitPayload], ...] = ()
+    broadcast: bytes | None = None
+    ends: Mapping[str, JsonLike] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Deploy:
+    """Take this partition's role from `epoch` on, or from the beginning if that is None; drop whatever you do now.
+
+    `plan` is a pickled `Plan`, `peers` has the address of each partition, and `roles` one for each operator of the
+    plan; a keyed operator's has a file set of the partition's key groups. `store` is the URI of the job's tree,
+    `local` the folder for files of this job on the process's host; empty for the one in the folder of its user.
+    """
+
+    incarnation: Incarnation
+    job: JobId
+    epoch: Epoch | None
+    partition: Partition
+    peers: tuple[Address, ...]
+    plan: bytes
+    roles: Mapping[Uid, Role]
+    options: HostOptions
+    store: str
+    local: str
+    time_goes_on: bool = False
+    """The end of input is that of this run alone: event time does not come to its end with it."""
+    careful: bool = False
+    """Processes of this partition died: say what is called before it is called (see `last_words`)."""
+    windows: Mapping[Uid, int] = field(default_factory=dict)
+    """`StageFigures.window` of this partition's stages in earlier attempts, for the time until their state is open."""
+
+    @property
+    def parallelism(self) -> int:
+        """Return how many partitions there are."""
+        return len(self.peers)
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerEpoch:
+    """Cut: sources note their positions and send the marker. With `then_pause` they read nothing after it."""
+
+    incarnation: Incarnation
+    marker: Marker
+    then_pause: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EpochIsOver:
+    """The epoch is complete, or was given up; paused sources go on if it was given up."""
+
+    incarnation: Incarnation
+    epoch: Epoch
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AssignSplits:
+    """Read these splits from their beginning. If `last`, no other will ever be assigned in this attempt."""
+
+    incarnation: Incarnation
+    uid: Uid
+    splits: tuple[str, ...]
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Let all sources end where they are, as if there were no more to read."""
+
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class StandDown:
+    """The attempt is over; give up its channels and wait for the next role."""
+
+    incarnation: Incarnation
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The job is over, or has no use for this process: it is one too many, or was taken for lost. End its task.
+
+    `forget` names operators whose state will not be read any more; what the host has of it is removed.
+    """
+
+    reason: str
+    forget: tuple[Uid, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BeatEvery:
+    """Say so often that you live, in milliseconds; the first that is said."""
+
+    milliseconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class UseStorage:
+    """Reach storage with these options, by protocol; said before any role, if there are any. They may be secret."""
+
+    options: Mapping[str, Mapping[str, object]] = field(repr=False)
+
+
+# --- to a process that stands by -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StandBy:
+    """Nobody needs you now: get ready for any role of this job. What is to be ready of each epoch, `Follow` says.
+
+    It counts until the next deployment. `plan`, `store` and `local` are as in `Deploy`. With `only`, nothing is to be
+    ready but what this partition has. If it is `awaited`, the job waits for it: it need not stand back.
+    """
+
+    job: JobId
+    how: Following
+    plan: bytes
+    parallelism: int
+    options: HostOptions
+    store: str
+    local: str
+    only: Partition | None = None
+    awaited: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """This epoch is complete. `states` has the file sets of all partitions of each keyed operator; answer `Followed`.
+
+    Its files may be removed once a later epoch is complete; then there will be a `Follow` of that one.
+    """
+
+    epoch: Epoch
+    states: Mapping[Uid, tuple[FileSet, ...]]
+
+
+# --- faults that a person asks for -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Some of a process's connections: those with the partitions that listen at `peers`, and with the driver."""
+
+    peers: frozenset[Address] | None = frozenset()
+    """None: with every other partition."""
+    driver: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Die at once, by SIGKILL; with `executor` the whole Spark executor does."""
+
+    executor: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Hang for so many milliseconds, by SIGSTOP; with `executor` the Spark executor hangs, and this process with it."""
+
+    milliseconds: int
+    executor: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """For so many milliseconds these connections carry nothing, and new ones carry nothing either; none is closed."""
+
+    links: Links
+    milliseconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class BreakInside:
+    """These connections are closed inside the next message or frame."""
+
+    links: Links
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """For so many milliseconds, what these connections carry comes later by so many milliseconds, in order."""
+
+    links: Links
+    milliseconds: int
+    by: int
+
+
+Fault = Kill | Stop | Cut | BreakInside | Delay
+
+
+@dataclass(frozen=True, slots=True)
+class Inject:
+    """Let this happen to yourself, and answer `Injected` with the same number first."""
+
+    number: int
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
+class ReadState:
+    """Say what there is now of a key, in canonical bytes, in one state of an operator or in all; answer `StateRead`."""
+
+    incarnation: Incarnation
+    number: int
+    uid: Uid
+    key: bytes | None
+    state: str | None
+
+
+ToWorker = (
+    Deploy
+    | TriggerEpoch
+    | EpochIsOver
+    | AssignSplits
+    | Drain
+    | StandDown
+    | Leave
+    | BeatEvery
+    | UseStorage
+    | StandBy
+    | Follow
+    | Inject
+    | ReadState
+)

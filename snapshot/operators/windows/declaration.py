@@ -1,0 +1,51 @@
+"""What operators over windows have in common: the declaration, its problems, and the columns that say which window.
+
+What always holds: a result stands at the last moment of its window, so that it is in time for the windows behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from snapshot.operators.operator import Input
+from snapshot.operators.windows.kinds import Session, Sliding, Tumbling, Window
+from snapshot.operators.windows.operator import LATE
+from statebackend.states.namespaces import Window as Span
+
+START, END = "window_start", "window_end"
+SPAN_FIELDS = (pa.field(START, pa.timestamp("ms")), pa.field(END, pa.timestamp("ms")))
+
+
+def span_arrays(span: Span, count: int) -> list[pa.Array]:
+    """Return the columns that name the window, for `count` results."""
+    return [pa.array(np.full(count, time)).cast(pa.timestamp("ms")) for time in (span.start, span.end)]
+
+
+def late_side(input: Input, late: bool) -> Mapping[str, pa.Schema]:
+    """Return the side output for late rows, if there is one."""
+    return {LATE: input.schema} if late else {}
+
+
+def is_timed(window: Window) -> bool:
+    """True if the windows are of event time; their results have event times then."""
+    return window.time == "event"
+
+
+def window_problems(window: object, input: Input, lateness_ms: int, late: bool) -> Iterator[str]:
+    """Yield the problems of these windows over this input."""
+    if not isinstance(window, Tumbling | Sliding | Session):
+        yield f"{window!r} is no window; give Tumbling, Sliding or Session"
+        return
+    yield from window.problems
+    if window.time not in ("event", "processing"):
+        yield f"windows are of 'event' or 'processing' time, not of {window.time!r}"
+    if window.time == "event" and not input.timed:
+        kind = type(window).__name__
+        yield f"the rows have no event time: say where it is with with_event_time, or use {kind}.processing"
+    if window.time == "processing" and (lateness_ms or late):
+        yield "no row is late in processing time: leave lateness and late out"
+    if lateness_ms < 0:
+        yield f"a lateness of {lateness_ms} ms is negative"

@@ -1,0 +1,72 @@
+"""The declaration of a table: aggregates per key, updated by whole Arrow batches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final, cast
+
+from statebackend.columns import SchemaLike, schema_of
+from statebackend.states.declarations import Declaration, Place
+from statebackend.states.schema import StateKind, StateSpec
+from statebackend.tables.table import Table
+from statebackend.tables.values.accumulators import AggregationError
+from statebackend.tables.values.aggregations import Aggregation
+from statebackend.tables.values.spec import TableError, TableSpec
+
+_BYTES_PER_KEY: Final = 160
+"""What a key is taken to need besides its accumulators, as long as nobody knows: its bytes, its index, its marks."""
+
+_NO_COLUMNS: Final[Mapping[str, object]] = {}
+
+
+class Aggregates(Declaration[Table]):
+    """A columnar table of aggregates per key, updated by whole Arrow batches.
+
+        totals = Aggregates({"cents": int}, clicks=Count(), spent=Sum("cents"), most=Max("cents"))
+
+    First come the columns that it reads, with their types, as for a schema: an Arrow schema, or names with `int`,
+    "timestamp[ms]" and the like. With a `ttl`, in milliseconds, a key expires so long after its last update, in the
+    time that updates are told. Opened it is a `Table`: `update`, `update_each`, `results`, `read`, `remove`.
+    """
+
+    def __init__(self, columns: SchemaLike = _NO_COLUMNS, /, *, ttl: int | None = None, **outputs: Aggregation) -> None:
+        schema = schema_of(columns)
+        self._outputs: dict[str, Aggregation] = {}
+        self._ttl = ttl
+        for name, one in outputs.items():
+            if not isinstance(cast("object", one), Aggregation):
+                raise TableError(f"{name}={one!r} is no aggregation; give one such as Count() or Sum('ms')")
+            if one.column is not None and one.column not in schema.names:
+                raise TableError(
+                    f"{name}={one!r} is over a column of which the type is not said; declare "
+                    f"Aggregates({{{one.column!r}: int, ...}}, {name}={one!r})"
+                )
+            try:
+                self._outputs[name] = one.over(None if one.column is None else schema.field(one.column).type)
+            except AggregationError as error:
+                raise TableError(f"{name}: {error}") from error
+
+    def spec(self, name: str) -> StateSpec:
+        """Return the spec of a table."""
+        return StateSpec(name, StateKind.TABLE, detail=json.dumps(self._table(name).declared))
+
+    def open(self, place: Place) -> Table:
+        """Open the table in one partition."""
+        context, spec = place.context, self._table(place.spec.stored_as)
+        slot = _BYTES_PER_KEY + sum(column.dtype.itemsize for column in spec.accumulators.values())
+        slots = max(1, place.cache_bytes // slot)
+        return Table(
+            spec,
+            context.key_type,
+            context.groups,
+            context.max_parallelism,
+            place.rows,
+            slots,
+            place.cache_bytes,
+            restored_epoch=context.restored_epoch,
+            new_file=place.new_file,
+        )
+
+    def _table(self, name: str) -> TableSpec:
+        return TableSpec(name, self._outputs, self._ttl)

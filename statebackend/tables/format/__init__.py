@@ -1,0 +1,1 @@
+"""The blocks that a table is stored as."""

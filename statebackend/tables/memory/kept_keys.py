@@ -1,0 +1,60 @@
+"""The keys of a namespace that a cut has stored, in their order there, as long as all of them stay where they are.
+
+What always holds: these keys have been at these slots since the cut; the table forgets all of it when one is removed.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from statebackend.tables.memory.slot_index import SlotIndex
+from statebackend.tables.values.aggregations import Slots
+from statebackend.tables.values.spec import Layout
+
+
+class KeptKeys:
+    """Slots by key group, those of a group as its keys are stored. May be used by any thread."""
+
+    def __init__(self, layout: Layout, index: SlotIndex, slots: Slots, epoch_number: int) -> None:
+        """Take the keys at these slots, kept by the cut of this epoch.
+
+        Until they were asked for in their order, the index must not free one.
+        """
+        self.epoch_number = epoch_number
+        self._layout = layout
+        self._index = index
+        self._slots = slots
+        self._parts: dict[int, tuple[int, int]] | None = None
+        self._sorting = Lock()
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    @property
+    def nbytes(self) -> int:
+        """Return about how much memory it occupies."""
+        return self._slots.nbytes
+
+    def in_order(self) -> tuple[Slots, dict[int, tuple[int, int]]]:
+        """Return all slots; and by group, counted from the first of the partition, where its slots begin and end."""
+        with self._sorting:
+            if self._parts is None:
+                places = self._layout.places(self._index.hashes[self._slots])
+                order = by_group(places)
+                self._slots, self._parts = self._slots[order], parts_of(places[order])
+            return self._slots, self._parts
+
+
+def by_group(places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the order in which keys of these groups are stored: by group, and in a group as they are."""
+    return np.argsort(places.astype(np.uint16), kind="stable")
+
+
+def parts_of(places: NDArray[np.int64]) -> dict[int, tuple[int, int]]:
+    """Return where each group begins and ends among places that are in order."""
+    edges = [0, *(np.flatnonzero(places[1:] != places[:-1]) + 1).tolist(), len(places)]
+    return {int(places[start]): (start, end) for start, end in pairwise(edges) if start < end}
