@@ -95,6 +95,17 @@ def test_another_coordinator_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
         replay(lines)
 
 
+def test_an_event_that_the_coordinator_refuses_is_shown_with_its_line() -> None:
+    lines = recorded(RUN)
+    (at,) = [number for number, line in enumerate(lines, start=1) if '"is":"Published"' in line]
+    published = lines[at - 1].replace('"epoch":"6-3"', '"epoch":"7-7"')
+    with pytest.raises(TraceDiffers, match=rf"line {at}: at Published\(.* and is ValueError: epoch 7-7 is not the one"):
+        replay([*lines[: at - 1], published, *lines[at:]])
+    ticked = lines[2].replace('"now":7', '"now":"later"')
+    with pytest.raises(TraceDiffers, match=r"line 3: at Ticked.* and is TypeError"):
+        replay([*lines[:2], ticked])
+
+
 def test_a_line_that_a_crash_cut_short_is_left_out() -> None:
     lines = recorded(RUN)
     assert replay([*lines[:-1], lines[-1][:20]]) == len(RUN) - 1
@@ -108,12 +119,16 @@ def test_a_file_of_several_runs_is_replayed_one_after_the_other() -> None:
     ("lines", "complaint"),
     [
         ([], "nothing in the trace"),
-        (["x\n"], "line 1 of the trace is not JSON"),
-        (["[]\n"], "line 1 of the trace is no object"),
+        (["x\n"], "line 1: it is not JSON"),
+        (["[]\n"], "line 1: it is no object"),
         (['{"trace":"other","version":1}\n'], "expected a trace of epochcut.coordinator"),
         (['{"trace":"epochcut.coordinator","version":2}\n'], "in version 1"),
         ([*recorded([]), '{"event":{"is":"Nothing"},"instructions":[]}\n'], "is no event of a coordinator"),
         ([*recorded([]), '{"event":7,"instructions":[]}\n'], "is no event of a coordinator"),
+        (
+            [*recorded([]), '{"event":' + '{"a":' * 5000 + "1" + "}" * 5001 + "\n"],
+            "line 2 is none of a trace: RecursionError",
+        ),
     ],
 )
 def test_what_is_no_trace_is_refused(lines: list[str], complaint: str) -> None:

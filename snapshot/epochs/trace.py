@@ -96,23 +96,29 @@ def replay(lines: Iterable[str]) -> int:
     for number, line in enumerate(lines, start=1):
         if not line.endswith("\n"):
             break
-        entry = _parsed(line, number)
         try:
+            entry = _parsed(line)
             if coordinator is None or "trace" in entry:
                 coordinator = _coordinator(entry)
-                continue
-            event, recorded = _event(entry["event"]), entry["instructions"]
-        except NoTrace as error:
-            raise NoTrace(f"line {number}: {error}") from None
+            else:
+                _compare(coordinator, _event(entry["event"]), entry["instructions"])
+                told += 1
+        except (NoTrace, TraceDiffers) as error:
+            raise type(error)(f"line {number}: {error}") from error.__cause__
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise NoTrace(f"line {number} is none of a trace: {type(error).__name__}: {error}") from error
-        said = [_anonymous(one) for one in coordinator.handle(event)]
-        if said != recorded:
-            raise TraceDiffers(f"line {number}: at {event} it was recorded {recorded}, and is {said}")
-        told += 1
     if coordinator is None:
         raise NoTrace("there is nothing in the trace")
     return told
+
+
+def _compare(coordinator: Coordinator[str], event: events.CoordinatorEvent[str], recorded: object) -> None:
+    try:
+        said = [_anonymous(one) for one in coordinator.handle(event)]
+    except Exception as error:  # one that raises at an event is not recorded with it
+        raise TraceDiffers(f"at {event} it was recorded {recorded}, and is {type(error).__name__}: {error}") from error
+    if said != recorded:
+        raise TraceDiffers(f"at {event} it was recorded {recorded}, and is {said}")
 
 
 def _coordinator(header: Mapping[str, object]) -> Coordinator[str]:
@@ -135,13 +141,13 @@ def _event(value: object) -> events.CoordinatorEvent[str]:
     return cast("events.CoordinatorEvent[str]", _value(kind, value))
 
 
-def _parsed(line: str, number: int) -> Mapping[str, object]:
+def _parsed(line: str) -> Mapping[str, object]:
     try:
         entry = json.loads(line)
     except ValueError as error:
-        raise NoTrace(f"line {number} of the trace is not JSON: {error}") from error
+        raise NoTrace(f"it is not JSON: {error}") from error
     if not isinstance(entry, dict):
-        raise NoTrace(f"line {number} of the trace is no object")
+        raise NoTrace("it is no object")
     return entry
 
 

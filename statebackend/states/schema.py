@@ -14,6 +14,7 @@ from typing import Final, TypeVar, cast, get_args
 
 from statebackend.entries import StateId, state_id
 from statebackend.ids import Uid
+from statebackend.keygroups import check_parallelism
 from statebackend.keys.types import KeyType
 from statebackend.states.codecs import Codec
 from statebackend.states.ttl import TimeKind
@@ -111,6 +112,7 @@ class Schema:
     dropped: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
+        check_parallelism(1, self.max_parallelism)
         for name, count in Counter(spec.name for spec in self.states).items():
             if count > 1:
                 raise StateMismatch(self.uid, name, f"{count} states have this name; each needs one of its own")
