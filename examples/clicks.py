@@ -28,7 +28,18 @@ from numpy.typing import NDArray
 
 import recovery
 from recovery.events import AttemptFailed, Marks, WorkerJoined
-from snapshot import Generate, KeyedProcess, ProcessContext, Program, Row, Stream, ToDriver, ToFiles, Tumbling, Value
+from snapshot import (
+    Generate,
+    KeyedProcess,
+    ProcessContext,
+    Program,
+    Row,
+    Stream,
+    ToDriver,
+    ToFiles,
+    Tumbling,
+    ValueState,
+)
 from snapshot.testing.line_plot import Line, Moment, Panel, Scale, as_svg
 
 if TYPE_CHECKING:
@@ -68,7 +79,7 @@ class Seen(KeyedProcess):
     """Shows each click with the number of clicks that its page has had."""
 
     output: ClassVar = {"click": int, "made": int, "page": str, "so_far": int}
-    so_far = Value(int, default=0)
+    so_far = ValueState(int, default=0)
 
     def on_event(self, event: Row, ctx: ProcessContext) -> None:
         self.so_far.set(self.so_far.get() + 1)

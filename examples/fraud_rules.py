@@ -25,7 +25,7 @@ from snapshot import (
     Collection,
     Generate,
     KeyedBroadcastProcess,
-    MapOf,
+    MapState,
     ProcessContext,
     Program,
     Row,
@@ -69,7 +69,7 @@ class Watch(KeyedBroadcastProcess):
     output: ClassVar = {"account": int, "payment": int, "rule": str, "paid": int}
     rules = Broadcast(tuple[str, int], tuple[str, int, int])
     """By name and beginning; so it does not matter in which order rules come."""
-    recent = MapOf(tuple[int, int], tuple[str, int])
+    recent = MapState(tuple[int, int], tuple[str, int])
     """The account's payments, by time and number: those to be judged, and those that may count."""
 
     def on_event(self, event: Row, ctx: ProcessContext) -> None:

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 import recovery
 from recovery.events import WorkerJoined
-from snapshot import Kafka, KeyedProcess, ProcessContext, Program, Row, Stream, ToKafka, Value
+from snapshot import Kafka, KeyedProcess, ProcessContext, Program, Row, Stream, ToKafka, ValueState
 
 if TYPE_CHECKING:
     from confluent_kafka import Message, Producer
@@ -51,7 +51,7 @@ class Balance(KeyedProcess):
     """Gives out the balance of an account after each of its payments."""
 
     output: ClassVar = {"account": str, "payment": int, "balance": int}
-    balance = Value(int, default=0)
+    balance = ValueState(int, default=0)
 
     def on_event(self, event: Row, ctx: ProcessContext) -> None:
         self.balance.set(self.balance.get() + event.cents)

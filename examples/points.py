@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 import recovery
-from snapshot import Generate, KeyedProcess, ProcessContext, Program, Row, Stream, ToFiles, Value
+from snapshot import Generate, KeyedProcess, ProcessContext, Program, Row, Stream, ToFiles, ValueState
 
 GAMES = pa.schema([("player", pa.string()), ("points", pa.int64())])
 PLAYERS = np.array(["ann", "bob", "eve", "ian", "joe", "kim", "liz", "max", "pat", "zoe"])
@@ -30,7 +30,7 @@ class Points(KeyedProcess):
     """All points that a player has made."""
 
     output: ClassVar = {"player": str, "total": int}
-    total = Value(int, default=0)
+    total = ValueState(int, default=0)
 
     def on_event(self, event: Row, ctx: ProcessContext) -> None:
         total = self.total.get() + event.points

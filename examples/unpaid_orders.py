@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 import recovery
-from snapshot import Generate, KeyedProcess, ProcessContext, Program, Row, Stream, ToDriver, Value
+from snapshot import Generate, KeyedProcess, ProcessContext, Program, Row, Stream, ToDriver, ValueState
 
 PATIENCE = 15 * 60_000
 STEP = 250
@@ -36,9 +36,9 @@ class Unpaid(KeyedProcess):
     """
 
     output: ClassVar = {"order": int, "cents": int, "due": int}
-    cents = Value(int, default=0)
-    due = Value(int, default=NEVER)
-    paid = Value(int, default=NEVER)
+    cents = ValueState(int, default=0)
+    due = ValueState(int, default=NEVER)
+    paid = ValueState(int, default=NEVER)
 
     def on_event(self, event: Row, ctx: ProcessContext) -> None:
         if event.what == "placed":

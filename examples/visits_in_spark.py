@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from statebackend import (
-    Aggregates,
+    AggregateTable,
     Count,
     Epoch,
     FileSet,
@@ -38,7 +38,7 @@ from statebackend import (
 OPERATOR = Operator(
     "visits",
     key=str,
-    states={"users": Aggregates({"cents": int}, visits=Count(), cents=Sum("cents"))},
+    states={"users": AggregateTable({"cents": int}, visits=Count(), cents=Sum("cents"))},
 )
 DAYS = ((1, 2), (2, 4), (3, 3))
 """Each day, and how many partitions its job has."""

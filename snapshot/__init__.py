@@ -54,20 +54,20 @@ if TYPE_CHECKING:
     from snapshot.program.program import Program as Program
     from snapshot.program.stream import Stream as Stream
     from snapshot.program.windowed_stream import WindowedStream as WindowedStream
-    from statebackend.states.aggregates import Aggregates as Aggregates
+    from statebackend.states.aggregates import AggregateTable as AggregateTable
     from statebackend.states.codecs import Codec as Codec
     from statebackend.states.codecs import Pickled as Pickled
-    from statebackend.states.declarations import Aggregating as Aggregating
-    from statebackend.states.declarations import ListOf as ListOf
-    from statebackend.states.declarations import MapOf as MapOf
-    from statebackend.states.declarations import Reducing as Reducing
-    from statebackend.states.declarations import Value as Value
-    from statebackend.states.list_state import ListState as ListState
-    from statebackend.states.map_state import MapState as MapState
+    from statebackend.states.declarations import AggregatingState as AggregatingState
+    from statebackend.states.declarations import ListState as ListState
+    from statebackend.states.declarations import MapState as MapState
+    from statebackend.states.declarations import ReducingState as ReducingState
+    from statebackend.states.declarations import ValueState as ValueState
+    from statebackend.states.list_state import ListHandle as ListHandle
+    from statebackend.states.map_state import MapHandle as MapHandle
     from statebackend.states.ttl import Ttl as Ttl
-    from statebackend.states.value_state import AggregatingState as AggregatingState
-    from statebackend.states.value_state import ReducingState as ReducingState
-    from statebackend.states.value_state import ValueState as ValueState
+    from statebackend.states.value_state import AggregatingHandle as AggregatingHandle
+    from statebackend.states.value_state import ReducingHandle as ReducingHandle
+    from statebackend.states.value_state import ValueHandle as ValueHandle
     from statebackend.tables.values.accumulators import Accumulator as Accumulator
     from statebackend.tables.values.aggregations import Aggregation as Aggregation
     from statebackend.tables.values.aggregations import Count as Count
@@ -109,13 +109,13 @@ _HOME = {
     "snapshot.program.program": ("Program",),
     "snapshot.program.stream": ("Stream",),
     "snapshot.program.windowed_stream": ("WindowedStream",),
-    "statebackend.states.aggregates": ("Aggregates",),
+    "statebackend.states.aggregates": ("AggregateTable",),
     "statebackend.states.codecs": ("Codec", "Pickled"),
-    "statebackend.states.declarations": ("Aggregating", "ListOf", "MapOf", "Reducing", "Value"),
-    "statebackend.states.list_state": ("ListState",),
-    "statebackend.states.map_state": ("MapState",),
+    "statebackend.states.declarations": ("AggregatingState", "ListState", "MapState", "ReducingState", "ValueState"),
+    "statebackend.states.list_state": ("ListHandle",),
+    "statebackend.states.map_state": ("MapHandle",),
     "statebackend.states.ttl": ("Ttl",),
-    "statebackend.states.value_state": ("AggregatingState", "ReducingState", "ValueState"),
+    "statebackend.states.value_state": ("AggregatingHandle", "ReducingHandle", "ValueHandle"),
     "statebackend.tables.values.accumulators": ("Accumulator",),
     "statebackend.tables.values.aggregations": ("Aggregation", "Count", "First", "Last", "Max", "Mean", "Min", "Sum"),
 }

@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from statebackend.keygroups import range_of as range_of
     from statebackend.snapshot_folder import SnapshotFolder as SnapshotFolder
     from statebackend.snapshots.snapshot_log import Snapshot as Snapshot
-    from statebackend.states.aggregates import Aggregates as Aggregates
+    from statebackend.states.aggregates import AggregateTable as AggregateTable
     from statebackend.states.codecs import Codec as Codec
     from statebackend.states.codecs import NotEncodable as NotEncodable
     from statebackend.states.codecs import Pickled as Pickled
-    from statebackend.states.declarations import Aggregating as Aggregating
-    from statebackend.states.declarations import ListOf as ListOf
-    from statebackend.states.declarations import MapOf as MapOf
-    from statebackend.states.declarations import Reducing as Reducing
-    from statebackend.states.declarations import Value as Value
-    from statebackend.states.list_state import ListState as ListState
-    from statebackend.states.map_state import MapState as MapState
+    from statebackend.states.declarations import AggregatingState as AggregatingState
+    from statebackend.states.declarations import ListState as ListState
+    from statebackend.states.declarations import MapState as MapState
+    from statebackend.states.declarations import ReducingState as ReducingState
+    from statebackend.states.declarations import ValueState as ValueState
+    from statebackend.states.list_state import ListHandle as ListHandle
+    from statebackend.states.map_state import MapHandle as MapHandle
     from statebackend.states.namespaces import Window as Window
     from statebackend.states.timer_state import Timers as Timers
     from statebackend.states.ttl import Ttl as Ttl
-    from statebackend.states.value_state import AggregatingState as AggregatingState
-    from statebackend.states.value_state import ReducingState as ReducingState
-    from statebackend.states.value_state import ValueState as ValueState
+    from statebackend.states.value_state import AggregatingHandle as AggregatingHandle
+    from statebackend.states.value_state import ReducingHandle as ReducingHandle
+    from statebackend.states.value_state import ValueHandle as ValueHandle
     from statebackend.stores.fsspec_store import open_store as open_store
     from statebackend.tables.values.accumulators import Accumulator as Accumulator
     from statebackend.tables.values.aggregations import Aggregation as Aggregation
@@ -57,15 +57,15 @@ _HOME = {
     "keygroups": ("range_of",),
     "snapshot_folder": ("SnapshotFolder",),
     "snapshots.snapshot_log": ("Snapshot",),
-    "states.aggregates": ("Aggregates",),
+    "states.aggregates": ("AggregateTable",),
     "states.codecs": ("Codec", "NotEncodable", "Pickled"),
-    "states.declarations": ("Aggregating", "ListOf", "MapOf", "Reducing", "Value"),
-    "states.list_state": ("ListState",),
-    "states.map_state": ("MapState",),
+    "states.declarations": ("AggregatingState", "ListState", "MapState", "ReducingState", "ValueState"),
+    "states.list_state": ("ListHandle",),
+    "states.map_state": ("MapHandle",),
     "states.namespaces": ("Window",),
     "states.timer_state": ("Timers",),
     "states.ttl": ("Ttl",),
-    "states.value_state": ("AggregatingState", "ReducingState", "ValueState"),
+    "states.value_state": ("AggregatingHandle", "ReducingHandle", "ValueHandle"),
     "stores.fsspec_store": ("open_store",),
     "tables.values.accumulators": ("Accumulator",),
     "tables.values.aggregations": ("Aggregation", "Count", "First", "Last", "Max", "Mean", "Min", "Sum"),

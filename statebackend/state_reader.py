@@ -38,8 +38,8 @@ from statebackend.snapshots.restore import fetch
 from statebackend.snapshots.snapshot_log import Snapshot
 from statebackend.states.declarations import Place
 from statebackend.states.key_context import ForeignKey, KeyContext
-from statebackend.states.list_state import ListState
-from statebackend.states.map_state import MapState
+from statebackend.states.list_state import ListHandle
+from statebackend.states.map_state import MapHandle
 from statebackend.states.row_form import RowEntry
 from statebackend.states.schema import BrokenSchema, Schema, StateKind, StateSpec
 from statebackend.states.schema_fit import fitted
@@ -62,7 +62,7 @@ class _AllKeys:
 ALL_KEYS: Final = _AllKeys()
 """Instead of a key, as None is the null key."""
 
-_ByRow = CachedState[Any, Any] | ListState[Any] | MapState[Any, Any]
+_ByRow = CachedState[Any, Any] | ListHandle[Any] | MapHandle[Any, Any]
 
 
 class StateReader:

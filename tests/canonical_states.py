@@ -19,9 +19,17 @@ from statebackend.ids import Epoch, Generation
 from statebackend.keyed_state import KeyedState, Operator, Options
 from statebackend.keygroups import KeyGroupRange, key_group_of
 from statebackend.keys.types import KeyType
-from statebackend.states.aggregates import Aggregates
+from statebackend.states.aggregates import AggregateTable
 from statebackend.states.codecs import Pickled
-from statebackend.states.declarations import Aggregating, Declaration, ListOf, MapOf, Place, Reducing, Value
+from statebackend.states.declarations import (
+    AggregatingState,
+    Declaration,
+    ListState,
+    MapState,
+    Place,
+    ReducingState,
+    ValueState,
+)
 from statebackend.states.namespaces import NO_NAMESPACE, Window
 from statebackend.states.schema import StateKind, StateSpec
 from statebackend.states.timer_state import TimerService
@@ -44,18 +52,18 @@ class Timers(Declaration[TimerService]):
 
 
 STATES: Mapping[str, Declaration[Any]] = {
-    "number": Value(int, default=0),
-    "text": Value(str, ttl=Ttl(1000, "event")),
-    "anything": Value(Pickled[object]()),
-    "optional": Value(tuple[int, str | None] | None, default=(0, None)),
-    "moments": ListOf(datetime),
-    "rows": ListOf(pa.struct([("id", pa.int32()), ("at", pa.timestamp("ns", "UTC")), ("name", pa.string())])),
-    "by name": MapOf(str, float),
-    "by pair": MapOf(tuple[int, str], bool, ttl=Ttl(500, "processing")),
-    "most": Reducing(int, max),
-    "all": Aggregating(int, int, lambda total, one: total + one, float),
-    "visits/day": Aggregates({"cents": int}, count=Count(), cents=Sum("cents")),
-    "mean": Aggregates({"cents": int}, ttl=100, mean=Mean("cents")),
+    "number": ValueState(int, default=0),
+    "text": ValueState(str, ttl=Ttl(1000, "event")),
+    "anything": ValueState(Pickled[object]()),
+    "optional": ValueState(tuple[int, str | None] | None, default=(0, None)),
+    "moments": ListState(datetime),
+    "rows": ListState(pa.struct([("id", pa.int32()), ("at", pa.timestamp("ns", "UTC")), ("name", pa.string())])),
+    "by name": MapState(str, float),
+    "by pair": MapState(tuple[int, str], bool, ttl=Ttl(500, "processing")),
+    "most": ReducingState(int, max),
+    "all": AggregatingState(int, int, lambda total, one: total + one, float),
+    "visits/day": AggregateTable({"cents": int}, count=Count(), cents=Sum("cents")),
+    "mean": AggregateTable({"cents": int}, ttl=100, mean=Mean("cents")),
     "timers": Timers(),
 }
 

@@ -28,7 +28,7 @@ from snapshot.journal.entries import Committed, Unpinned
 from snapshot.operators.row_class import Row
 from snapshot.tree.frozen_json import NULL
 from snapshot.tree.manifest import CommitPayload, Manifest
-from statebackend import Value
+from statebackend import ValueState
 from statebackend.ids import Attempt, Epoch, Incarnation, Partition, Uid
 from tests.upgraded_sequences import Decimal
 
@@ -56,7 +56,7 @@ class Tallied(KeyedProcess):
     """Each row goes out, with how many of its key there were."""
 
     output: ClassVar = {"row": int, "tally": int}
-    tally = Value(int, default=0)
+    tally = ValueState(int, default=0)
 
     def on_event(self, event: Row, ctx: ProcessContext) -> None:
         self.tally.set(self.tally.get() + 1)
@@ -66,7 +66,7 @@ class Tallied(KeyedProcess):
 class TalliedInText(Tallied):
     """A later version, which keeps its tallies as text."""
 
-    tally = Value(Decimal(), default=0)
+    tally = ValueState(Decimal(), default=0)
 
 
 def program(rows: str, output: str, of: type[Tallied] = Tallied) -> Program:

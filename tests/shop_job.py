@@ -13,7 +13,7 @@ import pyarrow as pa
 import recovery
 from snapshot import EOF, Collection, KeyedProcess, ProcessContext, Program, Stream, ToDriver
 from snapshot.operators.row_class import Row
-from statebackend import ListOf, MapOf, Value
+from statebackend import ListState, MapState, ValueState
 from statebackend.ids import Epoch
 
 SALES: Final = pa.schema([("region", pa.string()), ("user", pa.int64()), ("item", pa.string()), ("cents", pa.int64())])
@@ -33,10 +33,10 @@ class Basket(KeyedProcess):
     """What each buyer has bought; the newest row of each goes out."""
 
     output: ClassVar = {"region": str, "user": int, "cents": int, "sales": int}
-    cents = Value(int, default=0)
-    last = Value(str)
-    items = MapOf(str, int)
-    sales = ListOf(int)
+    cents = ValueState(int, default=0)
+    last = ValueState(str)
+    items = MapState(str, int)
+    sales = ListState(int)
 
     def on_event(self, event: Row, ctx: ProcessContext) -> None:
         self.cents.set(self.cents.get() + event.cents)

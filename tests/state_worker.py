@@ -37,18 +37,23 @@ from statebackend.snapshot_folder import SnapshotFolder
 from statebackend.snapshots import consolidation
 from statebackend.snapshots.consolidation import Policy
 from statebackend.snapshots.uploads import Durable, NotDurable
-from statebackend.states.aggregates import Aggregates
-from statebackend.states.declarations import ListOf, MapOf, Value
+from statebackend.states.aggregates import AggregateTable
+from statebackend.states.declarations import ListState, MapState, ValueState
 from statebackend.stores.local_store import LocalStore
 from statebackend.tables.values.aggregations import Count, Sum
 
 GROUPS: Final = 12
-TABLE: Final = Aggregates({"cents": int}, visits=Count(), cents=Sum("cents"))
+TABLE: Final = AggregateTable({"cents": int}, visits=Count(), cents=Sum("cents"))
 OPERATORS: Final = {
     "all kinds": Operator(
         "visitors",
         key=str,
-        states={"points": Value(int, default=0), "notes": ListOf(int), "pages": MapOf(str, int), "spent": TABLE},
+        states={
+            "points": ValueState(int, default=0),
+            "notes": ListState(int),
+            "pages": MapState(str, int),
+            "spent": TABLE,
+        },
         max_parallelism=GROUPS,
     ),
     "a table": Operator("visitors", key=str, states={"spent": TABLE}, max_parallelism=GROUPS),

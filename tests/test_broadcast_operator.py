@@ -26,7 +26,7 @@ from snapshot.operators.operator import Input
 from snapshot.testing.operators import BroadcastDiffers, OperatorHarness
 from statebackend.ids import Uid
 from statebackend.states.codecs import Codec, Pickled
-from statebackend.states.declarations import NotOpen, Value
+from statebackend.states.declarations import NotOpen, ValueState
 from statebackend.states.row_form import WrongValueType
 
 SPENT = pa.schema([("user", pa.string()), ("country", pa.string()), ("amount", pa.int64())])
@@ -39,7 +39,7 @@ class Alerts(KeyedBroadcastProcess):
     """Users who have spent more than the limit of the country; a limit below 0 is taken back."""
 
     limits = Broadcast(str, int)
-    total = Value(int, default=0)
+    total = ValueState(int, default=0)
 
     def on_event(self, event: Any, ctx: ProcessContext) -> None:
         self.total.set(self.total.get() + event.amount)
@@ -311,7 +311,7 @@ def test_partitions_that_disagree_are_found_at_the_cut(tmp_path: Path) -> None:
 def test_what_can_be_seen_to_be_wrong_before_it_runs_is_found() -> None:
     class Twice(Alerts):
         def states(self) -> Mapping[str, Any]:
-            return {"limits": Value(int)}
+            return {"limits": ValueState(int)}
 
     assert OPERATOR.check() == []
     assert (OPERATOR.label, OPERATOR.timed, set(OPERATOR.states)) == ("broadcast(Alerts)", True, {"total"})

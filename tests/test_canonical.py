@@ -27,7 +27,7 @@ from statebackend.ids import Partition
 from statebackend.keyed_state import KeyedState, Operator, Options
 from statebackend.keygroups import range_of
 from statebackend.states.codecs import Codec, IntCodec, Migrated, StrCodec
-from statebackend.states.declarations import ListOf, MapOf, Value
+from statebackend.states.declarations import ListState, MapState, ValueState
 from tests.canonical_states import KEYS, NAMESPACES, STATES, Workshop, change, content, epoch, operator
 
 GOLDEN = Path(__file__).parent / "golden" / "canonical-v1"
@@ -105,7 +105,7 @@ def test_what_is_exported_and_imported_is_equal_whatever_was_done(
 
 
 def test_an_open_state_is_exported_as_it_is_while_cuts_are_on_their_way(shop: Workshop) -> None:
-    with shop.opened(Operator("count", str, {"number": Value(int, default=0)})) as state:
+    with shop.opened(Operator("count", str, {"number": ValueState(int, default=0)})) as state:
         for number in range(4):
             state.set_key(f"key-{number}")
             state["number"].set(number)
@@ -165,7 +165,7 @@ def test_expiries_are_what_they_were(shop: Workshop) -> None:
 
 
 def test_elements_that_are_added_after_an_import_come_behind(shop: Workshop) -> None:
-    declared = Operator("count", str, {"list": ListOf(int)})
+    declared = Operator("count", str, {"list": ListState(int)})
     with shop.opened(declared) as state:
         state.set_key("a")
         state["list"].extend([3, 1, 2])
@@ -224,21 +224,21 @@ class OldCelsius(Celsius):
 def test_older_versions_of_a_codec_are_migrated(
     shop: Workshop, before: Codec[object], value: object, after: Codec[object], expected: object
 ) -> None:
-    with shop.opened(Operator("count", str, {"state": Value(before)})) as state:
+    with shop.opened(Operator("count", str, {"state": ValueState(before)})) as state:
         state.set_key("a")
         state["state"].set(value)
         write_parquet(state, shop.folder / "out")
-    with shop.opened(Operator("count", str, {"state": Value(after)})) as other:
+    with shop.opened(Operator("count", str, {"state": ValueState(after)})) as other:
         import_tables(read_parquet(shop.folder / "out"), other)
         files = other.snapshot(epoch(1))
-    with shop.opened(Operator("count", str, {"state": Value(after)}), files) as restored:
+    with shop.opened(Operator("count", str, {"state": ValueState(after)}), files) as restored:
         restored.set_key("a")
         assert restored["state"].get() == expected
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
 
-ONE = Operator("count", str, {"map": MapOf(str, int)})
+ONE = Operator("count", str, {"map": MapState(str, int)})
 
 
 @pytest.fixture
@@ -340,14 +340,17 @@ def test_a_table_of_another_operator_is_foreign(shop: Workshop, out: Path) -> No
 @pytest.mark.parametrize(
     ("states", "words"),
     [
-        ({"list": ListOf(int)}, "no such state"),
-        ({"map": Value(int)}, "kind"),
-        ({"map": MapOf(int, int)}, "map keys"),
-        ({"map": MapOf(str, float)}, "codec"),
+        ({"list": ListState(int)}, "no such state"),
+        ({"map": ValueState(int)}, "kind"),
+        ({"map": MapState(int, int)}, "map keys"),
+        ({"map": MapState(str, float)}, "codec"),
     ],
 )
 def test_a_table_of_a_state_that_is_declared_otherwise_is_refused(
-    shop: Workshop, out: Path, states: dict[str, ListOf[int] | Value[int | None] | MapOf[str, int]], words: str
+    shop: Workshop,
+    out: Path,
+    states: dict[str, ListState[int] | ValueState[int | None] | MapState[str, int]],
+    words: str,
 ) -> None:
     message = refused(shop, out, TableMismatch, Operator("count", str, states))
     assert "map.parquet" in message
@@ -447,7 +450,7 @@ def test_files_of_format_version_1_stay_readable(shop: Workshop) -> None:
     ],
 )
 def test_keys_of_every_type_come_back(shop: Workshop, declared: object, keys: list[object]) -> None:
-    one = Operator("count", declared, {"number": Value(int, default=0)})
+    one = Operator("count", declared, {"number": ValueState(int, default=0)})
     with shop.opened(one) as state:
         for number, key in enumerate(keys, 1):
             state.set_key(key)

@@ -17,8 +17,8 @@ from statebackend.keyed_state import KeyedState, Operator, Options
 from statebackend.keygroups import KeyGroupRange
 from statebackend.snapshots.catching_up import Add, Replace, catching_up
 from statebackend.snapshots.transfer import MissingFile
-from statebackend.states.aggregates import Aggregates
-from statebackend.states.declarations import MapOf, Value
+from statebackend.states.aggregates import AggregateTable
+from statebackend.states.declarations import MapState, ValueState
 from statebackend.stores.local_store import LocalStore
 from statebackend.tables.table import Table
 from statebackend.tables.values.aggregations import Sum
@@ -99,7 +99,11 @@ def test_there_is_no_way_back_or_from_nothing_or_to_another_range(before: FileSe
 OPERATOR = Operator(
     "kept",
     int,
-    {"value": Value(int, default=0), "map": MapOf(int, int), "table": Aggregates({"n": int}, total=Sum("n"))},
+    {
+        "value": ValueState(int, default=0),
+        "map": MapState(int, int),
+        "table": AggregateTable({"n": int}, total=Sum("n")),
+    },
     MAX,
 )
 KEYS = range(40)
@@ -306,7 +310,7 @@ def test_loading_stops_when_it_is_told_and_what_is_left_is_loaded_when_it_is_use
 
 
 def test_what_a_cut_of_all_there_is_does_not_say_is_gone_from_memory_as_well(tmp_path: Path) -> None:
-    operator = Operator("kept", int, {"table": Aggregates({"n": int}, total=Sum("n"))}, MAX)
+    operator = Operator("kept", int, {"table": AggregateTable({"n": int}, total=Sum("n"))}, MAX)
     store, paths = LocalStore(tmp_path / "store"), count()
 
     def opened(name: str, files: FileSet | None) -> KeyedState:

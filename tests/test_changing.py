@@ -24,8 +24,8 @@ from statebackend.keygroups import key_group_of
 from statebackend.keys.types import KeyType
 from statebackend.snapshots.consolidation import Policy
 from statebackend.state_reader import StateReader
-from statebackend.states.aggregates import Aggregates
-from statebackend.states.declarations import Declaration, ListOf, MapOf, Value
+from statebackend.states.aggregates import AggregateTable
+from statebackend.states.declarations import Declaration, ListState, MapState, ValueState
 from statebackend.states.ttl import Ttl
 from statebackend.tables.values.aggregations import Sum
 from tests.canonical_states import KEYS, NAMESPACES, STATES, Workshop, change, content, epoch, operator
@@ -196,10 +196,10 @@ def test_rows_that_cannot_be_are_refused(
 def test_what_takes_the_place_of_an_entry_expires_when_that_did_unless_the_rows_say_otherwise(shop: Workshop) -> None:
     life = Ttl(1000, "event")
     states: dict[str, Declaration[Any]] = {
-        "text": Value(str, ttl=life),
-        "list": ListOf(int, ttl=life),
-        "map": MapOf(str, int, ttl=life),
-        "table": Aggregates({"cents": int}, ttl=1000, cents=Sum("cents")),
+        "text": ValueState(str, ttl=life),
+        "list": ListState(int, ttl=life),
+        "map": MapState(str, int, ttl=life),
+        "table": AggregateTable({"cents": int}, ttl=1000, cents=Sum("cents")),
     }
     with shop.opened(operator(16, states)) as state:
         state.advance(watermark=1000)
@@ -232,7 +232,7 @@ def test_what_takes_the_place_of_an_entry_expires_when_that_did_unless_the_rows_
 
 
 def test_numbers_are_the_same_if_they_are_stored_the_same(shop: Workshop) -> None:
-    declared = operator(16, {"table": Aggregates({"cents": float}, cents=Sum("cents"))})
+    declared = operator(16, {"table": AggregateTable({"cents": float}, cents=Sum("cents"))})
     with shop.opened(as_stored(declared.schema())) as state:
         change_rows(state, "table", pa.table({"key": ["a"], "cents.value": [0.0], "cents.seen": [1]}), "changes")
         spec, group = state.schema.state("table"), key_group_of(KeyType.of(str).hash("a"), 16)

@@ -15,7 +15,7 @@ from snapshot.operators.connected import ConnectedProcess, KeyedCoProcess
 from snapshot.operators.keyed_function import ProcessContext
 from snapshot.operators.operator import Input
 from snapshot.testing.operators import OperatorHarness
-from statebackend.states.declarations import ListOf, Value
+from statebackend.states.declarations import ListState, ValueState
 
 ORDERS = pa.schema([("number", pa.int64()), ("amount", pa.int64())])
 CLIENTS = pa.schema([("name", pa.string()), ("id", pa.int64())])
@@ -26,8 +26,8 @@ INPUTS = (Input(ORDERS, ("number",), True), Input(CLIENTS, ("id",), True))
 class Naming(KeyedCoProcess):
     """Orders wait for the name of their client."""
 
-    name = Value(str)
-    waiting = ListOf(int)
+    name = ValueState(str)
+    waiting = ListState(int)
 
     def on_first(self, order: Any, ctx: ProcessContext) -> None:
         name = self.name.get()

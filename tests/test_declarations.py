@@ -14,14 +14,22 @@ from hypothesis import strategies as st
 from statebackend.ids import KeyGroup
 from statebackend.keygroups import KeyGroupRange
 from statebackend.states.codecs import Codec, Pickled
-from statebackend.states.declarations import Aggregating, Declaration, ListOf, MapOf, Place, Reducing, Value
+from statebackend.states.declarations import (
+    AggregatingState,
+    Declaration,
+    ListState,
+    MapState,
+    Place,
+    ReducingState,
+    ValueState,
+)
 from statebackend.states.key_context import ForeignKey, KeyContext
-from statebackend.states.list_state import ListState
+from statebackend.states.list_state import ListHandle
 from statebackend.states.map_keys import NoMapKey, map_keys_of
-from statebackend.states.map_state import MapState
+from statebackend.states.map_state import MapHandle
 from statebackend.states.row_form import RowEntry, UnknownCodecVersion, UnreadableValue, WrongValueType
 from statebackend.states.ttl import NEVER, Ttl, alive
-from statebackend.states.value_state import AggregatingState
+from statebackend.states.value_state import AggregatingHandle
 from tests.rows_in_a_dict import RowsInADict, a_context
 
 H = TypeVar("H")
@@ -38,7 +46,7 @@ def with_key(key: object = "k", restored_epoch: int = 0) -> KeyContext:
 
 
 def test_a_value_without_a_default_is_none_until_it_is_set() -> None:
-    value = opened(Value(int), with_key(), RowsInADict())
+    value = opened(ValueState(int), with_key(), RowsInADict())
     assert value.get() is None
     value.set(3)
     assert value.get() == 3
@@ -46,12 +54,12 @@ def test_a_value_without_a_default_is_none_until_it_is_set() -> None:
 
 def test_a_default_of_another_type_is_refused_where_it_is_declared() -> None:
     with pytest.raises(TypeError, match="expected int, got str"):
-        Value(int, default="0")
+        ValueState(int, default="0")
 
 
 def test_values_are_reduced_in_the_order_in_which_they_are_added() -> None:
     context = with_key()
-    text = opened(Reducing(str, lambda left, right: left + right), context, RowsInADict())
+    text = opened(ReducingState(str, lambda left, right: left + right), context, RowsInADict())
     assert text.get() is None
     for part in "abc":
         text.add(part)
@@ -65,8 +73,8 @@ def test_values_are_reduced_in_the_order_in_which_they_are_added() -> None:
 
 
 def test_what_is_added_is_aggregated_and_its_result_read() -> None:
-    mean: AggregatingState[float, tuple[int, float], float] = opened(
-        Aggregating(tuple[int, float], lambda: (0, 0.0), lambda a, x: (a[0] + 1, a[1] + x), lambda a: a[1] / a[0]),
+    mean: AggregatingHandle[float, tuple[int, float], float] = opened(
+        AggregatingState(tuple[int, float], lambda: (0, 0.0), lambda a, x: (a[0] + 1, a[1] + x), lambda a: a[1] / a[0]),
         with_key(),
         rows := RowsInADict(),
     )
@@ -80,7 +88,7 @@ def test_what_is_added_is_aggregated_and_its_result_read() -> None:
 
 
 def test_an_accumulator_of_another_type_than_declared_is_refused() -> None:
-    wrong = opened(Reducing(int, lambda left, right: left / right), with_key(), RowsInADict())  # type: ignore[arg-type, return-value]
+    wrong = opened(ReducingState(int, lambda left, right: left / right), with_key(), RowsInADict())  # type: ignore[arg-type, return-value]
     wrong.add(1)
     with pytest.raises(WrongValueType, match="'state' is declared as int"):
         wrong.add(2)
@@ -90,7 +98,7 @@ def test_an_accumulator_of_another_type_than_declared_is_refused() -> None:
 def test_a_list_keeps_the_order_in_which_its_elements_came_also_after_restores() -> None:
     rows = RowsInADict()
     for epoch in range(3):
-        words = opened(ListOf(str), with_key(restored_epoch=epoch), rows)
+        words = opened(ListState(str), with_key(restored_epoch=epoch), rows)
         words.add(f"first of {epoch}")
         words.extend([f"second of {epoch}", f"third of {epoch}"])
     expected = [f"{place} of {epoch}" for epoch in range(3) for place in ("first", "second", "third")]
@@ -100,7 +108,7 @@ def test_a_list_keeps_the_order_in_which_its_elements_came_also_after_restores()
 
 
 def test_a_list_is_replaced_by_what_is_made_of_it() -> None:
-    numbers = opened(ListOf(int), with_key(), RowsInADict())
+    numbers = opened(ListState(int), with_key(), RowsInADict())
     numbers.extend(range(5))
     numbers.replace(number * 2 for number in numbers if number % 2)
     assert numbers.get() == [2, 6]
@@ -111,7 +119,7 @@ def test_a_list_is_replaced_by_what_is_made_of_it() -> None:
 
 
 def test_a_list_stays_as_it_was_if_one_of_the_new_elements_is_refused() -> None:
-    numbers = opened(ListOf(int), with_key(), RowsInADict())
+    numbers = opened(ListState(int), with_key(), RowsInADict())
     numbers.add(1)
     for change in (numbers.extend, numbers.replace):
         with pytest.raises(WrongValueType):
@@ -120,7 +128,7 @@ def test_a_list_stays_as_it_was_if_one_of_the_new_elements_is_refused() -> None:
 
 
 def test_appending_while_a_list_is_gone_through_adds_nothing_to_that_walk() -> None:
-    numbers = opened(ListOf(int), with_key(), RowsInADict())
+    numbers = opened(ListState(int), with_key(), RowsInADict())
     numbers.extend([1, 2, 3])
     seen = []
     for number in numbers:
@@ -131,7 +139,7 @@ def test_appending_while_a_list_is_gone_through_adds_nothing_to_that_walk() -> N
 
 
 def test_changing_a_map_while_it_is_gone_through_changes_nothing_of_that_walk() -> None:
-    prices = opened(MapOf(str, float), with_key(), RowsInADict())
+    prices = opened(MapState(str, float), with_key(), RowsInADict())
     for name in "abc":
         prices.put(name, 1.0)
     seen = []
@@ -146,7 +154,7 @@ def test_changing_a_map_while_it_is_gone_through_changes_nothing_of_that_walk() 
 
 def test_a_map_of_another_key_or_namespace_is_another_map() -> None:
     context = with_key()
-    prices = opened(MapOf(str, float), context, RowsInADict())
+    prices = opened(MapState(str, float), context, RowsInADict())
     prices.put("a", 1.0)
     context.set_namespace(b"w")
     assert prices.is_empty()
@@ -176,7 +184,7 @@ MAP_KEYS: dict[str, tuple[object, st.SearchStrategy[Any], Callable[[Any], Any]]]
 @given(data=st.data())
 def test_a_map_is_a_dict_sorted_by_its_keys(name: str, data: st.DataObject) -> None:
     declared, keys, order = MAP_KEYS[name]
-    state: MapState[object, int] = opened(MapOf(declared, int), with_key(), RowsInADict())  # type: ignore[arg-type]
+    state: MapHandle[object, int] = opened(MapState(declared, int), with_key(), RowsInADict())  # type: ignore[arg-type]
     model: dict[object, int] = {}
     for key, value in data.draw(st.lists(st.tuples(keys, st.none() | st.integers()))):
         assert (key in state) == (key in model)
@@ -193,12 +201,12 @@ def test_a_map_is_a_dict_sorted_by_its_keys(name: str, data: st.DataObject) -> N
 
 
 def test_map_keys_that_python_calls_different_or_equal_for_its_own_reasons_are_told_apart_by_type() -> None:
-    nan = opened(MapOf(float, str), with_key(), RowsInADict())
+    nan = opened(MapState(float, str), with_key(), RowsInADict())
     nan.put(float("nan"), "a")
     nan.put(-float("nan"), "b")
     nan.put(-0.0, "c")
     assert (nan.get(float("nan")), nan.get(0.0)) == ("b", "c")
-    whole = opened(MapOf(int, str), with_key(), RowsInADict())
+    whole = opened(MapState(int, str), with_key(), RowsInADict())
     for wrong in (True, 1.0, 1 << 63):
         with pytest.raises(WrongValueType, match="a map of int"):
             whole.put(wrong, "x")  # type: ignore[arg-type]
@@ -218,14 +226,14 @@ def test_tuples_are_map_keys_by_all_their_parts(keys: list[tuple[int, str, float
 def test_what_has_no_equality_is_no_map_key() -> None:
     for declared in (Pickled[object](), int | None):
         with pytest.raises(NoMapKey, match="cannot be a map key"):
-            MapOf(declared, int)
+            MapState(declared, int)
 
 
 def test_rows_of_lists_and_maps_are_read_by_people_and_written_back_as_they_were() -> None:
     rows = RowsInADict()
-    numbers = opened(ListOf(int), with_key(restored_epoch=6), rows, "numbers")
+    numbers = opened(ListState(int), with_key(restored_epoch=6), rows, "numbers")
     numbers.extend([5, 6])
-    prices = opened(MapOf(str, float, ttl=Ttl(10)), with_key(), rows, "prices")
+    prices = opened(MapState(str, float, ttl=Ttl(10)), with_key(), rows, "prices")
     prices.put("a", 1.5)
     found = {}
     for name, payload in rows.content.items():
@@ -241,10 +249,10 @@ def test_rows_of_lists_and_maps_are_read_by_people_and_written_back_as_they_were
 
 
 def test_an_entry_that_lacks_what_the_state_has_is_refused() -> None:
-    prices = opened(MapOf(str, float, ttl=Ttl(10)), with_key(), RowsInADict())
+    prices = opened(MapState(str, float, ttl=Ttl(10)), with_key(), RowsInADict())
     with pytest.raises(WrongValueType, match="lacks an expiry"):
         prices.encode_entry(RowEntry("k", b"", "a", 1.0, None))
-    numbers = opened(ListOf(int), with_key(), RowsInADict())
+    numbers = opened(ListState(int), with_key(), RowsInADict())
     with pytest.raises(WrongValueType, match="has an expiry"):
         numbers.encode_entry(RowEntry("k", b"", 1, 1, 5))
     with pytest.raises(WrongValueType, match="no place"):
@@ -255,11 +263,11 @@ def test_lists_and_maps_of_a_foreign_key_are_refused() -> None:
     context = a_context(int, KeyGroupRange(KeyGroup(0), KeyGroup(1)))
     context.set_key(1)
     for use in (
-        lambda: opened(ListOf(int), context, RowsInADict()).add(1),
-        lambda: opened(ListOf(int), context, RowsInADict()).get(),
-        lambda: opened(MapOf(int, int), context, RowsInADict()).put(1, 1),
-        lambda: opened(MapOf(int, int), context, RowsInADict()).get(1),
-        lambda: opened(MapOf(int, int), context, RowsInADict()).clear(),
+        lambda: opened(ListState(int), context, RowsInADict()).add(1),
+        lambda: opened(ListState(int), context, RowsInADict()).get(),
+        lambda: opened(MapState(int, int), context, RowsInADict()).put(1, 1),
+        lambda: opened(MapState(int, int), context, RowsInADict()).get(1),
+        lambda: opened(MapState(int, int), context, RowsInADict()).clear(),
     ):
         with pytest.raises(ForeignKey):
             use()
@@ -270,7 +278,7 @@ def test_lists_and_maps_of_a_foreign_key_are_refused() -> None:
 
 def test_a_value_is_invisible_from_its_expiry_on() -> None:
     context = with_key()
-    value = opened(Value(int, default=-1, ttl=Ttl(10)), context, RowsInADict())
+    value = opened(ValueState(int, default=-1, ttl=Ttl(10)), context, RowsInADict())
     context.processing_time = 100
     value.set(1)
     context.processing_time = 109
@@ -285,8 +293,8 @@ def test_reading_prolongs_only_what_is_declared_to_be_refreshed_by_it() -> None:
     for refresh, expected in (("write", [1, 1, None]), ("read_and_write", [1, 1, 1])):
         context, rows = with_key(), RowsInADict()
         ttl = Ttl(10, refresh=refresh)  # type: ignore[arg-type]
-        value = opened(Value(int, ttl=ttl), context, rows)
-        entry = opened(MapOf(str, int, ttl=ttl), context, rows, "map")
+        value = opened(ValueState(int, ttl=ttl), context, rows)
+        entry = opened(MapState(str, int, ttl=ttl), context, rows, "map")
         value.set(1)
         entry.put("a", 1)
         seen = []
@@ -298,7 +306,7 @@ def test_reading_prolongs_only_what_is_declared_to_be_refreshed_by_it() -> None:
 
 def test_event_time_is_the_watermark_and_without_one_nothing_expires() -> None:
     context = with_key()
-    value = opened(Value(int, ttl=Ttl(10, time="event")), context, RowsInADict())
+    value = opened(ValueState(int, ttl=Ttl(10, time="event")), context, RowsInADict())
     value.set(1)
     context.processing_time = 1 << 50
     context.watermark = 1 << 50
@@ -310,8 +318,8 @@ def test_event_time_is_the_watermark_and_without_one_nothing_expires() -> None:
 
 def test_expired_elements_and_entries_are_not_gone_through() -> None:
     context, rows = with_key(), RowsInADict()
-    words = opened(ListOf(str, ttl=Ttl(10)), context, rows, "words")
-    prices = opened(MapOf(str, float, ttl=Ttl(10)), context, rows, "prices")
+    words = opened(ListState(str, ttl=Ttl(10)), context, rows, "words")
+    prices = opened(MapState(str, float, ttl=Ttl(10)), context, rows, "prices")
     for context.processing_time in (0, 5):
         words.add(f"at {context.processing_time}")
         prices.put(f"at {context.processing_time}", 1.0)
@@ -327,13 +335,13 @@ def test_expired_elements_and_entries_are_not_gone_through() -> None:
 
 def test_what_has_expired_is_told_from_what_has_not_by_the_payload() -> None:
     context, rows = with_key(), RowsInADict()
-    words = opened(ListOf(str, ttl=Ttl(10)), context, rows)
+    words = opened(ListState(str, ttl=Ttl(10)), context, rows)
     words.add("a")
     (payload,) = rows.content.values()
     assert alive(payload, 9)
     assert words.form.alive(payload, 9)
     assert not words.form.alive(payload, 10)
-    forever = opened(ListOf(str), context, RowsInADict())
+    forever = opened(ListState(str), context, RowsInADict())
     assert forever.form.alive(b"", NEVER)
 
 
@@ -370,45 +378,45 @@ class Celsius(Codec[float]):
 
 def test_values_of_an_older_version_are_migrated_when_they_are_read() -> None:
     rows = RowsInADict()
-    before = opened(Value(Celsius(1)), with_key(), rows)
+    before = opened(ValueState(Celsius(1)), with_key(), rows)
     before.set(212.0)
     rows.take(before.freeze())
-    after = opened(Value(Celsius(2)), with_key(), rows)
+    after = opened(ValueState(Celsius(2)), with_key(), rows)
     assert after.get() == 100.0
 
 
 def test_values_of_a_newer_or_forgotten_version_are_refused_by_name() -> None:
     rows = RowsInADict()
-    value = opened(Value(Celsius(2)), with_key(), rows, "heat")
+    value = opened(ValueState(Celsius(2)), with_key(), rows, "heat")
     value.set(1.0)
     rows.take(value.freeze())
     with pytest.raises(
         UnknownCodecVersion, match=r"count: state 'heat': a value was written by version 2 of celsius.* 1 to 1"
     ):
-        opened(Value(Celsius(1)), with_key(), rows, "heat").get()
+        opened(ValueState(Celsius(1)), with_key(), rows, "heat").get()
     with pytest.raises(UnknownCodecVersion, match="reads versions 3 to 3"):
-        opened(Value(Celsius(3, oldest=3)), with_key(), rows, "heat").get()
+        opened(ValueState(Celsius(3, oldest=3)), with_key(), rows, "heat").get()
 
 
 def test_a_damaged_value_is_refused_by_the_name_of_its_state() -> None:
     rows = RowsInADict()
-    value = opened(Value(str), with_key(), rows, "word")
+    value = opened(ValueState(str), with_key(), rows, "word")
     value.set("a")
     ((name, _),) = value.freeze().entries().items()
     rows.content[name] = b"\x01\xff"
     with pytest.raises(UnreadableValue, match="count: state 'word': 2 bytes are no value of str version 1"):
-        opened(Value(str), with_key(), rows, "word").get()
+        opened(ValueState(str), with_key(), rows, "word").get()
 
 
 def test_a_codec_whose_version_does_not_fit_a_byte_is_refused() -> None:
     with pytest.raises(ValueError, match="255"):
-        opened(Value(Celsius(256)), with_key(), RowsInADict())
+        opened(ValueState(Celsius(256)), with_key(), RowsInADict())
 
 
 def test_a_list_and_a_dict_hold_the_same_after_any_walk() -> None:
     random.seed(7)
     context = with_key()
-    numbers: ListState[int] = opened(ListOf(int), context, RowsInADict())
+    numbers: ListHandle[int] = opened(ListState(int), context, RowsInADict())
     model: dict[str, list[int]] = {}
     for step in range(500):
         key = random.choice("abc")

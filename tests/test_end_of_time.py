@@ -26,7 +26,7 @@ from statebackend.columns import schema_of
 from statebackend.files import FileSet
 from statebackend.ids import Attempt, Epoch, Generation, Uid
 from statebackend.keygroups import range_of
-from statebackend.states.aggregates import Aggregates
+from statebackend.states.aggregates import AggregateTable
 from statebackend.tables.values.aggregations import Sum
 from tests.driven_worker import DrivenWorker
 from tests.planned_operator import Planned
@@ -253,7 +253,7 @@ def test_a_job_that_was_drained_and_is_started_again_counts_what_comes_in_its_wi
 class Totals(BatchProcess):
     """The sum of each key, with each watermark."""
 
-    totals = Aggregates({"at": int}, total=Sum("at"))
+    totals = AggregateTable({"at": int}, total=Sum("at"))
 
     def on_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> None:
         self.totals.update(ctx.keys, {"at": batch.column("at")})

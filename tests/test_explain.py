@@ -4,13 +4,13 @@ from typing import ClassVar
 
 from snapshot import KeyedProcess, Program, Stream, Tumbling
 from snapshot.operators.row_class import Row
-from statebackend import Value
+from statebackend import ValueState
 from tests.program_parts import CLICKS, Nowhere, clicks
 
 
 class Suspicious(KeyedProcess):
     output: ClassVar[dict[str, object]] = {"user": str, "why": str}
-    limit = Value(int, default=100)
+    limit = ValueState(int, default=100)
 
     def on_event(self, event: Row, ctx: object) -> None: ...
 

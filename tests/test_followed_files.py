@@ -16,10 +16,10 @@ from statebackend.ids import Epoch, Generation
 from statebackend.keyed_state import FolderInUse, KeyedState, Operator
 from statebackend.snapshots.local_files import LINKS
 from statebackend.snapshots.transfer import MissingFile
-from statebackend.states.declarations import Value
+from statebackend.states.declarations import ValueState
 from statebackend.stores.local_store import LocalStore
 
-OPERATOR = Operator("count", pa.int64(), {"number": Value(int, default=0)})
+OPERATOR = Operator("count", pa.int64(), {"number": ValueState(int, default=0)})
 
 
 @pytest.fixture

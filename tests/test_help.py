@@ -18,7 +18,7 @@ import snapshot
 import statebackend
 from recovery.driver.settings.options import RunOptions, described
 from snapshot import ProcessContext, ProgramError, Stream
-from statebackend import Pickled, Value
+from statebackend import Pickled, ValueState
 from statebackend.columns import schema_of
 from statebackend.states.codec_choice import NoCodec, codec_of
 
@@ -69,7 +69,10 @@ def test_an_example_in_a_docstring_runs(place: str, example: str) -> None:
 
 
 def test_there_are_examples_of_all_kinds_of_state() -> None:
-    kinds = {f"statebackend.{name}" for name in ("Value", "ListOf", "MapOf", "Reducing", "Aggregating", "Codec")}
+    kinds = {
+        f"statebackend.{name}"
+        for name in ("ValueState", "ListState", "MapState", "ReducingState", "AggregatingState", "Codec")
+    }
     assert kinds <= {place for place, _ in WITH_EXAMPLES}
 
 
@@ -82,8 +85,8 @@ def test_the_example_of_a_codec_keeps_values() -> None:
 
 def test_a_type_without_a_codec_is_refused_with_those_that_have_one() -> None:
     with pytest.raises(NoCodec, match=r"types that have one are int, .*; else declare Pickled\(\)"):
-        Value(dict)
-    Value(Pickled[dict[str, int]]())
+        ValueState(dict)
+    ValueState(Pickled[dict[str, int]]())
 
 
 def test_a_stream_that_is_written_nowhere_is_refused() -> None:

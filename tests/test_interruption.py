@@ -27,7 +27,7 @@ from snapshot.operators.windows.calls import WindowFunction
 from snapshot.operators.windows.kinds import Session, Sliding, Tumbling, Window
 from snapshot.operators.windows.process import WindowProcess
 from snapshot.testing.operators import OperatorHarness, OperatorSnapshot
-from statebackend.states.declarations import Value
+from statebackend.states.declarations import ValueState
 from statebackend.states.namespaces import NO_NAMESPACE
 
 PAID = pa.schema([("user", pa.string()), ("amount", pa.int64())])
@@ -42,7 +42,7 @@ Work = tuple[int, Rows] | int
 class Reporting(KeyedProcess):
     """The running total, large payments aside; each is reported some time later, and that once more."""
 
-    total = Value(int, default=0)
+    total = ValueState(int, default=0)
 
     def on_event(self, event: Any, ctx: ProcessContext) -> None:
         self.total.set(self.total.get() + event.amount)
@@ -60,7 +60,7 @@ class Reporting(KeyedProcess):
 
 
 class Both(KeyedCoProcess):
-    total = Value(int, default=0)
+    total = ValueState(int, default=0)
 
     def on_first(self, event: Any, ctx: ProcessContext) -> None:
         self.total.set(self.total.get() + event.amount)
@@ -72,7 +72,7 @@ class Both(KeyedCoProcess):
 
 
 class Told(KeyedBroadcastProcess):
-    total = Value(int, default=0)
+    total = ValueState(int, default=0)
     rates = Broadcast(str, int)
 
     def on_event(self, event: Any, ctx: ProcessContext) -> None:
@@ -89,7 +89,7 @@ def added(before: Row, row: Row) -> tuple[str, int]:
 
 
 class Summed(WindowFunction):
-    total = Value(int, default=0)
+    total = ValueState(int, default=0)
 
     def on_window(self, key: Any, window: Any, rows: Sequence[Any], ctx: ProcessContext) -> None:
         self.total.set(self.total.get() + 1)
@@ -261,7 +261,7 @@ def test_timers_that_are_due_wait_for_the_next_time(tmp_path: Path) -> None:
 
 
 class Alarm(KeyedProcess):
-    total = Value(int, default=0)
+    total = ValueState(int, default=0)
 
     def on_event(self, event: Any, ctx: ProcessContext) -> None:
         ctx.processing_timer(event.amount)
@@ -378,7 +378,7 @@ def test_rows_are_asked_for_in_ever_larger_steps_but_not_too_large(tmp_path: Pat
     taken: list[int] = []
 
     class Counting(KeyedProcess):
-        total = Value(int, default=0)
+        total = ValueState(int, default=0)
 
         def on_event(self, event: Any, ctx: ProcessContext) -> None:
             taken.append(event.amount)

@@ -24,16 +24,16 @@ from statebackend.keys.columns import decode_keys
 from statebackend.snapshots import consolidation
 from statebackend.snapshots.consolidation import Policy, cheapest_run
 from statebackend.state_reader import StateReader
-from statebackend.states.aggregates import Aggregates
-from statebackend.states.declarations import Value
+from statebackend.states.aggregates import AggregateTable
+from statebackend.states.declarations import ValueState
 from statebackend.tables.values.aggregations import Count
 from statebackend.testing.faulty_store import Fault, FaultyStore
 from statebackend.testing.keyed_state import Hasty, Restless
 
-TABLE: Final = Aggregates(rows=Count())
+TABLE: Final = AggregateTable(rows=Count())
 COUNTS: Final = Operator("counts", str, {"counts": TABLE}, max_parallelism=4)
 TWO_TABLES: Final = replace(COUNTS, states={"counts": TABLE, "others": TABLE})
-BESIDE_ROWS: Final = replace(COUNTS, states={**COUNTS.states, "number": Value(int)})
+BESIDE_ROWS: Final = replace(COUNTS, states={**COUNTS.states, "number": ValueState(int)})
 KEYS: Final = [f"a key of some length, number {number}" for number in range(400)]
 Counts = dict[object, int]
 Place = tuple[str, bytes]

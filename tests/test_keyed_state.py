@@ -28,9 +28,9 @@ from statebackend.snapshot_folder import SnapshotFolder
 from statebackend.snapshots import state_files
 from statebackend.snapshots.transfer import MissingFile
 from statebackend.snapshots.uploads import Durable, NotDurable
-from statebackend.states.aggregates import Aggregates
+from statebackend.states.aggregates import AggregateTable
 from statebackend.states.codecs import Pickled
-from statebackend.states.declarations import Declaration, ListOf, MapOf, Value
+from statebackend.states.declarations import Declaration, ListState, MapState, ValueState
 from statebackend.states.key_context import ForeignKey
 from statebackend.states.schema import StateMismatch
 from statebackend.states.ttl import Ttl
@@ -39,10 +39,10 @@ from statebackend.testing.faulty_store import Fault, FaultyStore
 from statebackend.testing.keyed_state import Restless, check_keyed_state
 
 STATES: Final[Mapping[str, Declaration[Any]]] = {
-    "count": Value(int, default=0),
-    "words": ListOf(str),
-    "fading": Value(str, ttl=Ttl(10)),
-    "table": Aggregates({"number": int}, rows=Count(), total=Sum("number")),
+    "count": ValueState(int, default=0),
+    "words": ListState(str),
+    "fading": ValueState(str, ttl=Ttl(10)),
+    "table": AggregateTable({"number": int}, rows=Count(), total=Sum("number")),
 }
 OPERATOR: Final = Operator("shop", str, STATES, max_parallelism=8)
 HEAP: Final = Options(backend="heap")
@@ -177,12 +177,12 @@ def without_state(name: str) -> Operator:
 @pytest.mark.parametrize(
     ("operator", "state", "reason"),
     [
-        (changed(count=ListOf(int)), "count", "kind"),
-        (changed(count=Value(Pickled[int](), default=0)), "count", "codec"),
-        (changed(count=Value(str)), "count", "codec"),
-        (changed(fading=Value(str)), "fading", "time"),
-        (changed(table=Aggregates(rows=Count())), "table", "detail"),
-        (changed(words=MapOf(int, str)), "words", "kind"),
+        (changed(count=ListState(int)), "count", "kind"),
+        (changed(count=ValueState(Pickled[int](), default=0)), "count", "codec"),
+        (changed(count=ValueState(str)), "count", "codec"),
+        (changed(fading=ValueState(str)), "fading", "time"),
+        (changed(table=AggregateTable(rows=Count())), "table", "detail"),
+        (changed(words=MapState(int, str)), "words", "kind"),
         (without_state("words"), "words", "declared no longer"),
         (replace(OPERATOR, key=int), None, "key type"),
         (replace(OPERATOR, max_parallelism=8, uid="other"), None, "uid"),

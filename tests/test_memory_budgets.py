@@ -15,8 +15,8 @@ from statebackend.keyed_state import KeyedState, Operator, Options
 from statebackend.keys.columns import key_column
 from statebackend.keys.types import KeyType
 from statebackend.snapshot_folder import SnapshotFolder
-from statebackend.states.aggregates import Aggregates
-from statebackend.states.declarations import Place, Value
+from statebackend.states.aggregates import AggregateTable
+from statebackend.states.declarations import Place, ValueState
 from statebackend.stores.fsspec_store import open_store
 from statebackend.tables.values.aggregations import Count, Last, Max, Sum
 from statebackend.testing.faulty_store import Fault, FaultyStore
@@ -26,7 +26,7 @@ BUDGET = 3 << 20
 
 
 def test_values_are_weighed_as_they_are_written_although_none_was_there_when_they_were_read() -> None:
-    declared, context, rows = Value(bytes), a_context(int), RowsInADict()
+    declared, context, rows = ValueState(bytes), a_context(int), RowsInADict()
     value = declared.open(Place(declared.spec("value"), context, rows, BUDGET))
     for start in range(0, 20_000, 1_000):
         keys = range(start, start + 1_000)
@@ -41,7 +41,7 @@ def test_values_are_weighed_as_they_are_written_although_none_was_there_when_the
 
 
 def test_a_table_of_long_keys_has_fewer_of_them_in_memory() -> None:
-    declared, rows = Aggregates(count=Count()), RowsInADict()
+    declared, rows = AggregateTable(count=Count()), RowsInADict()
     table = declared.open(Place(declared.spec("table"), a_context(str), rows, BUDGET))
     for start in range(0, 30_000, 1_000):
         keys = pa.array([f"{number:0>1000}" for number in range(start, start + 1_000)])
@@ -52,7 +52,7 @@ def test_a_table_of_long_keys_has_fewer_of_them_in_memory() -> None:
 
 
 def test_a_table_of_long_texts_has_fewer_of_them_in_memory() -> None:
-    declared, rows = Aggregates({"text": str}, longest=Max("text"), count=Count()), RowsInADict()
+    declared, rows = AggregateTable({"text": str}, longest=Max("text"), count=Count()), RowsInADict()
     table = declared.open(Place(declared.spec("table"), a_context(int), rows, BUDGET))
     for start in range(0, 30_000, 1_000):
         numbers = range(start, start + 1_000)
@@ -67,7 +67,7 @@ def test_a_table_of_long_texts_has_fewer_of_them_in_memory() -> None:
 
 
 def test_texts_that_grow_after_a_table_was_weighed_are_weighed_again() -> None:
-    declared, rows = Aggregates({"text": str}, last=Last("text")), RowsInADict()
+    declared, rows = AggregateTable({"text": str}, last=Last("text")), RowsInADict()
     table = declared.open(Place(declared.spec("table"), a_context(int), rows, BUDGET))
     for length in (1, 5_000):
         for start in range(0, 6_000, 100):
@@ -78,7 +78,7 @@ def test_texts_that_grow_after_a_table_was_weighed_are_weighed_again() -> None:
 
 
 def test_keys_that_left_a_table_take_no_memory_although_a_cut_was_not_yet_made_into_a_file() -> None:
-    declared, rows = Aggregates(count=Count()), RowsInADict()
+    declared, rows = AggregateTable(count=Count()), RowsInADict()
     table = declared.open(Place(declared.spec("table"), a_context(str), rows, BUDGET))
     waiting = []
     for start in range(0, 100_000, 1_000):
@@ -91,7 +91,7 @@ def test_keys_that_left_a_table_take_no_memory_although_a_cut_was_not_yet_made_i
 
 
 def test_a_table_that_fits_into_memory_is_read_ahead_as_a_whole() -> None:
-    declared, rows = Aggregates({"value": float}, count=Count(), sum=Sum("value")), RowsInADict()
+    declared, rows = AggregateTable({"value": float}, count=Count(), sum=Sum("value")), RowsInADict()
     place, number = Place(declared.spec("table"), a_context(int), rows, 8 * BUDGET), 200_000
     table = declared.open(place)
     table.update(key_column(pa.array(np.arange(number)), KeyType.of(int)), {"value": pa.array(np.ones(number))})
@@ -106,7 +106,7 @@ def test_a_table_that_fits_into_memory_is_read_ahead_as_a_whole() -> None:
 
 
 def test_cuts_whose_files_wait_for_the_store_keep_no_tables_in_memory(tmp_path: Path) -> None:
-    states = {"totals": Aggregates({"value": float}, count=Count(), sum=Sum("value"))}
+    states = {"totals": AggregateTable({"value": float}, count=Count(), sum=Sum("value"))}
     store = FaultyStore("cuts-whose-files-wait")
     names = SnapshotFolder.names(Generation(1), Partition(0), Attempt(0))
     operator = Operator("totals", key=str, states=states)
@@ -146,7 +146,7 @@ def _traced() -> Iterator[Callable[[], int]]:
 
 
 def test_a_million_numbers_with_count_and_sum_stay_in_half_a_gibibyte(tmp_path: Path) -> None:
-    states = {"totals": Aggregates({"value": float}, count=Count(), sum=Sum("value"))}
+    states = {"totals": AggregateTable({"value": float}, count=Count(), sum=Sum("value"))}
     store = open_store((tmp_path / "store").as_uri())
     names = SnapshotFolder.names(Generation(1), Partition(0), Attempt(0))
     operator, options = Operator("totals", key=int, states=states), Options(memory=512 << 20)

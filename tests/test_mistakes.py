@@ -24,14 +24,14 @@ from snapshot import (
     EventTime,
     Generate,
     KeyedProcess,
-    ListOf,
-    MapOf,
+    ListState,
+    MapState,
     ProcessContext,
     Row,
     Stream,
     ToDriver,
     Tumbling,
-    Value,
+    ValueState,
 )
 from snapshot.structured.sink_options import sink_of
 from snapshot.testing.operators import OperatorHarness
@@ -48,9 +48,9 @@ class Fraud(KeyedProcess):
     """Does what a test tells it to."""
 
     output = {"user": str}  # noqa: RUF012
-    amounts = ListOf(int)
-    pages = MapOf(str, int)
-    last = Value(int, default=0)
+    amounts = ListState(int)
+    pages = MapState(str, int)
+    last = ValueState(int, default=0)
 
     def on_event(self, event: Row, ctx: ProcessContext) -> None:
         exec(event.do, {"self": self, "ctx": ctx})
@@ -80,7 +80,7 @@ def in_function(do: str, folder: Path) -> None:
 TRANSCRIPT = [
     (
         "the types of a state are guessed",
-        "import decimal; Value(decimal.Decimal)",
+        "import decimal; ValueState(decimal.Decimal)",
         "NoCodec: there is no codec for Decimal; types that have one are int, float, bool, str, bytes, date, datetime, "
         "None, tuple[...] of these, T | None, and Arrow's, such as pa.struct(...) or 'int64'; else declare Pickled() "
         "or a Codec of your own, both from statebackend",
@@ -93,17 +93,17 @@ TRANSCRIPT = [
     (
         "the method of a list is guessed",
         "in_function('self.amounts.append(3)', folder)",
-        "AttributeError: a ListState has no 'append'; it has add, extend, get, replace and clear",
+        "AttributeError: a ListHandle has no 'append'; it has add, extend, get, replace and clear",
     ),
     (
         "the method of a map is guessed",
         "in_function('self.pages.update(a=1)', folder)",
-        "AttributeError: a MapState has no 'update'; it has get, put, remove, in, items, keys and clear",
+        "AttributeError: a MapHandle has no 'update'; it has get, put, remove, in, items, keys and clear",
     ),
     (
         "the method of a value is guessed",
         "in_function('self.last.update(3)', folder)",
-        "AttributeError: a ValueState has no 'update'; it has get, set and clear",
+        "AttributeError: a ValueHandle has no 'update'; it has get, set and clear",
     ),
     (
         "the name of a type is misspelt",
@@ -138,14 +138,14 @@ TRANSCRIPT = [
         "lists have no greatest",
         "payments.key_by('user').aggregate(uid='most', most=Max('tags')).write(out, uid='o').check()",
         "ProgramError: the program cannot run, 1 problem:\n  - most: most: Max('tags') cannot be over a column of "
-        "list<item: string>: it takes numbers, decimals of up to 18 digits, times, booleans, texts and bytes; a Value "
-        "or Reducing state keeps anything",
+        "list<item: string>: it takes numbers, decimals of up to 18 digits, times, booleans, texts and bytes; a "
+        "ValueState or ReducingState keeps anything",
     ),
     (
         "a table alone does not know its columns",
-        "Aggregates(spent=Sum('cents'))",
+        "AggregateTable(spent=Sum('cents'))",
         "TableError: spent=Sum('cents') is over a column of which the type is not said; declare "
-        "Aggregates({'cents': int, ...}, spent=Sum('cents'))",
+        "AggregateTable({'cents': int, ...}, spent=Sum('cents'))",
     ),
     (
         "the key of a table is misspelt",
@@ -213,7 +213,7 @@ TRANSCRIPT = [
     ),
     (
         "a row reaches a partition that does not own it",
-        "operator = Operator('sums', key=str, states={'sums': Aggregates(n=Count())})\n"
+        "operator = Operator('sums', key=str, states={'sums': AggregateTable(n=Count())})\n"
         "state = KeyedState(operator, folder / 'local', open_store(folder.as_uri()),\n"
         "                                lambda: 'unused', groups=operator.groups_of(1, 2))\n"
         "with state: state['sums'].update(state.keys(pa.array(['ann', 'bob', 'eve'])), {})",

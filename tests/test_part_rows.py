@@ -19,9 +19,9 @@ from statebackend.backends.rocksdb_backend import RocksDBBackend
 from statebackend.backends.row_store import FrozenRows, RowStore
 from statebackend.backends.sst import Compression, write_sst
 from statebackend.states import known_parts
-from statebackend.states.declarations import ListOf, MapOf, Place
-from statebackend.states.list_state import ListState
-from statebackend.states.map_state import MapState
+from statebackend.states.declarations import ListState, MapState, Place
+from statebackend.states.list_state import ListHandle
+from statebackend.states.map_state import MapHandle
 from tests.rows_in_a_dict import RowsInADict, a_context
 from tests.test_row_store import IN_MEMORY, NoFloors
 
@@ -54,9 +54,9 @@ class Collections:
         self.frozen: list[FrozenRows] = []
         self.epoch = 0
         self.written = 0
-        numbers, names = ListOf(int), MapOf(int, int)
-        self.list: ListState[int] = numbers.open(Place(numbers.spec("list"), self.context, self.rows, memory))
-        self.map: MapState[int, int] = names.open(Place(names.spec("map"), self.context, self.rows, memory))
+        numbers, names = ListState(int), MapState(int, int)
+        self.list: ListHandle[int] = numbers.open(Place(numbers.spec("list"), self.context, self.rows, memory))
+        self.map: MapHandle[int, int] = names.open(Place(names.spec("map"), self.context, self.rows, memory))
 
     def cut(self) -> int:
         """How many entries the cut has."""
@@ -213,7 +213,7 @@ def test_a_list_that_is_replaced_by_as_many_elements_deletes_nothing(tmp_path: P
 
 def test_who_asks_for_the_first_of_many_parts_again_and_again_reads_few_of_them(tmp_path: Path) -> None:
     rows, context = RowsInADict(), a_context()
-    declared = MapOf(int, int)
+    declared = MapState(int, int)
     state = declared.open(Place(declared.spec("map"), context, rows, AMPLE))
     context.set_key("a")
     many = 3 * known_parts._MOST
@@ -253,7 +253,7 @@ class _Watched:
 @pytest.mark.parametrize("memory", [3_000, 100_000])
 def test_what_is_known_takes_no_more_memory_than_it_may(memory: int) -> None:
     rows, context = RowsInADict(), a_context()
-    declared = ListOf(str)
+    declared = ListState(str)
     state = declared.open(Place(declared.spec("list"), context, rows, memory))
     for number in range(500):
         context.set_key(f"key {number % 200}")
@@ -272,7 +272,7 @@ def test_what_is_known_takes_no_more_memory_than_it_may(memory: int) -> None:
 
 def test_a_row_that_the_disk_refuses_is_known_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, context = RowsInADict(), a_context()
-    declared = ListOf(int)
+    declared = ListState(int)
     state = declared.open(Place(declared.spec("list"), context, rows, AMPLE))
     context.set_key("a")
     state.extend([1, 2, 3])

@@ -28,13 +28,13 @@ from statebackend.snapshots.local_files import LocalFiles
 from statebackend.snapshots.persister import EpochOrder
 from statebackend.snapshots.state_files import StateFiles
 from statebackend.snapshots.uploads import Durable, NotDurable
-from statebackend.states.aggregates import Aggregates
-from statebackend.states.declarations import Value
+from statebackend.states.aggregates import AggregateTable
+from statebackend.states.declarations import ValueState
 from statebackend.tables.values.aggregations import Count
 from statebackend.testing.faulty_store import Fault, FaultyStore
 
-ROWS = Operator("shop", str, {"count": Value(int, default=0)}, max_parallelism=8)
-TABLE = Operator("shop", str, {"table": Aggregates(rows=Count())}, max_parallelism=8)
+ROWS = Operator("shop", str, {"count": ValueState(int, default=0)}, max_parallelism=8)
+TABLE = Operator("shop", str, {"table": AggregateTable(rows=Count())}, max_parallelism=8)
 BackendName = Literal["heap", "rocksdb"]
 
 Open = Callable[..., KeyedState]

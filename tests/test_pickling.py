@@ -18,10 +18,10 @@ import sys
 import pyarrow as pa
 import recovery
 from snapshot import Collection, KeyedProcess, Stream, ToDriver
-from statebackend import Value
+from statebackend import ValueState
 
 class Total(KeyedProcess):
-    total = Value(int, default=0)
+    total = ValueState(int, default=0)
     output = {"word": str, "total": int}
 
     def on_event(self, event, ctx):

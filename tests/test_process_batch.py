@@ -16,8 +16,8 @@ from snapshot.operators.keyed_function import UnknownSide
 from snapshot.operators.operator import Input
 from snapshot.operators.process_batch import BatchProcess, ProcessBatches, WrongBatch
 from snapshot.testing.operators import OperatorHarness, OperatorSnapshot
-from statebackend.states.aggregates import Aggregates
-from statebackend.states.declarations import Value
+from statebackend.states.aggregates import AggregateTable
+from statebackend.states.declarations import ValueState
 from statebackend.tables.values.aggregations import Sum
 
 GROUPS = 8
@@ -31,8 +31,8 @@ work = st.lists(st.tuples(st.lists(st.lists(rows, min_size=1, max_size=20), max_
 class Totals(BatchProcess):
     """What every key has after the batch, for each row; with each watermark, all keys and how often that was."""
 
-    totals = Aggregates({"amount": int}, total=Sum("amount"))
-    calls = Value(int, default=0)
+    totals = AggregateTable({"amount": int}, total=Sum("amount"))
+    calls = ValueState(int, default=0)
 
     def on_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
         slots = self.totals.update(ctx.keys, {"amount": batch.column("amount")})
@@ -142,7 +142,7 @@ def test_event_times_may_be_whole_numbers_of_any_kind(tmp_path: Path, times: Any
 
 def test_mistakes_are_found_without_running() -> None:
     class Strange(Totals):
-        on_watermark = Value(int)  # type: ignore[assignment]
+        on_watermark = ValueState(int)  # type: ignore[assignment]
 
         def on_timer(self, at: int, ctx: Any) -> None: ...
 

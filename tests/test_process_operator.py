@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot import Aggregates, BatchContext, BatchProcess, Collection, Count, ProgramError, Stream, ToDriver
+from snapshot import AggregateTable, BatchContext, BatchProcess, Collection, Count, ProgramError, Stream, ToDriver
 from snapshot.cut.frames import LATEST
 from snapshot.operators.function_operator import KeyedProcess, Process
 from snapshot.operators.keyed_function import (
@@ -35,7 +35,7 @@ from snapshot.operators.windows.kinds import Session, Tumbling
 from snapshot.operators.windows.process import WindowProcess
 from snapshot.testing.operators import OperatorHarness
 from statebackend.ids import Partition
-from statebackend.states.declarations import Aggregating, ListOf, MapOf, NotOpen, Reducing, Value
+from statebackend.states.declarations import AggregatingState, ListState, MapState, NotOpen, ReducingState, ValueState
 from statebackend.states.namespaces import Window
 from statebackend.states.row_form import WrongValueType
 
@@ -48,8 +48,8 @@ TIMED, UNTIMED = Input(PAID, ("user",), True), Input(PAID, ("user",), False)
 class Totals(KeyedProcess):
     """The running total; a user who pays nothing for 10 ms is reported and forgotten; large payments aside."""
 
-    total = Value(int, default=0)
-    last = Value(int)
+    total = ValueState(int, default=0)
+    last = ValueState(int)
 
     def on_event(self, event: Any, ctx: ProcessContext) -> None:
         assert ctx.key == event.user
@@ -245,13 +245,13 @@ def test_however_many_rows_a_row_becomes_they_have_its_time(tmp_path: Path) -> N
 class Everything(KeyedProcess):
     """One state of each kind."""
 
-    value = Value("int32", default=0)
-    pair = Value(tuple[int, float])
-    moments = Value(pa.timestamp("ms"))
-    values = ListOf(int)
-    counts = MapOf(int, int)
-    most = Reducing(int, max)
-    text: Aggregating[int, str, int] = Aggregating(str, str, lambda text, value: text + str(value), len)
+    value = ValueState("int32", default=0)
+    pair = ValueState(tuple[int, float])
+    moments = ValueState(pa.timestamp("ms"))
+    values = ListState(int)
+    counts = MapState(int, int)
+    most = ReducingState(int, max)
+    text: AggregatingState[int, str, int] = AggregatingState(str, str, lambda text, value: text + str(value), len)
 
     def on_event(self, event: Any, ctx: ProcessContext) -> None:
         self.values.add(event.amount)
@@ -277,7 +277,7 @@ def test_a_program_with_any_declared_state_can_be_pickled() -> None:
 def test_state_that_is_not_open_says_so_and_the_class_has_the_declaration() -> None:
     with pytest.raises(NotOpen, match="a state of Totals is used before it is opened"):
         Totals().total.get()
-    assert isinstance(Totals.total, Value)
+    assert isinstance(Totals.total, ValueState)
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ class Limited(KeyedProcess):
     """A function with parameters, that inherits a state and drops another."""
 
     limit: int
-    seen = Value(int, default=0)
+    seen = ValueState(int, default=0)
 
     def on_event(self, event: Any, ctx: ProcessContext) -> None:
         if self.seen.get() < self.limit:
@@ -304,9 +304,9 @@ def test_an_instance_may_have_parameters_and_be_frozen(tmp_path: Path) -> None:
 
 def test_a_subclass_inherits_states_replaces_and_drops_them() -> None:
     class Child(Totals):
-        last = Value(str)  # type: ignore[assignment]
+        last = ValueState(str)  # type: ignore[assignment]
         total = None  # type: ignore[assignment]
-        more = Value(int)
+        more = ValueState(int)
 
     assert set(Child().states()) == {"last", "more"}
     assert Child().states()["last"] is Child.last
@@ -348,7 +348,7 @@ def test_an_instance_is_opened_and_closed_once_in_each_partition_and_each_has_it
 
 def test_keys_of_several_columns_are_tuples(tmp_path: Path) -> None:
     class Pairs(KeyedProcess):
-        seen = Value(int, default=0)
+        seen = ValueState(int, default=0)
 
         def on_event(self, event: Any, ctx: ProcessContext) -> None:
             self.seen.set(self.seen.get() + 1)
@@ -452,7 +452,7 @@ def test_an_exception_comes_as_it_is_with_a_note_of_the_key_and_the_row(tmp_path
 class Does(KeyedProcess):
     """Does with the context what it is told to."""
 
-    total = Value(int, default=0)
+    total = ValueState(int, default=0)
 
     def __init__(self, what: Any) -> None:
         self.what = what
@@ -526,7 +526,7 @@ class Counted(BatchProcess):
     """Counts rows of a key."""
 
     output: ClassVar = {"rows": int}
-    counts = Aggregates(rows=Count())
+    counts = AggregateTable(rows=Count())
 
     def on_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> None:
         ctx.emit(self.counts.results(self.counts.update(ctx.keys, {})))
@@ -575,7 +575,7 @@ def test_a_harness_says_what_it_does_not_know(tmp_path: Path) -> None:
 
 def test_what_can_be_seen_to_be_wrong_before_it_runs_is_found() -> None:
     class Nothing(KeyedProcess):
-        close = Value(int)  # type: ignore[assignment]
+        close = ValueState(int)  # type: ignore[assignment]
 
     assert TOTALS.check() == []
     odd = Input(pa.schema([("two words", pa.int64()), ("x", pa.list_(pa.int64()))]), ("x",), False)

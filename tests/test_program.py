@@ -30,7 +30,7 @@ from snapshot.operators.row_class import Row
 from snapshot.program.pickling import dumps, loads
 from snapshot.program.plan import KeyedHead, Plan, Stage
 from snapshot.program.schemas import columns_in_words
-from statebackend import Count, Last, MapOf, Max, Mean, Sum, Ttl, Value
+from statebackend import Count, Last, MapState, Max, Mean, Sum, Ttl, ValueState
 from statebackend.columns import schema_of
 from tests.program_parts import CLICKS, Nothing, Nowhere, clicks
 from tests.public_names import typed_names
@@ -38,8 +38,8 @@ from tests.public_names import typed_names
 
 class Echo(KeyedProcess):
     output = CLICKS
-    seen = Value(int, default=0)
-    pages = MapOf(str, float, ttl=Ttl(1000))
+    seen = ValueState(int, default=0)
+    pages = MapState(str, float, ttl=Ttl(1000))
 
     def on_event(self, event: Row, ctx: object) -> None: ...
 

@@ -27,8 +27,8 @@ from statebackend.keys.types import KeyType
 from statebackend.snapshots.consolidation import Policy
 from statebackend.snapshots.persister import EpochOrder
 from statebackend.snapshots.uploads import Durable
-from statebackend.states.aggregates import Aggregates
-from statebackend.states.declarations import Declaration, ListOf, MapOf, Value
+from statebackend.states.aggregates import AggregateTable
+from statebackend.states.declarations import Declaration, ListState, MapState, ValueState
 from statebackend.states.key_context import NoKey
 from statebackend.states.timer_state import Timers
 from statebackend.states.ttl import Ttl
@@ -40,15 +40,15 @@ from statebackend.testing.faulty_store import FaultyStore
 from statebackend.testing.keyed_state import Restless
 
 STATES: Final[Mapping[str, Declaration[Any]]] = {
-    "count": Value(int, default=0),
-    "words": ListOf(str),
-    "shelf": MapOf(str, int),
-    "fading": Value(str, ttl=Ttl(10)),
+    "count": ValueState(int, default=0),
+    "words": ListState(str),
+    "shelf": MapState(str, int),
+    "fading": ValueState(str, ttl=Ttl(10)),
     "alarms": Timers("event"),
-    "table": Aggregates({"number": int}, rows=Count(), total=Sum("number")),
+    "table": AggregateTable({"number": int}, rows=Count(), total=Sum("number")),
 }
 OPERATOR: Final = Operator("shop", str, STATES, max_parallelism=8)
-SUMS: Final = Operator("sums", str, {"table": Aggregates({"number": int}, total=Sum("number"), most=Max("number"))})
+SUMS: Final = Operator("sums", str, {"table": AggregateTable({"number": int}, total=Sum("number"), most=Max("number"))})
 KEYS: Final = [f"key-{number}" for number in range(100)]
 BACKENDS: Final = pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 

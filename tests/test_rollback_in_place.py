@@ -22,7 +22,7 @@ from snapshot.host.protocol.messages import Failed, FailureKind, FirstOutput, Re
 from snapshot.host.protocol.options import Following, HostOptions
 from snapshot.operators.row_class import Row
 from snapshot.program.program import Program
-from statebackend import Value
+from statebackend import ValueState
 from statebackend import fail_points as of_state
 from statebackend.columns import schema_of
 from statebackend.fail_points import at
@@ -133,7 +133,7 @@ NUMBERS = schema_of({"k": int, "n": int})
 class Fails(KeyedProcess):
     """Sums up. Where a file says so, fails once at its 40th row: by itself, or in what state is made of."""
 
-    total = Value(int, default=0)
+    total = ValueState(int, default=0)
 
     def __init__(self, trap: str, in_state: bool) -> None:
         self.trap, self.in_state = trap, in_state
@@ -144,7 +144,7 @@ class Fails(KeyedProcess):
             Path(self.trap).unlink()
             if not self.in_state:
                 raise ZeroDivisionError("as it was told to")
-            Value(int).spec("")
+            ValueState(int).spec("")
         ctx.emit((ctx.key, self.total.get()))
 
 
@@ -222,7 +222,7 @@ def test_an_error_is_of_the_state_also_if_a_function_of_the_user_has_made_anothe
         try:
             try:
                 if inner:
-                    Value(int).spec("")
+                    ValueState(int).spec("")
                 else:
                     raise KeyError("a")
             except Exception as error:

@@ -13,7 +13,7 @@ from statebackend.entries import state_id
 from statebackend.ids import Uid
 from statebackend.keys.types import KeyType
 from statebackend.states.codecs import Codec, IntCodec, Migrated, StrCodec
-from statebackend.states.declarations import Declaration, ListOf, MapOf, Value
+from statebackend.states.declarations import Declaration, ListState, MapState, ValueState
 from statebackend.states.schema import BrokenSchema, CodecSpec, Schema, StateKind, StateMismatch, StateSpec
 from statebackend.states.schema_fit import fitted
 from statebackend.states.ttl import Ttl
@@ -31,7 +31,7 @@ def schema(key: object = str, max_parallelism: int = 128, **states: Declaration[
 
 def test_a_schema_comes_back_from_its_text() -> None:
     written = schema(
-        (str, int), total=Value(int), words=ListOf(str, ttl=Ttl(5, time="event")), prices=MapOf(str, float)
+        (str, int), total=ValueState(int), words=ListState(str, ttl=Ttl(5, time="event")), prices=MapState(str, float)
     )
     table = StateSpec("sums", StateKind.TABLE, detail='{"count": {"of": null}}')
     written = replace(written, states=(*written.states, table), dropped=("old",))
@@ -40,7 +40,7 @@ def test_a_schema_comes_back_from_its_text() -> None:
 
 
 def test_the_text_of_a_schema_is_this_for_ever() -> None:
-    assert schema(int, total=Value(int, ttl=Ttl(1))).to_json() == (
+    assert schema(int, total=ValueState(int, ttl=Ttl(1))).to_json() == (
         '{"dropped":[],"format":1,"key_type":"int64","max_parallelism":128,"states":[{"codec":{"name":"int","oldest":1,'
         '"version":1},"detail":null,"expires":"processing","kind":"value","map_keys":null,"name":"total",'
         '"stored_as":"total"}],"uid":"count"}'
@@ -55,7 +55,7 @@ def test_what_is_no_schema_is_refused(text: str) -> None:
 
 @given(st.data())
 def test_a_schema_of_which_something_is_missing_or_wrong_is_refused(data: st.DataObject) -> None:
-    found = json.loads(schema(total=Value(int)).to_json())
+    found = json.loads(schema(total=ValueState(int)).to_json())
     part = data.draw(st.sampled_from([found, found["states"][0], found["states"][0]["codec"]]))
     name = data.draw(st.sampled_from(sorted(set(part) - {"map_keys", "expires", "detail", "codec"})))
     if data.draw(st.booleans()):
@@ -83,33 +83,36 @@ def test_a_newer_format_is_refused_by_its_number() -> None:
 def test_two_states_cannot_share_a_name_or_a_number() -> None:
     assert state_id(SAME_NUMBER[0]) == state_id(SAME_NUMBER[1])
     with pytest.raises(StateMismatch, match="choose another name"):
-        Schema(UID, KeyType.of(str), 128, tuple(Value(int).spec(name) for name in SAME_NUMBER))
-    twice = Value(int).spec("total")
+        Schema(UID, KeyType.of(str), 128, tuple(ValueState(int).spec(name) for name in SAME_NUMBER))
+    twice = ValueState(int).spec("total")
     with pytest.raises(StateMismatch, match="2 states have this name"):
         Schema(UID, KeyType.of(str), 128, (twice, twice))
 
 
 def test_the_same_declaration_goes_on() -> None:
-    before = schema(total=Value(int), words=ListOf(str)).begun()
-    assert fitted(before, schema(total=Value(int), words=ListOf(str))) == before
+    before = schema(total=ValueState(int), words=ListState(str)).begun()
+    assert fitted(before, schema(total=ValueState(int), words=ListState(str))) == before
 
 
 def test_a_new_state_begins_empty_beside_the_others() -> None:
-    after = fitted(schema(total=Value(int)), schema(words=ListOf(str), total=Value(int)))
+    after = fitted(schema(total=ValueState(int)), schema(words=ListState(str), total=ValueState(int)))
     assert [spec.stored_as for spec in after.states] == ["words", "total"]
 
 
 WRONG: dict[str, tuple[Schema, Schema]] = {
     "key type was string": (schema(str), schema(int)),
     "maximum parallelism was 128": (schema(), schema(max_parallelism=64)),
-    "state 'a': its kind was value, and is declared as list": (schema(a=Value(int)), schema(a=ListOf(int))),
-    "state 'a': its codec was int, and is declared as float": (schema(a=Value(int)), schema(a=Value(float))),
-    "state 'a': its type of map keys was str": (schema(a=MapOf(str, int)), schema(a=MapOf(int, int))),
-    "state 'a': its time in which it expires was none": (schema(a=Value(int)), schema(a=Value(int, ttl=Ttl(1)))),
-    "state 'a': its time in which it expires was processing": (
-        schema(a=Value(int, ttl=Ttl(1))), schema(a=Value(int, ttl=Ttl(1, time="event")))
+    "state 'a': its kind was value, and is declared as list": (schema(a=ValueState(int)), schema(a=ListState(int))),
+    "state 'a': its codec was int, and is declared as float": (schema(a=ValueState(int)), schema(a=ValueState(float))),
+    "state 'a': its type of map keys was str": (schema(a=MapState(str, int)), schema(a=MapState(int, int))),
+    "state 'a': its time in which it expires was none": (
+        schema(a=ValueState(int)),
+        schema(a=ValueState(int, ttl=Ttl(1))),
     ),
-    "state 'a': it is in the snapshot and declared no longer": (schema(a=Value(int)), schema()),
+    "state 'a': its time in which it expires was processing": (
+        schema(a=ValueState(int, ttl=Ttl(1))), schema(a=ValueState(int, ttl=Ttl(1, time="event")))
+    ),
+    "state 'a': it is in the snapshot and declared no longer": (schema(a=ValueState(int)), schema()),
 }  # fmt: skip
 
 
@@ -135,7 +138,7 @@ def test_another_detail_is_refused_and_the_same_said_otherwise_is_not() -> None:
 
 
 def test_a_state_with_a_codec_does_not_become_one_without() -> None:
-    with_codec = schema(a=Value(int))
+    with_codec = schema(a=ValueState(int))
     without = replace(with_codec, states=(replace(with_codec.states[0], codec=None),))
     for before, after in ((with_codec, without), (without, with_codec)):
         with pytest.raises(StateMismatch, match="its codec was"):
@@ -143,22 +146,22 @@ def test_a_state_with_a_codec_does_not_become_one_without() -> None:
 
 
 def test_a_renamed_state_stays_where_it_is_and_needs_to_be_renamed_only_once() -> None:
-    once = fitted(schema(old=Value(int)).begun(), schema(new=Value(int)), renamed={"old": "new"})
+    once = fitted(schema(old=ValueState(int)).begun(), schema(new=ValueState(int)), renamed={"old": "new"})
     assert (once.state("new").stored_as, once.state("new").id) == ("old", state_id("old"))
-    assert fitted(once, schema(new=Value(int))) == once
-    twice = fitted(once, schema(newest=Value(int)), renamed={"new": "newest"})
+    assert fitted(once, schema(new=ValueState(int))) == once
+    twice = fitted(once, schema(newest=ValueState(int)), renamed={"new": "newest"})
     assert twice.state("newest").stored_as == "old"
 
 
 def test_a_new_state_with_the_former_name_of_a_renamed_one_lies_elsewhere() -> None:
-    after = fitted(schema(a=Value(int)), schema(a=Value(int), b=Value(int)), renamed={"a": "b"})
+    after = fitted(schema(a=ValueState(int)), schema(a=ValueState(int), b=ValueState(int)), renamed={"a": "b"})
     assert after.state("b").stored_as == "a"
     assert after.state("a").stored_as != "a"
 
 
 def test_two_states_can_swap_their_names() -> None:
-    before = schema(a=Value(int), b=Value(str))
-    after = fitted(before, schema(a=Value(str), b=Value(int)), renamed={"a": "b", "b": "a"})
+    before = schema(a=ValueState(int), b=ValueState(str))
+    after = fitted(before, schema(a=ValueState(str), b=ValueState(int)), renamed={"a": "b", "b": "a"})
     assert {spec.name: spec.stored_as for spec in after.states} == {"a": "b", "b": "a"}
 
 
@@ -173,17 +176,19 @@ def test_two_states_can_swap_their_names() -> None:
 )
 def test_a_renaming_that_makes_no_sense_is_refused(renamed: dict[str, str], message: str) -> None:
     with pytest.raises(StateMismatch, match=message):
-        fitted(schema(a=Value(int), b=Value(int)), schema(b=Value(int), c=Value(int)), renamed=renamed)
+        fitted(
+            schema(a=ValueState(int), b=ValueState(int)), schema(b=ValueState(int), c=ValueState(int)), renamed=renamed
+        )
 
 
 def test_a_dropped_state_never_comes_back_under_its_name() -> None:
-    gone = fitted(schema(a=Value(int)), schema(), allow_dropped=frozenset({"a"}))
+    gone = fitted(schema(a=ValueState(int)), schema(), allow_dropped=frozenset({"a"}))
     assert gone.dropped == ("a",)
-    again = fitted(Schema.from_json(gone.to_json()), schema(a=Value(int)))
+    again = fitted(Schema.from_json(gone.to_json()), schema(a=ValueState(int)))
     assert again.state("a").stored_as == "a#2"
     assert again.dropped == ("a",)
     gone_again = fitted(again, schema(), allow_dropped=frozenset({"a"}))
-    assert fitted(gone_again, schema(a=Value(str))).state("a").stored_as == "a#3"
+    assert fitted(gone_again, schema(a=ValueState(str))).state("a").stored_as == "a#3"
 
 
 class Versioned(Codec[int]):
@@ -200,7 +205,7 @@ class Versioned(Codec[int]):
 
 
 def versioned(version: int, oldest: int = 1) -> Schema:
-    return schema(a=Value(Versioned(version, oldest)))
+    return schema(a=ValueState(Versioned(version, oldest)))
 
 
 def test_older_versions_are_fine_while_the_codec_reads_them_and_are_remembered() -> None:
@@ -220,9 +225,9 @@ def test_a_state_that_began_later_has_no_older_versions() -> None:
 
 
 def test_a_codec_that_migrates_another_one_may_follow_it() -> None:
-    migrating = schema(a=Value(Migrated(StrCodec(), IntCodec(), str)))
-    after = fitted(schema(a=Value(int)).begun(), migrating)
+    migrating = schema(a=ValueState(Migrated(StrCodec(), IntCodec(), str)))
+    after = fitted(schema(a=ValueState(int)).begun(), migrating)
     assert after.state("a").codec == CodecSpec("str", 2, oldest=1)
     assert fitted(Schema.from_json(after.to_json()), migrating) == after
     with pytest.raises(StateMismatch, match="versions 1 to 2 of str, and the declared str reads versions 1 to 1"):
-        fitted(after, schema(a=Value(str)))
+        fitted(after, schema(a=ValueState(str)))

@@ -34,7 +34,7 @@ from statebackend.keygroups import range_of
 from statebackend.keys.columns import key_column
 from statebackend.keys.types import KeyType
 from statebackend.snapshots.uploads import Durable
-from statebackend.states.declarations import Value
+from statebackend.states.declarations import ValueState
 from statebackend.stores.memory_store import MemoryStore
 from tests.test_stage_run import FIRST, OWN, Reports, Valve, Wire
 
@@ -60,7 +60,7 @@ class Clock:
 class Slow(KeyedProcess):
     """Gives each number, and when its time has come the negative of it."""
 
-    number = Value(int, default=0)
+    number = ValueState(int, default=0)
 
     def on_event(self, event: Any, ctx: ProcessContext) -> None:
         Clock.now += CALL

@@ -18,12 +18,12 @@ from statebackend.keys.types import WrongKeyType
 from statebackend.snapshot_folder import SnapshotFolder
 from statebackend.state_reader import StateReader, UnreadableState
 from statebackend.states.codecs import Codec, IntCodec, Migrated, Pickled, StrCodec
-from statebackend.states.declarations import MapOf, Value
+from statebackend.states.declarations import MapState, ValueState
 from statebackend.states.key_context import ForeignKey
 from statebackend.states.schema import StateMismatch
 from tests.canonical_states import KEYS, NAMESPACES, STATES, Workshop, change, content, epoch, operator
 
-COUNTS = Operator("count", str, {"number": Value(int, default=0)})
+COUNTS = Operator("count", str, {"number": ValueState(int, default=0)})
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_expired_entries_are_shown_only_if_they_are_asked_for(shop: Workshop) ->
 
 @pytest.mark.parametrize("codec", [Pickled[object](), Migrated(StrCodec(), IntCodec(), str)])
 def test_what_only_a_program_can_read_is_bytes_unless_it_is_declared(shop: Workshop, codec: Codec[object]) -> None:
-    declared = Operator("count", str, {"state": Value(codec), "map": MapOf(str, int)})
+    declared = Operator("count", str, {"state": ValueState(codec), "map": MapState(str, int)})
     with shop.opened(declared) as state:
         state.set_key("a")
         state["state"].set("value")
@@ -194,12 +194,12 @@ def test_what_only_a_program_can_read_is_bytes_unless_it_is_declared(shop: Works
         assert reader.table("map")["value"].to_pylist() == [1]
         with pytest.raises(UnreadableState, match="declare the state"):
             reader.entries("state")
-    only = Operator("count", str, {"state": Value(codec)})
+    only = Operator("count", str, {"state": ValueState(codec)})
     with StateReader(files, shop.store, shop.folder / "scratch", only) as reader:
         assert [(entry.key, entry.value) for entry in reader.entries("state", key="a")] == [("a", "value")]
         assert reader.table("map")["value"].to_pylist() == [1]
     with pytest.raises(StateMismatch, match="'state'"):
-        StateReader(files, shop.store, shop.folder / "scratch", Operator("count", str, {"state": Value(float)}))
+        StateReader(files, shop.store, shop.folder / "scratch", Operator("count", str, {"state": ValueState(float)}))
     assert list((shop.folder / "scratch").iterdir()) == []
 
 

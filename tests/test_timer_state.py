@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from statebackend import Epoch, Generation, KeyedState, Operator, Timers, Value, Window, open_store
+from statebackend import Epoch, Generation, KeyedState, Operator, Timers, ValueState, Window, open_store
 from statebackend.files import FileSet
 from statebackend.ids import Partition
 from statebackend.keygroups import range_of
@@ -15,7 +15,7 @@ from statebackend.keygroups import range_of
 OPERATOR = Operator(
     "reminders",
     key=str,
-    states={"seen": Value(int, default=0), "event": Timers("event"), "clock": Timers("processing")},
+    states={"seen": ValueState(int, default=0), "event": Timers("event"), "clock": Timers("processing")},
 )
 WINDOW = Window(0, 10).namespace
 

@@ -21,7 +21,7 @@ from statebackend.states.codecs import Codec, IntCodec, Pickled
 from statebackend.states.key_context import ForeignKey, KeyContext, NoKey
 from statebackend.states.row_form import RowForm, WrongValueType
 from statebackend.states.ttl import Ttl
-from statebackend.states.value_state import ValueState, open_value
+from statebackend.states.value_state import ValueHandle, open_value
 from statebackend.states.write_back import FrozenValues, LayerOrder
 from tests.rows_in_a_dict import UID, LayeredRows, RowsInADict, a_context
 
@@ -35,7 +35,7 @@ def a_state(
     default: Callable[[], T],
     ttl: Ttl | None = None,
     budget: int = 1 << 20,
-) -> ValueState[T]:
+) -> ValueHandle[T]:
     return open_value(
         context, rows, RowForm(UID, "total", state_id("total"), context.key_type, codec, ttl), default, budget
     )
@@ -97,7 +97,7 @@ def test_a_default_that_is_changed_stays_the_default() -> None:
 @pytest.mark.parametrize("value", [True, 1.0, "1", None])
 def test_a_value_of_another_type_is_refused_by_name(value: object) -> None:
     context = a_context()
-    total: ValueState[object] = a_state(context, RowsInADict(), codec_of("int64"), lambda: 0)
+    total: ValueHandle[object] = a_state(context, RowsInADict(), codec_of("int64"), lambda: 0)
     context.set_key("a")
     with pytest.raises(WrongValueType, match=r"count: state 'total' is declared as int64: expected int"):
         total.set(value)
@@ -361,7 +361,7 @@ def test_what_is_used_again_and_again_stays_while_others_pass_through() -> None:
 
 def test_a_value_that_expires_is_of_the_declared_type_as_well() -> None:
     context = a_context()
-    total: ValueState[object] = a_state(context, RowsInADict(), codec_of("int64"), lambda: 0, Ttl(10))
+    total: ValueHandle[object] = a_state(context, RowsInADict(), codec_of("int64"), lambda: 0, Ttl(10))
     context.set_key("a")
     with pytest.raises(WrongValueType, match="expected int, got str"):
         total.set("1")

@@ -1,4 +1,4 @@
-"""Aggregates in tumbling and sliding windows against plain Python, cut, restored and rescaled at any point."""
+"""AggregateTable in tumbling and sliding windows against plain Python, cut, restored and rescaled at any point."""
 
 from __future__ import annotations
 

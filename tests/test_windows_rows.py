@@ -21,7 +21,7 @@ from snapshot.operators.windows.process import WindowProcess
 from snapshot.operators.windows.reduce import WindowReduce
 from snapshot.operators.windows.session_contents import SessionRow, SessionTotals
 from snapshot.testing.operators import OperatorHarness
-from statebackend.states.declarations import Value
+from statebackend.states.declarations import ValueState
 from statebackend.states.namespaces import Window
 from statebackend.states.ttl import Ttl
 from statebackend.tables.values.aggregations import Count
@@ -53,7 +53,7 @@ def subtracted_all(values: Sequence[int | None]) -> tuple[object, ...]:
 class All(WindowFunction):
     """Says all values of a window, and in how many windows its key has been."""
 
-    windows = Value(int, default=0)
+    windows = ValueState(int, default=0)
 
     def on_window(self, key: Any, window: Window, rows: Sequence[Any], ctx: Any) -> None:
         assert {row.user for row in rows} == {ctx.key} == {key}
@@ -108,7 +108,7 @@ def test_states_of_a_function_are_kept_over_its_windows(tmp_path: Path) -> None:
 class Seen(WindowFunction):
     """Says what time it is, and in how many windows its key has been of which none came 100 ms after another."""
 
-    seen = Value(int, default=0, ttl=Ttl(100))
+    seen = ValueState(int, default=0, ttl=Ttl(100))
 
     def on_window(self, key: Any, window: Window, rows: Sequence[Any], ctx: Any) -> None:
         self.seen.set(self.seen.get() + 1)
@@ -195,7 +195,7 @@ def test_an_exception_says_which_key_and_window(tmp_path: Path) -> None:
 
 def test_mistakes_are_found_without_running() -> None:
     class WithTimers(WindowFunction):
-        on_window = Value(int, default=0)  # type: ignore[assignment]
+        on_window = ValueState(int, default=0)  # type: ignore[assignment]
 
         def on_timer(self, at: int, ctx: Any) -> None: ...
 

@@ -29,16 +29,16 @@ AS_PEOPLE_EXPECT: Final = """
 from typing import assert_type
 
 import recovery
-from snapshot import KeyedCoProcess, KeyedProcess, ListOf, MapOf, ProcessContext, Reducing, Row, Value
+from snapshot import KeyedCoProcess, KeyedProcess, ListState, MapState, ProcessContext, ReducingState, Row, ValueState
 from statebackend import FileSet, SnapshotFolder
 
 
 class Joined(KeyedCoProcess):
-    name = Value(str)
-    total = Value(int, default=0)
-    amounts = ListOf(float)
-    pages = MapOf(str, int)
-    most = Reducing(int, max)
+    name = ValueState(str)
+    total = ValueState(int, default=0)
+    amounts = ListState(float)
+    pages = MapState(str, int)
+    most = ReducingState(int, max)
 
     def on_first(self, order: Row, c: ProcessContext) -> None:
         assert_type(self.name.get(), str | None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from snapshot import KeyedProcess, Program, Stream, ToDriver
-from statebackend import Value
+from statebackend import ValueState
 from statebackend.states.codecs import Codec, IntCodec
 from tests.jobs import sequences
 from tests.jobs.job import OUT, Scale, sink_of
@@ -41,12 +41,12 @@ class Unmigrated(Decimal):
 class InDecimal(Numbered):
     """Its totals are text now, and it has a new state."""
 
-    total = Value(Decimal(), default=0)
-    seen = Value(bool, default=False)
+    total = ValueState(Decimal(), default=0)
+    seen = ValueState(bool, default=False)
 
 
 class NotMigrated(Numbered):
-    total = Value(Unmigrated(), default=0)
+    total = ValueState(Unmigrated(), default=0)
 
 
 class WithoutTotal(Numbered):

@@ -13,7 +13,7 @@ from recovery.savepoints.bootstrapping import StateFrom, bootstrap, declared_in
 from recovery.savepoints.editing import ChangedBy, edit
 from snapshot import Collection, KeyedProcess, ProcessContext, Program, Stream, ToDriver
 from snapshot.operators.row_class import Row
-from statebackend import KeyedState, ListOf, MapOf, Value
+from statebackend import KeyedState, ListState, MapState, ValueState
 from statebackend.ids import KeyGroup
 from statebackend.keygroups import key_group_of
 from statebackend.keys.types import KeyType
@@ -29,10 +29,10 @@ class Visits(KeyedProcess):
     """What is kept of each visitor."""
 
     output: ClassVar = {"who": str}
-    rate = Value(float)
-    last = Value(str, ttl=_TTL)
-    pages = ListOf(str, ttl=_TTL)
-    seen = MapOf(str, int, ttl=_TTL)
+    rate = ValueState(float)
+    last = ValueState(str, ttl=_TTL)
+    pages = ListState(str, ttl=_TTL)
+    seen = MapState(str, int, ttl=_TTL)
 
     def on_event(self, event: Row, ctx: ProcessContext) -> None:
         ctx.emit((event.who,))
@@ -41,7 +41,7 @@ class Visits(KeyedProcess):
 class MoreVisits(Visits):
     """A later version, with one state more."""
 
-    score = Value(int)
+    score = ValueState(int)
 
 
 def program(of: type[Visits] = Visits) -> Program:

@@ -24,7 +24,7 @@ from snapshot.operators.aggregated import (
 )
 from snapshot.operators.operator import Input, Operator, OperatorContext, Per
 from snapshot.operators.rows import Rows, Times, keys_in
-from statebackend.states.aggregates import Aggregates
+from statebackend.states.aggregates import AggregateTable
 from statebackend.states.declarations import Declaration
 from statebackend.tables.table import Table
 from statebackend.tables.values.aggregations import Aggregation, Count, Slots
@@ -69,7 +69,7 @@ class RunningAggregate:
     def states(self) -> Mapping[str, Declaration[Any]]:
         """Declare the totals, and with `per="end"` the keys whose results are still to be given."""
         totals = {_TOTALS: declared(self.outputs, self.input)}
-        return totals | {_UNSAID: Aggregates(rows=Count())} if self.per == "end" else totals
+        return totals | {_UNSAID: AggregateTable(rows=Count())} if self.per == "end" else totals
 
     @property
     def output(self) -> pa.Schema:

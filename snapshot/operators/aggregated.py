@@ -14,7 +14,7 @@ import pyarrow as pa
 from snapshot.operators.operator import Input
 from statebackend.keys.columns import KeyColumn, decode_keys
 from statebackend.keys.types import KeyType, UndeclarableKeyType
-from statebackend.states.aggregates import Aggregates
+from statebackend.states.aggregates import AggregateTable
 from statebackend.tables.values.accumulators import blank
 from statebackend.tables.values.aggregations import Accumulators, Aggregation
 
@@ -24,9 +24,9 @@ RESERVED = frozenset({"ttl"})
 """What the declaration of a table means otherwise."""
 
 
-def declared(outputs: Mapping[str, Aggregation], input: Input) -> Aggregates:
+def declared(outputs: Mapping[str, Aggregation], input: Input) -> AggregateTable:
     """Return the table with these outputs."""
-    return Aggregates(input.schema, ttl=None, **outputs)
+    return AggregateTable(input.schema, ttl=None, **outputs)
 
 
 def over_columns(outputs: Mapping[str, Aggregation], input: Input) -> dict[str, Aggregation]:

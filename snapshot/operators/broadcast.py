@@ -44,7 +44,7 @@ class Broadcast(Generic[K, V]):
     """Declares a map that rows of the control stream write, and that is the same for all keys and partitions.
 
     `rules = Broadcast(str, float)` as an attribute of a `KeyedBroadcastProcess`. Keys and values are of types as in
-    `MapOf(keys, values)`. All of it is in memory in every partition, and in every snapshot once.
+    `MapState(keys, values)`. All of it is in memory in every partition, and in every snapshot once.
     """
 
     def __init__(self, keys: Declared[K], values: Declared[V]) -> None:
@@ -215,7 +215,7 @@ class KeyedBroadcastProcess(KeyedFunction):
 
         class Alert(KeyedBroadcastProcess):
             limits = Broadcast(str, float)
-            spent = Value(float, default=0.0)
+            spent = ValueState(float, default=0.0)
 
             def on_event(self, payment, ctx):
                 self.spent.set(self.spent.get() + payment.amount)

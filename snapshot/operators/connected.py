@@ -17,7 +17,7 @@ class KeyedCoProcess(KeyedFunction):
     """A function of the rows of two streams, and of timers, with state for each key that both streams share.
 
         class Enrich(KeyedCoProcess):
-            name = Value(str)
+            name = ValueState(str)
 
             def on_first(self, order, ctx):
                 ctx.emit((order.user, self.name.get(), order.amount))

@@ -95,7 +95,7 @@ class KeyedProcess(KeyedFunction):
     """A function of rows and timers, with state for each key.
 
         class CountClicks(KeyedProcess):
-            clicks = Value(int, default=0)
+            clicks = ValueState(int, default=0)
 
             def on_event(self, event, ctx):
                 self.clicks.set(self.clicks.get() + 1)

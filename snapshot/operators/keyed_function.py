@@ -167,9 +167,9 @@ class Collected:
 class KeyedFunction:
     """What classes with state for each key have in common. Write one as a subclass of `KeyedProcess` or its like.
 
-    Attributes of the class that are declarations, such as `clicks = Value(int, default=0)`, are states: in every call
-    `self.clicks` is the state of the current key. An instance is plain data that is pickled with the program, and every
-    partition works with its own copy; what it shall remember belongs into declared states.
+    Attributes of the class that are declarations, such as `clicks = ValueState(int, default=0)`, are states: in every
+    call `self.clicks` is the state of the current key. An instance is plain data that is pickled with the program, and
+    every partition works with its own copy; what it shall remember belongs into declared states.
     """
 
     def states(self) -> Mapping[str, Declaration[Any]]:

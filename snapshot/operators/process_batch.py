@@ -103,7 +103,7 @@ class BatchProcess(KeyedFunction):
     """A function of batches, with state for each key.
 
         class Totals(BatchProcess):
-            totals = Aggregates({"amount": int}, total=Sum("amount"))
+            totals = AggregateTable({"amount": int}, total=Sum("amount"))
 
             def on_batch(self, batch, ctx):
                 slots = self.totals.update(ctx.keys, {"amount": batch.column("amount")})

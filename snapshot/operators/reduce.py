@@ -19,8 +19,8 @@ from snapshot.operators.row_class import Row, RowLike, batch_of, rows_of, shown
 from snapshot.operators.row_state import accepted, row_codec, row_problems
 from snapshot.operators.rows import Rows
 from statebackend.states.codecs import Codec
-from statebackend.states.declarations import Declaration, Value
-from statebackend.states.value_state import ValueState
+from statebackend.states.declarations import Declaration, ValueState
+from statebackend.states.value_state import ValueHandle
 
 ReduceRows: TypeAlias = Callable[[Row, Row], RowLike]
 """Takes what rows have come to, and the next one; both are named tuples."""
@@ -57,7 +57,7 @@ class Reduce:
     @property
     def states(self) -> Mapping[str, Declaration[Any]]:
         """Declare one row for each key."""
-        return {_ROW: Value(row_codec(self.input.schema))}
+        return {_ROW: ValueState(row_codec(self.input.schema))}
 
     @property
     def output(self) -> pa.Schema:
@@ -89,7 +89,7 @@ class _Reducing:
     def __init__(self, plan: Reduce, context: OperatorContext) -> None:
         self._plan = plan
         self._state, self._emit = context.state, context.emit
-        self._row: ValueState[Row | None] = context.state[_ROW]
+        self._row: ValueHandle[Row | None] = context.state[_ROW]
         self._fold = Fold(plan.function, self._row.form.codec, plan.label)
         self._overdue = context.overdue
 

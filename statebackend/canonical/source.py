@@ -16,8 +16,8 @@ from statebackend.canonical.schema import TableForm
 from statebackend.ids import KeyGroup
 from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import KeyGroupRange
-from statebackend.states.list_state import ListState
-from statebackend.states.map_state import MapState
+from statebackend.states.list_state import ListHandle
+from statebackend.states.map_state import MapHandle
 from statebackend.states.row_form import RowForm
 from statebackend.states.schema import Schema, StateSpec
 from statebackend.states.value_state import CachedState
@@ -72,7 +72,7 @@ def source_of(state: KeyedState) -> StateSource:
         if isinstance(opened, CachedState):
             scans[name] = _above(opened.above_rows(), state.contents.rows)
     forms = {
-        name: opened.form for name, opened in states.items() if isinstance(opened, CachedState | ListState | MapState)
+        name: opened.form for name, opened in states.items() if isinstance(opened, CachedState | ListHandle | MapHandle)
     }
     return StateSource(state.schema, state.groups, scans, forms, tables)
 

@@ -20,10 +20,10 @@ _BYTES_PER_KEY: Final = 160
 _NO_COLUMNS: Final[Mapping[str, object]] = {}
 
 
-class Aggregates(Declaration[Table]):
+class AggregateTable(Declaration[Table]):
     """A columnar table of aggregates per key, updated by whole Arrow batches.
 
-        totals = Aggregates({"cents": int}, clicks=Count(), spent=Sum("cents"), most=Max("cents"))
+        totals = AggregateTable({"cents": int}, clicks=Count(), spent=Sum("cents"), most=Max("cents"))
 
     First come the columns that it reads, with their types, as for a schema: an Arrow schema, or names with `int`,
     "timestamp[ms]" and the like. With a `ttl`, in milliseconds, a key expires so long after its last update, in the
@@ -40,7 +40,7 @@ class Aggregates(Declaration[Table]):
             if one.column is not None and one.column not in schema.names:
                 raise TableError(
                     f"{name}={one!r} is over a column of which the type is not said; declare "
-                    f"Aggregates({{{one.column!r}: int, ...}}, {name}={one!r})"
+                    f"AggregateTable({{{one.column!r}: int, ...}}, {name}={one!r})"
                 )
             try:
                 self._outputs[name] = one.over(None if one.column is None else schema.field(one.column).type)

@@ -37,7 +37,7 @@ class Codec(ABC, Generic[T]):
             def decode(self, data):
                 return Decimal(data.decode())
 
-    Then `Value(Decimals(), default=Decimal(0))` is a state of decimal numbers.
+    Then `ValueState(Decimals(), default=Decimal(0))` is a state of decimal numbers.
 
     `name` and `version` stand in the files. Raise `version` when the bytes change their meaning, and read the older
     ones in `migrate`; `oldest` says how far back it can. A codec that migrates the values of codecs with other names

@@ -22,8 +22,8 @@ from statebackend.snapshots.cuttable import Frozen
 from statebackend.states.base_entries import base_entries
 from statebackend.states.declarations import Declaration, Place
 from statebackend.states.key_context import NO_WATERMARK, KeyContext
-from statebackend.states.list_state import ListState
-from statebackend.states.map_state import MapState
+from statebackend.states.list_state import ListHandle
+from statebackend.states.map_state import MapHandle
 from statebackend.states.schema import Schema, StateKind
 from statebackend.states.timer_state import TimerState
 from statebackend.states.value_state import CachedState
@@ -140,7 +140,7 @@ class Contents:
         }
         self._cached = [state for state in self.states.values() if isinstance(state, CachedState)]
         self._timers = [state for state in self.states.values() if isinstance(state, TimerState)]
-        self._parted = [state for state in self.states.values() if isinstance(state, ListState | MapState)]
+        self._parted = [state for state in self.states.values() if isinstance(state, ListHandle | MapHandle)]
         self._tables = [state for state in self.states.values() if isinstance(state, Table)]
         self._only_tables = len(self._tables) == len(schema.states) > 0 and not schema.dropped
         self._table_names = {spec.id: spec.name for spec in schema.states if spec.kind is StateKind.TABLE}

@@ -17,14 +17,14 @@ from statebackend.ids import Uid
 from statebackend.states.codec_choice import Declared, codec_of
 from statebackend.states.codecs import Codec
 from statebackend.states.key_context import KeyContext
-from statebackend.states.list_state import ListState
+from statebackend.states.list_state import ListHandle
 from statebackend.states.map_keys import map_keys_of
-from statebackend.states.map_state import MapState
+from statebackend.states.map_state import MapHandle
 from statebackend.states.part_rows import PartRows
 from statebackend.states.row_form import RowForm
 from statebackend.states.schema import CodecSpec, StateKind, StateSpec
 from statebackend.states.ttl import Ttl
-from statebackend.states.value_state import AggregatingState, ReducingState, ValueState, open_value
+from statebackend.states.value_state import AggregatingHandle, ReducingHandle, ValueHandle, open_value
 from statebackend.states.write_back import ABSENT, Absence, Rows
 
 T = TypeVar("T")
@@ -90,12 +90,12 @@ class Declaration(ABC, Generic[H_co]):
         """Open the state in one partition."""
 
 
-class Value(Declaration[ValueState[T]]):
+class ValueState(Declaration[ValueHandle[T]]):
     """One value per key. Without a default, `get` gives None where nothing was set.
 
         class CountClicks(KeyedProcess):
             output = {"user": str, "clicks": int}
-            clicks = Value(int, default=0)
+            clicks = ValueState(int, default=0)
 
             def on_event(self, event, ctx):
                 self.clicks.set(self.clicks.get() + 1)
@@ -104,11 +104,11 @@ class Value(Declaration[ValueState[T]]):
     What is declared is the type of the values: `int`, `float`, `bool`, `str`, `bytes`, `date`, `datetime`, `None`;
     `tuple[int, str]` of these; `int | None`; Arrow's types, such as `pa.struct(...)`, and their names, such as "int64";
     `Pickled()` for whatever pickle takes; or a `Codec` of your own. With `ttl` a value is forgotten some time after it
-    was written. Opened it is a `ValueState`.
+    was written. In a call the attribute is a `ValueHandle`: `get`, `set`, `clear`.
     """
 
     @overload
-    def __init__(self: Value[V | None], declared: Declared[V], *, ttl: Ttl | None = None) -> None: ...
+    def __init__(self: ValueState[V | None], declared: Declared[V], *, ttl: Ttl | None = None) -> None: ...
 
     @overload
     def __init__(self, declared: Declared[T], *, default: T, ttl: Ttl | None = None) -> None: ...
@@ -122,7 +122,7 @@ class Value(Declaration[ValueState[T]]):
         """Return the spec of a value."""
         return _spec(name, StateKind.VALUE, self._codec, self._ttl)
 
-    def open(self, place: Place) -> ValueState[T]:
+    def open(self, place: Place) -> ValueHandle[T]:
         """Open the value in one partition."""
         form = place.form(self._codec, self._ttl)
         return open_value(place.context, place.rows, form, self._fresh_default, place.cache_bytes)
@@ -132,13 +132,13 @@ class Value(Declaration[ValueState[T]]):
         return cast("T", default if default is None or self._codec.immutable else copy.deepcopy(default))
 
 
-class ListOf(Declaration[ListState[T]]):
+class ListState(Declaration[ListHandle[T]]):
     """A list per key, to which elements are appended without reading it.
 
-        amounts = ListOf(float)  # in a call: self.amounts.add(event.amount)
+        amounts = ListState(float)  # in a call: self.amounts.add(event.amount)
 
-    What is declared is the type of an element, as for `Value`. Opened it is a `ListState`: `add`, `extend`, `get`,
-    `replace`, `clear`.
+    Declare the type of an element, as for `ValueState`. In a call the attribute is a `ListHandle`: `add`, `extend`,
+    `get`, `replace`, `clear`.
     """
 
     def __init__(self, declared: Declared[T], *, ttl: Ttl | None = None) -> None:
@@ -149,18 +149,18 @@ class ListOf(Declaration[ListState[T]]):
         """Return the spec of a list."""
         return _spec(name, StateKind.LIST, self._codec, self._ttl)
 
-    def open(self, place: Place) -> ListState[T]:
+    def open(self, place: Place) -> ListHandle[T]:
         """Open the list in one partition."""
-        return ListState(PartRows(place.context, place.rows, place.form(self._codec, self._ttl), place.cache_bytes))
+        return ListHandle(PartRows(place.context, place.rows, place.form(self._codec, self._ttl), place.cache_bytes))
 
 
-class MapOf(Declaration[MapState[K, V]]):
+class MapState(Declaration[MapHandle[K, V]]):
     """A map per key, of which entries are read and written one by one.
 
-        seen = MapOf(str, int)  # in a call: self.seen.put(event.page, event.at)
+        seen = MapState(str, int)  # in a call: self.seen.put(event.page, event.at)
 
-    What is declared are the types of map keys and values, as for `Value`. Opened it is a `MapState`: `get`, `put`,
-    `remove`, `in`, `items`, `keys`, `clear`.
+    Declare the types of map keys and values, as for `ValueState`. In a call the attribute is a `MapHandle`: `get`,
+    `put`, `remove`, `in`, `items`, `keys`, `clear`.
     """
 
     def __init__(self, keys: Declared[K], values: Declared[V], *, ttl: Ttl | None = None) -> None:
@@ -172,20 +172,21 @@ class MapOf(Declaration[MapState[K, V]]):
         """Return the spec of a map."""
         return _spec(name, StateKind.MAP, self._codec, self._ttl, self._keys.name)
 
-    def open(self, place: Place) -> MapState[K, V]:
+    def open(self, place: Place) -> MapHandle[K, V]:
         """Open the map in one partition."""
-        return MapState(
+        return MapHandle(
             PartRows(place.context, place.rows, place.form(self._codec, self._ttl), place.cache_bytes), self._keys
         )
 
 
-class Reducing(Declaration[ReducingState[T]]):
+class ReducingState(Declaration[ReducingHandle[T]]):
     """One value per key: all that was added, reduced two by two in the order in which it was added.
 
-        largest = Reducing(float, max)  # in a call: self.largest.add(event.amount)
-        latest = Reducing(str, lambda before, page: page)
+        largest = ReducingState(float, max)  # in a call: self.largest.add(event.amount)
+        latest = ReducingState(str, lambda before, page: page)
 
-    Any type that has a codec does, as for `Value`. Opened it is a `ReducingState`: `add`, `get`, `clear`.
+    Any type that has a codec does, as for `ValueState`. In a call the attribute is a `ReducingHandle`: `add`,
+    `get`, `clear`.
     """
 
     def __init__(self, declared: Declared[T], reduce: Callable[[T, T], T], *, ttl: Ttl | None = None) -> None:
@@ -197,21 +198,21 @@ class Reducing(Declaration[ReducingState[T]]):
         """Return the spec of a reduced value."""
         return _spec(name, StateKind.REDUCING, self._codec, self._ttl)
 
-    def open(self, place: Place) -> ReducingState[T]:
+    def open(self, place: Place) -> ReducingHandle[T]:
         """Open the reduced value in one partition."""
-        return ReducingState(_accumulator(place, self._codec, self._ttl), self._reduce)
+        return ReducingHandle(_accumulator(place, self._codec, self._ttl), self._reduce)
 
 
-class Aggregating(Declaration[AggregatingState[T, A, R]]):
+class AggregatingState(Declaration[AggregatingHandle[T, A, R]]):
     """One accumulator per key: `create` begins it, `add` returns it with a value added, `result` says what it means.
 
         def added(so_far, amount):
             return so_far[0] + 1, so_far[1] + amount
 
-        mean = Aggregating(tuple[int, float], lambda: (0, 0.0), added, lambda so_far: so_far[1] / so_far[0])
+        mean = AggregatingState(tuple[int, float], lambda: (0, 0.0), added, lambda so_far: so_far[1] / so_far[0])
 
-    In a call: `self.mean.add(event.amount)`. What is declared is the type of the accumulator, as for `Value`. Opened it
-    is an `AggregatingState`: `add`, `get`, `clear`.
+    In a call: `self.mean.add(event.amount)`. Declare the type of the accumulator, as for `ValueState`. In a call the
+    attribute is an `AggregatingHandle`: `add`, `get`, `clear`.
     """
 
     def __init__(
@@ -231,17 +232,17 @@ class Aggregating(Declaration[AggregatingState[T, A, R]]):
         """Return the spec of an accumulator."""
         return _spec(name, StateKind.AGGREGATING, self._codec, self._ttl)
 
-    def open(self, place: Place) -> AggregatingState[T, A, R]:
+    def open(self, place: Place) -> AggregatingHandle[T, A, R]:
         """Open the accumulator in one partition."""
         accumulator = _accumulator(place, self._codec, self._ttl)
-        return AggregatingState(accumulator, self._create, self._add, self._result)
+        return AggregatingHandle(accumulator, self._create, self._add, self._result)
 
 
 def _spec(name: str, kind: StateKind, codec: Codec[T], ttl: Ttl | None, map_keys: str | None = None) -> StateSpec:
     return StateSpec(name, kind, CodecSpec.of(codec), map_keys, None if ttl is None else ttl.time)
 
 
-def _accumulator(place: Place, codec: Codec[T], ttl: Ttl | None) -> ValueState[T | Absence]:
+def _accumulator(place: Place, codec: Codec[T], ttl: Ttl | None) -> ValueHandle[T | Absence]:
     """Open a value whose default says that there is none."""
     form = cast("RowForm[T | Absence]", place.form(codec, ttl))
     return open_value(place.context, place.rows, form, lambda: ABSENT, place.cache_bytes)

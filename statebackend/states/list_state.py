@@ -19,7 +19,7 @@ T = TypeVar("T")
 _PER_EPOCH: Final = 1 << 32
 
 
-class ListState(PartState[T]):
+class ListHandle(PartState[T]):
     """The list of the current key and namespace."""
 
     __slots__ = ("_next",)

@@ -20,7 +20,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class MapState(PartState[V], Generic[K, V]):
+class MapHandle(PartState[V], Generic[K, V]):
     """The map of the current key and namespace."""
 
     __slots__ = ("_keys",)

@@ -95,7 +95,7 @@ class CachedState(Generic[T, K]):
         return self._form.row(entry, self._context.max_parallelism)
 
 
-class ValueState(CachedState[T, T]):
+class ValueHandle(CachedState[T, T]):
     """The value of the current key and namespace; immutable values without a time to live, kept as they are."""
 
     __slots__ = ("_exact",)
@@ -120,7 +120,7 @@ class ValueState(CachedState[T, T]):
         values.young[address] = values.dirty[address] = value
 
 
-class EncodedValueState(ValueState[T]):
+class EncodedValueHandle(ValueHandle[T]):
     """A value that could change under us, or that expires: kept as its payload, and decoded anew for each `get`."""
 
     __slots__ = ("_default", "_payloads", "_ttl")
@@ -162,25 +162,25 @@ class EncodedValueState(ValueState[T]):
 
 def open_value(
     context: KeyContext, rows: Rows, form: RowForm[T], default: Callable[[], T], budget: int
-) -> ValueState[T]:
+) -> ValueHandle[T]:
     """Open a state that is kept as objects if it can be; `budget` is about how many bytes its cache may take."""
     if form.codec.immutable and form.ttl is None:
         kept = WriteBack(context, rows, form.id, form.data_of_many, form.values_of_many, default(), budget)
-        return ValueState(context, form, kept)
+        return ValueHandle(context, form, kept)
     payloads = WriteBack(context, rows, form.id, _as_they_are, _as_they_are, _NO_PAYLOAD, budget)
-    return EncodedValueState(context, form, payloads, default)
+    return EncodedValueHandle(context, form, payloads, default)
 
 
 def _as_they_are(payloads: Sequence[bytes]) -> list[bytes]:
     return list(payloads)
 
 
-class ReducingState(CachedState[T, T]):
+class ReducingHandle(CachedState[T, T]):
     """All that was added for the current key and namespace, reduced to one value."""
 
     __slots__ = ("_reduce", "_value")
 
-    def __init__(self, value: ValueState[T | Absence], reduce: Callable[[T, T], T]) -> None:
+    def __init__(self, value: ValueHandle[T | Absence], reduce: Callable[[T, T], T]) -> None:
         super().__init__(*cast("tuple[KeyContext, RowForm[T], WriteBack[T]]", value.parts()))
         self._value, self._reduce = value, reduce
 
@@ -195,14 +195,14 @@ class ReducingState(CachedState[T, T]):
         return None if isinstance(reduced, Absence) else reduced
 
 
-class AggregatingState(CachedState[A, A], Generic[T, A, R]):
+class AggregatingHandle(CachedState[A, A], Generic[T, A, R]):
     """All that was added for the current key and namespace, gathered in an accumulator."""
 
     __slots__ = ("_add", "_create", "_result", "_value")
 
     def __init__(
         self,
-        value: ValueState[A | Absence],
+        value: ValueHandle[A | Absence],
         create: Callable[[], A],
         add: Callable[[A, T], A],
         result: Callable[[A], R],

@@ -16,9 +16,16 @@ from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import key_group_of
 from statebackend.keys.columns import KeyColumn, decode_keys
 from statebackend.keys.types import KeyType
-from statebackend.states.aggregates import Aggregates
+from statebackend.states.aggregates import AggregateTable
 from statebackend.states.codecs import Pickled
-from statebackend.states.declarations import Aggregating, Declaration, ListOf, MapOf, Reducing, Value
+from statebackend.states.declarations import (
+    AggregatingState,
+    Declaration,
+    ListState,
+    MapState,
+    ReducingState,
+    ValueState,
+)
 from statebackend.states.timer_state import Timers, TimerState
 from statebackend.states.ttl import TimeKind, Ttl
 from statebackend.tables.table import Table
@@ -95,9 +102,9 @@ class Number(RowWise):
     """Values that are kept as objects, with a default; read ahead now and then."""
 
     @property
-    def declaration(self) -> Value[int]:
+    def declaration(self) -> ValueState[int]:
         """Declare a number."""
-        return Value(int, default=7)
+        return ValueState(int, default=7)
 
     def change(self, state: KeyedState, model: Model, keys: Sequence[Key], namespace: bytes, number: int) -> None:
         """Prefetch some of the time."""
@@ -128,9 +135,9 @@ class Basket(RowWise):
     """A pickled list that the program goes on changing after it was set."""
 
     @property
-    def declaration(self) -> Value[list[int]]:
+    def declaration(self) -> ValueState[list[int]]:
         """Declare a list, pickled."""
-        return Value(Pickled[list[int]](), default=[])
+        return ValueState(Pickled[list[int]](), default=[])
 
     def change_one(self, state: KeyedState, model: Model, place: Place, number: int) -> None:
         """Append, or clear."""
@@ -157,9 +164,9 @@ class Journey(RowWise):
     """A list."""
 
     @property
-    def declaration(self) -> ListOf[str]:
+    def declaration(self) -> ListState[str]:
         """Declare a list of texts."""
-        return ListOf(str)
+        return ListState(str)
 
     def change_one(self, state: KeyedState, model: Model, place: Place, number: int) -> None:
         """Append one or several, replace, or clear."""
@@ -197,9 +204,9 @@ class Shelf(RowWise):
         self._ttl = ttl
 
     @property
-    def declaration(self) -> MapOf[int, str]:
+    def declaration(self) -> MapState[int, str]:
         """Declare a map from numbers, which sort as they should."""
-        return MapOf(int, str, ttl=self._ttl)
+        return MapState(int, str, ttl=self._ttl)
 
     def change_one(self, state: KeyedState, model: Model, place: Place, number: int) -> None:
         """Put, remove or clear."""
@@ -230,9 +237,9 @@ class Total(RowWise):
     """What was added, reduced by addition."""
 
     @property
-    def declaration(self) -> Reducing[int]:
+    def declaration(self) -> ReducingState[int]:
         """Declare a sum."""
-        return Reducing(int, lambda left, right: left + right)
+        return ReducingState(int, lambda left, right: left + right)
 
     def change_one(self, state: KeyedState, model: Model, place: Place, number: int) -> None:
         """Add, or clear."""
@@ -256,9 +263,9 @@ class Average(RowWise):
     """What was added, gathered in a pair."""
 
     @property
-    def declaration(self) -> Aggregating[int, tuple[int, int], float]:
+    def declaration(self) -> AggregatingState[int, tuple[int, int], float]:
         """Declare a mean."""
-        return Aggregating(
+        return AggregatingState(
             tuple[int, int],
             create=lambda: (0, 0),
             add=lambda pair, number: (pair[0] + number, pair[1] + 1),
@@ -293,9 +300,9 @@ class Fading(RowWise):
         self._ttl = ttl
 
     @property
-    def declaration(self) -> Value[str | None]:
+    def declaration(self) -> ValueState[str | None]:
         """Declare a text."""
-        return Value(str, ttl=self._ttl)
+        return ValueState(str, ttl=self._ttl)
 
     def change_one(self, state: KeyedState, model: Model, place: Place, number: int) -> None:
         """Set, or clear."""
@@ -376,9 +383,9 @@ class Columns(Subject):
         self._ttl = ttl
 
     @property
-    def declaration(self) -> Aggregates:
+    def declaration(self) -> AggregateTable:
         """Declare one output of each sort."""
-        return Aggregates(
+        return AggregateTable(
             {"number": int, "text": str, "raw": bytes},
             ttl=None if self._ttl is None else self._ttl.milliseconds,
             rows=Count(),
@@ -453,9 +460,9 @@ class Tally(Columns):
     """A table with one number for each key, so that the keys are most of what is stored; few of them are removed."""
 
     @property
-    def declaration(self) -> Aggregates:
+    def declaration(self) -> AggregateTable:
         """Declare a count."""
-        return Aggregates(rows=Count())
+        return AggregateTable(rows=Count())
 
     def change(self, state: KeyedState, model: Model, keys: Sequence[Key], namespace: bytes, number: int) -> None:
         """Count; now and then drop the namespace, or remove a key, which may come again."""

@@ -22,7 +22,7 @@ from recovery.events import EpochCompleted
 from snapshot import Generate, KeyedProcess, ProcessContext, Program, Stream, Tumbling, WindowFunction
 from snapshot.connectors.memory.generate import Columns, Indices
 from snapshot.operators.row_class import Row
-from statebackend import Value
+from statebackend import ValueState
 from statebackend.columns import schema_of
 from tests.bench.figures import Figure, figure, progress
 from tests.bench.measured_sinks import Drop
@@ -57,7 +57,7 @@ class SlowRows(KeyedProcess):
     """Counts, and takes its time for one of the keys."""
 
     output: ClassVar = {"k": int, "n": int}
-    n = Value(int, default=0)
+    n = ValueState(int, default=0)
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -74,7 +74,7 @@ class SlowTimers(KeyedProcess):
     """Sets timers for the first rows, which all come due with the next one."""
 
     output: ClassVar = {"k": int, "n": int}
-    n = Value(int, default=0)
+    n = ValueState(int, default=0)
 
     def __init__(self, timers: int, seconds: float) -> None:
         self._timers, self._seconds = timers, seconds

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from statistics import median
 
 from statebackend.keyed_state import KeyedState, Operator
-from statebackend.states.declarations import ListOf, MapOf
+from statebackend.states.declarations import ListState, MapState
 from tests.bench.figures import Figure, figure, progress
 from tests.bench.state_inputs import WORKLOAD, Bench, opened
 from tests.bench.state_throughput import cpu_seconds
 
 ROUND = 2_000
 NEWEST = 5
-OPERATOR = Operator("newest", key=int, states={"list": ListOf(int), "map": MapOf(int, int)})
+OPERATOR = Operator("newest", key=int, states={"list": ListState(int), "map": MapState(int, int)})
 _MEMORY = 256 << 20
 _COMPARED = 5
 """So many rounds at the start and at the end; the first of all is left out, as keys come in it."""

@@ -23,7 +23,7 @@ from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import KeyColumn
 from statebackend.snapshot_folder import SnapshotFolder
 from statebackend.snapshots.uploads import Durable
-from statebackend.states.aggregates import Aggregates
+from statebackend.states.aggregates import AggregateTable
 from statebackend.stores.fsspec_store import open_store
 from statebackend.stores.store import BlobStore
 from statebackend.tables.values.aggregations import Count, Sum
@@ -34,7 +34,9 @@ BATCH = 32_768
 AMPLE = 64 << 30
 """More memory than any of these states needs."""
 
-OPERATOR = Operator("totals", key=str, states={"totals": Aggregates({"value": float}, count=Count(), sum=Sum("value"))})
+OPERATOR = Operator(
+    "totals", key=str, states={"totals": AggregateTable({"value": float}, count=Count(), sum=Sum("value"))}
+)
 LETTERS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", dtype=np.uint8)
 _GENERATION = Generation(1)
 

@@ -28,7 +28,7 @@ from statebackend.ids import Attempt, Epoch, Generation, Partition
 from statebackend.keyed_state import KeyedState, Operator, Options
 from statebackend.snapshot_folder import SnapshotFolder
 from statebackend.snapshots.file_set_json import from_json, to_json
-from statebackend.states.declarations import Value
+from statebackend.states.declarations import ValueState
 from statebackend.stores.fsspec_store import open_store
 from tests.bench.figures import Figure, figure, progress
 from tests.bench.state_inputs import KEY_SIZE, OPERATOR, WORKLOAD, Bench, record_keys, splitmix
@@ -47,7 +47,7 @@ VALUE_SIZE = 1_000
 FULL = (Case("rows", 128 << 20, 1_350_000), Case("table", 128 << 20, 14_000_000))
 SMALL = (Case("rows", 32 << 20, 3_000), Case("table", 32 << 20, 5_000))
 
-VALUES = Operator("values", key=int, states={"value": Value(bytes)})
+VALUES = Operator("values", key=int, states={"value": ValueState(bytes)})
 _AGAIN = 10
 """One of so many keys is used again after all have come."""
 

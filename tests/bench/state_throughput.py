@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from statebackend.keyed_state import Operator
-from statebackend.states.declarations import Value
+from statebackend.states.declarations import ValueState
 from tests.bench.figures import RUNS, Figure, figure, progress
 from tests.bench.state_inputs import AMPLE, BATCH, WORKLOAD, Bench, keys_of_80, opened, record_keys, record_values
 
-ROWS = Operator("totals", key=str, states={"total": Value(int, default=0)})
+ROWS = Operator("totals", key=str, states={"total": ValueState(int, default=0)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def _compared(name: str, size: Size, runs: list[list[tuple[_Segment, _Segment]]]
 
 
 def row_by_row(size: Size) -> Iterator[Figure]:
-    """`Value.get` and `set` for one record after the other, in Python, with a snapshot each second."""
+    """`ValueState.get` and `set` for one record after the other, in Python, with a snapshot each second."""
     keys = keys_of_80(size.keys).to_pylist()
     hot = [keys[at] for at in record_keys(0, size.keys // 10, size.keys).tolist()]
     cases = {"row_by_row_per_s": (hot, AMPLE), "row_by_row_per_s_10_pct_hits": (keys, size.keys * _HIT_BYTES)}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from snapshot import KeyedProcess, ProcessContext, Program, Stream
 from snapshot.operators.row_class import Row
-from statebackend import Count, Sum, Value
+from statebackend import Count, Sum, ValueState
 from tests.bench import spark_peers
 from tests.bench.figures import RUNS, Figure, figure, progress
 from tests.bench.measured_sinks import Drop
@@ -50,7 +50,7 @@ class Totals(KeyedProcess):
     """Count and sum, one record at a time."""
 
     output: ClassVar = {"key": int, "count": int, "sum": float}
-    totals = Value(tuple[int, float], default=(0, 0.0))
+    totals = ValueState(tuple[int, float], default=(0, 0.0))
 
     def on_event(self, event: Row, ctx: ProcessContext) -> None:
         """One update for each record."""

@@ -13,7 +13,7 @@ import numpy as np
 from snapshot import Broadcast, Collection, KeyedBroadcastProcess, ProcessContext, Stream
 from snapshot.connectors.memory.generate import Columns, Indices
 from snapshot.operators.row_class import Row as Event
-from statebackend import Value
+from statebackend import ValueState
 from statebackend.columns import schema_of
 from tests.jobs.comparison import Comparison, by_sequence, compared, numbered
 from tests.jobs.job import Job, Scale, values
@@ -31,7 +31,7 @@ _OUTPUT = {"k": int, "number": int, "row": int, "version": int, "result": int}
 
 
 class Controlled(KeyedBroadcastProcess):
-    number = Value(int, default=0)
+    number = ValueState(int, default=0)
     settings = Broadcast(str, int)
 
     def on_event(self, event: Event, ctx: ProcessContext) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from snapshot import KeyedCoProcess, ProcessContext, Stream
 from snapshot.connectors.memory.generate import Columns, Indices
 from snapshot.operators.row_class import Row as Event
-from statebackend import Value
+from statebackend import ValueState
 from tests.jobs.comparison import Comparison, by_sequence, compared, numbered
 from tests.jobs.job import SPLITS, Job, Scale, values
 
@@ -31,8 +31,8 @@ _OUTPUT = {"k": int, "number": int, "side": int, "row": int, "state": int}
 
 
 class Merged(KeyedCoProcess):
-    number = Value(int, default=0)
-    state = Value(int, default=1)
+    number = ValueState(int, default=0)
+    state = ValueState(int, default=1)
 
     def on_first(self, event: Event, ctx: ProcessContext) -> None:
         self._take(event, ctx, 0)

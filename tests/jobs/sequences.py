@@ -12,7 +12,7 @@ import numpy as np
 from snapshot import KeyedProcess, ProcessContext, Stream
 from snapshot.connectors.memory.generate import Columns, Indices
 from snapshot.operators.row_class import Row as Event
-from statebackend import Value
+from statebackend import ValueState
 from tests.jobs.comparison import Comparison, by_sequence, compared, numbered
 from tests.jobs.job import SPLITS, Job, Scale, values
 
@@ -26,8 +26,8 @@ _OUTPUT = {"k": int, "number": int, "row": int, "timer": int, "total": int}
 class Numbered(KeyedProcess):
     """Each row and each timer of a key gets the key's next number."""
 
-    number = Value(int, default=0)
-    total = Value(int, default=0)
+    number = ValueState(int, default=0)
+    total = ValueState(int, default=0)
 
     def on_event(self, event: Event, ctx: ProcessContext) -> None:
         self.total.set(self.total.get() + event.v)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from snapshot import KeyedProcess, ProcessContext, Stream
 from snapshot.connectors.memory.generate import Columns, Indices
 from snapshot.operators.row_class import Row as Event
-from statebackend import Value
+from statebackend import ValueState
 from tests.jobs.comparison import Comparison, by_sequence, compared, numbered
 from tests.jobs.job import Job, Scale
 
@@ -29,7 +29,7 @@ _PAYLOAD = b"x" * ROW_BYTES
 
 
 class Laboured(KeyedProcess):
-    number = Value(int, default=0)
+    number = ValueState(int, default=0)
 
     def on_event(self, event: Event, ctx: ProcessContext) -> None:
         if event.k == SLOW_KEY:

@@ -18,7 +18,7 @@ from snapshot.operators.operator import Input, OperatorContext
 from snapshot.operators.rows import keys_in
 from snapshot.operators.windows.group_times import Already, windows_in
 from statebackend.keys.columns import KeyColumn
-from statebackend.states.aggregates import Aggregates
+from statebackend.states.aggregates import AggregateTable
 from statebackend.states.namespaces import Window
 from statebackend.tables.table import Table
 from statebackend.tables.values.aggregations import Count
@@ -27,7 +27,7 @@ from statebackend.tables.values.rounds import last_rows
 KEYS: Final = "keys of windows"
 """Under which name they are kept: no attribute of a class can be called so."""
 
-KEYS_DECLARED: Final = Aggregates(rows=Count())
+KEYS_DECLARED: Final = AggregateTable(rows=Count())
 
 
 class WindowKeys:

@@ -24,8 +24,8 @@ from snapshot.operators.windows.operator import LATE, Lateness, WindowOperator
 from snapshot.operators.windows.session_contents import SessionRows, rows_codec
 from snapshot.operators.windows.session_operator import SessionOperator, session_states
 from statebackend.keys.columns import KeyColumn
-from statebackend.states.declarations import Declaration, ListOf
-from statebackend.states.list_state import ListState
+from statebackend.states.declarations import Declaration, ListState
+from statebackend.states.list_state import ListHandle
 from statebackend.states.namespaces import Window as Span
 
 _ROWS: Final = "rows of windows"
@@ -62,7 +62,7 @@ class WindowProcess:
         row = row_codec(self.input.schema)
         if isinstance(self.window, Session):
             return {**self.function.states(), **session_states(self.window, rows_codec(row))}
-        return {**self.function.states(), KEYS: KEYS_DECLARED, _ROWS: ListOf(row)}
+        return {**self.function.states(), KEYS: KEYS_DECLARED, _ROWS: ListState(row)}
 
     @property
     def timed(self) -> bool:
@@ -115,7 +115,7 @@ class _Kept:
         self._plan, self._state = plan, context.state
         self._keys = WindowKeys(plan.input, context)
         self.table = self._keys.table
-        self._rows: ListState[Row] = context.state[_ROWS]
+        self._rows: ListHandle[Row] = context.state[_ROWS]
         self._calls = calls
         self._overdue = context.overdue
         self.advance, self.close = calls.at, calls.close

@@ -25,9 +25,9 @@ from snapshot.operators.windows.operator import Lateness, WindowOperator
 from snapshot.operators.windows.session_contents import SessionRow
 from snapshot.operators.windows.session_operator import SessionOperator, session_states
 from statebackend.keys.columns import KeyColumn
-from statebackend.states.declarations import Declaration, Value
+from statebackend.states.declarations import Declaration, ValueState
 from statebackend.states.namespaces import Window as Span
-from statebackend.states.value_state import ValueState
+from statebackend.states.value_state import ValueHandle
 
 _ROWS: Final = "rows of windows"
 
@@ -65,7 +65,7 @@ class WindowReduce:
         row = row_codec(self.input.schema)
         if isinstance(self.window, Session):
             return session_states(self.window, row)
-        return {KEYS: KEYS_DECLARED, _ROWS: Value(row)}
+        return {KEYS: KEYS_DECLARED, _ROWS: ValueState(row)}
 
     @property
     def output(self) -> pa.Schema:
@@ -106,7 +106,7 @@ class _Reduced:
     def __init__(self, plan: WindowReduce, context: OperatorContext) -> None:
         self._plan, self._emit, self._state = plan, context.emit, context.state
         self._keys = WindowKeys(plan.input, context)
-        self._row: ValueState[Row | None] = context.state[_ROWS]
+        self._row: ValueHandle[Row | None] = context.state[_ROWS]
         self.table = self._keys.table
         self._fold = Fold(plan.function, self._row.form.codec, plan.label)
 

@@ -26,13 +26,13 @@ from snapshot.operators.windows.operator import LATE, Lateness
 from snapshot.operators.windows.sequence_codec import SequenceCodec
 from snapshot.operators.windows.session_merge import BatchSessions, Piece, united
 from statebackend.keys.columns import KeyColumn, canonical_column
-from statebackend.states.aggregates import Aggregates
+from statebackend.states.aggregates import AggregateTable
 from statebackend.states.codec_shapes import TupleCodec
 from statebackend.states.codecs import Codec, IntCodec
-from statebackend.states.declarations import Declaration, Value
+from statebackend.states.declarations import Declaration, ValueState
 from statebackend.states.namespaces import NO_NAMESPACE, Window
 from statebackend.states.timer_state import Timers, TimerState
-from statebackend.states.value_state import ValueState
+from statebackend.states.value_state import ValueHandle
 from statebackend.tables.values.aggregations import Count
 
 C = TypeVar("C")
@@ -90,8 +90,8 @@ class SessionContents(Protocol[C]):
 def session_states(kind: Session, content: Codec[C]) -> Mapping[str, Declaration[Any]]:
     """Return the states that an operator over sessions declares."""
     sessions: Codec[Any] = TupleCodec([_any(IntCodec()), _any(IntCodec()), _any(content)])
-    groups = {_GROUPS: Aggregates(keys=Count())} if kind.time == "event" else {}
-    return {_SESSIONS: Value(SequenceCodec(sessions), default=()), _TIMERS: Timers(kind.time), **groups}
+    groups = {_GROUPS: AggregateTable(keys=Count())} if kind.time == "event" else {}
+    return {_SESSIONS: ValueState(SequenceCodec(sessions), default=()), _TIMERS: Timers(kind.time), **groups}
 
 
 def _any(codec: Any) -> Codec[object]:
@@ -123,7 +123,7 @@ class SessionOperator(Generic[C]):
         self._kind, self._lateness, self._contents, self._keys = kind, lateness, contents, input.keys
         self._state, self._emit, self._clock = context.state, context.emit, context.clock
         self._overdue = context.overdue
-        self._sessions: ValueState[Kept[C]] = context.state[_SESSIONS]
+        self._sessions: ValueHandle[Kept[C]] = context.state[_SESSIONS]
         self._timers: TimerState = context.state[_TIMERS]
         self._now = context.watermark if kind.time == "event" else EARLIEST
         self._groups = GroupTimes(context.state[_GROUPS], context) if kind.time == "event" else None

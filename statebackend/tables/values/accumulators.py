@@ -173,7 +173,7 @@ def form_of(type: pa.DataType, taker: str) -> ValueForm:
     if found is None:
         raise AggregationError(
             f"{taker} cannot be over a column of {type}: it takes numbers, decimals of up to {_MOST_DIGITS} digits, "
-            "times, booleans, texts and bytes; a Value or Reducing state keeps anything"
+            "times, booleans, texts and bytes; a ValueState or ReducingState keeps anything"
         )
     return found
 
