@@ -68,7 +68,7 @@ def test_a_schema_of_which_something_is_missing_or_wrong_is_refused(data: st.Dat
 
 @pytest.mark.parametrize("groups", [-1, 0, 32769, 2**64])
 def test_a_schema_of_more_key_groups_than_there_are_is_refused(groups: int) -> None:
-    text = schema(total=Value(int)).to_json().replace('"max_parallelism":128', f'"max_parallelism":{groups}')
+    text = schema(total=ValueState(int)).to_json().replace('"max_parallelism":128', f'"max_parallelism":{groups}')
     with pytest.raises(BrokenSchema, match=f"maximum parallelism {groups} is out of bounds: 1 to 32768"):
         Schema.from_json(text)
     with pytest.raises(ValueError, match="out of bounds"):
