@@ -488,7 +488,7 @@ def test_keys_are_loaded_when_they_are_first_asked_for_and_the_others_of_their_g
 
 
 def test_what_was_read_ahead_is_loaded_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_module, "_WAITING_TOGETHER", 100)
+    monkeypatch.setattr(table_module, "_READ_AHEAD_TOGETHER", 100)
     store = DictStore(dict(filled(DictStore(), many(1000)).freeze(1).blocks()))
     one = table(store)
     one.read_ahead()

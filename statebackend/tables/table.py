@@ -33,11 +33,11 @@ from statebackend.tables.disk.cold_keys import ColdKeys
 from statebackend.tables.format.blocks import Block, arrow_keys, hashed, is_whole, joined
 from statebackend.tables.format.stored_blocks import Entries, Stored, StoredBlocks, in_one, misplaced
 from statebackend.tables.memory.frozen import FrozenSpace, FrozenTable
-from statebackend.tables.memory.read_ahead_rows import Rows, WaitingRows
+from statebackend.tables.memory.read_ahead_rows import ReadAheadRows, Rows
 from statebackend.tables.memory.space import TableSpace, TouchClock
 from statebackend.tables.values.accumulators import OBJECTS, Column
 from statebackend.tables.values.aggregations import Slots
-from statebackend.tables.values.rounds import Turns
+from statebackend.tables.values.rounds import Rounds
 from statebackend.tables.values.spec import EXPIRES, Layout, TableError, TableSpec, column_of
 
 _EVICTED_AT_ONCE = 4
@@ -57,7 +57,7 @@ _LOADED_PART = 16
 """So many rows are taken into memory together, as much of the work is per call; no more than that part of all. With
 more of them at once, memory is taken from the system anew that is given back in between."""
 
-_WAITING_TOGETHER = 1 << 13
+_READ_AHEAD_TOGETHER = 1 << 13
 """So many rows wait together, or those of one group: a batch has to wait for them when their turn comes."""
 
 
@@ -66,7 +66,7 @@ class ForeignKeys(TableError):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Aggregates:
+class KeyedResults:
     """Keys and their results, row by row."""
 
     keys: KeyColumn
@@ -130,7 +130,7 @@ class Table:
         self._early_blocks = 0
         self._unloaded = ~self._layout.no_groups()
         self._some_unloaded = True
-        self._waiting = WaitingRows(self._layout)
+        self._ahead = ReadAheadRows(self._layout)
         """What was read of groups that are not loaded; nothing is in `ColdKeys` as long as something waits."""
         self._size = 0
 
@@ -142,7 +142,7 @@ class Table:
         """Return about how much memory the table occupies; what is frozen is not counted."""
         spaces = [*self._spaces.values(), *(space for _, _, space in self._dropped)]
         of_spaces = sum(space.memory_bytes() + space.noted_bytes() for space in spaces)
-        return of_spaces + self._cold.memory_bytes() + self._waiting.nbytes
+        return of_spaces + self._cold.memory_bytes() + self._ahead.nbytes
 
     # --- by keys ------------------------------------------------------------------------------------------------------
 
@@ -164,9 +164,9 @@ class Table:
     ) -> pa.RecordBatch:
         """Fold a batch in as `update` does, and return for each row the results of its key right after that row."""
         space, slots = self._slots_to_update(keys, columns, namespace, now)
-        turns = Turns.of(slots)
+        rounds = Rounds.of(slots)
         arrays = {
-            output: turns.folded(
+            output: rounds.folded(
                 aggregation,
                 self._accumulators(space.columns, output),
                 None if aggregation.column is None else columns[aggregation.column],
@@ -228,12 +228,12 @@ class Table:
     def namespaces(self) -> set[bytes]:
         """Return the namespaces that have keys; of those not in memory as a whole, some may have none any more."""
         self.read_ahead()
-        if (self._unloaded & ~self._waiting.groups).any():
+        if (self._unloaded & ~self._ahead.groups).any():
             self._load_everything()
         here = {namespace for namespace, space in self._spaces.items() if len(space)}
-        return here | self._waiting.namespaces() | self._cold.namespaces()
+        return here | self._ahead.namespaces() | self._cold.namespaces()
 
-    def keys_and_results(self, namespace: bytes = b"", now: int | None = None) -> Aggregates:
+    def keys_and_results(self, namespace: bytes = b"", now: int | None = None) -> KeyedResults:
         """Return all keys of a namespace and their results, in no particular order."""
         self._load_everything()
         space = self._known(namespace)
@@ -242,10 +242,10 @@ class Table:
         cold = self._only_cold(namespace, space)
         rows = self._unexpired(cold.columns, np.arange(len(cold.keys)), now)
         if not len(rows):
-            return Aggregates(keys, results)
+            return KeyedResults(keys, results)
         both = joined([arrow_keys(keys), arrow_keys(cold.keys).take(pa.array(rows))])
         results = pa.concat_batches([results, self._results(cold.columns, rows)])
-        return Aggregates(hashed(both, self._layout.key_type), results)
+        return KeyedResults(hashed(both, self._layout.key_type), results)
 
     def _only_cold(self, namespace: bytes, space: TableSpace) -> Accumulated:
         """Return the keys that are on the disk and not in memory, and their accumulators."""
@@ -317,7 +317,7 @@ class Table:
         for namespace, space in self._spaces.items():
             cleared = self._cleared.pop(namespace, None)
             if cleared is not None or space.has_changes:
-                all_here = not self._waiting and not self._cold.has(namespace)
+                all_here = not self._ahead and not self._cold.has(namespace)
                 changed.append((space, space.freeze(namespace, cleared, all_here=all_here)))
         for namespace, cleared in self._cleared.items():
             space = TableSpace(self._layout, self._clock)
@@ -417,14 +417,14 @@ class Table:
         if not self._some_unloaded:
             return
         wanted = self._groups_of(keys) & self._unloaded
-        self._read_ahead(np.flatnonzero(wanted & ~self._waiting.groups))
-        if (wanted & self._unloaded & ~self._waiting.groups).any():
+        self._read_ahead(np.flatnonzero(wanted & ~self._ahead.groups))
+        if (wanted & self._unloaded & ~self._ahead.groups).any():
             self._load(wanted)
             return
-        block = self._waiting.take(namespace, keys.hashes)
+        block = self._ahead.take(namespace, keys.hashes)
         if block is not None:
             self._take_in(namespace, hashed(block.keys, self._layout.key_type), block)
-        while self._waiting.is_due:
+        while self._ahead.is_due:
             self.load_more()
         self._some_unloaded = bool(self._unloaded.any())
 
@@ -437,35 +437,35 @@ class Table:
 
         What is not loaded then is when it is first used.
         """
-        while self._waiting and go_on():
+        while self._ahead and go_on():
             self.load_more()
-        self._load_as_fits(np.flatnonzero(self._unloaded & ~self._waiting.groups), go_on)
+        self._load_as_fits(np.flatnonzero(self._unloaded & ~self._ahead.groups), go_on)
         self._some_unloaded = bool(self._unloaded.any())
 
     def read_ahead(self) -> None:
         """Read what is stored, as far as there is room, so that `load_more` and calls for keys find it read."""
-        self._read_ahead(np.flatnonzero(self._unloaded & ~self._waiting.groups))
+        self._read_ahead(np.flatnonzero(self._unloaded & ~self._ahead.groups))
         self._some_unloaded = bool(self._unloaded.any())
 
     def load_more(self) -> bool:
         """Take some of what was read ahead into memory; True if there is more. It takes some milliseconds."""
-        if self._waiting:
-            places, waited = self._waiting.next()
+        if self._ahead:
+            places, waited = self._ahead.next()
             for namespace, (keys, block), all_differ in waited:
                 self._take_in(namespace, keys, block, all_differ=all_differ)
             self._unloaded[places] = False
             self._some_unloaded = bool(self._unloaded.any())
             self._weigh()
-        return bool(self._waiting)
+        return bool(self._ahead)
 
-    def _load_waiting(self) -> None:
+    def _load_read_ahead(self) -> None:
         """Load all rows that wait: what follows knows only what is in memory and what is stored."""
         while self.load_more():
             pass
 
     def unload(self, groups: Iterable[KeyGroupRange]) -> None:
         """Forget what is stored of these groups: it has changed. Nothing was changed here since the last cut."""
-        self._load_waiting()
+        self._load_read_ahead()
         gone, first = self._layout.no_groups(), self._layout.groups.first
         for part in groups:
             gone[part.first - first : part.end - first] = True
@@ -483,7 +483,7 @@ class Table:
 
         They come by group, and in a group and namespace the oldest first. Nothing was changed here since the last cut.
         """
-        self._load_waiting()
+        self._load_read_ahead()
         found: dict[bytes, dict[int, list[Stored]]] = {}
         loaded = (one for one in blocks if not self._unloaded[self._stored.place_of(one[0])])
         for name, payload in self._stored.resolved(loaded):
@@ -512,7 +512,7 @@ class Table:
 
         What is stored is the same, and nothing was changed there since the last cut.
         """
-        other._load_waiting()
+        other._load_read_ahead()
         self._clock, self._spaces, self._unloaded = other._clock, other._spaces, other._unloaded
         self._some_unloaded, self._size = other._some_unloaded, other._size
         self._max_slots, self._weigh_at, self._bytes_per_slot = other._max_slots, other._weigh_at, other._bytes_per_slot
@@ -523,11 +523,11 @@ class Table:
         self._size = sum(map(len, self._spaces.values()))
 
     def _load(self, wanted: NDArray[np.bool_]) -> None:
-        if (wanted & self._waiting.groups).any():
-            self._load_waiting()
+        if (wanted & self._ahead.groups).any():
+            self._load_read_ahead()
         places = self._load_as_fits(np.flatnonzero(wanted & self._unloaded), lambda: True)
         if len(places):
-            self._load_waiting()
+            self._load_read_ahead()
             self._load_cold(places)
             self._unloaded[places] = False
         self._some_unloaded = bool(self._unloaded.any())
@@ -557,10 +557,10 @@ class Table:
         if self._memory is not None:  # what a key takes is only known when there are some
             places = self._load_as_fits(places, lambda: True, self._enough_to_weigh)
         while len(places) and not self._cold.some:
-            number, found = self._read(places, min(_WAITING_TOGETHER, self._max_slots // _LOADED_PART + 1))
+            number, found = self._read(places, min(_READ_AHEAD_TOGETHER, self._max_slots // _LOADED_PART + 1))
             if not number:
                 break
-            self._waiting.add(places[:number], found)
+            self._ahead.add(places[:number], found)
             places = places[number:]
 
     def _read(self, places: NDArray[np.int64], most: int) -> tuple[int, Mapping[bytes, Rows]]:
@@ -586,7 +586,7 @@ class Table:
         """Take rows into memory, of which that many are still to come, these included, besides those that wait."""
         space = self._space(namespace)
         before = len(space)
-        coming = max(coming, len(keys)) + self._waiting.left(namespace)
+        coming = max(coming, len(keys)) + self._ahead.left(namespace)
         space.load(keys, block, min(coming, self._max_slots - self._size), all_differ=all_differ)
         self._size += len(space) - before
 
@@ -618,7 +618,7 @@ class Table:
             self._forget_images()  # they must not take the room of keys
         excess = -self._room
         if excess > 0:
-            self._load_waiting()
+            self._load_read_ahead()
             excess = self._size - self._max_slots
         if excess > 0:
             self._forget_images()  # `ColdKeys` does not go back
@@ -627,7 +627,7 @@ class Table:
     @property
     def _room(self) -> int:
         """Return how many keys more there may be in memory, those that wait counted as if they were there."""
-        return self._max_slots - self._size - len(self._waiting)
+        return self._max_slots - self._size - len(self._ahead)
 
     def _room_for_images(self) -> float:
         """Return how many bytes more may be noted to go back to former cuts."""

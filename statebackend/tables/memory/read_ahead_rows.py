@@ -26,14 +26,14 @@ _FOR_EACH: Final = 8
 """For each key that is asked for, so many that wait may come, or their turn might never come."""
 
 
-class WaitingRows:
+class ReadAheadRows:
     """What was read of some groups, which are counted from the first of the partition: pieces that wait their turn."""
 
     def __init__(self, layout: Layout) -> None:
         self.groups = layout.no_groups()
         """Those of which all rows wait but for those that were asked for."""
         self._pieces: list[_Piece] = []
-        self._turns = 0
+        self._due = 0
         """How many of the rows may come for what was asked for by now."""
 
     def __bool__(self) -> bool:
@@ -68,7 +68,7 @@ class WaitingRows:
         """Take out the rows of the keys that have these hashes; None if there are none."""
         if not self._pieces:
             return None
-        self._turns += _FOR_EACH * len(hashes)
+        self._due += _FOR_EACH * len(hashes)
         hashes = np.sort(hashes)
         some = [piece.rows[namespace] for piece in self._pieces if namespace in piece.rows]
         found = [block for rows in some if rows.left and (block := rows.take(hashes)) is not None]
@@ -77,7 +77,7 @@ class WaitingRows:
     @property
     def is_due(self) -> bool:
         """True if it is the next piece's turn: for each key asked for, some of those that wait may come."""
-        return bool(self._pieces) and self._turns >= len(self._pieces[-1])
+        return bool(self._pieces) and self._due >= len(self._pieces[-1])
 
     def next(self) -> tuple[NDArray[np.int64], Iterator[tuple[bytes, Rows, bool]]]:
         """Take out a piece: return its groups, and all its rows that are left, by namespace.
@@ -85,7 +85,7 @@ class WaitingRows:
         Those whose hashes all differ, which is said, come apart from the others.
         """
         piece = self._pieces.pop()
-        self._turns = max(0, self._turns - len(piece)) if self._pieces else 0
+        self._due = max(0, self._due - len(piece)) if self._pieces else 0
         self.groups[piece.places] = False
         return piece.places, piece.take_all()
 

@@ -1,9 +1,9 @@
-"""In which turns the rows of a batch are folded in, if what their keys come to is wanted after each row.
+"""In which rounds the rows of a batch are folded in, if what their keys come to is wanted after each row.
 
-What always holds: in a turn no slot comes twice, a slot's rows keep their order over the turns, and every row is in one
-turn, or in the run of its slot. So folding turn by turn is the same as folding row by row.
+What always holds: in a round no slot comes twice, a slot's rows keep their order over the rounds, and every row is in
+one round, or in the run of its slot. So folding round by round is the same as folding row by row.
 
-Rows of keys that come often would need as many turns: these are folded key by key, as runs, where that costs less.
+Rows of keys that come often would need as many rounds: these are folded key by key, as runs, where that costs less.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from statebackend.tables.values.aggregations import Accumulators, Aggregation, S
 
 Rows = NDArray[np.int64]
 
-_TURN_PER_RUN: Final = 3
-"""What a turn costs, in runs: each is some calls of numpy and Arrow, but a turn has to gather its rows."""
+_ROUND_PER_RUN: Final = 3
+"""What a round costs, in runs: each is some calls of numpy and Arrow, but a round has to gather its rows."""
 
 _PLACES_PER_ROW: Final = 4
 
@@ -34,33 +34,33 @@ class Running(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Turns:
-    """The rows of one batch. `turns` come first, in order."""
+class Rounds:
+    """The rows of one batch. `rounds` come first, in order."""
 
     slots: Slots
-    turns: tuple[Rows, ...]
+    rounds: tuple[Rows, ...]
     runs: tuple[Rows, ...]
     order: Rows | None
-    """Where each row of the batch is if the turns and the runs are put one after the other; None if that is there."""
+    """Where each row of the batch is if the rounds and the runs are put one after the other; None if that is there."""
 
     @classmethod
     def of(cls, slots: Slots) -> Self:
-        """Divide a batch whose rows have these slots into turns and runs."""
+        """Divide a batch whose rows have these slots into rounds and runs."""
         alone, rest = _first_and_rest(slots)
         if not len(rest):
             return cls(slots, (alone,), (), None)
-        turns, runs = _divided(slots, rest)
-        together = np.concatenate((alone, *turns, *runs))
+        rounds, runs = _divided(slots, rest)
+        together = np.concatenate((alone, *rounds, *runs))
         order = np.empty(len(slots), dtype=np.int64)
         order[together] = np.arange(len(slots))
-        return cls(slots, (alone, *turns), runs, order)
+        return cls(slots, (alone, *rounds), runs, order)
 
     def folded(self, aggregation: Aggregation, accumulators: Accumulators, values: pa.Array | None) -> pa.Array:
         """Fold the values in, and return for each row the result of its key right after that row."""
         if self.order is None:
             aggregation.update(accumulators, self.slots, values)
             return aggregation.result(accumulators, self.slots)
-        results = [_turn(aggregation, accumulators, self.slots[rows], _some(values, rows)) for rows in self.turns]
+        results = [_round(aggregation, accumulators, self.slots[rows], _some(values, rows)) for rows in self.rounds]
         for rows in self.runs:
             results += _run(aggregation, accumulators, self.slots[rows], _some(values, rows))
         return pa.concat_arrays(results).take(pa.array(self.order))
@@ -99,24 +99,24 @@ def _first_and_rest(slots: Slots) -> tuple[Rows, Rows]:
 
 
 def _divided(slots: Slots, rest: Rows) -> tuple[list[Rows], tuple[Rows, ...]]:
-    """Divide these rows into turns and runs, as it costs least."""
+    """Divide these rows into rounds and runs, as it costs least."""
     by_slot = rest[np.argsort(slots[rest], kind="stable")]
     ordered = slots[by_slot]
     starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
     lengths = np.diff(np.append(starts, len(ordered)))
     longest = np.argsort(-lengths, kind="stable")
-    turns_needed = np.append(lengths[longest], 0)
-    runs = int(np.argmin(turns_needed * _TURN_PER_RUN + np.arange(len(turns_needed))))
+    rounds_needed = np.append(lengths[longest], 0)
+    runs = int(np.argmin(rounds_needed * _ROUND_PER_RUN + np.arange(len(rounds_needed))))
     often = longest[:runs]
     ranks = np.arange(len(ordered)) - np.repeat(starts, lengths)
     in_run = np.zeros(len(starts), dtype=np.bool_)
     in_run[often] = True
     seldom = ~np.repeat(in_run, lengths)
-    ranks, by_turn = ranks[seldom], by_slot[seldom]
+    ranks, by_round = ranks[seldom], by_slot[seldom]
     counts = np.bincount(ranks)
-    turns = by_turn[np.argsort(ranks, kind="stable")]
+    rounds = by_round[np.argsort(ranks, kind="stable")]
     return (
-        [np.sort(rows) for rows in np.split(turns, np.cumsum(counts)[:-1])] if len(counts) else [],
+        [np.sort(rows) for rows in np.split(rounds, np.cumsum(counts)[:-1])] if len(counts) else [],
         tuple(by_slot[starts[one] : starts[one] + lengths[one]] for one in often.tolist()),
     )
 
@@ -125,7 +125,7 @@ def _some(values: pa.Array | None, rows: Rows) -> pa.Array | None:
     return None if values is None else values.take(pa.array(rows))
 
 
-def _turn(aggregation: Aggregation, accumulators: Accumulators, slots: Slots, values: pa.Array | None) -> pa.Array:
+def _round(aggregation: Aggregation, accumulators: Accumulators, slots: Slots, values: pa.Array | None) -> pa.Array:
     aggregation.update(accumulators, slots, values)
     return aggregation.result(accumulators, slots)
 
@@ -135,6 +135,6 @@ def _run(aggregation: Aggregation, accumulators: Accumulators, slots: Slots, val
         return [aggregation.running(accumulators, int(slots[0]), values, len(slots))]
     one = slots[:1]
     return [
-        _turn(aggregation, accumulators, one, None if values is None else values.slice(at, 1))
+        _round(aggregation, accumulators, one, None if values is None else values.slice(at, 1))
         for at in range(len(slots))
     ]
