@@ -18,7 +18,7 @@ from snapshot.connectors.delta.table import DeltaPlace
 from snapshot.epochs.transaction_events import transaction_id
 from snapshot.ids import TransactionId
 from snapshot.program.sink import Sealed
-from snapshot.testing.sinks import SCHEMA, Surroundings, attempt, write
+from snapshot.testing.sinks import SCHEMA, SinkEnvironment, attempt, write
 from statebackend.ids import Partition
 from tests.file_sink_worker import JOB, UID, Killer, context, read_journal, rows_of
 
@@ -41,7 +41,7 @@ def run(folder: Path, kill_at: int) -> None:
     table.create_write_transaction = killer.before(table.create_write_transaction)  # type: ignore[method-assign]
     DeltaPlace.missing = killer.before(DeltaPlace.missing)  # type: ignore[method-assign]
     DeltaPlace.sync_log = killer.before(DeltaPlace.sync_log)  # type: ignore[method-assign]
-    writer = sink(folder).open(context(Surroundings(), 1))
+    writer = sink(folder).open(context(SinkEnvironment(), 1))
     journal = os.open(folder / "journal", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     sealed: list[tuple[TransactionId, Sealed]] = []
     for n in range(2):

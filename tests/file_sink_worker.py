@@ -16,7 +16,7 @@ from snapshot.connectors.files.sink import ToFiles
 from snapshot.epochs.transaction_events import transaction_id
 from snapshot.ids import JobId, TransactionId
 from snapshot.program.sink import Sealed, SinkContext
-from snapshot.testing.sinks import SCHEMA, Surroundings, attempt, write
+from snapshot.testing.sinks import SCHEMA, SinkEnvironment, attempt, write
 from snapshot.tree.frozen_json import Json
 from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Partition, Uid
@@ -33,8 +33,8 @@ def sink(folder: Path) -> ToFiles:
     return ToFiles(str(folder / "out"), "jsonl", roll_bytes=200)
 
 
-def context(around: Surroundings, number: int) -> SinkContext:
-    return SinkContext(JOB, UID, SCHEMA, attempt(number), Partition(0), around, around.deliver)
+def context(environment: SinkEnvironment, number: int) -> SinkContext:
+    return SinkContext(JOB, UID, SCHEMA, attempt(number), Partition(0), environment, environment.deliver)
 
 
 def rows_of(transaction: TransactionId) -> list[str]:
@@ -78,7 +78,7 @@ def run(folder: Path, kill_at: int) -> None:
     Path.open = killer.before(Path.open)  # type: ignore[method-assign,assignment]
     Path.rename = killer.before(Path.rename)  # type: ignore[method-assign]
     Path.mkdir = killer.before(Path.mkdir)  # type: ignore[method-assign]
-    writer = sink(folder).open(context(Surroundings(), 1))
+    writer = sink(folder).open(context(SinkEnvironment(), 1))
     journal = os.open(folder / "journal", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     sealed: list[tuple[TransactionId, Sealed]] = []
     for n in range(2):

@@ -37,7 +37,7 @@ from snapshot.epochs.transactions import Transactions
 from snapshot.ids import JobId, TransactionId
 from snapshot.operators.rows import Rows
 from snapshot.program.sink import Sealed, SinkContext
-from snapshot.testing.sinks import DONE, Surroundings, attempt
+from snapshot.testing.sinks import DONE, SinkEnvironment, attempt
 from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Epoch, Generation, Partition, Uid
 
@@ -69,7 +69,7 @@ class Day:
     _carries: tuple[Committable[CommitPayload], ...] = ()
     _position: int = 0
     _seen: int = 0
-    _around: Surroundings = field(default_factory=Surroundings)
+    _environment: SinkEnvironment = field(default_factory=SinkEnvironment)
 
     def run(self, seconds: int) -> None:
         """Let so many seconds go by, and drain the job."""
@@ -105,7 +105,9 @@ class Day:
         self._next = self._position
         sink = ToFiles(str(self.folder), roll_every=self.roll_every)
         sink.recover(JOB, UID, attempt(self._attempt), [one.transaction for one in self._carries])
-        context = SinkContext(JOB, UID, SCHEMA, attempt(self._attempt), HERE, self._around, self._around.deliver)
+        context = SinkContext(
+            JOB, UID, SCHEMA, attempt(self._attempt), HERE, self._environment, self._environment.deliver
+        )
         place = FilePlace(sink.uri, False, "parquet", ())
         self._writer = FileWriter(place, sink.roll_bytes, sink.roll_every_ms, context, lambda: self._now)
         if held := [one.payload for one in self._carries if one.payload.held]:
@@ -153,8 +155,8 @@ class Day:
         self._complete, self._carries, self._position = epoch, committables, self._next
         named = {file for one in committables for file in one.payload.staged}
         self.most_pieces = max(self.most_pieces, len(named))
-        for file in self._around.stored.keys() - named:
-            del self._around.stored[file]
+        for file in self._environment.stored.keys() - named:
+            del self._environment.stored[file]
 
     def _may_die(self) -> None:
         if self._chance.random() < self.kills / 4000:

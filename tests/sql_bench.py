@@ -10,7 +10,7 @@ from snapshot.epochs.transaction_events import transaction_id
 from snapshot.ids import JobId, TransactionId
 from snapshot.operators.rows import Rows
 from snapshot.program.sink import CommitAnswer, Sealed, Sink, SinkContext, SinkWriter
-from snapshot.testing.sinks import Surroundings, attempt, settled, some
+from snapshot.testing.sinks import SinkEnvironment, attempt, settled, some
 from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Partition, Uid
 
@@ -31,7 +31,7 @@ class SqlBench:
         self.sink = sink
         self.schema = schema
         self.job, self.uid = JobId(job), Uid("out")
-        self.around = Surroundings()
+        self.environment = SinkEnvironment()
         self.accept_places: frozenset[str] = frozenset()
         self._n = 0
 
@@ -39,10 +39,17 @@ class SqlBench:
         return [*self.sink.check(self.schema), *self.sink.examine(self.job, self.uid, self.schema)]
 
     def open(self, number: int = 1, partition: int = 0) -> SinkWriter:
-        around, incarnation, places = self.around, attempt(number), self.accept_places
+        environment, incarnation, places = self.environment, attempt(number), self.accept_places
         return self.sink.open(
             SinkContext(
-                self.job, self.uid, self.schema, incarnation, Partition(partition), around, around.deliver, places
+                self.job,
+                self.uid,
+                self.schema,
+                incarnation,
+                Partition(partition),
+                environment,
+                environment.deliver,
+                places,
             )
         )
 

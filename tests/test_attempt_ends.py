@@ -15,15 +15,15 @@ import pytest
 from recovery.driver.attempts.workers import Workers
 from snapshot.connectors.files.sink import ToFiles
 from snapshot.epochs.transaction_events import Committable
-from snapshot.host.net.channel_setup import Joined, Joining
+from snapshot.host.net.channel_setup import ChannelSetup, Connections
 from snapshot.host.net.control import OverLongMessage
 from snapshot.host.net.event_loop import Background, EventLoop
 from snapshot.host.net.handshake_io import Proved
-from snapshot.host.partition.attempt import PartitionAttempt, Surroundings
+from snapshot.host.partition.attempt import Environment, PartitionAttempt
 from snapshot.host.partition.sink_run import SinkIdentity, SinkRun
 from snapshot.host.partition.source_run import SourceRun
-from snapshot.host.partition.stage_operators import seat_of
-from snapshot.host.partition.state_cache import StatesAtHand
+from snapshot.host.partition.stage_operators import placement_of
+from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.host.process.worker import Worker
 from snapshot.host.protocol.messages import (
@@ -99,7 +99,7 @@ class Begun:
         self.loop = EventLoop()
         self.background = Background(self.loop, 1)
         self.told: list[FromWorker] = []
-        self.ready: list[Joined] = []
+        self.ready: list[Connections] = []
         store = MemoryStore(folder.name)
         plan = Plan((Stage(SOURCE, ReadHead(source), (), {}),), 128)
         peers = (Address("127.0.0.1", 1),)
@@ -113,11 +113,11 @@ class Begun:
                 raise OverLongMessage("it is too long")
             self.told.append(message)
 
-        Joining(deploy, plan, token_bytes(32), self.loop, self.ready.append, self.told.append)
+        ChannelSetup(deploy, plan, token_bytes(32), self.loop, self.ready.append, self.told.append)
         assert self.loop.run(lambda: bool(self.ready), LIMIT)
-        around = Surroundings(self.loop, self.background, StatesAtHand(), tell)
-        seats = {SOURCE: seat_of(SOURCE, deploy, plan, files, store)}
-        self.attempt = PartitionAttempt(deploy, plan, files, seats, {}, around)
+        environment = Environment(self.loop, self.background, StateCache(), tell)
+        placements = {SOURCE: placement_of(SOURCE, deploy, plan, files, store)}
+        self.attempt = PartitionAttempt(deploy, plan, files, placements, {}, environment)
         self.attempt.begin()
         self.attempt.told(AssignSplits(INCARNATION, SOURCE, ("one", "two"), last=True))
 

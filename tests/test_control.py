@@ -17,7 +17,7 @@ import pytest
 from recovery.driver.attempts.workers import Workers
 from snapshot import Collection, Stream, ToDriver
 from snapshot.cut.seals import RecordWriter
-from snapshot.host.net.connection_kinds import HeartbeatOf, Purpose
+from snapshot.host.net.connection_kinds import ConnectionKind, HeartbeatOf
 from snapshot.host.net.connector import Connecting
 from snapshot.host.net.control import ControlConnection, OverLongMessage
 from snapshot.host.net.event_loop import EventLoop
@@ -211,7 +211,7 @@ class Driver:
             self.loop,
             "127.0.0.1",
             SECRET,
-            judge=lambda purpose: "",
+            judge=lambda kind: "",
             on_connection=self._hear,
             on_refused=lambda peer, reason: pytest.fail(reason),
             ports=ports,
@@ -219,9 +219,9 @@ class Driver:
         self.stack.callback(listener.close)
         return listener
 
-    def _hear(self, proved: Proved, purpose: Purpose, peer: str) -> None:
-        assert isinstance(purpose, HeartbeatOf)
-        worker = purpose.worker
+    def _hear(self, proved: Proved, kind: ConnectionKind, peer: str) -> None:
+        assert isinstance(kind, HeartbeatOf)
+        worker = kind.worker
 
         def ended(why: str) -> None:
             self.ended.append(worker)

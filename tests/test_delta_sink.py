@@ -37,7 +37,7 @@ from snapshot.operators.rows import Rows
 from snapshot.program.sink import SinkError
 from snapshot.structured.query import SinkQuery
 from snapshot.testing.sink_machine import sink_machine
-from snapshot.testing.sinks import CHECKS, DONE, SCHEMA, SinkTrial, Surroundings, attempt, settled, some
+from snapshot.testing.sinks import CHECKS, DONE, SCHEMA, SinkEnvironment, SinkTrial, attempt, settled, some
 from statebackend.ids import Partition, Uid
 from statebackend.stores.memory_store import MemoryStore
 from tests import delta_sink_worker
@@ -90,7 +90,7 @@ def trial(root: Path, roll_bytes: int = 64 << 20) -> SinkTrial:
         shutil.rmtree(folder, ignore_errors=True)
         DeltaTable.create(folder, SCHEMA)
 
-    def visible(_: Surroundings) -> Sequence[str]:
+    def visible(_: SinkEnvironment) -> Sequence[str]:
         rows: list[str] = read(folder)["row"].to_pylist()
         assert sorted(rows) == sorted(DeltaTable(folder).to_pyarrow_table()["row"].to_pylist())
         return rows
@@ -487,7 +487,7 @@ def test_a_process_killed_at_any_step_loses_and_repeats_nothing(step: int, kille
         token.transaction for token in (token_of(path.name) for path in (folder / "out").iterdir()) if token is not None
     }
     assert left == {name for name, _ in prepared}
-    writer = sink.open(context(Surroundings(), 2))
+    writer = sink.open(context(SinkEnvironment(), 2))
     for transaction, payload in prepared:
         for _ in range(2):
             assert writer.commit(transaction, payload).outcome in DONE

@@ -13,12 +13,12 @@ from snapshot.ids import TransactionId
 from snapshot.operators.rows import Rows
 from snapshot.program.sink import SinkContext
 from snapshot.testing.sink_machine import sink_machine
-from snapshot.testing.sinks import CHECKS, SinkBench, SinkTrial, Surroundings, attempt, write
+from snapshot.testing.sinks import CHECKS, SinkBench, SinkEnvironment, SinkTrial, attempt, write
 from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Partition
 from statebackend.stores.store import StoreUnavailable
 
-TRIAL = SinkTrial(ToDriver(), lambda around: around.delivered)
+TRIAL = SinkTrial(ToDriver(), lambda environment: environment.delivered)
 
 TestToDriverMachine = sink_machine(TRIAL).TestCase
 
@@ -29,7 +29,7 @@ def test_to_driver_passes_the_kit(check: Callable[[SinkTrial], None]) -> None:
 
 
 def test_without_commit_rows_are_delivered_in_the_call_that_brings_them() -> None:
-    bench = SinkBench(SinkTrial(ToDriver(at_commit=False), lambda around: around.delivered))
+    bench = SinkBench(SinkTrial(ToDriver(at_commit=False), lambda environment: environment.delivered))
     writer = bench.writer()
     writer.begin(bench.name())
     rows = bench.rows(3)
@@ -44,12 +44,12 @@ def test_without_commit_rows_are_delivered_in_the_call_that_brings_them() -> Non
 def test_a_transaction_is_delivered_in_one_piece_under_its_id() -> None:
     deliveries: list[tuple[TransactionId | None, list[str]]] = []
 
-    class Recording(Surroundings):
+    class Recording(SinkEnvironment):
         def deliver(self, transaction: TransactionId | None, rows: pa.RecordBatch) -> None:
             deliveries.append((transaction, rows["row"].to_pylist()))
 
     bench = SinkBench(TRIAL)
-    bench.around = Recording()
+    bench.environment = Recording()
     transaction, payload, rows = bench.prepared()
     bench.settle(transaction, payload)
     assert deliveries == [(transaction, rows)]
@@ -58,8 +58,8 @@ def test_a_transaction_is_delivered_in_one_piece_under_its_id() -> None:
 def test_what_was_prepared_is_committed_by_a_program_that_no_longer_waits_for_epochs() -> None:
     bench = SinkBench(TRIAL)
     transaction, payload, rows = bench.prepared()
-    changed = SinkBench(SinkTrial(ToDriver(at_commit=False), lambda around: around.delivered))
-    changed.around, changed.job = bench.around, bench.job
+    changed = SinkBench(SinkTrial(ToDriver(at_commit=False), lambda environment: environment.delivered))
+    changed.environment, changed.job = bench.environment, bench.job
     changed.settle(transaction, payload)
     bench.expect(rows, "what an epoch names is committed")
 
@@ -67,20 +67,20 @@ def test_what_was_prepared_is_committed_by_a_program_that_no_longer_waits_for_ep
 def test_staged_rows_that_are_gone_stop_the_job_with_a_reason() -> None:
     bench = SinkBench(TRIAL)
     transaction, payload, _ = bench.prepared()
-    bench.around.stored.clear()
+    bench.environment.stored.clear()
     answer = bench.writer().commit(transaction, payload)
     assert answer.outcome is CommitOutcome.FAILED
     assert "staged/0" in answer.reason
 
 
 def test_a_store_that_does_not_answer_is_asked_again() -> None:
-    class Deaf(Surroundings):
+    class Deaf(SinkEnvironment):
         def get(self, file: object) -> bytes:
             raise StoreUnavailable("no answer")
 
     bench = SinkBench(TRIAL)
     transaction, payload, _ = bench.prepared()
-    bench.around = Deaf()
+    bench.environment = Deaf()
     assert bench.writer().commit(transaction, payload).outcome is CommitOutcome.RETRY_LATER
 
 
@@ -95,7 +95,7 @@ def test_rows_of_any_schema_come_as_they_were() -> None:
         batch.schema,
         attempt(1),
         Partition(0),
-        bench.around,
+        bench.environment,
         lambda _, rows: delivered.append(rows),
     )
     writer = ToDriver().open(context)

@@ -16,7 +16,7 @@ from snapshot.connectors.memory.collection import Item
 from snapshot.cut.frames import EARLIEST, LATEST, Data, End, Frame, Marker, MarkerMode, Watermark
 from snapshot.host.partition.stage_operators import open_state
 from snapshot.host.partition.stage_run import StageRun
-from snapshot.host.partition.state_cache import StatesAtHand
+from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.protocol.messages import Drain, Role
 from snapshot.operators.operator import Input, OperatorContext
 from snapshot.operators.process_batch import BatchContext
@@ -31,7 +31,7 @@ from statebackend.tables.values.aggregations import Sum
 from tests.driven_worker import DrivenWorker
 from tests.planned_operator import Planned
 from tests.test_stage_run import FAR, Reports, Wire
-from tests.test_stage_times import IN, NUMBERS, OUT, OWN, seat_of
+from tests.test_stage_times import IN, NUMBERS, OUT, OWN, placement_of
 
 STAGE = Uid("stage")
 CONTROL = Edge(Uid("control"), STAGE, 1, 1, Exchange.BROADCAST, NUMBERS, False)
@@ -79,14 +79,14 @@ class Stood:
         self.told: list[object] = []
         inputs = tuple(Input(NUMBERS, edge.keys, edge.timed) for edge in edges)
         operator = Planned(lambda context: Noting(context, self.told), inputs, NUMBERS)
-        seat = seat_of(STAGE, folder)
+        placement = placement_of(STAGE, folder)
         role = Role(FileSet(range_of(OWN, 1, 128)), watermark=restored)
-        seat = replace(seat, role=role, time_goes_on=time_goes_on)
-        self.state = open_state(operator, seat, None, StatesAtHand(), lambda: None).state
+        placement = replace(placement, role=role, time_goes_on=time_goes_on)
+        self.state = open_state(operator, placement, None, StateCache(), lambda: None).state
         stage = Stage(STAGE, KeyedHead(operator), tuple(edges), {None: (ToEdge(OUT),)})
         self._wire, self.reports = Wire(OUT.channel(OWN, OWN)), Reports()
         sending = {self._wire.id: self._wire}
-        self.run = StageRun(stage, seat, None, sending, {}, self.reports, lambda: None, Attempt(1))
+        self.run = StageRun(stage, placement, None, sending, {}, self.reports, lambda: None, Attempt(1))
         self.run.begin()
         self.run.open(self.state)
 
@@ -183,8 +183,8 @@ def source_run(
     step = Step(None, EventTime("n"), (ToEdge(edge),))
     stage = Stage(Uid("source"), ReadHead(Collection(rows, NUMBERS)), (), {None: (step,)})
     wire, reports = Wire(edge.channel(OWN, OWN)), Reports()
-    seat = replace(seat_of(stage.uid, folder), role=role, time_goes_on=time_goes_on)
-    run = StageRun(stage, seat, None, {wire.id: wire}, {}, reports, lambda: None, Attempt(1))
+    placement = replace(placement_of(stage.uid, folder), role=role, time_goes_on=time_goes_on)
+    run = StageRun(stage, placement, None, {wire.id: wire}, {}, reports, lambda: None, Attempt(1))
     run.begin()
     assert run.source is not None
     run.source.assign([] if role.positions else ["0"], last=True)

@@ -32,7 +32,7 @@ from snapshot.ids import JobId
 from snapshot.operators.rows import Rows
 from snapshot.program.sink import SinkError
 from snapshot.testing.sink_machine import sink_machine
-from snapshot.testing.sinks import CHECKS, DONE, SinkBench, SinkTrial, Surroundings, attempt, write
+from snapshot.testing.sinks import CHECKS, DONE, SinkBench, SinkEnvironment, SinkTrial, attempt, write
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from statebackend.stores.fsspec_store import has_password, open_store
 from statebackend.stores.store import UnsuitableStore
@@ -80,7 +80,7 @@ def trial(
     bad: str = "",
     roll_every: str = "0s",
 ) -> SinkTrial:
-    def visible(_: Surroundings) -> Sequence[str]:
+    def visible(_: SinkEnvironment) -> Sequence[str]:
         if listed:
             assert readable(uri) == []
         return readable_by_list(uri) if listed else readable(uri)
@@ -430,7 +430,7 @@ def test_a_process_killed_at_any_step_loses_and_repeats_nothing(step: int, kille
     sink.recover(file_sink_worker.JOB, file_sink_worker.UID, attempt(2), {name for name, _ in prepared})
     left = {transaction_of(path.name) for path in (folder / "out" / ".staged").glob("*")}
     assert left <= {name for name, _ in prepared}
-    writer = sink.open(file_sink_worker.context(Surroundings(), 2))
+    writer = sink.open(file_sink_worker.context(SinkEnvironment(), 2))
     for transaction, payload in prepared:
         for _ in range(2):
             assert writer.commit(transaction, payload).outcome in DONE

@@ -16,7 +16,7 @@ import pytest
 
 from snapshot.host.partition import stage_operators
 from snapshot.host.partition.stage_operators import OpenedState
-from snapshot.host.partition.state_cache import StatesAtHand
+from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.process import standby as following
 from snapshot.host.process.standby import Follower
 from snapshot.host.protocol.messages import Follow, Followed, StandBy
@@ -62,10 +62,10 @@ class Standby:
         declared = Operator(UID, operator.inputs[0].key_declared, operator.states, plan.max_parallelism)
         self.writer = KeyedState(declared, folder / "elsewhere", self.store, self.name)
         (self.table,) = operator.states
-        self.at_hand = StatesAtHand()
+        self.cache = StateCache()
         self.answers: SimpleQueue[Followed] = SimpleQueue()
         stand_by = StandBy(JobId("job"), how, dumps(plan), 1, options, str(folder / "tree"), str(folder / "here"))
-        self.follower = Follower(stand_by, self.at_hand, lambda: None, self.answers.put)
+        self.follower = Follower(stand_by, self.cache, lambda: None, self.answers.put)
         self._number = 0
 
     def name(self) -> str:
@@ -99,7 +99,7 @@ def standby(folder: Path, how: Following, options: HostOptions = USUAL) -> Itera
     finally:
         made.follower.close()
         made.follower.wait()
-        made.at_hand.close()
+        made.cache.close()
         made.writer.close()
 
 
@@ -163,7 +163,7 @@ def test_an_open_state_is_at_hand_for_a_role_as_the_epoch_has_it_and_writes_on(t
         one.told(*one.cut())
         epoch, files = one.cut()  # which it has not heard of
         one.follower.close()
-        state = one.at_hand.take(UID, files.range, epoch, files, one.name)
+        state = one.cache.take(UID, files.range, epoch, files, one.name)
         assert state is not None
         with state:
             assert one.update(state) == 3
@@ -176,7 +176,7 @@ def test_whoever_wants_a_state_that_is_on_its_way_waits_for_it(tmp_path: Path) -
         epoch, files = one.cut()
         one.follower.follow(Follow(epoch, {UID: (files,)}))
         one.follower.close()  # wherever it is
-        state = one.at_hand.take(UID, files.range, epoch, files, one.name)
+        state = one.cache.take(UID, files.range, epoch, files, one.name)
         if state is not None:
             with state:
                 assert one.update(state) == 2
@@ -233,7 +233,7 @@ def test_whoever_waits_for_a_state_that_a_store_holds_up_is_told_that_there_is_n
             assert hangs.wait(PATIENCE)
             one.follower.close()
             wanted = UID, files.range, epoch, files, one.name
-            threading.Thread(target=lambda: taken.put(one.at_hand.take(*wanted)), daemon=True).start()
+            threading.Thread(target=lambda: taken.put(one.cache.take(*wanted)), daemon=True).start()
             assert taken.get(timeout=SOON) is None
             one.follower.wait()
 
@@ -245,7 +245,7 @@ def test_an_upload_that_hangs_is_given_up_also_of_a_state_that_was_followed(tmp_
         epoch, files = one.cut()
         one.told(epoch, files)
         one.follower.close()
-        state = one.at_hand.take(UID, files.range, epoch, files, one.name)
+        state = one.cache.take(UID, files.range, epoch, files, one.name)
         assert state is not None
         with state, hanging("upload"):
             one.update(state)
@@ -279,12 +279,12 @@ def test_a_state_that_comes_when_nobody_waits_any_more_is_closed(tmp_path: Path)
         epoch, files = one.cut()
         one.told(epoch, files)
         one.follower.close()
-        state = one.at_hand.take(UID, files.range, epoch, files, one.name)
+        state = one.cache.take(UID, files.range, epoch, files, one.name)
         assert state is not None
-        one.at_hand.expect(UID, files.range)
-        one.at_hand.discard_all()
-        one.at_hand.arrived(UID, files.range, state)
-        one.at_hand.close()
+        one.cache.expect(UID, files.range)
+        one.cache.discard_all()
+        one.cache.arrived(UID, files.range, state)
+        one.cache.close()
         with pytest.raises(ValueError, match="was closed"):
             state.poll()
 
@@ -303,7 +303,7 @@ def test_files_are_kept_until_the_role_is_opened_and_not_longer(tmp_path: Path) 
 def test_a_program_that_cannot_be_loaded_here_is_a_problem(tmp_path: Path) -> None:
     answers: SimpleQueue[Followed] = SimpleQueue()
     stand_by = StandBy(JobId("job"), Following.FILES, b"?", 1, HostOptions(), str(tmp_path), str(tmp_path / "here"))
-    follower = Follower(stand_by, StatesAtHand(), lambda: None, answers.put)
+    follower = Follower(stand_by, StateCache(), lambda: None, answers.put)
     epoch = Epoch(Generation(1), 1)
     follower.follow(Follow(epoch, {}))
     said = answers.get(timeout=PATIENCE)

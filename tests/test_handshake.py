@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from snapshot.cut.seals import Seals
 from snapshot.host.net.connection_kinds import (
-    MAX_PURPOSE,
+    MAX_KIND,
     ChannelOf,
     CommandOf,
+    ConnectionKind,
     ControlOf,
     HeartbeatOf,
     LastWordsOf,
-    Purpose,
-    UnusablePurpose,
-    parse_purpose,
-    purpose_bytes,
+    UnusableKind,
+    kind_bytes,
+    parse_kind,
 )
 from snapshot.host.net.handshake import (
     MAX_REASON,
@@ -29,9 +29,9 @@ from snapshot.host.net.handshake import (
     CallerHandshake,
     HandshakeRefused,
     HostHandshake,
-    MalformedPurpose,
+    MalformedKind,
     OtherVersion,
-    OverLongPurpose,
+    OverLongKind,
     StrangeBytes,
     TurnedAway,
     WrongSecret,
@@ -47,7 +47,7 @@ names = st.text(max_size=30)
 numbers = st.integers(0, 2**32 - 1)
 channels = st.builds(ChannelId, names.map(Uid), names.map(Uid), numbers.map(Partition), numbers.map(Partition), numbers)
 incarnations = st.builds(Incarnation, numbers.map(Generation), numbers.map(Attempt))
-purposes: st.SearchStrategy[Purpose] = (
+kinds: st.SearchStrategy[ConnectionKind] = (
     st.builds(ControlOf, names)
     | st.builds(HeartbeatOf, names)
     | st.builds(LastWordsOf, names)
@@ -62,8 +62,8 @@ def host(secret: bytes = SECRET, nonce: bytes = b"h" * NONCE_SIZE) -> HostHandsh
     return HostHandshake(secret, nonce)
 
 
-def caller(secret: bytes = SECRET, nonce: bytes = b"c" * NONCE_SIZE, purpose: Purpose = CONTROL) -> CallerHandshake:
-    return CallerHandshake(secret, nonce, purpose)
+def caller(secret: bytes = SECRET, nonce: bytes = b"c" * NONCE_SIZE, kind: ConnectionKind = CONTROL) -> CallerHandshake:
+    return CallerHandshake(secret, nonce, kind)
 
 
 def told(side: HostHandshake | CallerHandshake, sent: bytes, step: int = 10_000) -> bytes:
@@ -81,15 +81,15 @@ def proved(a: CallerHandshake, b: HostHandshake, step: int = 10_000) -> None:
     told(b, told(a, told(b, a.greeting, step), step), step)
 
 
-@given(purposes, secrets, nonces, nonces, st.integers(1, 200))
+@given(kinds, secrets, nonces, nonces, st.integers(1, 200))
 def test_both_sides_agree_on_the_purpose_whatever_the_pieces(
-    purpose: Purpose, secret: bytes, ours: bytes, theirs: bytes, step: int
+    kind: ConnectionKind, secret: bytes, ours: bytes, theirs: bytes, step: int
 ) -> None:
     if ours == theirs:
         return
-    a, b = caller(secret, ours, purpose), host(secret, theirs)
+    a, b = caller(secret, ours, kind), host(secret, theirs)
     proved(a, b, step)
-    assert b.purpose == purpose
+    assert b.kind == kind
     assert [a.accepted, told(a, b.accept(), step), a.accepted] == [False, b"", True]
     assert a.wanted == b.wanted == 0
 
@@ -103,9 +103,9 @@ def seals_of(a: CallerHandshake, b: HostHandshake) -> tuple[Seals, Seals]:
     return a.seals, b.seals
 
 
-@given(purposes, secrets)
-def test_afterwards_both_have_the_same_two_keys_one_for_each_direction(purpose: Purpose, secret: bytes) -> None:
-    a, b = seals_of(caller(secret, purpose=purpose), host(secret))
+@given(kinds, secrets)
+def test_afterwards_both_have_the_same_two_keys_one_for_each_direction(kind: ConnectionKind, secret: bytes) -> None:
+    a, b = seals_of(caller(secret, kind=kind), host(secret))
     assert (a.speaking, a.hearing) == (b.hearing, b.speaking)
     assert a.speaking != a.hearing
     assert len(a.speaking) == len(a.hearing) == 32
@@ -116,7 +116,7 @@ def test_no_two_connections_have_a_key_in_common() -> None:
         seals_of(caller(), host()),
         seals_of(caller(nonce=b"C" * NONCE_SIZE), host()),
         seals_of(caller(), host(nonce=b"H" * NONCE_SIZE)),
-        seals_of(caller(purpose=HeartbeatOf("w")), host()),
+        seals_of(caller(kind=HeartbeatOf("w")), host()),
         seals_of(caller(b"S" * 32), host(b"S" * 32)),
     ]
     keys = [key for a, _ in pairs for key in (a.speaking, a.hearing)]
@@ -158,7 +158,7 @@ def test_a_host_refuses_who_has_another_secret_before_it_looks_at_the_purpose() 
     a, b = caller(b"other" * 8), host()
     with pytest.raises(WrongSecret):
         proved(a, b)
-    assert b.purpose is None
+    assert b.kind is None
     assert b.parting == b""
     with pytest.raises(ValueError, match="not proved"):
         b.accept()
@@ -226,7 +226,7 @@ def test_a_flipped_bit_anywhere_is_refused(bit: int) -> None:
     with suppress(HandshakeRefused):  # if nothing is refused, one waits for bytes that never come
         for number, content in enumerate(parts):
             told(sides[number % 2], bytes(content))
-            if number == 2 and b.purpose is not None:
+            if number == 2 and b.kind is not None:
                 b.accept()
     assert not a.accepted
 
@@ -242,7 +242,7 @@ def test_random_bytes_are_refused_by_name_or_waited_for_and_nothing_is_said_to_t
     except StrangeBytes:
         pass
     assert said == b""
-    assert b.purpose is None
+    assert b.kind is None
 
 
 @given(st.binary(min_size=1, max_size=5_000))
@@ -254,9 +254,9 @@ def test_random_bytes_behind_a_greeting_prove_nothing(stream: bytes) -> None:
             wanted = b.wanted
             assert b.receive(stream[:wanted]) == b""
             stream = stream[wanted:]
-    except (WrongSecret, OverLongPurpose):
+    except (WrongSecret, OverLongKind):
         pass
-    assert b.purpose is None
+    assert b.kind is None
 
 
 def test_a_web_browser_is_refused_by_its_first_bytes() -> None:
@@ -279,10 +279,10 @@ def test_another_version_is_named_on_both_sides() -> None:
 def test_no_more_is_read_than_a_purpose_may_have() -> None:
     b = host()
     told(b, caller().greeting)
-    with pytest.raises(OverLongPurpose, match="65535 bytes"):
+    with pytest.raises(OverLongKind, match="65535 bytes"):
         told(b, bytes(32) + b"\xff\xff")
-    with pytest.raises(UnusablePurpose, match="use shorter names"):
-        caller(purpose=ControlOf("w" * MAX_PURPOSE))
+    with pytest.raises(UnusableKind, match="use shorter names"):
+        caller(kind=ControlOf("w" * MAX_KIND))
 
 
 def test_who_says_more_than_is_its_turn_is_refused() -> None:
@@ -299,9 +299,9 @@ def test_who_says_more_than_is_its_turn_is_refused() -> None:
 def test_a_purpose_without_sense_is_refused_after_the_proof_and_the_caller_hears_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("snapshot.host.net.handshake.purpose_bytes", lambda purpose: b'["telephone"]')
+    monkeypatch.setattr("snapshot.host.net.handshake.kind_bytes", lambda kind: b'["telephone"]')
     a, b = caller(), host()
-    with pytest.raises(MalformedPurpose, match="telephone"):
+    with pytest.raises(MalformedKind, match="telephone"):
         proved(a, b)
     with pytest.raises(TurnedAway, match="telephone"):
         told(a, b.parting)
@@ -318,20 +318,20 @@ def test_a_purpose_without_sense_is_refused_after_the_proof_and_the_caller_hears
 )
 def test_a_purpose_is_read_as_it_was_written_or_refused(sent: bytes) -> None:
     try:
-        purpose = parse_purpose(sent)
-    except UnusablePurpose:
+        kind = parse_kind(sent)
+    except UnusableKind:
         return
-    assert parse_purpose(purpose_bytes(purpose)) == purpose
+    assert parse_kind(kind_bytes(kind)) == kind
 
 
 @pytest.mark.parametrize(
     "sent",
-    [b"[" * MAX_PURPOSE, b"9" * MAX_PURPOSE, b'["control", 1]', b'["channel","a","b",0,0,0,1,true]', b"\xff", b"{}"],
+    [b"[" * MAX_KIND, b"9" * MAX_KIND, b'["control", 1]', b'["channel","a","b",0,0,0,1,true]', b"\xff", b"{}"],
     ids=["deep", "large number", "no name", "a truth", "no text", "no list"],
 )
 def test_a_strange_purpose_is_refused_by_name(sent: bytes) -> None:
-    with pytest.raises(UnusablePurpose):
-        parse_purpose(sent)
+    with pytest.raises(UnusableKind):
+        parse_kind(sent)
 
 
 def test_a_secret_or_a_nonce_of_a_wrong_length_is_a_mistake_of_ours() -> None:

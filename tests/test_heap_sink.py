@@ -13,10 +13,10 @@ from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.operators.rows import Rows
 from snapshot.program.sink import SinkError
 from snapshot.testing.sink_machine import sink_machine
-from snapshot.testing.sinks import CHECKS, SCHEMA, SinkBench, SinkTrial, Surroundings
+from snapshot.testing.sinks import CHECKS, SCHEMA, SinkBench, SinkEnvironment, SinkTrial
 
 
-def visible(_: Surroundings) -> list[str]:
+def visible(_: SinkEnvironment) -> list[str]:
     table = read_heap("kit")
     rows: list[str] = table.column("row").to_pylist() if table.num_columns else []
     return rows

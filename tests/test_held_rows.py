@@ -18,7 +18,7 @@ from snapshot.connectors.files.writer import FileWriter
 from snapshot.durations import NotADuration
 from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.program.sink import SinkError
-from snapshot.testing.sinks import CHECKS, SCHEMA, SinkBench, SinkTrial, Surroundings, settled, write
+from snapshot.testing.sinks import CHECKS, SCHEMA, SinkBench, SinkEnvironment, SinkTrial, settled, write
 from snapshot.tree.frozen_json import Json
 from snapshot.tree.manifest import CommitPayload
 from tests.files_of_a_day import Day
@@ -139,7 +139,7 @@ def test_what_several_partitions_held_back_becomes_one_file(tmp_path: Path, cloc
     jobs = [Bench(ToFiles(str(tmp_path), roll_every="1m")) for _ in range(3)]
     for number, job in enumerate(jobs):
         job.epoch([f"row {number}"])
-        jobs[0].bench.around.stored.update(job.bench.around.stored)
+        jobs[0].bench.environment.stored.update(job.bench.environment.stored)
     jobs[0].held = [payload for job in jobs for payload in job.held]
     jobs[0].start()
     clock.now += 60_000
@@ -187,12 +187,12 @@ def batches(numbers: Sequence[int]) -> list[pa.RecordBatch]:
 
 @given(st.lists(st.integers(1, 3), max_size=200))
 def test_pieces_stay_few_and_hold_every_row_in_its_place(counts: list[int]) -> None:
-    around, pieces, expected = Surroundings(), (), list[str]()
+    environment, pieces, expected = SinkEnvironment(), (), list[str]()
     for count in counts:
         rows = batches(range(len(expected), len(expected) + count))
         expected += rows[0].column("row").to_pylist()
-        pieces = with_rows(pieces, rows, rows[0].nbytes, around)  # type: ignore[assignment]
-    assert [row for batch in rows_of(pieces, around) for row in batch.column("row").to_pylist()] == expected
+        pieces = with_rows(pieces, rows, rows[0].nbytes, environment)  # type: ignore[assignment]
+    assert [row for batch in rows_of(pieces, environment) for row in batch.column("row").to_pylist()] == expected
     assert len(pieces) <= 7 * 3
 
 

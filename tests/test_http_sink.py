@@ -17,7 +17,7 @@ from snapshot.program.sink import Abilities, SinkError, SinkWriter
 from snapshot.structured.query import SinkQuery
 from snapshot.structured.sink_options import sink_of
 from snapshot.testing.sink_promises import it_is_plain_data_without_a_fault
-from snapshot.testing.sinks import CHECKS, SinkTrial, Surroundings, settled
+from snapshot.testing.sinks import CHECKS, SinkEnvironment, SinkTrial, settled
 from snapshot.tree.manifest import CommitPayload
 from statebackend.stores.memory_store import MemoryStore
 from tests.sql_bench import CHANGES, SqlBench, change
@@ -61,7 +61,7 @@ def test_with_a_server_that_takes_each_key_once_it_passes_the_kit(
         server.url, exactly_once=False, rows_per_request=rows_per_request, headers={"Authorization": "Bearer hidden"}
     )
 
-    def visible(_: Surroundings) -> Sequence[str]:
+    def visible(_: SinkEnvironment) -> Sequence[str]:
         return [row["row"] for row in server.rows()]
 
     @contextmanager
@@ -105,7 +105,7 @@ def test_whoever_sends_a_transaction_again_sends_the_same_rows_under_the_same_ke
     settled(bench.open(), *prepared)
     first, server.came = server.came, []
     now = SqlBench(replace(bench.sink, rows_per_request=3))  # type: ignore[type-var]
-    now.around = bench.around
+    now.environment = bench.environment
     settled(now.open(2, partition=3), *prepared)
     assert server.came == first
 
@@ -274,7 +274,7 @@ def test_staged_rows_that_are_gone_fail_the_commit(server: RowServer) -> None:
     bench = bench_of(server)
     writer = bench.open()
     prepared = bench.prepared(writer, [change(1)])
-    bench.around.stored.clear()
+    bench.environment.stored.clear()
     answer = writer.commit(*prepared)
     assert answer.outcome is CommitOutcome.FAILED
     assert "the rows that were staged in the job's tree cannot be had" in answer.reason

@@ -309,7 +309,7 @@ def test_a_committable_says_who_commits_it_where_and_nothing_secret() -> None:
     assert about["producer"] == producer_of(transaction) == f"epochcut/{bench.job}/the%2Fsink/3"
     assert about["first"] == 4
     assert about["writer"]
-    for text in (repr(sink), str(payload), *map(str, bench.around.stored.values())):
+    for text in (repr(sink), str(payload), *map(str, bench.environment.stored.values())):
         assert "hush" not in text
     writer.close()
 

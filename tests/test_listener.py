@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from snapshot.host.net.connection_kinds import ControlOf, HeartbeatOf, Purpose
+from snapshot.host.net.connection_kinds import ConnectionKind, ControlOf, HeartbeatOf
 from snapshot.host.net.connector import Connecting
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.net.handshake import NONCE_SIZE, CallerHandshake
@@ -32,7 +32,7 @@ class Scene:
 
     loop: EventLoop
     stack: ExitStack
-    purposes: list[Purpose] = field(default_factory=list)
+    kinds: list[ConnectionKind] = field(default_factory=list)
     hosted: list[socket.socket] = field(default_factory=list)
     connected: list[socket.socket] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Scene:
 
     def listen(
         self,
-        judge: Callable[[Purpose], str] = lambda purpose: "",
+        judge: Callable[[ConnectionKind], str] = lambda kind: "",
         limits: StrangerLimits | None = None,
         ports: tuple[int, ...] = (0,),
     ) -> Listener:
@@ -61,10 +61,10 @@ class Scene:
         self,
         address: Address,
         secret: bytes = SECRET,
-        purpose: Purpose = CONTROL,
+        kind: ConnectionKind = CONTROL,
         seconds: float = LIMIT,
     ) -> Connecting:
-        return Connecting(self.loop, address, secret, purpose, self._connected, self.failed.append, seconds=seconds)
+        return Connecting(self.loop, address, secret, kind, self._connected, self.failed.append, seconds=seconds)
 
     def stranger(self, address: Address, says: bytes = b"e", source: str = HOME) -> socket.socket:
         reached = socket.create_connection((address.host, address.port), source_address=(source, 0))
@@ -76,9 +76,9 @@ class Scene:
     def until(self, true: Callable[[], bool]) -> None:
         assert self.loop.run(true, LIMIT), f"it did not happen; refused: {self.refused}, failed: {self.failed}"
 
-    def _hosted(self, proved: Proved, purpose: Purpose, peer: str) -> None:
+    def _hosted(self, proved: Proved, kind: ConnectionKind, peer: str) -> None:
         self.hosted.append(self.stack.enter_context(proved.sock))
-        self.purposes.append(purpose)
+        self.kinds.append(kind)
 
     def _connected(self, proved: Proved) -> None:
         self.connected.append(self.stack.enter_context(proved.sock))
@@ -103,9 +103,9 @@ def is_closed(sock: socket.socket) -> bool:
 
 def test_who_knows_the_secret_gets_in_and_both_ends_can_talk(scene: Scene) -> None:
     listener = scene.listen()
-    scene.connect(listener.address, purpose=HeartbeatOf("w"))
+    scene.connect(listener.address, kind=HeartbeatOf("w"))
     scene.until(lambda: bool(scene.hosted and scene.connected))
-    assert scene.purposes == [HeartbeatOf("w")]
+    assert scene.kinds == [HeartbeatOf("w")]
     scene.hosted[0].send(b"down")
     scene.connected[0].send(b"up")
     scene.connected[0].setblocking(True)
@@ -142,7 +142,7 @@ def test_a_wrong_secret_is_refused_on_both_sides_and_given_up_after_a_few_tries(
 
 
 def test_who_is_not_wanted_hears_why_and_it_is_reported(scene: Scene) -> None:
-    listener = scene.listen(judge=lambda purpose: f"no {purpose} today")
+    listener = scene.listen(judge=lambda kind: f"no {kind} today")
     scene.connect(listener.address)
     scene.until(lambda: bool(scene.failed))
     assert "TurnedAway: no control of w today" in scene.failed[0]
@@ -279,9 +279,9 @@ def test_a_caller_far_away_keeps_its_place_whatever_other_addresses_do(scene: Sc
 def test_many_honest_peers_at_once_all_get_in(scene: Scene) -> None:
     listener = scene.listen()
     for number in range(200):
-        scene.connect(listener.address, purpose=ControlOf(str(number)))
+        scene.connect(listener.address, kind=ControlOf(str(number)))
     scene.until(lambda: len(scene.hosted) == len(scene.connected) == 200)
-    assert {str(purpose) for purpose in scene.purposes} == {f"control of {number}" for number in range(200)}
+    assert {str(kind) for kind in scene.kinds} == {f"control of {number}" for number in range(200)}
     assert scene.failed == []
 
 
@@ -291,7 +291,7 @@ def test_an_honest_peer_that_was_too_slow_for_its_place_gets_in_when_there_is_ro
     scene.stack.callback(slow.close)
     connected: list[Proved] = []
     peer = Connecting(slow, listener.address, SECRET, CONTROL, connected.append, scene.failed.append, seconds=LIMIT)
-    assert slow.run(lambda: peer._conversation is not None, LIMIT), "it has said its greeting"
+    assert slow.run(lambda: peer._handshake_io is not None, LIMIT), "it has said its greeting"
     scene.until(lambda: any(one.greeted for one in listener._strangers))
     stranger = scene.stranger(listener.address)  # while the peer is busy with something else
     scene.until(lambda: bool(scene.refused))

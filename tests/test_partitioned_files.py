@@ -24,7 +24,7 @@ from snapshot.connectors.files.sink import ToFiles
 from snapshot.ids import JobId
 from snapshot.operators.rows import Rows
 from snapshot.program.sink import SinkContext, SinkError, SinkWriter
-from snapshot.testing.sinks import CHECKS, SinkBench, SinkTrial, Surroundings, attempt, settled, some
+from snapshot.testing.sinks import CHECKS, SinkBench, SinkEnvironment, SinkTrial, attempt, settled, some
 from statebackend.ids import Partition
 from tests.survey import watched
 
@@ -86,9 +86,9 @@ def written(uri: str, rows: pa.Table, format: WrittenFormat = "parquet", **optio
     """Write rows as a job does, in one epoch."""
     sink = ToFiles(uri, format, **options)  # type: ignore[arg-type]
     assert sink.check(rows.schema) == []
-    around = Surroundings()
+    environment = SinkEnvironment()
     bench = SinkBench(SinkTrial(sink, lambda _: []))
-    context = SinkContext(bench.job, bench.uid, rows.schema, attempt(1), Partition(0), around, around.deliver)
+    context = SinkContext(bench.job, bench.uid, rows.schema, attempt(1), Partition(0), environment, environment.deliver)
     writer, transaction = sink.open(context), bench.name()
     writer.begin(transaction)
     for batch in rows.to_batches():

@@ -62,7 +62,7 @@ def test_rows_for_a_place_that_is_not_the_sinks_any_more_are_committed_there_onl
     kind: str, tmp_path: Path
 ) -> None:
     former, now = bench_of(SINKS[kind](tmp_path)), bench_of(ELSEWHERE[kind](tmp_path))
-    now.around, now.job = former.around, former.job
+    now.environment, now.job = former.environment, former.job
     for bench in (former, now):
         assert bench.sink().examine(bench.job, bench.uid, SCHEMA) == []
     transaction, payload, _ = former.prepared()

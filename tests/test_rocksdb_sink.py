@@ -23,7 +23,7 @@ from snapshot.ids import JobId, TransactionId
 from snapshot.operators.rows import Rows
 from snapshot.program.sink import Sealed, SinkContext, SinkError, SinkWriter
 from snapshot.testing.sink_machine import sink_machine
-from snapshot.testing.sinks import CHECKS, DONE, SinkBench, SinkTrial, Surroundings, attempt
+from snapshot.testing.sinks import CHECKS, DONE, SinkBench, SinkEnvironment, SinkTrial, attempt
 from snapshot.tree.frozen_json import Json
 from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Partition
@@ -33,7 +33,7 @@ SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64()), ("gone", pa.bool_(
 
 
 def trial(folder: Path, *, bad: Sequence[ToRocksDB] = ()) -> SinkTrial:
-    def visible(_: Surroundings) -> Sequence[str]:
+    def visible(_: SinkEnvironment) -> Sequence[str]:
         table = read_rocksdb(str(folder))
         rows: list[str] = table.column("row").to_pylist() if table.num_columns else []
         return rows
@@ -77,8 +77,10 @@ class Upserts:
 
     def __init__(self, sink: ToRocksDB, schema: pa.Schema) -> None:
         self.bench = SinkBench(SinkTrial(sink, lambda _: []))
-        around = self.bench.around
-        context = SinkContext(self.bench.job, self.bench.uid, schema, attempt(1), Partition(0), around, around.deliver)
+        environment = self.bench.environment
+        context = SinkContext(
+            self.bench.job, self.bench.uid, schema, attempt(1), Partition(0), environment, environment.deliver
+        )
         self.writer: SinkWriter = sink.open(context)
         self.schema = schema
 

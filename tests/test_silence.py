@@ -16,7 +16,7 @@ from recovery.driver.attempts.workers import Workers
 from snapshot.cut.frames import Data, Frame
 from snapshot.epochs.coordinator_options import ContradictingOptions
 from snapshot.host.net.channels import ReceivingChannel, SendingChannel
-from snapshot.host.net.connection_kinds import Purpose
+from snapshot.host.net.connection_kinds import ConnectionKind
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.net.handshake_io import Proved
 from snapshot.host.net.listener import Listener
@@ -177,7 +177,7 @@ def test_a_process_hears_from_its_heart_that_the_driver_does_not_react_any_more(
     with ExitStack() as stack:
         stack.callback(loop.close)
 
-        def connected(proved: Proved, _purpose: Purpose, _peer: str) -> None:
+        def connected(proved: Proved, _kind: ConnectionKind, _peer: str) -> None:
             beats.append(Beats(loop, proved, lambda: None, lambda _: None))
             stack.callback(beats[-1].close)
 

@@ -15,7 +15,7 @@ from snapshot.host.partition.sink_run import SinkIdentity, SinkRun
 from snapshot.ids import JobId, TransactionId
 from snapshot.operators.rows import Rows
 from snapshot.program.sink import CommitAnswer, Sealed, SinkContext
-from snapshot.testing.sinks import Surroundings
+from snapshot.testing.sinks import SinkEnvironment
 from snapshot.tree.frozen_json import NULL
 from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
@@ -61,10 +61,10 @@ def test_a_commit_that_is_put_off_again_and_again_is_told_with_its_reason_and_no
         done = len(tried) > 66
         return CommitAnswer(CommitOutcome.COMMITTED if done else CommitOutcome.RETRY_LATER, "others are there")
 
-    loop, heard, around = EventLoop(), Heard(), Surroundings()
+    loop, heard, environment = EventLoop(), Heard(), SinkEnvironment()
     background = Background(loop, 1)
     schema = pa.schema({"row": pa.string()})
-    writer = ToHeap("put off").open(SinkContext(JOB, OUT, schema, INCARNATION, HERE, around, around.deliver))
+    writer = ToHeap("put off").open(SinkContext(JOB, OUT, schema, INCARNATION, HERE, environment, environment.deliver))
     monkeypatch.setattr(writer, "commit", commit)
     transaction = transaction_id(JOB, OUT, Incarnation(Generation(1), Attempt(1)), HERE, 3)
     left = Committable(transaction, EPOCH, CommitPayload(NULL))

@@ -21,7 +21,7 @@ from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext
 from snapshot.program.source import Available, Batch, Exhausted, Later, Reading, Source, SplitContext
 from snapshot.testing import Violation, sources
 from snapshot.testing.sink_machine import sink_machine
-from snapshot.testing.sinks import CHECKS, SinkTrial, Surroundings, check_sink
+from snapshot.testing.sinks import CHECKS, SinkEnvironment, SinkTrial, check_sink
 from snapshot.tree.frozen_json import Json, JsonLike
 from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Incarnation, Uid
@@ -208,7 +208,7 @@ class Held:
         return CommitPayload(Json.of({"nonce": self.name[1], **more}))
 
 
-def visible(_: Surroundings) -> Sequence[str]:
+def visible(_: SinkEnvironment) -> Sequence[str]:
     return [row for _, rows in VISIBLE for row in rows]
 
 

@@ -22,7 +22,7 @@ from snapshot.connectors.sql import sqlite_target
 from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.program.sink import Abilities, Sink, SinkError
 from snapshot.testing.sink_machine import sink_machine
-from snapshot.testing.sinks import CHECKS, DONE, SCHEMA, SinkTrial, Surroundings, settled
+from snapshot.testing.sinks import CHECKS, DONE, SCHEMA, SinkEnvironment, SinkTrial, settled
 from tests.sql_bench import CHANGES, SqlBench, change
 from tests.survey import watched
 
@@ -60,7 +60,7 @@ def trial(folder: Path, kind: str) -> SinkTrial:
     bench = SqlBench(sink, SCHEMA)
     assert bench.examine() == []
 
-    def visible(_: Surroundings) -> Sequence[str]:
+    def visible(_: SinkEnvironment) -> Sequence[str]:
         return [str(row[0]) for row in read(sink.path, "SELECT row FROM texts")]
 
     bad = [
@@ -271,7 +271,7 @@ def later_at(name: str, bench: SqlBench) -> SqlBench:
     """The same job, whose program has another file."""
     assert isinstance(bench.sink, ToSQLite)
     later = SqlBench(replace(bench.sink, path=str(Path(bench.sink.path).with_name(name))))
-    later.around = bench.around
+    later.environment = bench.environment
     assert later.examine() == []
     return later
 
@@ -346,7 +346,7 @@ def test_what_sqlite_refuses_for_good_fails_with_its_words(bench: SqlBench) -> N
 def test_staged_rows_that_are_gone_fail_the_commit_and_leave_nothing(bench: SqlBench) -> None:
     writer = bench.open()
     one = bench.prepared(writer, [change(1, "a")])
-    bench.around.stored.clear()
+    bench.environment.stored.clear()
     answer = writer.commit(*one)
     assert answer.outcome is CommitOutcome.FAILED
     assert "the rows that were staged in the job's tree cannot be had" in answer.reason

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from snapshot.cut.frames import LATEST, Data, End, Frame, Marker, MarkerMode, Watermark
 from snapshot.host.net.rows_wire import RowsWire
 from snapshot.host.partition.channel_state import stored
-from snapshot.host.partition.stage_operators import Seat, open_state
+from snapshot.host.partition.stage_operators import StatePlacement, open_state
 from snapshot.host.partition.stage_run import StageRun
-from snapshot.host.partition.state_cache import StatesAtHand
+from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.host.protocol.messages import Role
 from snapshot.host.protocol.options import HostOptions
@@ -87,9 +87,9 @@ class Standing:
         files = TreeFiles(self.store, Incarnation(Generation(1), attempt), OWN)
         role = Role(FileSet(range_of(OWN, 2, 128))) if before is None else before.role()
         options = HostOptions(batch_rows=100, state_backend="heap")
-        seat = Seat(Uid("stage"), OWN, 2, 128, role, options, self.store, files, folder)
+        placement = StatePlacement(Uid("stage"), OWN, 2, 128, role, options, self.store, files, folder)
         self.files = files
-        self.state = open_state(SLOW, seat, None, StatesAtHand(), lambda: None).state
+        self.state = open_state(SLOW, placement, None, StateCache(), lambda: None).state
         stage = Stage(Uid("stage"), KeyedHead(SLOW), (IN,), {None: (ToEdge(OUT),)})
         self.out = Wire(OUT.channel(OWN, OWN))
         self.reports = Reports()
@@ -97,7 +97,7 @@ class Standing:
         epoch = None if before is None else FIRST
         sending = {self.out.id: self.out}
         self.run = StageRun(
-            stage, seat, epoch, sending, {}, self.reports, lambda: None, attempt, clock=lambda: float(Clock.now)
+            stage, placement, epoch, sending, {}, self.reports, lambda: None, attempt, clock=lambda: float(Clock.now)
         )
         self.run.connect(senders)
         self.run.begin()

@@ -12,9 +12,9 @@ import pytest
 
 from snapshot.cut.frames import LATEST, End, Marker, MarkerMode, Watermark
 from snapshot.host.partition.channel_state import stored
-from snapshot.host.partition.stage_operators import Seat, open_state
+from snapshot.host.partition.stage_operators import StatePlacement, open_state
 from snapshot.host.partition.stage_run import StageRun
-from snapshot.host.partition.state_cache import StatesAtHand
+from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.host.protocol.messages import Role
 from snapshot.host.protocol.options import HostOptions
@@ -77,15 +77,17 @@ class Held:
         groups = range_of(OWN, 1, 128)
         role = Role(FileSet(groups), watermark=Watermark(5), channels=in_flight)
         chosen = replace(HostOptions(batch_rows=batch_rows, state_backend="heap"), **options)
-        seat = Seat(Uid("stage"), OWN, 1, 128, role, chosen, store, files, folder)
+        placement = StatePlacement(Uid("stage"), OWN, 1, 128, role, chosen, store, files, folder)
         self.taken: list[list[int]] = []
         inputs = (Input(SCHEMA, ("n",), timed=False),)
         operator = Planned(lambda context: Echo(context, self.taken), inputs, SCHEMA)
-        self.state: KeyedState = open_state(operator, seat, None, StatesAtHand(), lambda: None).state
+        self.state: KeyedState = open_state(operator, placement, None, StateCache(), lambda: None).state
         stage = Stage(Uid("stage"), KeyedHead(operator), (IN,), {None: (ToEdge(OUT),)})
         self.out = Wire(OUT.channel(OWN, OWN))
         self.reports = Reports()
-        self.run = StageRun(stage, seat, FIRST, {self.out.id: self.out}, {}, self.reports, lambda: None, Attempt(2))
+        self.run = StageRun(
+            stage, placement, FIRST, {self.out.id: self.out}, {}, self.reports, lambda: None, Attempt(2)
+        )
         self.valve = Valve()
         self.run.connect({A: self.valve})
         self.run.begin()

@@ -16,7 +16,7 @@ from snapshot.host.flow.allowances import UNLIMITED, Allowance
 from snapshot.host.net.rows_wire import RowsWire
 from snapshot.host.partition import channel_state
 from snapshot.host.partition.channel_state import Frames, recalled, stored
-from snapshot.host.partition.stage_operators import Seat
+from snapshot.host.partition.stage_operators import StatePlacement
 from snapshot.host.partition.stage_run import StageCut, StageRun
 from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.host.protocol.messages import Role
@@ -114,11 +114,13 @@ class Stood:
         self.store = MemoryStore(token_hex(8))
         self.files = TreeFiles(self.store, Incarnation(Generation(1), Attempt(1)), own)
         self.options = HostOptions(batch_rows=1, **options)  # type: ignore[arg-type]
-        seat = Seat(stage.uid, own, PARALLELISM, 128, role or Role(), self.options, self.store, self.files, folder)
+        placement = StatePlacement(
+            stage.uid, own, PARALLELISM, 128, role or Role(), self.options, self.store, self.files, folder
+        )
         self.out = [Wire(OUT.channel(own, Partition(to))) for to in range(PARALLELISM)]
         self.reports = Reports()
         sending = {wire.id: wire for wire in self.out}
-        self.run = StageRun(stage, seat, None, sending, {}, self.reports, lambda: None, Attempt(1))
+        self.run = StageRun(stage, placement, None, sending, {}, self.reports, lambda: None, Attempt(1))
         self.valves = {IN.channel(Partition(sender), own): Valve() for sender in range(PARALLELISM)}
         self.run.connect(self.valves)
         self.run.begin()
@@ -206,10 +208,10 @@ def test_what_was_in_flight_is_processed_again_before_new_input(tmp_path: Path) 
     after = Stood(tmp_path / "after")
     after.files = before.files
     role = Role(watermark=Watermark(5), channels=states)
-    seat = Seat(Uid("stage"), OWN, 1, 128, role, after.options, before.store, before.files, tmp_path)
+    placement = StatePlacement(Uid("stage"), OWN, 1, 128, role, after.options, before.store, before.files, tmp_path)
     out = Wire(OUT.channel(OWN, OWN))
     stage = Stage(Uid("stage"), PassHead(), (IN,), {None: (ToEdge(OUT),)})
-    run = StageRun(stage, seat, FIRST, {out.id: out}, {}, Reports(), lambda: None, Attempt(2))
+    run = StageRun(stage, placement, FIRST, {out.id: out}, {}, Reports(), lambda: None, Attempt(2))
     run.connect({A: Valve()})
     run.begin()
     run.arrived(A, number(3))
@@ -224,12 +226,12 @@ def test_of_in_flight_data_a_rescaled_stage_processes_only_what_has_its_own_keys
     taken: list[object] = []
     for own in range(3):
         partition = Partition(own)
-        seat = Seat(
+        placement = StatePlacement(
             Uid("stage"), partition, 3, 128, Role(channels=states), origin.options, origin.store, origin.files, tmp_path
         )
         wires = [Wire(OUT.channel(partition, Partition(to))) for to in range(3)]
         stage = Stage(Uid("stage"), PassHead(), (IN,), {None: (ToEdge(OUT),)})
-        run = StageRun(stage, seat, FIRST, {w.id: w for w in wires}, {}, Reports(), lambda: None, Attempt(2))
+        run = StageRun(stage, placement, FIRST, {w.id: w for w in wires}, {}, Reports(), lambda: None, Attempt(2))
         run.begin()
         run.work(FAR)
         run.flush()

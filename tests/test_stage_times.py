@@ -12,9 +12,9 @@ from snapshot import Stream, ToDriver, Tumbling
 from snapshot.connectors.memory.collection import Collection
 from snapshot.cut.frames import Data, End, Watermark
 from snapshot.host.partition.source_times import SourceTimes
-from snapshot.host.partition.stage_operators import Seat, open_state
+from snapshot.host.partition.stage_operators import StatePlacement, open_state
 from snapshot.host.partition.stage_run import StageRun
-from snapshot.host.partition.state_cache import StatesAtHand
+from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.host.protocol.messages import Role
 from snapshot.host.protocol.options import HostOptions
@@ -36,11 +36,11 @@ IN = Edge(Uid("source"), Uid("stage"), 0, 0, Exchange.KEYED, NUMBERS, False, ("n
 OUT = Edge(Uid("stage"), Uid("next"), 0, 0, Exchange.FORWARD, NUMBERS, False)
 
 
-def seat_of(uid: Uid, folder: Path) -> Seat:
+def placement_of(uid: Uid, folder: Path) -> StatePlacement:
     files = TreeFiles(MemoryStore(token_hex(8)), Incarnation(Generation(1), Attempt(1)), OWN)
     role = Role(state=FileSet(range_of(OWN, 1, 128)))
     options = HostOptions(state_backend="heap")
-    return Seat(uid, OWN, 1, 128, role, options, MemoryStore(token_hex(8)), files, folder)
+    return StatePlacement(uid, OWN, 1, 128, role, options, MemoryStore(token_hex(8)), files, folder)
 
 
 class Ringing:
@@ -67,11 +67,11 @@ class Ringing:
 
 def test_a_timer_that_is_still_set_when_all_input_has_ended_sends_nothing_behind_the_end(tmp_path: Path) -> None:
     operator = Planned(Ringing, (Input(NUMBERS, ("n",), timed=False),), NUMBERS)
-    seat = seat_of(Uid("stage"), tmp_path)
-    state = open_state(operator, seat, None, StatesAtHand(), lambda: None).state
+    placement = placement_of(Uid("stage"), tmp_path)
+    state = open_state(operator, placement, None, StateCache(), lambda: None).state
     stage = Stage(Uid("stage"), KeyedHead(operator), (IN,), {None: (ToEdge(OUT),)})
     wire = Wire(OUT.channel(OWN, OWN))
-    run = StageRun(stage, seat, None, {wire.id: wire}, {}, Reports(), lambda: None, Attempt(1))
+    run = StageRun(stage, placement, None, {wire.id: wire}, {}, Reports(), lambda: None, Attempt(1))
     run.begin()
     run.open(state)
     run.work(0)
@@ -99,8 +99,8 @@ def test_branches_of_one_source_have_their_event_times_from_their_own_columns(tm
     stage = Stage(Uid("source"), ReadHead(Collection(rows, TWO_TIMES)), (), {None: steps})
     wires = {name: Wire(edge.channel(OWN, OWN)) for name, edge in edges.items()}
     sending: dict[ChannelId, Wire] = {wire.id: wire for wire in wires.values()}
-    seat = seat_of(stage.uid, tmp_path)
-    run = StageRun(stage, replace(seat, role=Role()), None, sending, {}, Reports(), lambda: None, Attempt(1))
+    placement = placement_of(stage.uid, tmp_path)
+    run = StageRun(stage, replace(placement, role=Role()), None, sending, {}, Reports(), lambda: None, Attempt(1))
     run.begin()
     assert run.source is not None
     run.source.assign(["0"], last=True)
@@ -125,8 +125,8 @@ def test_branches_that_declare_their_event_time_alike_do_not_make_rows_of_each_o
     program = late.union(early).key_by("at").window(Tumbling("5s")).count(uid="count").write(ToDriver(), uid="out")
     stage = next(stage for stage in program.plan(128).stages if stage.uid == "source")
     wires = [Wire(edge.channel(OWN, OWN)) for edge in stage.edges]
-    seat = replace(seat_of(stage.uid, tmp_path), role=Role(), options=HostOptions(batch_rows=1))
-    run = StageRun(stage, seat, None, {wire.id: wire for wire in wires}, {}, Reports(), lambda: None, Attempt(1))
+    placement = replace(placement_of(stage.uid, tmp_path), role=Role(), options=HostOptions(batch_rows=1))
+    run = StageRun(stage, placement, None, {wire.id: wire for wire in wires}, {}, Reports(), lambda: None, Attempt(1))
     run.begin()
     assert run.source is not None
     run.source.assign(["0"], last=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from recovery.driver.tree import address as reach
-from snapshot.host.net.connection_kinds import ChannelOf, ControlOf, Purpose
+from snapshot.host.net.connection_kinds import ChannelOf, ConnectionKind, ControlOf
 from snapshot.host.net.handshake import NONCE_SIZE, VERSION, CallerHandshake, HandshakeRefused
 from snapshot.ids import ChannelId
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
@@ -57,7 +57,7 @@ def other_version(rng: random.Random, sock: socket.socket) -> None:
     sock.sendall(greeting(rng, VERSION + 1))
 
 
-def too_long_a_purpose(rng: random.Random, sock: socket.socket) -> None:
+def too_long_a_kind(rng: random.Random, sock: socket.socket) -> None:
     sock.sendall(greeting(rng))
     sock.recv(4096)
     sock.sendall(rng.randbytes(32) + struct.pack(">H", 65_535))
@@ -65,11 +65,11 @@ def too_long_a_purpose(rng: random.Random, sock: socket.socket) -> None:
 
 def wrong_secret(rng: random.Random, sock: socket.socket) -> None:
     channel = ChannelId(Uid("rows"), Uid("numbers"), Partition(0), Partition(1), 0)
-    purposes: tuple[Purpose, ...] = (
+    kinds: tuple[ConnectionKind, ...] = (
         ControlOf("somebody"),
         ChannelOf(channel, Incarnation(Generation(1), Attempt(1))),
     )
-    handshake = CallerHandshake(SECRET, rng.randbytes(NONCE_SIZE), rng.choice(purposes))
+    handshake = CallerHandshake(SECRET, rng.randbytes(NONCE_SIZE), rng.choice(kinds))
     sock.sendall(handshake.greeting)
     while not handshake.accepted:
         said = sock.recv(handshake.wanted)
@@ -83,7 +83,7 @@ def greeting(rng: random.Random, version: int = VERSION) -> bytes:
 
 
 KINDS: tuple[Callable[[random.Random, socket.socket], None], ...] = (
-    noise, nothing, half_a_greeting, other_version, too_long_a_purpose, wrong_secret,
+    noise, nothing, half_a_greeting, other_version, too_long_a_kind, wrong_secret,
 )  # fmt: skip
 
 

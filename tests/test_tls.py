@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from snapshot.cut.frames import Data, End, Frame, Marker, MarkerMode
-from snapshot.host.faults.fault_proxy import Detour
+from snapshot.host.faults.fault_proxy import FaultProxy
 from snapshot.host.net.channels import ReceivingChannel, SendingChannel
-from snapshot.host.net.connection_kinds import ControlOf, Purpose
+from snapshot.host.net.connection_kinds import ConnectionKind, ControlOf
 from snapshot.host.net.connector import Connecting
 from snapshot.host.net.control import ControlConnection
 from snapshot.host.net.event_loop import EventLoop
@@ -68,7 +68,7 @@ class Scene:
             self.loop,
             HOME,
             secret,
-            judge=lambda purpose: "",
+            judge=lambda kind: "",
             on_connection=self._hosted,
             on_refused=lambda peer, reason: self.refused.append(reason),
             limits=StrangerLimits(patience=patience),
@@ -95,7 +95,7 @@ class Scene:
         self.until(lambda: bool(self.hosted and self.connected))
         return self.hosted[0].sock, self.connected[0].sock
 
-    def _hosted(self, proved: Proved, _purpose: Purpose, _peer: str) -> None:
+    def _hosted(self, proved: Proved, _kind: ConnectionKind, _peer: str) -> None:
         self.stack.enter_context(proved.sock)
         self.hosted.append(proved)
 
@@ -523,21 +523,21 @@ def test_an_encrypted_connection_can_be_led_through_a_detour(scene: Scene, ours:
     other: ControlConnection[object, object] = ControlConnection(
         scene.loop, plain(host), arrived.append, arrived.append
     )
-    detours: list[Detour] = []
+    proxies: list[FaultProxy] = []
 
     def through(sock: socket.socket) -> socket.socket:
-        detours.append(Detour(scene.loop, sock, lambda _: None))
-        return detours[0].inner
+        proxies.append(FaultProxy(scene.loop, sock, lambda _: None))
+        return proxies[0].inner
 
     other.reroute(through)
     one.send("held up")
-    detours[0].hold(True)
+    proxies[0].hold(True)
     scene.loop.run(lambda: False, 0.05)
     assert arrived == []
-    detours[0].hold(False)
+    proxies[0].hold(False)
     other.send("back")
     scene.until(lambda: len(arrived) == 2)
     assert sorted(map(str, arrived)) == ["back", "held up"]
     one.close()
     other.close()
-    detours[0].close()
+    proxies[0].close()

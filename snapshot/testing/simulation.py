@@ -64,7 +64,7 @@ EXPLORED = Statistics()
 class _Step(Generic[P]):
     """An action that a process offers now."""
 
-    seat: _Seat[P]
+    node: _Node[P]
     action: Action
     number: int
     weight: int
@@ -79,7 +79,7 @@ class _Rest:
 _REST = _Rest()
 
 
-class _Seat(Generic[P]):
+class _Node(Generic[P]):
     """The place of a process in the simulation, which survives its crashes."""
 
     def __init__(self, number: int, name: str, factory: Callable[[], P], swarm: Swarm) -> None:
@@ -156,18 +156,18 @@ class Simulation(Generic[P]):
         """How many records there were when it was asked last what must always hold."""
         self._swarm = Swarm(schedule, faults)
         self._network = Network(self.history, self._swarm, faults)
-        self._seats = {
-            name: _Seat(number, name, factory, self._swarm) for number, (name, factory) in enumerate(processes.items())
+        self._nodes = {
+            name: _Node(number, name, factory, self._swarm) for number, (name, factory) in enumerate(processes.items())
         }
-        self._acting: dict[_Seat[P], None] = {}
-        self._away: dict[_Seat[P], None] = {}
+        self._acting: dict[_Node[P], None] = {}
+        self._away: dict[_Node[P], None] = {}
         self._steps = 0
         self._digest = hash(self.history.processes)
 
     @property
     def processes(self) -> dict[str, P]:
         """Return the processes that are up now: after the run, all of them."""
-        return {name: seat.process for name, seat in self._seats.items() if seat.process is not None}
+        return {name: node.process for name, node in self._nodes.items() if node.process is not None}
 
     def run(self, fair_steps: int = 10_000) -> History:
         """Run until the schedule has run out and nothing is left to happen; to be called once.
@@ -176,8 +176,8 @@ class Simulation(Generic[P]):
         not, or if the processes do not come to rest within `fair_steps` after the last adverse choice.
         """
         try:
-            for seat in self._seats.values():
-                self._start(seat)
+            for node in self._nodes.values():
+                self._start(node)
             self._check_always()
             while self._adverse_step():
                 self._steps += 1
@@ -221,13 +221,13 @@ class Simulation(Generic[P]):
                 self._take(calm)
                 return True
             self._swarm.calm = 0
-        options: list[Link | _Seat[P] | _Step[P] | _Rest] = [*self._network.ready, *self._away]
-        for seat in self._acting:
-            options += seat.drains
+        options: list[Link | _Node[P] | _Step[P] | _Rest] = [*self._network.ready, *self._away]
+        for node in self._acting:
+            options += node.drains
         if not options:
             options.append(_REST)
-        for seat in self._acting:
-            options += seat.extras
+        for node in self._acting:
+            options += node.extras
         rate = self._swarm.rate
         if not rate and options[-1] is _REST:
             return False
@@ -248,8 +248,8 @@ class Simulation(Generic[P]):
 
         Raises `Violation` if the processes do not come to rest within `limit` steps.
         """
-        for seat in self._seats.values():
-            seat.doomed = False
+        for node in self._nodes.values():
+            node.doomed = False
         for _ in range(limit):
             option = self._fair_option(returning=True)
             if option is None:
@@ -261,27 +261,27 @@ class Simulation(Generic[P]):
         often = "; ".join(f"{what} ({times} times)" for what, times in last.most_common(3))
         raise Violation(f"the processes did not come to rest within {limit} steps without faults; lately {often}")
 
-    def _fair_option(self, *, returning: bool) -> Link | _Seat[P] | _Step[P] | None:
+    def _fair_option(self, *, returning: bool) -> Link | _Node[P] | _Step[P] | None:
         """Return the next fair step: returning before delivering before acting; among equals, the one longest ago."""
-        for seat in self._away if returning else ():
-            return seat
+        for node in self._away if returning else ():
+            return node
         for link in self._network.ready:
             return link
-        for seat in self._acting:
-            if seat.drains:
-                seat.turn += 1
-                return seat.drains[(seat.turn - 1) % len(seat.drains)]
+        for node in self._acting:
+            if node.drains:
+                node.turn += 1
+                return node.drains[(node.turn - 1) % len(node.drains)]
         return None
 
-    def _take(self, option: Link | _Seat[P] | _Step[P]) -> None:
+    def _take(self, option: Link | _Node[P] | _Step[P]) -> None:
         if isinstance(option, Link):
             self._deliver(option)
         elif isinstance(option, _Step):
-            seat = option.seat
-            self._mark(1, seat.number, option.number)
-            del self._acting[seat]  # to the end of the queue, if it goes on acting
-            at = self._record(seat, Kind.ACTED, payload=option.action)
-            self._handle(seat, Acted(option.action), at)
+            node = option.node
+            self._mark(1, node.number, option.number)
+            del self._acting[node]  # to the end of the queue, if it goes on acting
+            at = self._record(node, Kind.ACTED, payload=option.action)
+            self._handle(node, Acted(option.action), at)
         else:
             self._mark(2, option.number)
             self._bring_back(option)
@@ -291,80 +291,80 @@ class Simulation(Generic[P]):
         self._digest = hash((self._digest, chosen))
 
     def _deliver(self, link: Link) -> None:
-        seat = self._seats[link.receiver]
+        node = self._nodes[link.receiver]
         item = self._network.take(link, self._schedule)
         self._mark(0, link.number if isinstance(item, Break) else item.sent)
         if isinstance(item, Break):
-            at = self._record(seat, Kind.BROKEN, link.sender, cause=item.cause)
-            self._handle(seat, Broken(link.sender), at)
+            at = self._record(node, Kind.BROKEN, link.sender, cause=item.cause)
+            self._handle(node, Broken(link.sender), at)
         else:
-            at = self._record(seat, Kind.RECEIVED, link.sender, item.message, item.sent)
-            self._handle(seat, Received(link.sender, item.message), at)
+            at = self._record(node, Kind.RECEIVED, link.sender, item.message, item.sent)
+            self._handle(node, Received(link.sender, item.message), at)
 
-    def _bring_back(self, seat: _Seat[P]) -> None:
-        del self._away[seat]
-        if seat.process is None:
-            self._network.restart(seat.name)
-            self._start(seat)
+    def _bring_back(self, node: _Node[P]) -> None:
+        del self._away[node]
+        if node.process is None:
+            self._network.restart(node.name)
+            self._start(node)
             return
-        seat.paused = False
-        self._record(seat, Kind.RESUMED)
-        self._network.undeafen(seat.name)
-        self._acting[seat] = None
+        node.paused = False
+        self._record(node, Kind.RESUMED)
+        self._network.undeafen(node.name)
+        self._acting[node] = None
 
-    def _start(self, seat: _Seat[P]) -> None:
-        seat.incarnation += 1
-        seat.process = seat.factory()
-        at = self._record(seat, Kind.STARTED, payload=seat.saved)
-        self._handle(seat, Started(seat.saved), at)
+    def _start(self, node: _Node[P]) -> None:
+        node.incarnation += 1
+        node.process = node.factory()
+        at = self._record(node, Kind.STARTED, payload=node.saved)
+        self._handle(node, Started(node.saved), at)
 
-    def _handle(self, seat: _Seat[P], event: Event, at: int) -> None:
-        process = seat.process
+    def _handle(self, node: _Node[P], event: Event, at: int) -> None:
+        process = node.process
         assert process is not None
         try:
             effects = process.handle(event)
-            if seat.doomed:
+            if node.doomed:
                 effects = list(effects)
                 effects = effects[: self._schedule.number(len(effects) + 1)]
             for effect in effects:
-                self._do(seat, effect)
+                self._do(node, effect)
             offered = process.actions()
         except Violation:
             raise
         except Exception as error:
             raise Violation(f"{self.history[at]}, and raised {error!r}", [at]) from error
-        if seat.doomed:
-            self._crash(seat)
+        if node.doomed:
+            self._crash(node)
             return
-        seat.offer(offered)
+        node.offer(offered)
         if offered:
-            self._acting.setdefault(seat)
+            self._acting.setdefault(node)
         else:
-            self._acting.pop(seat, None)
+            self._acting.pop(node, None)
 
-    def _do(self, seat: _Seat[P], effect: Effect) -> None:
+    def _do(self, node: _Node[P], effect: Effect) -> None:
         match effect:
             case Send(to, message):
-                if to not in self._seats:
-                    raise Violation(f"{seat.name} sent {message} to {to!r}, and there is no such process")
-                self._network.send(seat.name, seat.incarnation, to, message)
+                if to not in self._nodes:
+                    raise Violation(f"{node.name} sent {message} to {to!r}, and there is no such process")
+                self._network.send(node.name, node.incarnation, to, message)
             case Note(what):
-                self._record(seat, Kind.NOTED, payload=what)
+                self._record(node, Kind.NOTED, payload=what)
             case Save(value):
-                seat.saved = value
-                self._record(seat, Kind.SAVED, payload=value)
+                node.saved = value
+                self._record(node, Kind.SAVED, payload=value)
             case _:
                 assert_never(effect)
 
     def _record(
         self,
-        seat: _Seat[P],
+        node: _Node[P],
         kind: Kind,
         peer: str | None = None,
         payload: object = None,
         cause: int | None = None,
     ) -> int:
-        return self.history.append(seat.name, seat.incarnation, kind, peer, payload, cause)
+        return self.history.append(node.name, node.incarnation, kind, peer, payload, cause)
 
     def _strike(self) -> None:
         """Let the schedule choose a fault and its victim; do nothing if there is no possible victim."""
@@ -374,7 +374,7 @@ class Simulation(Generic[P]):
         if chosen is None:
             return
         fault = kinds[chosen]
-        victims: list[_Seat[P]] | list[Link]
+        victims: list[_Node[P]] | list[Link]
         match fault:
             case Fault.CRASH:
                 victims = self._up(self._faults.crashable)
@@ -394,20 +394,20 @@ class Simulation(Generic[P]):
             self._mark(3 + list(Fault).index(fault), victim.number)
             self._befall(fault, victim)
 
-    def _up(self, allowed: Collection[str] | None) -> list[_Seat[P]]:
+    def _up(self, allowed: Collection[str] | None) -> list[_Node[P]]:
         return [
-            seat
-            for seat in self._seats.values()
-            if seat.process is not None and not seat.paused and (allowed is None or seat.name in allowed)
+            node
+            for node in self._nodes.values()
+            if node.process is not None and not node.paused and (allowed is None or node.name in allowed)
         ]
 
-    def _befall(self, fault: Fault, victim: _Seat[P] | Link) -> None:
+    def _befall(self, fault: Fault, victim: _Node[P] | Link) -> None:
         if isinstance(victim, Link):
             if fault is Fault.LOSS:
                 self._network.lose(victim)
             else:
-                seat = self._seats[victim.sender]
-                self._record(seat, Kind.CUT, victim.receiver)
+                node = self._nodes[victim.sender]
+                self._record(node, Kind.CUT, victim.receiver)
                 self._network.cut(victim, self._schedule)
         elif fault is Fault.PAUSE:
             victim.paused = True
@@ -420,11 +420,11 @@ class Simulation(Generic[P]):
         else:
             self._crash(victim)
 
-    def _crash(self, seat: _Seat[P]) -> None:
-        seat.doomed = False
-        seat.process = None
-        seat.offer(())
-        self._acting.pop(seat, None)
-        self._away[seat] = None
-        at = self._record(seat, Kind.CRASHED)
-        self._network.crash(seat.name, at, self._schedule)
+    def _crash(self, node: _Node[P]) -> None:
+        node.doomed = False
+        node.process = None
+        node.offer(())
+        self._acting.pop(node, None)
+        self._away[node] = None
+        at = self._record(node, Kind.CRASHED)
+        self._network.crash(node.name, at, self._schedule)

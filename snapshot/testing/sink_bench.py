@@ -38,7 +38,7 @@ _LONGEST_PAUSE: Final = 0.2
 
 
 @dataclass(slots=True)
-class Surroundings:
+class SinkEnvironment:
     """What a sink finds around it, as the host and the driver provide it: staged files, and the driver's rows."""
 
     stored: dict[StoredFile, bytes] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class SinkTrial:
     """
 
     sink: Sink
-    visible: Callable[[Surroundings], Sequence[str]]
+    visible: Callable[[SinkEnvironment], Sequence[str]]
     clear: Callable[[], None] = lambda: None
     disturb: Callable[[], AbstractContextManager[object]] | None = None
     pending: Callable[[JobId], int] | None = None
@@ -116,7 +116,7 @@ class SinkBench:
     def __init__(self, trial: SinkTrial) -> None:
         self.job = JobId(f"check {token_hex(8)}")
         self.uid = Uid("the/sink")
-        self.around = Surroundings()
+        self.environment = SinkEnvironment()
         self.accept_places: frozenset[str] = frozenset()
         self._trial = trial
         self._made = 0
@@ -128,10 +128,17 @@ class SinkBench:
 
     def writer(self, number: int = 1, partition: int = 0, generation: int = 1) -> SinkWriter:
         """Open the sink in an attempt."""
-        around = self.around
+        environment = self.environment
         incarnation = attempt(number, generation)
         context = SinkContext(
-            self.job, self.uid, SCHEMA, incarnation, Partition(partition), around, around.deliver, self.accept_places
+            self.job,
+            self.uid,
+            SCHEMA,
+            incarnation,
+            Partition(partition),
+            environment,
+            environment.deliver,
+            self.accept_places,
         )
         return self.sink().open(context)
 
@@ -189,11 +196,11 @@ class SinkBench:
 
     def put_back(self) -> None:
         """Put the job's tree back from an older copy: only the target knows what was committed since."""
-        self.around.transactions.clear()
+        self.environment.transactions.clear()
 
     def visible(self) -> list[str]:
         """Return the job's rows that readers see."""
-        return [row for row in self._trial.visible(self.around) if row.startswith(f"{self.job}: ")]
+        return [row for row in self._trial.visible(self.environment) if row.startswith(f"{self.job}: ")]
 
     def expect(self, rows: Sequence[str], promise: str) -> None:
         """Check that readers see these rows of the job and no others, each once."""

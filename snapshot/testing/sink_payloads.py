@@ -72,7 +72,7 @@ def a_transaction_of_somebody_else_is_refused(trial: SinkTrial) -> None:
     bench, foreign = SinkBench(trial), SinkBench(trial)
     writer = bench.writer()
     (transaction, payload, rows), (other, theirs, others) = bench.prepared(), foreign.prepared()
-    bench.around.stored.update(foreign.around.stored)
+    bench.environment.stored.update(foreign.environment.stored)
     strange = [TransactionId(text) for text in ("", "x", "../../x", f"{transaction}/..", f"{transaction}'")]
     for name, one in ((other, theirs), (other, payload), *((name, payload) for name in strange)):
         if _answer(writer, name, one).outcome is not CommitOutcome.FAILED:

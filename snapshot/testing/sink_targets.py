@@ -104,7 +104,7 @@ def no_secret_is_written_or_printed(trial: SinkTrial) -> None:
     transaction, payload, _ = bench.prepared()
     _holds_no_secret(trial, "the sink as it is printed", f"{trial.sink!r} {trial.sink}")
     _holds_no_secret(trial, "a payload", f"{payload!r} {payload.value.text}")
-    for file, content in bench.around.stored.items():
+    for file, content in bench.environment.stored.items():
         _holds_no_secret(trial, "a staged file", f"{file!r} {content.decode(errors='replace')}")
     bench.settle(transaction, payload)
 

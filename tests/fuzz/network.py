@@ -139,17 +139,17 @@ NETWORK: Final[dict[str, Decoder]] = {
     ),
     "greetings to the driver": Decoder(lambda data: _said(_host(), data), _to_host, (handshake.HandshakeRefused,)),
     "greetings to a caller": Decoder(lambda data: _said(_caller(), data), _to_caller, (handshake.HandshakeRefused,)),
-    "purposes": Decoder(
-        connection_kinds.parse_purpose,
+    "kinds": Decoder(
+        connection_kinds.parse_kind,
         lambda: [
-            connection_kinds.purpose_bytes(one)
+            connection_kinds.kind_bytes(one)
             for one in (
                 connection_kinds.ControlOf("w"),
                 connection_kinds.CommandOf("c"),
                 connection_kinds.ChannelOf(CHANNEL, WE),
             )
         ],
-        (connection_kinds.UnusablePurpose,),
+        (connection_kinds.UnusableKind,),
         json_changed,
     ),
     "words between beats": Decoder(

@@ -30,7 +30,7 @@ from snapshot.operators.broadcast import Broadcast, BroadcastMismatch, Broadcast
 from snapshot.operators.rows import Rows
 from snapshot.program.sink import SinkContext, SinkError
 from snapshot.structured import batch_log, batch_writes
-from snapshot.testing.sinks import SCHEMA, Surroundings
+from snapshot.testing.sinks import SCHEMA, SinkEnvironment
 from snapshot.tree.frozen_json import NotJson
 from snapshot.tree.layout import parse
 from snapshot.tree.manifest import CommitPayload, ManifestError, StoredFile
@@ -64,7 +64,7 @@ def _payload(data: bytes) -> None:
     """Read a payload as each sink does before it acts; a refusal is an answer."""
     value = frozen(data)
     context = SinkContext(
-        JobId("clicks-0a1b2c3d"), Uid("out"), SCHEMA, WE, Partition(0), Surroundings(), lambda *_: None
+        JobId("clicks-0a1b2c3d"), Uid("out"), SCHEMA, WE, Partition(0), SinkEnvironment(), lambda *_: None
     )
     payload = CommitPayload(value)
     for kind, read in _SINKS.items():

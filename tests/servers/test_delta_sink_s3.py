@@ -14,7 +14,7 @@ from snapshot import ToDelta
 from snapshot.connectors.delta.tokens import token_of
 from snapshot.epochs.transaction_events import parse_transaction_id
 from snapshot.ids import JobId
-from snapshot.testing.sinks import CHECKS, SCHEMA, SinkTrial, Surroundings
+from snapshot.testing.sinks import CHECKS, SCHEMA, SinkEnvironment, SinkTrial
 from statebackend.ids import Uid
 from tests.servers.s3 import S3Server, running_s3_server
 from tests.targets.servers import delta_options
@@ -32,7 +32,7 @@ def trial_of(server: S3Server) -> SinkTrial:
     objects = S3FileSystem(**server.options, skip_instance_cache=True, use_listings_cache=False)
     DeltaTable.create(uri, SCHEMA, storage_options=options)
 
-    def visible(_: Surroundings) -> Sequence[str]:
+    def visible(_: SinkEnvironment) -> Sequence[str]:
         rows: list[str] = DeltaTable(uri, storage_options=options).to_pyarrow_table()["row"].to_pylist()
         return rows
 

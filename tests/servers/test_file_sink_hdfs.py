@@ -20,7 +20,7 @@ from snapshot.connectors.files.names import transaction_of
 from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.ids import JobId
 from snapshot.testing.sink_machine import sink_machine
-from snapshot.testing.sinks import CHECKS, DONE, SCHEMA, SinkBench, SinkTrial, Surroundings, some, write
+from snapshot.testing.sinks import CHECKS, DONE, SCHEMA, SinkBench, SinkEnvironment, SinkTrial, some, write
 from tests.servers.hdfs import HdfsServer
 from tests.servers.postgres_proxy import Proxy, running_proxy
 from tests.target_kills import carry_out
@@ -69,7 +69,7 @@ def wired(server: HdfsServer) -> Iterator[Wired]:
     with running_proxy(int(server.address.rpartition(":")[2])) as wire:
         folder = Folder(server, wire)
 
-        def visible(_: Surroundings) -> Sequence[str]:
+        def visible(_: SinkEnvironment) -> Sequence[str]:
             return folder.rows()
 
         bad = [

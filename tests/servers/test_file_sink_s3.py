@@ -23,7 +23,7 @@ from snapshot.connectors.files.names import transaction_of
 from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.ids import JobId
 from snapshot.testing.sink_machine import sink_machine
-from snapshot.testing.sinks import CHECKS, DONE, SCHEMA, SinkBench, SinkTrial, Surroundings, some, write
+from snapshot.testing.sinks import CHECKS, DONE, SCHEMA, SinkBench, SinkEnvironment, SinkTrial, some, write
 from tests.servers.postgres_proxy import Proxy, running_proxy
 from tests.servers.s3 import S3Server
 from tests.target_kills import carry_out
@@ -88,7 +88,7 @@ class Wired:
 def wired(server: S3Server, roll_bytes: int = 64 << 20) -> Iterator[Wired]:
     bucket = Bucket(server)
 
-    def visible(_: Surroundings) -> Sequence[str]:
+    def visible(_: SinkEnvironment) -> Sequence[str]:
         return bucket.rows()
 
     with running_proxy(int(server.endpoint.rpartition(":")[2])) as wire:

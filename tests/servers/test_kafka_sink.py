@@ -32,7 +32,7 @@ from snapshot.epochs.transaction_events import CommitOutcome, Committable, parse
 from snapshot.operators.rows import Rows
 from snapshot.program.sink import CommitsTogether, SinkError
 from snapshot.testing.sink_machine import sink_machine
-from snapshot.testing.sinks import CHECKS, SCHEMA, SinkBench, SinkTrial, Surroundings, some, write
+from snapshot.testing.sinks import CHECKS, SCHEMA, SinkBench, SinkEnvironment, SinkTrial, some, write
 from snapshot.tree.frozen_json import Json, JsonLike
 from snapshot.tree.manifest import CommitPayload, StoredFile
 from statebackend.ids import Epoch, Generation
@@ -46,14 +46,14 @@ RETRY, FAILED = CommitOutcome.RETRY_LATER, CommitOutcome.FAILED
 
 
 def trial(server: KafkaServer, sink: ToKafka) -> SinkTrial:
-    def visible(_: Surroundings) -> Sequence[str]:
+    def visible(_: SinkEnvironment) -> Sequence[str]:
         return [json.loads(record.value or b"{}")["row"] for record in server.records(sink.topic)]
 
     return SinkTrial(sink, visible, elsewhere=["another-topic", "127.0.0.1:1", "epochcut/others/out/0"])
 
 
 @dataclass(slots=True)
-class Interrupted(Surroundings):
+class Interrupted(SinkEnvironment):
     """Staged files; something happens when the second one of a commit is asked for."""
 
     happens: Callable[[], None] | None = None
@@ -74,7 +74,7 @@ class Story:
         self.server = server
         self.topic = sink.topic
         self.bench = SinkBench(trial(server, sink))
-        self.around = self.bench.around = Interrupted()
+        self.environment = self.bench.environment = Interrupted()
         (self.transaction, payload, rows), (_, other, more) = self.bench.prepared(), self.bench.prepared()
         self.rows = rows + more
         value = Json.of({**said(payload), "rows": len(self.rows)})
@@ -94,7 +94,7 @@ class Story:
 
     def commit(self) -> tuple[CommitOutcome, str]:
         writer = self.bench.writer()
-        self.around.asked.clear()
+        self.environment.asked.clear()
         answer = writer.commit(self.transaction, self.payload)
         writer.close()
         return answer.outcome, answer.reason
@@ -145,7 +145,7 @@ def test_what_the_broker_aborts_for_its_age_is_committed_by_the_next_try(
         story.await_records()
         await_that(lambda: len(set(story.ends())) == 1)  # readers stop before it until it is aborted
 
-    story.around.happens = grow_old
+    story.environment.happens = grow_old
     outcome, reason = story.commit()
     assert outcome is RETRY
     assert "aborts what takes longer than transaction_timeout=1" in reason
@@ -159,7 +159,7 @@ def test_a_committer_that_is_overtaken_writes_nothing(kafka_server: KafkaServer,
     def overtake() -> None:
         assert story.bench.settle(story.transaction, story.payload, 2).outcome is COMMITTED
 
-    story.around.happens = overtake
+    story.environment.happens = overtake
     outcome, reason = story.commit()
     assert outcome is RETRY
     assert "fenced" in reason or "epoch" in reason
@@ -243,7 +243,7 @@ def test_a_broker_that_is_killed_in_the_middle_of_a_commit_has_the_rows_once(mor
         story.await_records()
         server.kill()
 
-    story.around.happens = kill
+    story.environment.happens = kill
     outcome, _ = story.commit()
     assert outcome is RETRY
     [problem] = sink.examine(story.bench.job, story.bench.uid, SCHEMA)
@@ -303,7 +303,7 @@ def test_readers_see_all_of_a_transaction_or_nothing_at_every_moment(kafka_serve
             story = Story(kafka_server, sink)
             if number % 2:
                 bad |= set(story.rows)
-                story.around.happens = lose_a_file
+                story.environment.happens = lose_a_file
                 assert story.commit()[0] is FAILED
             else:
                 good.append(set(story.rows))
@@ -571,7 +571,7 @@ def test_at_least_once_what_was_prepared_before_is_committed(kafka_server: Kafka
     bench = SinkBench(trial(kafka_server, sink))
     transaction, payload, rows = bench.prepared()
     later = SinkBench(trial(kafka_server, replace(sink, exactly_once=False)))
-    later.around, later.job = bench.around, bench.job
+    later.environment, later.job = bench.environment, bench.job
     later.settle(transaction, payload)
     bench.expect(rows, "what an epoch carries is committed by whatever program comes next")
 

@@ -27,7 +27,7 @@ from snapshot.epochs.transaction_events import CommitOutcome, transaction_id
 from snapshot.ids import JobId
 from snapshot.program.sink import SinkError
 from snapshot.testing.sink_machine import sink_machine
-from snapshot.testing.sinks import CHECKS, SCHEMA, SinkTrial, Surroundings, settled, some
+from snapshot.testing.sinks import CHECKS, SCHEMA, SinkEnvironment, SinkTrial, settled, some
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from tests.servers.postgres import PostgresServer, running_postgres, small_folder
 from tests.servers.postgres_proxy import Proxy, running_proxy
@@ -70,7 +70,7 @@ def running_trial(server: PostgresServer, kind: str) -> Iterator[SinkTrial]:
         sink = replace(KINDS[kind], dsn=server.dsn(name, proxy.port))
         assert SqlBench(sink, SCHEMA).examine() == []
 
-        def visible(_: Surroundings) -> Sequence[str]:
+        def visible(_: SinkEnvironment) -> Sequence[str]:
             return [str(row[0]) for row in read(direct, "SELECT row FROM texts")]
 
         bad = [
@@ -585,7 +585,7 @@ def test_what_was_prepared_for_another_database_is_not_committed_in_this_one(pla
     writer = bench.open()
     one = bench.prepared(writer, [row(1, "a")])
     elsewhere = SqlBench(ToPostgres(place.server.make_database(), "t", create=True, mode=mode), ROWS)
-    elsewhere.around = bench.around
+    elsewhere.environment = bench.environment
     assert elsewhere.examine() == []
     late = elsewhere.open()
     answer = late.commit(*one)

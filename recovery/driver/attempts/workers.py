@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from snapshot.host.net.connection_kinds import ChannelOf, CommandOf, ControlOf, HeartbeatOf, LastWordsOf, Purpose
+from snapshot.host.net.connection_kinds import ChannelOf, CommandOf, ConnectionKind, ControlOf, HeartbeatOf, LastWordsOf
 from snapshot.host.net.control import SILENCE, ControlConnection, OverLongMessage
 from snapshot.host.net.event_loop import EventLoop, Timer
 from snapshot.host.net.handshake_io import Proved
@@ -152,8 +152,8 @@ class Workers:
             beats.close()
         self._early_beats.clear()
 
-    def _judge(self, purpose: Purpose) -> str:
-        match purpose:
+    def _judge(self, kind: ConnectionKind) -> str:
+        match kind:
             case ControlOf(worker) if worker in self._workers:
                 return "there is a process of that name"
             case ControlOf(worker) | HeartbeatOf(worker) if worker in self._late:
@@ -165,8 +165,8 @@ class Workers:
             case ChannelOf():
                 return "the driver has no channels"
 
-    def _connected(self, proved: Proved, purpose: Purpose, peer: str) -> None:
-        match purpose:
+    def _connected(self, proved: Proved, kind: ConnectionKind, peer: str) -> None:
+        match kind:
             case ControlOf(name):
                 break_if_silent(proved.sock, SILENCE)
                 worker = _Worker(

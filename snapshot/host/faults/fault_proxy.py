@@ -1,7 +1,7 @@
-"""A connection that is led through a detour, where what it carries is held up, comes later, or ends inside a frame.
+"""A connection that is led through a proxy, where what it carries is held up, comes later, or ends inside a frame.
 
 What always holds: bytes come out in the order in which they went in, none is changed or added, and none is lost but
-behind a break. A connection that has not been given a detour is not touched.
+behind a break. A connection that has not been given a proxy is not touched.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _MOST: Final = 8 << 20
 
 
 class Reroutable(Protocol):
-    """One end of a connection, which can be led through a detour while it is in use."""
+    """One end of a connection, which can be led through a proxy while it is in use."""
 
     def reroute(self, through: Callable[[socket.socket], socket.socket]) -> None:
         """Switch to the socket that `through` returns for ours."""
 
 
-class Detour:
+class FaultProxy:
     """Between `outer`, the connection to the peer, and `inner`, which whoever had `outer` uses in its place.
 
     It has both and closes both: when one side has ended, all that came from it is handed on first. Ends are ends of the
     whole connection, as for everything that partitions and the driver say to each other.
     """
 
-    def __init__(self, loop: EventLoop, outer: socket.socket, on_over: Callable[[Detour], object]) -> None:
+    def __init__(self, loop: EventLoop, outer: socket.socket, on_over: Callable[[FaultProxy], object]) -> None:
         self.inner, near = socket.socketpair()
         near.setblocking(False)
         self.inner.setblocking(False)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from snapshot.host.faults.fault_proxy import Detour, Reroutable
+from snapshot.host.faults.fault_proxy import FaultProxy, Reroutable
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.protocol.executor import executor_process
 from snapshot.host.protocol.messages import Address, BreakInside, Cut, Delay, Fault, Inject, Injected, Kill, Links, Stop
@@ -58,7 +58,7 @@ class Faults:
         self._hush = hush
         self._on_clear = on_clear
         self._weathers: list[_Weather] = []
-        self._detours: dict[Detour, Line] = {}
+        self._proxies: dict[FaultProxy, Line] = {}
 
     def inject(self, inject: Inject, tell: Callable[[Injected], object]) -> None:
         """Bring a fault about; `tell` hears of it before it begins, or why it cannot be."""
@@ -75,7 +75,7 @@ class Faults:
         if self._weathers:
             for line in lines:
                 if any(_covers(weather.links, line.peer) for weather in self._weathers):
-                    self._detour(line)
+                    self._proxied(line)
             self._settle()
 
     def is_cut(self, peer: Address) -> bool:
@@ -83,10 +83,10 @@ class Faults:
         return any(weather.delay is None and _covers(weather.links, peer) for weather in self._weathers)
 
     def close(self) -> None:
-        """Close all detours, as the process ends."""
-        for detour in self._detours:
-            detour.close()
-        self._detours.clear()
+        """Close all proxies, as the process ends."""
+        for proxy in self._proxies:
+            proxy.close()
+        self._proxies.clear()
         self._weathers.clear()
 
     def _prepared(self, fault: Fault) -> Callable[[], object]:
@@ -121,31 +121,31 @@ class Faults:
 
     def _break(self, links: Links) -> None:
         for line in self._lines():
-            detour = self._detour(line) if _covers(links, line.peer) else None
-            if detour is not None:
-                detour.break_inside()
+            proxy = self._proxied(line) if _covers(links, line.peer) else None
+            if proxy is not None:
+                proxy.break_inside()
 
-    def _detour(self, line: Line) -> Detour | None:
-        """Return the connection's detour, made at the first call; None if the connection is closed."""
-        known = next((detour for detour, one in self._detours.items() if one.end is line.end), None)
+    def _proxied(self, line: Line) -> FaultProxy | None:
+        """Return the connection's proxy, made at the first call; None if the connection is closed."""
+        known = next((proxy for proxy, one in self._proxies.items() if one.end is line.end), None)
         if known is None:
             line.end.reroute(partial(self._through, line))
-        return next((detour for detour, one in self._detours.items() if one.end is line.end), None)
+        return next((proxy for proxy, one in self._proxies.items() if one.end is line.end), None)
 
     def _through(self, line: Line, sock: socket.socket) -> socket.socket:
-        detour = Detour(self._loop, sock, self._over)
-        self._detours[detour] = line
-        return detour.inner
+        proxy = FaultProxy(self._loop, sock, self._over)
+        self._proxies[proxy] = line
+        return proxy.inner
 
-    def _over(self, detour: Detour) -> None:
-        self._detours.pop(detour, None)
+    def _over(self, proxy: FaultProxy) -> None:
+        self._proxies.pop(proxy, None)
 
     def _settle(self) -> None:
-        """Set the delay and the hold of every detour as the faults of the moment demand."""
-        for detour, line in list(self._detours.items()):
+        """Set the delay and the hold of every proxy as the faults of the moment demand."""
+        for proxy, line in list(self._proxies.items()):
             delays = [weather.delay for weather in self._weathers if _covers(weather.links, line.peer)]
-            detour.delay(sum(delay for delay in delays if delay is not None))
-            detour.hold(None in delays)
+            proxy.delay(sum(delay for delay in delays if delay is not None))
+            proxy.hold(None in delays)
 
 
 def _covers(links: Links, peer: Address | None) -> bool:

@@ -23,14 +23,14 @@ from snapshot.program.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class Connections:
     """All that a partition needs to begin: a connection for each channel from and to another partition."""
 
     outgoing: dict[ChannelId, Proved]
     incoming: dict[ChannelId, Proved]
 
 
-class Joining:
+class ChannelSetup:
     """One partition on its way into an attempt."""
 
     def __init__(
@@ -39,14 +39,14 @@ class Joining:
         plan: Plan,
         secret: bytes,
         loop: EventLoop,
-        on_ready: Callable[[Joined], object],
+        on_ready: Callable[[Connections], object],
         on_failed: Callable[[Failed], object],
         tls: TlsSide | None = None,
     ) -> None:
         self._deploy = deploy
         self._on_ready = on_ready
         self._on_failed = on_failed
-        self._joined = Joined({}, {})
+        self._connections = Connections({}, {})
         self._over = False
         self._expected_out, self._expected_in = _channels(plan, deploy)
         self._connecting = {
@@ -69,12 +69,12 @@ class Joining:
         if self._over or channel not in self._expected_in:
             proved.sock.close()
             return
-        self._joined.incoming[channel] = proved
+        self._connections.incoming[channel] = proved
         self._ready_if_all_is_there()
 
     def expects(self, channel: ChannelId) -> bool:
         """True if this channel ends here and is not connected yet."""
-        return channel in self._expected_in and channel not in self._joined.incoming
+        return channel in self._expected_in and channel not in self._connections.incoming
 
     def close(self) -> None:
         """Give the set-up up, and close all connections that were opened for it."""
@@ -83,11 +83,11 @@ class Joining:
         self._over = True
         for connecting in self._connecting.values():
             connecting.cancel()
-        for proved in (*self._joined.outgoing.values(), *self._joined.incoming.values()):
+        for proved in (*self._connections.outgoing.values(), *self._connections.incoming.values()):
             proved.sock.close()
 
     def _connected(self, channel: ChannelId, proved: Proved) -> None:
-        self._joined.outgoing[channel] = proved
+        self._connections.outgoing[channel] = proved
         self._ready_if_all_is_there()
 
     def _not_connected(self, reason: str) -> None:
@@ -97,15 +97,15 @@ class Joining:
             self._on_failed(Failed(deploy.incarnation, deploy.partition, FailureKind.CHANNEL, reason))
 
     def _ready_if_all_is_there(self) -> None:
-        joined = self._joined
+        connections = self._connections
         if (
             not self._over
-            and len(joined.outgoing) == len(self._expected_out)
-            and len(joined.incoming) == len(self._expected_in)
+            and len(connections.outgoing) == len(self._expected_out)
+            and len(connections.incoming) == len(self._expected_in)
         ):
             self._over = True
             reached(fail_points.JOINED)
-            self._on_ready(joined)
+            self._on_ready(connections)
 
 
 def _channels(plan: Plan, deploy: Deploy) -> tuple[set[ChannelId], set[ChannelId]]:

@@ -1,7 +1,7 @@
 """What a connection is for, as whoever connects says it, once it has proved the run's secret; no I/O.
 
-What always holds: `parse_purpose` gives what `purpose_bytes` was given, or refuses by name; a purpose has at most
-`MAX_PURPOSE` bytes.
+What always holds: `parse_kind` gives what `kind_bytes` was given, or refuses by name; it has at most
+`MAX_KIND` bytes.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final
 from snapshot.ids import ChannelId
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 
-MAX_PURPOSE: Final = 4096
+MAX_KIND: Final = 4096
 _MAX_NUMBER: Final = 2**32 - 1
 
 
-class UnusablePurpose(Exception):
+class UnusableKind(Exception):
     """What a connection is for cannot be said or understood."""
 
 
@@ -73,12 +73,12 @@ class CommandOf:
         return f"commands of {self.name}"
 
 
-Purpose = ControlOf | HeartbeatOf | LastWordsOf | ChannelOf | CommandOf
+ConnectionKind = ControlOf | HeartbeatOf | LastWordsOf | ChannelOf | CommandOf
 
 
-def purpose_bytes(purpose: Purpose) -> bytes:
-    """Return the purpose as it is sent; raise `UnusablePurpose` if a name in it is too long."""
-    match purpose:
+def kind_bytes(kind: ConnectionKind) -> bytes:
+    """Return the kind of a connection as it is sent; raise `UnusableKind` if a name in it is too long."""
+    match kind:
         case ControlOf(worker):
             fields: list[object] = ["control", worker]
         case HeartbeatOf(worker):
@@ -90,17 +90,17 @@ def purpose_bytes(purpose: Purpose) -> bytes:
         case ChannelOf(ChannelId(source, target, sender, receiver, port), Incarnation(generation, attempt)):
             fields = ["channel", source, target, sender, receiver, port, generation, attempt]
     result = json.dumps(fields).encode()
-    if len(result) > MAX_PURPOSE:
-        raise UnusablePurpose(f"{purpose}: its {len(result)} bytes are more than {MAX_PURPOSE}; use shorter names")
+    if len(result) > MAX_KIND:
+        raise UnusableKind(f"{kind}: its {len(result)} bytes are more than {MAX_KIND}; use shorter names")
     return result
 
 
-def parse_purpose(sent: bytes) -> Purpose:
-    """Read what `purpose_bytes` wrote; raise `UnusablePurpose` for anything else."""
+def parse_kind(sent: bytes) -> ConnectionKind:
+    """Read what `kind_bytes` wrote; raise `UnusableKind` for anything else."""
     try:
         fields: object = json.loads(sent)
     except (ValueError, RecursionError) as error:
-        raise UnusablePurpose(f"the purpose is not JSON: {error}") from error
+        raise UnusableKind(f"the kind of the connection is not JSON: {error}") from error
     match fields:
         case ["control", str(worker)]:
             return ControlOf(worker)
@@ -115,10 +115,10 @@ def parse_purpose(sent: bytes) -> Purpose:
             channel = ChannelId(Uid(source), Uid(target), Partition(sender), Partition(receiver), port)
             return ChannelOf(channel, Incarnation(Generation(generation), Attempt(attempt)))
         case _:
-            raise UnusablePurpose(f"{sent[:100]!r} is no purpose of a connection")
+            raise UnusableKind(f"{sent[:100]!r} is no kind of a connection")
 
 
 def _number(field: object) -> int:
     if type(field) is not int or not 0 <= field <= _MAX_NUMBER:
-        raise UnusablePurpose(f"{str(field)[:100]!r} is no number from 0 to {_MAX_NUMBER}")
+        raise UnusableKind(f"{str(field)[:100]!r} is no number from 0 to {_MAX_NUMBER}")
     return field

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from snapshot.host.net.connection_kinds import Purpose
+from snapshot.host.net.connection_kinds import ConnectionKind
 from snapshot.host.net.event_loop import EventLoop, Timer, Watch
 from snapshot.host.net.handshake import NONCE_SIZE, CallerHandshake, HandshakeRefused
-from snapshot.host.net.handshake_io import Conversation, HungUp, Proved
+from snapshot.host.net.handshake_io import HandshakeIO, HungUp, Proved
 from snapshot.host.net.tls import TlsSide
 from snapshot.host.protocol.messages import Address
 
@@ -50,7 +50,7 @@ class Connecting:
         loop: EventLoop,
         address: Address,
         secret: bytes,
-        purpose: Purpose,
+        kind: ConnectionKind,
         on_connected: Callable[[Proved], object],
         on_failed: Callable[[str], object],
         *,
@@ -61,15 +61,15 @@ class Connecting:
         self._address = address
         self._secret = secret
         self._tls = tls
-        self._purpose = purpose
+        self._kind = kind
         self._on_connected = on_connected
         self._on_failed = on_failed
-        self._handshake = CallerHandshake(secret, secrets.token_bytes(NONCE_SIZE), purpose)
+        self._handshake = CallerHandshake(secret, secrets.token_bytes(NONCE_SIZE), kind)
         self._last = "it does not answer"
         self._proofs = 0  # after which it hung up
         self._sock: socket.socket | None = None
         self._watch: Watch | None = None
-        self._conversation: Conversation | None = None
+        self._handshake_io: HandshakeIO | None = None
         self._deadline = time.monotonic() + seconds
         self._limit = loop.call_at(self._deadline, lambda: self._fail(f"{self._last}, and the time is over"))
         self._next: Timer = loop.call_at(0, self._reach)
@@ -81,13 +81,13 @@ class Connecting:
 
     def _drop(self) -> None:
         self._next.cancel()
-        if self._conversation is not None:
-            self._conversation.drop()
+        if self._handshake_io is not None:
+            self._handshake_io.drop()
         if self._watch is not None:
             self._watch.close()
         if self._sock is not None:
             self._sock.close()
-        self._conversation, self._watch, self._sock = None, None, None
+        self._handshake_io, self._watch, self._sock = None, None, None
 
     def _reach(self) -> None:
         host, port = self._address.host, self._address.port
@@ -119,12 +119,12 @@ class Connecting:
         if self._tls is not None:
             self._sock = self._tls.call(self._sock)
         left = max(0.0, self._deadline - time.monotonic())
-        self._handshake = CallerHandshake(self._secret, secrets.token_bytes(NONCE_SIZE), self._purpose)
-        self._conversation = Conversation(self._loop, self._sock, self._handshake, left, self._step, self._refused)
-        self._conversation.send(self._handshake.greeting)
+        self._handshake = CallerHandshake(self._secret, secrets.token_bytes(NONCE_SIZE), self._kind)
+        self._handshake_io = HandshakeIO(self._loop, self._sock, self._handshake, left, self._step, self._refused)
+        self._handshake_io.send(self._handshake.greeting)
 
     def _step(self) -> None:
-        sock = self._conversation.take() if self._conversation is not None and self._handshake.accepted else None
+        sock = self._handshake_io.take() if self._handshake_io is not None and self._handshake.accepted else None
         if sock is not None:
             self._limit.cancel()
             self._sock = None  # it is not ours any more, so a cancel leaves it open
@@ -153,4 +153,4 @@ class Connecting:
 
     def _fail(self, why: str) -> None:
         self.cancel()
-        self._on_failed(f"{self._purpose}: no connection to {self._address}: {why}")
+        self._on_failed(f"{self._kind}: no connection to {self._address}: {why}")

@@ -5,16 +5,16 @@ knows the secret, and each side reads exactly the bytes of the handshake, so tha
 
     caller -> host   greeting: magic 8, version 1, role 1, nonce 32
     host -> caller   greeting
-    caller -> host   proof 32, length of the purpose 2, purpose
+    caller -> host   proof 32, length of the kind 2, kind
     host -> caller   proof 32, accepted or not 1, length of the reason 2, reason
 
-A proof is the HMAC-SHA-256, with the secret as its key, of who proves it, the version, both nonces, the purpose and,
+A proof is the HMAC-SHA-256, with the secret as its key, of who proves it, the version, both nonces, the kind and,
 for the host, its answer; with TLS the key comes from the secret and both certificates. As every nonce is fresh,
 recorded bytes prove nothing; as a proof names who proves it, neither does a proof that is sent back. The host proves
 nothing to who has not.
 
 Without TLS the connection is not encrypted afterwards. What steers the job on it is sealed with keys that are drawn
-from the secret, both nonces and the purpose (`snapshot.cut.seals`): the messages between driver and processes, beats,
+from the secret, both nonces and the kind (`snapshot.cut.seals`): the messages between driver and processes, beats,
 and on channels markers, watermarks, ends and allowances. So somebody on the path who does not know the secret can run
 no code and move no marker. Such a person can read all that is sent, passwords in the program and in `storage_options`
 included, can change rows on channels and the last words of a process, and can break connections. TLS protects these,
@@ -29,7 +29,7 @@ from enum import Enum, auto
 from typing import Final
 
 from snapshot.cut.seals import Seals
-from snapshot.host.net.connection_kinds import MAX_PURPOSE, Purpose, UnusablePurpose, parse_purpose, purpose_bytes
+from snapshot.host.net.connection_kinds import MAX_KIND, ConnectionKind, UnusableKind, kind_bytes, parse_kind
 
 VERSION: Final = 2
 NONCE_SIZE: Final = 32
@@ -64,11 +64,11 @@ class WrongSecret(HandshakeRefused):
     """The peer does not know the secret; or somebody repeats what others have said."""
 
 
-class OverLongPurpose(HandshakeRefused):
-    """The peer announces more than a purpose, or an answer, may have."""
+class OverLongKind(HandshakeRefused):
+    """The peer announces more than a kind, or an answer, may have."""
 
 
-class MalformedPurpose(HandshakeRefused):
+class MalformedKind(HandshakeRefused):
     """The peer knows the secret, and what it wants makes no sense."""
 
 
@@ -149,19 +149,19 @@ class _Side:
         key = hmac.digest(self._secret, self._session, "sha256") if self._session else self._secret
         return hmac.digest(key, role + bytes([VERSION]) + self._nonces + said, "sha256")
 
-    def _seals(self, own: bytes, peers: bytes, purpose: bytes) -> Seals | None:
+    def _seals(self, own: bytes, peers: bytes, kind: bytes) -> Seals | None:
         if self._step is not _Step.OVER:
             raise ValueError("there are no keys before both sides have proved that they know the secret")
         if self._session:
             return None
-        return Seals(*(self._proof(_SEALING + role, purpose) for role in (own, peers)))
+        return Seals(*(self._proof(_SEALING + role, kind) for role in (own, peers)))
 
     def _over(self) -> None:
         self._expect(_Step.OVER, 0)
 
 
 class HostHandshake(_Side):
-    """The side that was connected to. Give `receive` what arrives until `purpose` is there; then `accept` or `refuse`.
+    """The side that was connected to. Give `receive` what arrives until `kind` is there; then `accept` or `refuse`.
 
     `nonce` must be fresh. After a `HandshakeRefused` send its `parting` bytes, if there are any, and close.
     """
@@ -170,7 +170,7 @@ class HostHandshake(_Side):
         super().__init__(secret, nonce)
         self._claim = b""
         self._said = b""
-        self.purpose: Purpose | None = None
+        self.kind: ConnectionKind | None = None
 
     def receive(self, arrived: bytes) -> bytes:
         """Take at most `wanted` bytes and return the bytes to send; raise `HandshakeRefused` if they are wrong."""
@@ -182,8 +182,8 @@ class HostHandshake(_Side):
                 return self._greet(whole)
             case _Step.HEAD:
                 length = _CLAIM.unpack(whole)[1]
-                if length > MAX_PURPOSE:
-                    raise OverLongPurpose(f"it announced a purpose of {length} bytes; at most {MAX_PURPOSE} are read")
+                if length > MAX_KIND:
+                    raise OverLongKind(f"it announced a kind of {length} bytes; at most {MAX_KIND} are read")
                 self._claim = whole
                 self._expect(_Step.REST, length)
                 return self.receive(b"") if not length else b""
@@ -221,10 +221,10 @@ class HostHandshake(_Side):
         self._said = said
         self._expect(_Step.JUDGEMENT, 0)
         try:
-            self.purpose = parse_purpose(said)
-        except UnusablePurpose as error:
+            self.kind = parse_kind(said)
+        except UnusableKind as error:
             self.parting = self.refuse(str(error))
-            raise MalformedPurpose(f"it knows the secret, but {error}") from error
+            raise MalformedKind(f"it knows the secret, but {error}") from error
 
     def _answer(self, reason: bytes, *, accepted: bool) -> bytes:
         if self._step is not _Step.JUDGEMENT:
@@ -240,9 +240,9 @@ class CallerHandshake(_Side):
     `nonce` must be fresh. After a `HandshakeRefused` close the connection.
     """
 
-    def __init__(self, secret: bytes, nonce: bytes, purpose: Purpose) -> None:
+    def __init__(self, secret: bytes, nonce: bytes, kind: ConnectionKind) -> None:
         super().__init__(secret, nonce)
-        self._purpose = purpose_bytes(purpose)
+        self._kind = kind_bytes(kind)
         self._head = b""
         self.accepted = False
 
@@ -254,7 +254,7 @@ class CallerHandshake(_Side):
     @property
     def seals(self) -> Seals | None:
         """Return the keys for what follows, once the handshake is over; None with TLS, which has its own."""
-        return self._seals(_CALLER, _HOST, self._purpose)
+        return self._seals(_CALLER, _HOST, self._kind)
 
     def receive(self, arrived: bytes) -> bytes:
         """Take at most `wanted` bytes and return the bytes to send; raise `HandshakeRefused` if they are wrong."""
@@ -265,11 +265,11 @@ class CallerHandshake(_Side):
             case _Step.GREETING:
                 self._nonces = self._nonce + self._peer_nonce(whole, _HOST)
                 self._expect(_Step.HEAD, _ANSWER.size)
-                return _CLAIM.pack(self._proof(_CALLER, self._purpose), len(self._purpose)) + self._purpose
+                return _CLAIM.pack(self._proof(_CALLER, self._kind), len(self._kind)) + self._kind
             case _Step.HEAD:
                 length = _ANSWER.unpack(whole)[2]
                 if length > MAX_REASON:
-                    raise OverLongPurpose(f"it announced an answer of {length} bytes; at most {MAX_REASON} are read")
+                    raise OverLongKind(f"it announced an answer of {length} bytes; at most {MAX_REASON} are read")
                 self._head = whole
                 self._expect(_Step.REST, length)
                 return self.receive(b"") if not length else b""
@@ -279,7 +279,7 @@ class CallerHandshake(_Side):
 
     def _check(self, reason: bytes) -> None:
         proof, accepted, _ = _ANSWER.unpack(self._head)
-        said = struct.pack(">I", len(self._purpose)) + self._purpose + bytes([accepted]) + reason
+        said = struct.pack(">I", len(self._kind)) + self._kind + bytes([accepted]) + reason
         if not hmac.compare_digest(proof, self._proof(_HOST, said)):
             raise WrongSecret("it could not prove that it knows the run's secret")
         self._over()

@@ -1,6 +1,6 @@
 """A handshake over a socket, with a time limit: the same for both sides.
 
-What always holds: exactly one of the two outcomes is told, unless the conversation is dropped before; when it is,
+What always holds: exactly one of the two outcomes is told, unless the handshake is dropped before; when it is,
 nothing of the loop refers to the socket any more. No byte behind the handshake is read.
 """
 
@@ -34,7 +34,7 @@ class TooSlow(HandshakeRefused):
     """The handshake took too long."""
 
 
-class Conversation:
+class HandshakeIO:
     """Lets a handshake receive what comes on a connected, non-blocking socket, and sends what it answers.
 
     `on_step` is called whenever the handshake has received something, `on_refused` when it is over without success;
@@ -72,17 +72,17 @@ class Conversation:
             self.refuse(HungUp(f"the connection broke: {error}"))
 
     def refuse(self, why: HandshakeRefused) -> None:
-        """End the conversation without success."""
+        """End the handshake without success."""
         if self.drop():
             self._sock.close()
             self._on_refused(why)
 
     def take(self) -> socket.socket | None:
-        """Return the socket for its next user; None if the conversation is over already."""
+        """Return the socket for its next user; None if the handshake is over already."""
         return self._sock if self.drop() else None
 
     def drop(self) -> bool:
-        """Leave the socket alone and tell nothing more; return whether the conversation was not over yet."""
+        """Leave the socket alone and tell nothing more; return whether the handshake was not over yet."""
         was_over, self._over = self._over, True
         self._limit.cancel()
         self._watch.close()

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from snapshot.host.net.connection_kinds import Purpose
+from snapshot.host.net.connection_kinds import ConnectionKind
 from snapshot.host.net.event_loop import EventLoop, Timer
 from snapshot.host.net.handshake import NONCE_SIZE, HandshakeRefused, HostHandshake, TurnedAway
-from snapshot.host.net.handshake_io import Conversation, Proved
+from snapshot.host.net.handshake_io import HandshakeIO, Proved
 from snapshot.host.net.tls import TlsSide
 from snapshot.host.protocol.messages import Address
 
@@ -61,7 +61,7 @@ class _Stranger:
     port: int
     handshake: HostHandshake
     greeted: bool = False
-    conversation: Conversation | None = None
+    handshake_io: HandshakeIO | None = None
 
     @property
     def peer(self) -> str:
@@ -123,7 +123,7 @@ class Listener:
     """Listens at the first free port of `ports`; 0 is any port that is free. `PortTaken` if there is none.
 
     `judge` is asked what is wrong with a connection whose peer has proved the secret, and answers "" for nothing; then
-    `on_connection(proved, purpose, peer)` takes over the connection, whose socket is non-blocking, with all that its
+    `on_connection(proved, kind, peer)` takes over the connection, whose socket is non-blocking, with all that its
     peer has sent since still in it. `on_refused(peer, reason)` hears of every other one. With `tls` all are encrypted.
     """
 
@@ -133,8 +133,8 @@ class Listener:
         host: str,
         secret: bytes,
         *,
-        judge: Callable[[Purpose], str],
-        on_connection: Callable[[Proved, Purpose, str], object],
+        judge: Callable[[ConnectionKind], str],
+        on_connection: Callable[[Proved, ConnectionKind, str], object],
         on_refused: Callable[[str, str], object],
         ports: Sequence[int] = (0,),
         limits: StrangerLimits | None = None,
@@ -167,7 +167,7 @@ class Listener:
             self._again.cancel()
         for stranger in list(self._strangers):
             self._strangers.remove(stranger)
-            sock = stranger.conversation.take() if stranger.conversation is not None else None
+            sock = stranger.handshake_io.take() if stranger.handshake_io is not None else None
             if sock is not None:
                 sock.close()
 
@@ -188,7 +188,7 @@ class Listener:
         self._send_away(self._strangers.one_too_many(address))
         handshake = HostHandshake(self._secret, secrets.token_bytes(NONCE_SIZE))
         stranger = _Stranger(address, port, handshake)
-        stranger.conversation = Conversation(
+        stranger.handshake_io = HandshakeIO(
             self._loop,
             sock,
             handshake,
@@ -201,19 +201,19 @@ class Listener:
     def _step(self, stranger: _Stranger) -> None:
         if stranger.handshake.was_greeted:
             self._strangers.greeted(stranger)
-        purpose, conversation = stranger.handshake.purpose, stranger.conversation
-        if purpose is None or conversation is None:
+        kind, handshake_io = stranger.handshake.kind, stranger.handshake_io
+        if kind is None or handshake_io is None:
             return
-        reason = self._judge(purpose)
+        reason = self._judge(kind)
         if reason:
-            conversation.send(stranger.handshake.refuse(reason))
-            conversation.refuse(TurnedAway(f"{purpose}: {reason}"))
+            handshake_io.send(stranger.handshake.refuse(reason))
+            handshake_io.refuse(TurnedAway(f"{kind}: {reason}"))
             return
-        conversation.send(stranger.handshake.accept())
-        sock = conversation.take()
+        handshake_io.send(stranger.handshake.accept())
+        sock = handshake_io.take()
         if sock is not None:
             self._strangers.remove(stranger)
-            self._on_connection(Proved(sock, stranger.handshake.seals), purpose, stranger.peer)
+            self._on_connection(Proved(sock, stranger.handshake.seals), kind, stranger.peer)
 
     def _gone(self, stranger: _Stranger, why: HandshakeRefused) -> None:
         self._strangers.remove(stranger)
@@ -221,9 +221,9 @@ class Listener:
 
     def _send_away(self, stranger: _Stranger | None) -> bool:
         """Refuse a stranger that makes room for another one; True if there was one."""
-        if stranger is None or stranger.conversation is None:
+        if stranger is None or stranger.handshake_io is None:
             return False
-        stranger.conversation.refuse(TooManyStrangers("it proved nothing, and there are too many like it"))
+        stranger.handshake_io.refuse(TooManyStrangers("it proved nothing, and there are too many like it"))
         return True
 
     def _pause(self) -> None:

@@ -24,16 +24,16 @@ from snapshot.fail_points import reached
 from snapshot.host.net.control import OverLongMessage
 from snapshot.host.net.event_loop import Background, EventLoop, Timer
 from snapshot.host.partition.channel_state import Frames, stored
-from snapshot.host.partition.epoch_tracker import ChannelParts, EpochsHere
+from snapshot.host.partition.epoch_tracker import ChannelParts, EpochTracker
 from snapshot.host.partition.failures import is_of_state, kind_of, text_of, traceback_of
 from snapshot.host.partition.last_words import LastWords
 from snapshot.host.partition.live_reads import StillOpening, rows_of_key
 from snapshot.host.partition.router import Sending
 from snapshot.host.partition.sink_run import SinkIdentity, SinkRun
-from snapshot.host.partition.stage_operators import NOTHING, KeyedRun, OpenedState, Seat
+from snapshot.host.partition.stage_operators import NOTHING, KeyedRun, OpenedState, StatePlacement
 from snapshot.host.partition.stage_run import Gate, StageCut, StageRun
 from snapshot.host.partition.stalls import StallWatch
-from snapshot.host.partition.state_cache import StatesAtHand
+from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.host.protocol.executor import memory_of_process
 from snapshot.host.protocol.messages import (
@@ -73,12 +73,12 @@ a few rows each millisecond would take half of the interpreter from the thread t
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class Environment:
     """What an attempt has around it in its process."""
 
     loop: EventLoop
     background: Background
-    at_hand: StatesAtHand
+    cache: StateCache
     tell: Callable[[FromWorker], None]
     words: LastWords = field(default_factory=LastWords)
 
@@ -97,18 +97,18 @@ class PartitionAttempt:
         deploy: Deploy,
         plan: Plan,
         files: TreeFiles,
-        seats: Mapping[Uid, Seat],
+        placements: Mapping[Uid, StatePlacement],
         sending: Mapping[ChannelId, Sending],
-        around: Surroundings,
+        environment: Environment,
     ) -> None:
         self._deploy = deploy
-        self._around = around
-        self._tell = around.tell
+        self._environment = environment
+        self._tell = environment.tell
         self._files = files
         self._states: dict[Uid, OpenedState] = {}
         self._sound = True  # nothing went wrong within a state
         subtasks = tuple(uid for stage in plan.stages for uid in stage.operators)
-        self._epochs = EpochsHere(deploy.incarnation, deploy.partition, subtasks, deploy.epoch, self._say)
+        self._epochs = EpochTracker(deploy.incarnation, deploy.partition, subtasks, deploy.epoch, self._say)
         self._stalls = StallWatch(deploy.incarnation, deploy.partition, deploy.options.report_stall_after / 1000)
         self._settled: dict[Uid, Epoch | None] = {}
         self._stages: list[StageRun] = []
@@ -126,25 +126,25 @@ class PartitionAttempt:
         try:
             for stage in plan.stages:
                 self._at = stage.uid
-                self._stages.append(self._make(stage, seats[stage.uid], sending))
+                self._stages.append(self._make(stage, placements[stage.uid], sending))
         except BaseException:
             self.close()
             raise
         for run in self._stages:
             self._stage_of.update(dict.fromkeys(run.channels, run))
             if deploy.careful:
-                run.note_calls(around.words)
+                run.note_calls(environment.words)
 
     # --- making it ----------------------------------------------------------------------------------------------------
 
-    def _make(self, stage: Stage, seat: Seat, sending: Mapping[ChannelId, Sending]) -> StageRun:
+    def _make(self, stage: Stage, placement: StatePlacement, sending: Mapping[ChannelId, Sending]) -> StageRun:
         attempt = self._deploy.incarnation.attempt
         with ExitStack() as made:
             sinks: dict[Uid, SinkRun] = {}
             for sink in stage.sinks:
                 sinks[sink.uid] = self._sink(sink)
                 made.callback(sinks[sink.uid].close)
-            run = StageRun(stage, seat, self._deploy.epoch, sending, sinks, self, self.woken, attempt)
+            run = StageRun(stage, placement, self._deploy.epoch, sending, sinks, self, self.woken, attempt)
             made.pop_all()
         return run
 
@@ -157,7 +157,7 @@ class PartitionAttempt:
                 stream.write_batch(rows)
             data = sink.getvalue().to_pybytes()
             message = Delivery(deploy.incarnation, deploy.partition, uid, transaction, data)
-            self._around.loop.wake(lambda: self._say(message))
+            self._environment.loop.wake(lambda: self._say(message))
 
         context = SinkContext(
             deploy.job,
@@ -175,8 +175,8 @@ class PartitionAttempt:
             target.sink.open(context),
             deploy.roles.get(uid, NOTHING).committables,
             deploy.epoch,
-            self._around.loop,
-            self._around.background,
+            self._environment.loop,
+            self._environment.background,
             self,
             self._first_output,
         )
@@ -214,7 +214,7 @@ class PartitionAttempt:
     def opened(self, uid: Uid, opened: OpenedState) -> None:
         """Take this keyed operator's state: process what was in flight to it first, then the rows that waited."""
         if self._closed:
-            self._around.at_hand.put(opened.state)
+            self._environment.cache.put(opened.state)
             return
         self._states[uid] = opened
         run = next(run for run in self._stages if run.uid == uid)
@@ -236,7 +236,7 @@ class PartitionAttempt:
             Restored(self._deploy.incarnation, self._deploy.partition, downloaded_ms, opened_ms, in_place=in_place)
         )
         reached(fail_points.RESTORED_TOLD)
-        self._around.at_hand.discard_all()  # what this attempt has no use for
+        self._environment.cache.discard_all()  # what this attempt has no use for
 
     # --- what the driver says -----------------------------------------------------------------------------------------
 
@@ -312,13 +312,13 @@ class PartitionAttempt:
 
     def woken(self) -> None:
         """Go on, as something in the background has come to an end; any thread may call this."""
-        self._around.loop.wake(self._poke)
+        self._environment.loop.wake(self._poke)
 
     def _poke(self) -> None:
         if self._soon or self._closed or not self._began:
             return
         self._soon = True
-        loop = self._around.loop
+        loop = self._environment.loop
         if self._opening:
             loop.call_at(self._turned_at + _SPARING, self._turn)
         else:
@@ -356,7 +356,7 @@ class PartitionAttempt:
             return
         due = min((run.next_due() for run in self._stages), default=float("inf"))
         if due != float("inf"):
-            self._due = self._around.loop.call_at(now + due, self._poke)
+            self._due = self._environment.loop.call_at(now + due, self._poke)
 
     def _poll(self, run: StageRun, keyed: KeyedRun) -> None:
         for news in keyed.poll():
@@ -375,7 +375,7 @@ class PartitionAttempt:
         patience = self._deploy.options.alignment_timeout
         if patience is not None:
             when = monotonic() + patience / 1000
-            self._around.loop.call_at(when, lambda: self._lose_patience(stage, epoch))
+            self._environment.loop.call_at(when, lambda: self._lose_patience(stage, epoch))
 
     def _lose_patience(self, stage: StageRun, epoch: Epoch) -> None:
         if not self._closed:
@@ -418,7 +418,7 @@ class PartitionAttempt:
                 reached(fail_points.IN_FLIGHT_STORED)
                 self._epochs.durable(epoch, stage.uid, Part.CHANNELS, outcome)
 
-        self._around.background.submit(work, done)
+        self._environment.background.submit(work, done)
 
     def missed(self, stage: StageRun, epoch: Epoch, reason: str) -> None:
         """Report that a stage cannot cut the epoch."""
@@ -506,14 +506,14 @@ class PartitionAttempt:
         for stalled in self._stalls.look(monotonic(), stages, self._epochs.pending(self._markers)):
             self._say(stalled)
         when = monotonic() + self._deploy.options.status_interval / 1000
-        self._status = self._around.loop.call_at(when, self._report_figures)
+        self._status = self._environment.loop.call_at(when, self._report_figures)
 
     def _tell_figures(self) -> Mapping[Uid, StageFigures]:
         deploy = self._deploy
         stages = {run.uid: run.figures() for run in self._stages}
         lag = max((run.source.lag for run in self._stages if run.source is not None), default=0.0)
         memory = memory_of_process()
-        gap = self._around.loop.take_longest_gap_ms()
+        gap = self._environment.loop.take_longest_gap_ms()
         self._say(Figures(deploy.incarnation, deploy.partition, stages, memory, lag * 1000, gap))
         return stages
 
@@ -554,7 +554,7 @@ class PartitionAttempt:
     def _part_from_states(self) -> None:
         states = [opened.state for opened in self._states.values()]
         if not self._sound:
-            self._around.at_hand.discard(states)
+            self._environment.cache.discard(states)
             return
         for state in states:
-            self._around.at_hand.put(state)
+            self._environment.cache.put(state)

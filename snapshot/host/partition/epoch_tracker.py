@@ -65,7 +65,7 @@ class _Clock:
     channel_bytes: int = 0
 
 
-class EpochsHere:
+class EpochTracker:
     """The epochs in flight in one partition and attempt. `tell` brings messages to the driver."""
 
     def __init__(

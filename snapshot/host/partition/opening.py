@@ -13,8 +13,8 @@ from typing import Final
 
 from snapshot.host.net.event_loop import Background, EventLoop
 from snapshot.host.partition.failures import kind_of, text_of, traceback_of
-from snapshot.host.partition.stage_operators import OpenedState, Seat, open_state
-from snapshot.host.partition.state_cache import StatesAtHand
+from snapshot.host.partition.stage_operators import OpenedState, StatePlacement, open_state
+from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.protocol.messages import Deploy, Failed
 from snapshot.program.plan import KeyedHead, Plan
 from statebackend.ids import Uid
@@ -34,8 +34,8 @@ class Opening:
         self,
         deploy: Deploy,
         plan: Plan,
-        seats: Mapping[Uid, Seat],
-        at_hand: StatesAtHand,
+        placements: Mapping[Uid, StatePlacement],
+        cache: StateCache,
         loop: EventLoop,
         wake: Callable[[], None],
         on_opened: Callable[[Uid, OpenedState], object],
@@ -43,7 +43,7 @@ class Opening:
         before: Opening | None,
     ) -> None:
         self._deploy = deploy
-        self._at_hand = at_hand
+        self._cache = cache
         self._on_opened = on_opened
         self._on_failed = on_failed
         self._over = False
@@ -53,7 +53,7 @@ class Opening:
         self._next: Callable[[], None] | None = None
         keyed = {stage.uid: stage.head.operator for stage in plan.stages if isinstance(stage.head, KeyedHead)}
         self._work = {
-            uid: partial(open_state, operator, seats[uid], deploy.epoch, at_hand, wake)
+            uid: partial(open_state, operator, placements[uid], deploy.epoch, cache, wake)
             for uid, operator in keyed.items()
         }
         self._outstanding = len(keyed)
@@ -113,9 +113,9 @@ class Opening:
         elif not self._over:
             self._on_opened(uid, outcome)
         elif self._overtaken:
-            self._at_hand.discard([outcome.state])
+            self._cache.discard([outcome.state])
         else:
-            self._at_hand.put(outcome.state)
+            self._cache.put(outcome.state)
         if not self._outstanding:
             self._background.close()
             if self._next is not None:

@@ -14,7 +14,7 @@ from typing import Final, Literal, Protocol
 from snapshot.cut.frames import EARLIEST
 from snapshot.cut.watermarks import going_on
 from snapshot.host.partition.folders import job_folder, open_in_folder
-from snapshot.host.partition.state_cache import StatesAtHand
+from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.host.protocol.messages import Deploy, Role
 from snapshot.host.protocol.options import HostOptions
@@ -104,7 +104,7 @@ class Awaited:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class StatePlacement:
     """Where an operator's state is kept: which partition it is, and which folder and store it has."""
 
     uid: Uid
@@ -121,9 +121,9 @@ class Seat:
     """How many rows each sender had under way in the last attempt; 0 if that is not known."""
 
 
-def seat_of(uid: Uid, deploy: Deploy, plan: Plan, files: TreeFiles, store: BlobStore) -> Seat:
-    """Return the seat of a stage's operator in a deployment."""
-    return Seat(
+def placement_of(uid: Uid, deploy: Deploy, plan: Plan, files: TreeFiles, store: BlobStore) -> StatePlacement:
+    """Return the placement of a stage's operator in a deployment."""
+    return StatePlacement(
         uid,
         deploy.partition,
         deploy.parallelism,
@@ -152,7 +152,7 @@ class OpenedState:
 
 
 def open_state(
-    operator: KeyedOperator, seat: Seat, epoch: Epoch | None, at_hand: StatesAtHand, wake: Callable[[], None]
+    operator: KeyedOperator, placement: StatePlacement, epoch: Epoch | None, cache: StateCache, wake: Callable[[], None]
 ) -> OpenedState:
     """Bring the state back as the epoch has it: the one at hand, or else from files, which takes as long as reading
     them does. Any thread may do it, and then hand it over.
@@ -161,26 +161,26 @@ def open_state(
     one. `wake` is called in any thread when the `poll` of a state that was not at hand has something.
     """
     began = monotonic()
-    groups = range_of(seat.partition, seat.parallelism, seat.max_parallelism)
-    state = at_hand.take(seat.uid, groups, epoch, seat.role.state, seat.files.state_name)
+    groups = range_of(placement.partition, placement.parallelism, placement.max_parallelism)
+    state = cache.take(placement.uid, groups, epoch, placement.role.state, placement.files.state_name)
     if state is not None:
         return OpenedState(state, 0.0, (monotonic() - began) * 1000, in_place=True)
-    return from_files(operator, seat, wake, KeyedState.read_ahead)
+    return from_files(operator, placement, wake, KeyedState.read_ahead)
 
 
 def from_files(
-    operator: KeyedOperator, seat: Seat, wake: Callable[[], None], load: Callable[[KeyedState], object]
+    operator: KeyedOperator, placement: StatePlacement, wake: Callable[[], None], load: Callable[[KeyedState], object]
 ) -> OpenedState:
     """Open the state from its files, and `load` what is to be in memory before it is used."""
-    groups = range_of(seat.partition, seat.parallelism, seat.max_parallelism)
-    declared = StateOperator(seat.uid, operator.inputs[0].key_declared, operator.states, seat.max_parallelism)
+    groups = range_of(placement.partition, placement.parallelism, placement.max_parallelism)
+    declared = StateOperator(placement.uid, operator.inputs[0].key_declared, operator.states, placement.max_parallelism)
     began = fetched = monotonic()
 
     def progress(_: RestoreReport) -> None:
         nonlocal fetched
         fetched = monotonic()
 
-    state = _opened(declared, seat, groups, wake, progress)
+    state = _opened(declared, placement, groups, wake, progress)
     try:
         load(state)
     except BaseException:
@@ -191,21 +191,21 @@ def from_files(
 
 def _opened(
     declared: StateOperator,
-    seat: Seat,
+    placement: StatePlacement,
     groups: KeyGroupRange,
     wake: Callable[[], None],
     progress: Callable[[RestoreReport], None],
 ) -> KeyedState:
-    backend: Literal["heap", "rocksdb"] = "heap" if seat.options.state_backend == "heap" else "rocksdb"
-    options = Options(backend=backend, memory=seat.options.state_memory)
+    backend: Literal["heap", "rocksdb"] = "heap" if placement.options.state_backend == "heap" else "rocksdb"
+    options = Options(backend=backend, memory=placement.options.state_memory)
 
     def opened(folder: Path, beside: Path) -> KeyedState:
         return KeyedState(
             declared,
             folder,
-            seat.store,
-            seat.files.state_name,
-            seat.role.state,
+            placement.store,
+            placement.files.state_name,
+            placement.role.state,
             options,
             groups=groups,
             wake=wake,
@@ -213,7 +213,7 @@ def _opened(
             beside=beside,
         )
 
-    return open_in_folder(seat.local, seat.uid, seat.partition, opened)
+    return open_in_folder(placement.local, placement.uid, placement.partition, opened)
 
 
 class KeyedRun:
@@ -222,23 +222,23 @@ class KeyedRun:
     def __init__(
         self,
         operator: KeyedOperator,
-        seat: Seat,
+        placement: StatePlacement,
         state: KeyedState,
         emit: Emit,
         overdue: Callable[[], bool],
         note: Callable[[], Note | None] = lambda: None,
     ) -> None:
         self.state = state
-        restored = going_on(seat.role.watermark)
+        restored = going_on(placement.role.watermark)
         context = OperatorContext(
-            seat.uid,
-            seat.partition,
-            seat.parallelism,
+            placement.uid,
+            placement.partition,
+            placement.parallelism,
             KeyType.of(operator.inputs[0].key_declared),
             state,
             emit,
             EARLIEST if restored is None else restored.timestamp,
-            seat.role.broadcast,
+            placement.role.broadcast,
             overdue=overdue,
             note=note,
         )

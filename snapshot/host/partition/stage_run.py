@@ -28,7 +28,7 @@ from snapshot.host.partition.router import Router, Sending
 from snapshot.host.partition.sink_run import SinkRun
 from snapshot.host.partition.source_run import SourceRun
 from snapshot.host.partition.source_times import SourceTimes
-from snapshot.host.partition.stage_operators import Awaited, Head, KeyedRun, Passage, Seat
+from snapshot.host.partition.stage_operators import Awaited, Head, KeyedRun, Passage, StatePlacement
 from snapshot.host.protocol.messages import Role, StageFigures
 from snapshot.host.protocol.options import HostOptions
 from snapshot.ids import ChannelId
@@ -135,7 +135,7 @@ class StageRun:
     def __init__(
         self,
         stage: Stage,
-        seat: Seat,
+        placement: StatePlacement,
         epoch: Epoch | None,
         sending: Mapping[ChannelId, Sending],
         sinks: Mapping[Uid, SinkRun],
@@ -149,10 +149,10 @@ class StageRun:
         self.uid = stage.uid
         self.sinks = sinks
         self._reports = reports
-        self._options: HostOptions = seat.options
-        self._seat = seat
-        self._routers = [_router(edge, seat, sending) for edge in stage.edges]
-        self._inputs = _inputs(stage.inputs, seat)
+        self._options: HostOptions = placement.options
+        self._placement = placement
+        self._routers = [_router(edge, placement, sending) for edge in stage.edges]
+        self._inputs = _inputs(stage.inputs, placement)
         self._wires = {edge.port_of: RowsWire(edge.edge.schema, edge.edge.timed) for edge in self._inputs.values()}
         restored = epoch if epoch is not None else NO_EPOCH
         ordered = [channel for channel, place in self._inputs.items() if place.edge.ordered]
@@ -160,18 +160,18 @@ class StageRun:
         # An input without event time, such as a control stream, says nothing of it, and holds nobody back.
         self._timed = frozenset(channel for channel, place in self._inputs.items() if place.edge.timed)
         # Whether event time was at its end in the epoch, and the stage has not said yet how it goes on.
-        self._had_ended = seat.role.watermark is not None and seat.role.watermark.timestamp == LATEST
-        self._watermarks = Watermarks(self._timed, going_on(seat.role.watermark))
+        self._had_ended = placement.role.watermark is not None and placement.role.watermark.timestamp == LATEST
+        self._watermarks = Watermarks(self._timed, going_on(placement.role.watermark))
         self._gates: dict[ChannelId, Gate] = {}
         self._paused: set[ChannelId] = set()
-        self._times = _times(stage, seat.role)
+        self._times = _times(stage, placement.role)
         self._split = ""
         self._ends = self._outputs()
         self.source: SourceRun | None = None
         self.keyed: KeyedRun | None = None
         self._head = self._make_head(wake, attempt)
-        self._gathering = Gathering[_Input](self._take, seat.options.batch_rows, self._taken)
-        self._pace = Pace(_PIECE, seat.options.batch_rows)
+        self._gathering = Gathering[_Input](self._take, placement.options.batch_rows, self._taken)
+        self._pace = Pace(_PIECE, placement.options.batch_rows)
         self._yield = Yield()
         self._allowances = Allowances(tuple(self._inputs))
         self._backlog_since: float | None = None
@@ -202,13 +202,13 @@ class StageRun:
         return {side: chained(targets, ends) for side, targets in self.stage.outputs.items() if targets}
 
     def _make_head(self, wake: Callable[[], None], attempt: Attempt) -> Head:
-        seat = self._seat
+        placement = self._placement
         match self.stage.head:
             case ReadHead(source):
-                positions = seat.role.positions
+                positions = placement.role.positions
                 most = self._options.batch_rows
-                ends = seat.role.ends
-                self.source = SourceRun(self.uid, source, seat.partition, attempt, positions, most, wake, ends)
+                ends = placement.role.ends
+                self.source = SourceRun(self.uid, source, placement.partition, attempt, positions, most, wake, ends)
                 return Passage(self._emit)
             case KeyedHead():
                 return Awaited()
@@ -246,13 +246,13 @@ class StageRun:
 
         If event time was at its end, nothing is announced before it shows what follows: an end alone, or more rows.
         """
-        restored = going_on(self._seat.role.watermark)
+        restored = going_on(self._placement.role.watermark)
         if restored is not None:
             self._send_watermark(restored)
         if not self.pending:
             self._take_back()
         else:
-            self._allowances.opening(self._seat.window)
+            self._allowances.opening(self._placement.window)
             self._allow()
 
     def open(self, state: KeyedState) -> None:
@@ -260,17 +260,17 @@ class StageRun:
         assert isinstance(self.stage.head, KeyedHead)
         with self._noting("its opening"):
             self.keyed = KeyedRun(
-                self.stage.head.operator, self._seat, state, self._emit, self._is_too_long, self._note
+                self.stage.head.operator, self._placement, state, self._emit, self._is_too_long, self._note
             )
         self._head = self.keyed.operator
         self._take_back()
 
     def _take_back(self) -> None:
         """Take what was in flight before any new input."""
-        for state in self._seat.role.channels:
+        for state in self._placement.role.channels:
             channel = self._channel_for(state.channel)
             place = self._inputs[channel]
-            for frame in recalled(state, self._seat.files):
+            for frame in recalled(state, self._placement.files):
                 rows = self._own(place, self._wires[place.port_of].decode(frame))
                 self._gathering.add(place, channel, rows)
                 self._taken_back[channel] = self._taken_back.get(channel, 0) + len(rows)
@@ -280,7 +280,9 @@ class StageRun:
         """Return the rows whose keys are this partition's; after a rescale others come as well."""
         if place.key_type is None:
             return rows
-        groups = key_column(keys_in(rows.batch, place.edge.keys), place.key_type).groups(self._seat.max_parallelism)
+        groups = key_column(keys_in(rows.batch, place.edge.keys), place.key_type).groups(
+            self._placement.max_parallelism
+        )
         return rows.where((groups >= place.groups.first) & (groups < place.groups.end))
 
     def _channel_for(self, channel: ChannelId) -> ChannelId:
@@ -555,7 +557,7 @@ class StageRun:
                     self._reports.missed(self, epoch, why.value)
                 case align.ChannelEnded(channel):
                     if channel in self._timed:
-                        over = self._watermarks.rest if self._seat.time_goes_on else self._watermarks.end
+                        over = self._watermarks.rest if self._placement.time_goes_on else self._watermarks.end
                         self._advance(over(channel))
                 case align.AllEnded():
                     self._end()
@@ -654,7 +656,7 @@ class StageRun:
         positions = () if self.source is None else self.source.positions()
         watermark = Watermark(LATEST) if self._had_ended else self._announced
         # All partitions have the same, and the first one's counts.
-        broadcast = self._head.broadcast() if self._seat.partition == 0 else None
+        broadcast = self._head.broadcast() if self._placement.partition == 0 else None
         cut = StageCut(marker.epoch, unaligned, positions, watermark, broadcast, overtaken)
         if unaligned:
             left = {
@@ -676,7 +678,7 @@ class StageRun:
         if isinstance(self._head, Ending):
             with self._noting("the end of its input"):
                 self._head.end()
-        if self._seat.time_goes_on:
+        if self._placement.time_goes_on:
             self._announce_time(at_once=True)
             if self._coming is None:
                 self._end_outputs()
@@ -750,8 +752,8 @@ class _Input:
         return self.edge.source, self.edge.port
 
 
-def _inputs(edges: Sequence[Edge], seat: Seat) -> dict[ChannelId, _Input]:
-    groups = range_of(seat.partition, seat.parallelism, seat.max_parallelism)
+def _inputs(edges: Sequence[Edge], placement: StatePlacement) -> dict[ChannelId, _Input]:
+    groups = range_of(placement.partition, placement.parallelism, placement.max_parallelism)
     inputs: dict[ChannelId, _Input] = {}
     for edge in edges:
         declared = tuple(edge.schema.field(name).type for name in edge.keys)
@@ -759,17 +761,17 @@ def _inputs(edges: Sequence[Edge], seat: Seat) -> dict[ChannelId, _Input]:
         if edge.exchange is Exchange.KEYED:
             key_type = KeyType.of(declared[0] if len(declared) == 1 else declared)
         place = _Input(edge, key_type, groups)
-        for sender in edge.senders(seat.partition, seat.parallelism):
-            inputs[edge.channel(sender, seat.partition)] = place
+        for sender in edge.senders(placement.partition, placement.parallelism):
+            inputs[edge.channel(sender, placement.partition)] = place
     return inputs
 
 
-def _router(edge: Edge, seat: Seat, sending: Mapping[ChannelId, Sending]) -> Router:
-    receivers = edge.receivers(seat.partition, seat.parallelism)
-    channels = [sending[edge.channel(seat.partition, receiver)] for receiver in receivers]
-    options = seat.options
+def _router(edge: Edge, placement: StatePlacement, sending: Mapping[ChannelId, Sending]) -> Router:
+    receivers = edge.receivers(placement.partition, placement.parallelism)
+    channels = [sending[edge.channel(placement.partition, receiver)] for receiver in receivers]
+    options = placement.options
     most = min(max(options.channel_buffer, _LEAST_FRAME), options.max_frame // 2)
-    return Router(edge, channels, seat.max_parallelism, options.batch_rows, most)
+    return Router(edge, channels, placement.max_parallelism, options.batch_rows, most)
 
 
 def _times(stage: Stage, role: Role) -> SourceTimes | None:

@@ -18,7 +18,7 @@ from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import KeyGroupRange
 
 
-class StatesAtHand:
+class StateCache:
     """The states of one process, by operator and key groups. All are of the same program."""
 
     def __init__(self) -> None:

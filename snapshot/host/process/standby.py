@@ -19,8 +19,8 @@ from typing import Final, cast
 
 from snapshot.host.partition.failures import text_of
 from snapshot.host.partition.folders import folder_of, job_folder, open_in_folder
-from snapshot.host.partition.stage_operators import Seat, from_files
-from snapshot.host.partition.state_cache import StatesAtHand
+from snapshot.host.partition.stage_operators import StatePlacement, from_files
+from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.host.protocol.executor import memory_of_process
 from snapshot.host.protocol.messages import Follow, Followed, Role, StandBy
@@ -56,12 +56,12 @@ class Follower:
     def __init__(
         self,
         stand_by: StandBy,
-        at_hand: StatesAtHand,
+        cache: StateCache,
         wake: Callable[[], None],
         tell: Callable[[Followed], object],
     ) -> None:
         self._stand_by = stand_by
-        self._at_hand = at_hand
+        self._cache = cache
         self._wake = wake
         self._tell = tell
         self._files: dict[_Place, FollowedFiles] = {}
@@ -97,10 +97,10 @@ class Follower:
             self._changed.notify()
             states, self._states = self._states, {}
             if self._at is not None:
-                self._at_hand.expect(self._at.uid, self._at.groups)
+                self._cache.expect(self._at.uid, self._at.groups)
                 self._hurry()
         for state in states.values():
-            self._at_hand.put(state)
+            self._cache.put(state)
 
     def release(self) -> None:
         """Let go of the files, after `close`: the role's state is open, so nothing kept here is needed any more."""
@@ -174,7 +174,7 @@ class Follower:
                     continue
                 place = _Place(uid, Partition(index), files.range)
                 if opened:
-                    self._open(place, operators[uid], self._seat(place, files, self._store, self._plan))
+                    self._open(place, operators[uid], self._placement(place, files, self._store, self._plan))
                 elif not self._over:
                     self._keep(place, files, self._store)
         if not self._over:
@@ -189,9 +189,9 @@ class Follower:
 
     # --- states that are open -----------------------------------------------------------------------------------------
 
-    def _seat(self, place: _Place, files: FileSet, store: BlobStore, plan: Plan) -> Seat:
+    def _placement(self, place: _Place, files: FileSet, store: BlobStore, plan: Plan) -> StatePlacement:
         stand_by = self._stand_by
-        return Seat(
+        return StatePlacement(
             place.uid,
             place.partition,
             stand_by.parallelism,
@@ -203,18 +203,18 @@ class Follower:
             job_folder(stand_by.local, stand_by.job),
         )
 
-    def _open(self, place: _Place, operator: KeyedOperator, seat: Seat) -> None:
+    def _open(self, place: _Place, operator: KeyedOperator, placement: StatePlacement) -> None:
         """Open the state of this place as the files are, unless it is over; then it is at hand in any case."""
         with self._changed:
             if self._over:
                 return
             state, self._at = self._states.pop(place, None), place
         try:
-            if state is not None and not self._catches_up(state, seat):
+            if state is not None and not self._catches_up(state, placement):
                 outdated, state, self._has = state, None, None
                 outdated.close()
             if state is None:
-                state = from_files(operator, seat, self._wake, lambda opened: opened.load(self._goes_on)).state
+                state = from_files(operator, placement, self._wake, lambda opened: opened.load(self._goes_on)).state
             self._count(state)
         except MissingFile:
             raise  # a state that is still open is as it was
@@ -230,13 +230,13 @@ class Follower:
                 if goes_on and state is not None:
                     self._states[place] = state
             if not goes_on:
-                self._at_hand.arrived(place.uid, place.groups, state)
+                self._cache.arrived(place.uid, place.groups, state)
 
-    def _catches_up(self, state: KeyedState, seat: Seat) -> bool:
+    def _catches_up(self, state: KeyedState, placement: StatePlacement) -> bool:
         """Bring an open state to the seat's files; return False if it cannot be, and has to be opened anew."""
-        files = seat.role.state
+        files = placement.role.state
         assert files is not None
-        if not state.catch_up(files, seat.files.state_name, beside=folder_of(seat.local, seat.uid)):
+        if not state.catch_up(files, placement.files.state_name, beside=folder_of(placement.local, placement.uid)):
             return False
         state.load(self._goes_on)
         return True

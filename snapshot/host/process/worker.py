@@ -28,9 +28,9 @@ from snapshot.cut.frames import Frame
 from snapshot.fail_points import reached
 from snapshot.host.faults.crash_points import crashing
 from snapshot.host.faults.injector import Faults, Line
-from snapshot.host.net.channel_setup import Joined, Joining
+from snapshot.host.net.channel_setup import ChannelSetup, Connections
 from snapshot.host.net.channels import LocalChannel, ReceivingChannel, SendingChannel
-from snapshot.host.net.connection_kinds import ChannelOf, ControlOf, LastWordsOf, Purpose
+from snapshot.host.net.connection_kinds import ChannelOf, ConnectionKind, ControlOf, LastWordsOf
 from snapshot.host.net.connector import Connecting
 from snapshot.host.net.control import SILENCE, ControlConnection
 from snapshot.host.net.event_loop import Background, EventLoop
@@ -38,14 +38,14 @@ from snapshot.host.net.handshake_io import Proved
 from snapshot.host.net.listener import Listener, Refusals
 from snapshot.host.net.liveness import break_if_silent
 from snapshot.host.net.tls import Tls, TlsSide, UnusableTls
-from snapshot.host.partition.attempt import PartitionAttempt, Surroundings
+from snapshot.host.partition.attempt import Environment, PartitionAttempt
 from snapshot.host.partition.failures import kind_of, text_of, traceback_of
 from snapshot.host.partition.folders import job_folder, remove_state
 from snapshot.host.partition.last_words import LastWords
 from snapshot.host.partition.opening import Opening
-from snapshot.host.partition.stage_operators import OpenedState, Seat, seat_of
+from snapshot.host.partition.stage_operators import OpenedState, StatePlacement, placement_of
 from snapshot.host.partition.stalls import LoopWatch
-from snapshot.host.partition.state_cache import StatesAtHand
+from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.host.process.heartbeat import Heartbeat
 from snapshot.host.process.standby import Follower
@@ -115,13 +115,13 @@ class Worker:
         self._name = token_hex(8)
         self._loop = EventLoop()
         self._background = Background(self._loop, _THREADS, "partition")
-        self._at_hand = StatesAtHand()
+        self._cache = StateCache()
         self._words = LastWords()
         self._reaching_for_words: Connecting | None = None
         self._is_heard = False  # or it is known that it will not be
         self._postponed: list[ToWorker] = []
         """From a deployment on that asks to say each call: until somebody hears that."""
-        self._around = Surroundings(self._loop, self._background, self._at_hand, self._tell, self._words)
+        self._environment = Environment(self._loop, self._background, self._cache, self._tell, self._words)
         self._control: ControlConnection[FromWorker, ToWorker] | None = None
         self._listener: Listener | None = None
         self._heartbeat: Heartbeat | None = None
@@ -132,12 +132,12 @@ class Worker:
         self._store: tuple[str, BlobStore] | None = None
         self._follower: Follower | None = None
         self._opening: Opening | None = None
-        self._opened: dict[Uid, OpenedState] = {}  # while we are joining
-        self._joining: Joining | None = None
+        self._opened: dict[Uid, OpenedState] = {}  # while channels are set up
+        self._setup: ChannelSetup | None = None
         self._attempt: PartitionAttempt | None = None
         self._channels: list[SendingChannel | ReceivingChannel | LocalChannel] = []
         self._early: list[tuple[ChannelOf, Proved]] = []  # of a deployment that we have not heard of yet
-        self._said_early: list[TriggerEpoch | EpochIsOver | AssignSplits | Drain] = []  # while we are joining
+        self._said_early: list[TriggerEpoch | EpochIsOver | AssignSplits | Drain] = []  # while channels are set up
         self._lost = ""
         self._done = False
         self._local: Path | None = None
@@ -147,9 +147,9 @@ class Worker:
     def run(self) -> None:
         """Serve until the driver says that the job is over; raise `DriverLost` if it is not there any more."""
         loop = self._loop
-        purpose = ControlOf(self._name)
+        kind = ControlOf(self._name)
         Connecting(
-            loop, self._driver, self._secret, purpose, self._reached, self._lose, seconds=_REACH_DRIVER, tls=self._tls
+            loop, self._driver, self._secret, kind, self._reached, self._lose, seconds=_REACH_DRIVER, tls=self._tls
         )
         try:
             loop.run(lambda: self._control is not None or bool(self._lost))
@@ -184,7 +184,7 @@ class Worker:
         if self._follower is not None:
             self._follower.close()
             self._follower.wait()
-        self._at_hand.close()
+        self._cache.close()
         self._background.close()
         self._close_connections()
 
@@ -225,12 +225,12 @@ class Worker:
         break_if_silent(proved.sock, SILENCE)
         self._control = ControlConnection(self._loop, proved, self._told, self._lose, parting=CannotHear)
         self._tell(Hello(self._name, self._listener.address, getpid(), self._slot, self._launch, executor_name()))
-        purpose = LastWordsOf(self._name)
+        kind = LastWordsOf(self._name)
         self._reaching_for_words = Connecting(
             self._loop,
             self._driver,
             self._secret,
-            purpose,
+            kind,
             self._heard,
             lambda _: self._heard(None),  # without it a death has fewer words
             seconds=_REACH_DRIVER,
@@ -261,33 +261,29 @@ class Worker:
     def _lose(self, reason: str) -> None:
         self._lost = f"the driver at {self._driver}: {reason}"
 
-    def _judge(self, purpose: Purpose) -> str:
-        if not isinstance(purpose, ChannelOf):
+    def _judge(self, kind: ConnectionKind) -> str:
+        if not isinstance(kind, ChannelOf):
             return "this port takes channels only"
-        if purpose.incarnation < self._incarnation:
-            return f"incarnation {purpose.incarnation} is over; this is {self._incarnation}"
-        if purpose.incarnation == self._incarnation and (
-            self._joining is None or not self._joining.expects(purpose.channel)
-        ):
+        if kind.incarnation < self._incarnation:
+            return f"incarnation {kind.incarnation} is over; this is {self._incarnation}"
+        if kind.incarnation == self._incarnation and (self._setup is None or not self._setup.expects(kind.channel)):
             return "this channel is not expected here, or is connected already"
         return ""
 
-    def _on_connection(self, proved: Proved, purpose: Purpose, _peer: str) -> None:
-        assert isinstance(purpose, ChannelOf)
-        current = purpose.incarnation == self._incarnation
-        if purpose.incarnation > self._incarnation or (
-            current and self._faults.is_cut(self._peers[purpose.channel.sender])
-        ):
-            self._early.append((purpose, proved))
-        elif current and self._joining is not None:
-            self._joining.accept(purpose.channel, proved)
+    def _on_connection(self, proved: Proved, kind: ConnectionKind, _peer: str) -> None:
+        assert isinstance(kind, ChannelOf)
+        current = kind.incarnation == self._incarnation
+        if kind.incarnation > self._incarnation or (current and self._faults.is_cut(self._peers[kind.channel.sender])):
+            self._early.append((kind, proved))
+        elif current and self._setup is not None:
+            self._setup.accept(kind.channel, proved)
         else:
             proved.sock.close()
 
     def _take_early(self) -> None:
         early, self._early = self._early, []
-        for purpose, proved in early:
-            self._on_connection(proved, purpose, "")
+        for kind, proved in early:
+            self._on_connection(proved, kind, "")
 
     def _lines(self) -> Iterator[Line]:
         """Yield the connections of this process with others, for faults that a person asks for."""
@@ -326,19 +322,19 @@ class Worker:
             case TriggerEpoch() | EpochIsOver() | AssignSplits() | Drain():
                 if message.incarnation == self._incarnation and self._attempt is not None:
                     self._attempt.told(message)
-                elif message.incarnation == self._incarnation and self._joining is not None:
+                elif message.incarnation == self._incarnation and self._setup is not None:
                     self._said_early.append(message)
             case StandDown(incarnation):
                 if incarnation >= self._incarnation:
                     self._stand_down()
                     if self._opening is not None:
                         self._opening.forget()
-                    self._at_hand.discard_all()
+                    self._cache.discard_all()
             case StandBy():
                 self._stop_following()
-                self._at_hand.discard_all()
+                self._cache.discard_all()
                 self._local = job_folder(message.local, message.job)
-                self._follower = Follower(message, self._at_hand, self._state_has_news, self._tell_from_any_thread)
+                self._follower = Follower(message, self._cache, self._state_has_news, self._tell_from_any_thread)
             case Follow():
                 if self._follower is not None:
                     self._follower.follow(message)
@@ -382,20 +378,20 @@ class Worker:
             return
         store = self._store_at(deploy.store, deploy.options.store_timeout / 1000)
         files = TreeFiles(store, deploy.incarnation, deploy.partition)
-        seats = {stage.uid: seat_of(stage.uid, deploy, plan, files, store) for stage in plan.stages}
+        placements = {stage.uid: placement_of(stage.uid, deploy, plan, files, store) for stage in plan.stages}
         self._opening = Opening(
             deploy,
             plan,
-            seats,
-            self._at_hand,
+            placements,
+            self._cache,
             self._loop,
             self._state_has_news,
             self._state_opened,
             self._state_failed,
             self._opening,
         )
-        begin = partial(self._begin, deploy, plan, files, seats)
-        self._joining = Joining(deploy, plan, self._secret, self._loop, begin, self._tell, self._tls)
+        begin = partial(self._begin, deploy, plan, files, placements)
+        self._setup = ChannelSetup(deploy, plan, self._secret, self._loop, begin, self._tell, self._tls)
         self._take_early()
 
     def _stop_following(self) -> None:
@@ -443,19 +439,26 @@ class Worker:
 
     # --- an attempt ---------------------------------------------------------------------------------------------------
 
-    def _begin(self, deploy: Deploy, plan: Plan, files: TreeFiles, seats: Mapping[Uid, Seat], joined: Joined) -> None:
-        self._joining = None
-        sending = self._sending(deploy, plan, joined)
+    def _begin(
+        self,
+        deploy: Deploy,
+        plan: Plan,
+        files: TreeFiles,
+        placements: Mapping[Uid, StatePlacement],
+        connections: Connections,
+    ) -> None:
+        self._setup = None
+        sending = self._sending(deploy, plan, connections)
         try:
-            attempt = PartitionAttempt(deploy, plan, files, seats, sending, self._around)
+            attempt = PartitionAttempt(deploy, plan, files, placements, sending, self._environment)
         except BaseException as error:
             self._close_channels()
-            for proved in joined.incoming.values():
+            for proved in connections.incoming.values():
                 proved.sock.close()
             self._fail(deploy, error, kind_of(error))
             return
         self._attempt = attempt
-        attempt.connect(self._receiving(deploy, joined, attempt, sending))
+        attempt.connect(self._receiving(deploy, connections, attempt, sending))
         self._faults.connected(self._lines())
         attempt.begin()
         opened, self._opened = self._opened, {}
@@ -465,7 +468,9 @@ class Worker:
         for message in said:
             attempt.told(message)
 
-    def _sending(self, deploy: Deploy, plan: Plan, joined: Joined) -> dict[ChannelId, SendingChannel | LocalChannel]:
+    def _sending(
+        self, deploy: Deploy, plan: Plan, connections: Connections
+    ) -> dict[ChannelId, SendingChannel | LocalChannel]:
         """Make the sending end of every channel that begins here."""
         ends: dict[ChannelId, SendingChannel | LocalChannel] = {}
         own = deploy.partition
@@ -481,7 +486,7 @@ class Worker:
                 else:
                     ends[channel] = SendingChannel(
                         self._loop,
-                        joined.outgoing[channel],
+                        connections.outgoing[channel],
                         channel,
                         deploy.incarnation,
                         self._drained,
@@ -495,7 +500,7 @@ class Worker:
     def _receiving(
         self,
         deploy: Deploy,
-        joined: Joined,
+        connections: Connections,
         attempt: PartitionAttempt,
         sending: dict[ChannelId, SendingChannel | LocalChannel],
     ) -> dict[ChannelId, ReceivingChannel | LocalChannel]:
@@ -509,7 +514,7 @@ class Worker:
             broken = partial(self._broken, deploy.incarnation, channel)
             end = ReceivingChannel(
                 self._loop,
-                joined.incoming[channel],
+                connections.incoming[channel],
                 channel,
                 deploy.incarnation,
                 partial(self._arrived, deploy.incarnation),
@@ -535,13 +540,13 @@ class Worker:
 
     def _stand_down(self) -> None:
         """Give up the attempt, or the way into one; open state is at hand then."""
-        if self._joining is not None:
-            self._joining.close()
-            self._joining = None
+        if self._setup is not None:
+            self._setup.close()
+            self._setup = None
         if self._opening is not None:
             self._opening.close()
         for opened in self._opened.values():
-            self._at_hand.put(opened.state)
+            self._cache.put(opened.state)
         self._opened = {}
         self._said_early = []
         if self._attempt is not None:
