@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from snapshot.durations import Duration, milliseconds
+from statebackend.durations import Duration, milliseconds
 
 
 @dataclass(frozen=True, slots=True)

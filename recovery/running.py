@@ -48,7 +48,6 @@ from recovery.offline.stopped_job import refuse_second_start
 from recovery.schemes.passive import Passive
 from snapshot.connectors.memory.driver_sink import ToDriver
 from snapshot.cut.frames import MarkerMode
-from snapshot.durations import Duration
 from snapshot.host.partition.folders import make_job_folder
 from snapshot.host.protocol.options import use_storage
 from snapshot.ids import JobId
@@ -61,6 +60,7 @@ from snapshot.program.program import Program
 from snapshot.program.source import AvailableNow, Source
 from snapshot.program.stream import Stream
 from snapshot.readable import readable, readable_logger
+from statebackend.durations import Duration
 from statebackend.ids import Epoch, Uid
 from statebackend.stores.fsspec_store import absolute
 from statebackend.stores.limited_store import open_limited

@@ -53,17 +53,17 @@ class Timers(Declaration[TimerService]):
 
 STATES: Mapping[str, Declaration[Any]] = {
     "number": ValueState(int, default=0),
-    "text": ValueState(str, ttl=Ttl(1000, "event")),
+    "text": ValueState(str, ttl=Ttl("1000ms", "event")),
     "anything": ValueState(Pickled[object]()),
     "optional": ValueState(tuple[int, str | None] | None, default=(0, None)),
     "moments": ListState(datetime),
     "rows": ListState(pa.struct([("id", pa.int32()), ("at", pa.timestamp("ns", "UTC")), ("name", pa.string())])),
     "by name": MapState(str, float),
-    "by pair": MapState(tuple[int, str], bool, ttl=Ttl(500, "processing")),
+    "by pair": MapState(tuple[int, str], bool, ttl=Ttl("500ms", "processing")),
     "most": ReducingState(int, max),
     "all": AggregatingState(int, int, lambda total, one: total + one, float),
     "visits/day": AggregateTable({"cents": int}, count=Count(), cents=Sum("cents")),
-    "mean": AggregateTable({"cents": int}, ttl=100, mean=Mean("cents")),
+    "mean": AggregateTable({"cents": int}, ttl=Ttl("100ms"), mean=Mean("cents")),
     "timers": Timers(),
 }
 

@@ -194,12 +194,12 @@ def test_rows_that_cannot_be_are_refused(
 
 
 def test_what_takes_the_place_of_an_entry_expires_when_that_did_unless_the_rows_say_otherwise(shop: Workshop) -> None:
-    life = Ttl(1000, "event")
+    life = Ttl("1000ms", "event")
     states: dict[str, Declaration[Any]] = {
         "text": ValueState(str, ttl=life),
         "list": ListState(int, ttl=life),
         "map": MapState(str, int, ttl=life),
-        "table": AggregateTable({"cents": int}, ttl=1000, cents=Sum("cents")),
+        "table": AggregateTable({"cents": int}, ttl=life, cents=Sum("cents")),
     }
     with shop.opened(operator(16, states)) as state:
         state.advance(watermark=1000)

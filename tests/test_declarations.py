@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from statebackend.durations import NotADuration
 from statebackend.ids import KeyGroup
 from statebackend.keygroups import KeyGroupRange
+from statebackend.states.aggregates import AggregateTable
 from statebackend.states.codecs import Codec, Pickled
 from statebackend.states.declarations import (
     AggregatingState,
@@ -30,6 +32,8 @@ from statebackend.states.map_state import MapHandle
 from statebackend.states.row_form import RowEntry, UnknownCodecVersion, UnreadableValue, WrongValueType
 from statebackend.states.ttl import NEVER, Ttl, alive
 from statebackend.states.value_state import AggregatingHandle
+from statebackend.tables.values.aggregations import Count
+from statebackend.tables.values.spec import TableError
 from tests.rows_in_a_dict import RowsInADict, a_context
 
 H = TypeVar("H")
@@ -233,7 +237,7 @@ def test_rows_of_lists_and_maps_are_read_by_people_and_written_back_as_they_were
     rows = RowsInADict()
     numbers = opened(ListState(int), with_key(restored_epoch=6), rows, "numbers")
     numbers.extend([5, 6])
-    prices = opened(MapState(str, float, ttl=Ttl(10)), with_key(), rows, "prices")
+    prices = opened(MapState(str, float, ttl=Ttl("10ms")), with_key(), rows, "prices")
     prices.put("a", 1.5)
     found = {}
     for name, payload in rows.content.items():
@@ -249,7 +253,7 @@ def test_rows_of_lists_and_maps_are_read_by_people_and_written_back_as_they_were
 
 
 def test_an_entry_that_lacks_what_the_state_has_is_refused() -> None:
-    prices = opened(MapState(str, float, ttl=Ttl(10)), with_key(), RowsInADict())
+    prices = opened(MapState(str, float, ttl=Ttl("10ms")), with_key(), RowsInADict())
     with pytest.raises(WrongValueType, match="lacks an expiry"):
         prices.encode_entry(RowEntry("k", b"", "a", 1.0, None))
     numbers = opened(ListState(int), with_key(), RowsInADict())
@@ -278,7 +282,7 @@ def test_lists_and_maps_of_a_foreign_key_are_refused() -> None:
 
 def test_a_value_is_invisible_from_its_expiry_on() -> None:
     context = with_key()
-    value = opened(ValueState(int, default=-1, ttl=Ttl(10)), context, RowsInADict())
+    value = opened(ValueState(int, default=-1, ttl=Ttl("10ms")), context, RowsInADict())
     context.processing_time = 100
     value.set(1)
     context.processing_time = 109
@@ -292,7 +296,7 @@ def test_a_value_is_invisible_from_its_expiry_on() -> None:
 def test_reading_prolongs_only_what_is_declared_to_be_refreshed_by_it() -> None:
     for refresh, expected in (("write", [1, 1, None]), ("read_and_write", [1, 1, 1])):
         context, rows = with_key(), RowsInADict()
-        ttl = Ttl(10, refresh=refresh)  # type: ignore[arg-type]
+        ttl = Ttl("10ms", refresh=refresh)  # type: ignore[arg-type]
         value = opened(ValueState(int, ttl=ttl), context, rows)
         entry = opened(MapState(str, int, ttl=ttl), context, rows, "map")
         value.set(1)
@@ -306,7 +310,7 @@ def test_reading_prolongs_only_what_is_declared_to_be_refreshed_by_it() -> None:
 
 def test_event_time_is_the_watermark_and_without_one_nothing_expires() -> None:
     context = with_key()
-    value = opened(ValueState(int, ttl=Ttl(10, time="event")), context, RowsInADict())
+    value = opened(ValueState(int, ttl=Ttl("10ms", time="event")), context, RowsInADict())
     value.set(1)
     context.processing_time = 1 << 50
     context.watermark = 1 << 50
@@ -318,8 +322,8 @@ def test_event_time_is_the_watermark_and_without_one_nothing_expires() -> None:
 
 def test_expired_elements_and_entries_are_not_gone_through() -> None:
     context, rows = with_key(), RowsInADict()
-    words = opened(ListState(str, ttl=Ttl(10)), context, rows, "words")
-    prices = opened(MapState(str, float, ttl=Ttl(10)), context, rows, "prices")
+    words = opened(ListState(str, ttl=Ttl("10ms")), context, rows, "words")
+    prices = opened(MapState(str, float, ttl=Ttl("10ms")), context, rows, "prices")
     for context.processing_time in (0, 5):
         words.add(f"at {context.processing_time}")
         prices.put(f"at {context.processing_time}", 1.0)
@@ -335,7 +339,7 @@ def test_expired_elements_and_entries_are_not_gone_through() -> None:
 
 def test_what_has_expired_is_told_from_what_has_not_by_the_payload() -> None:
     context, rows = with_key(), RowsInADict()
-    words = opened(ListState(str, ttl=Ttl(10)), context, rows)
+    words = opened(ListState(str, ttl=Ttl("10ms")), context, rows)
     words.add("a")
     (payload,) = rows.content.values()
     assert alive(payload, 9)
@@ -346,11 +350,22 @@ def test_what_has_expired_is_told_from_what_has_not_by_the_payload() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"milliseconds": 0}, {"milliseconds": 1, "time": "wall"}, {"milliseconds": 1, "refresh": "never"}]
+    "wrong", [{"lives": 0}, {"lives": "1ms", "time": "wall"}, {"lives": "1ms", "refresh": "never"}]
 )
 def test_a_time_to_live_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="time to live"):
         Ttl(**wrong)
+
+
+def test_a_time_to_live_has_a_unit_and_is_the_same_in_all_units() -> None:
+    assert Ttl("1s") == Ttl("1000ms")
+    with pytest.raises(NotADuration, match="ttl: 10 is no duration: a number has no unit"):
+        Ttl(10)  # type: ignore[arg-type]
+
+
+def test_a_table_refuses_a_time_to_live_that_reading_refreshes() -> None:
+    with pytest.raises(TableError, match="refreshed by reading"):
+        AggregateTable(ttl=Ttl("1s", refresh="read_and_write"), rows=Count())
 
 
 # --- versions ---------------------------------------------------------------------------------------------------------

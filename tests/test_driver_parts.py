@@ -36,7 +36,6 @@ from recovery.driver.settings.options import (
 from recovery.driver.tree.address import home_of
 from recovery.driver.tree.identity import Birth, Wanted, WrongJob, bear, bytes_of, find_birth, wanted_birth
 from recovery.schemes.passive import Passive
-from snapshot.durations import NotADuration
 from snapshot.epochs import coordinator_events as events
 from snapshot.epochs.coordinator_options import ContradictingOptions
 from snapshot.host.protocol.executor import lasting_folder
@@ -44,6 +43,7 @@ from snapshot.host.protocol.messages import Address, Delivery, Hello
 from snapshot.host.protocol.options import Following, HostOptions
 from snapshot.ids import JobId, TransactionId
 from snapshot.journal.state import NO_OUTPUT, EpochRecord, EpochState, JournalState
+from statebackend.durations import NotADuration
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from statebackend.stores.local_store import LocalStore
 from tests.scripted_workers import SCHEMA, arrow_stream

@@ -15,12 +15,12 @@ from snapshot import ToFiles, committed_files
 from snapshot.connectors.files import sink as file_sink
 from snapshot.connectors.files.held_rows import rows_of, to_merge, with_rows
 from snapshot.connectors.files.writer import FileWriter
-from snapshot.durations import NotADuration
 from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.program.sink import SinkError
 from snapshot.testing.sinks import CHECKS, SCHEMA, SinkBench, SinkEnvironment, SinkTrial, settled, write
 from snapshot.tree.frozen_json import Json
 from snapshot.tree.manifest import CommitPayload
+from statebackend.durations import NotADuration
 from tests.files_of_a_day import Day
 from tests.test_file_sink import readable, trial
 

@@ -41,7 +41,7 @@ from statebackend.testing.keyed_state import Restless, check_keyed_state
 STATES: Final[Mapping[str, Declaration[Any]]] = {
     "count": ValueState(int, default=0),
     "words": ListState(str),
-    "fading": ValueState(str, ttl=Ttl(10)),
+    "fading": ValueState(str, ttl=Ttl("10ms")),
     "table": AggregateTable({"number": int}, rows=Count(), total=Sum("number")),
 }
 OPERATOR: Final = Operator("shop", str, STATES, max_parallelism=8)

@@ -25,13 +25,13 @@ from snapshot import (
     Tumbling,
     WindowFunction,
 )
-from snapshot.durations import Duration, NotADuration, in_words, milliseconds
 from snapshot.operators.row_class import Row
 from snapshot.program.pickling import dumps, loads
 from snapshot.program.plan import KeyedHead, Plan, Stage
 from snapshot.program.schemas import columns_in_words
 from statebackend import Count, Last, MapState, Max, Mean, Sum, Ttl, ValueState
 from statebackend.columns import schema_of
+from statebackend.durations import Duration, NotADuration, in_words, milliseconds
 from tests.program_parts import CLICKS, Nothing, Nowhere, clicks
 from tests.public_names import typed_names
 
@@ -39,7 +39,7 @@ from tests.public_names import typed_names
 class Echo(KeyedProcess):
     output = CLICKS
     seen = ValueState(int, default=0)
-    pages = MapState(str, float, ttl=Ttl(1000))
+    pages = MapState(str, float, ttl=Ttl("1000ms"))
 
     def on_event(self, event: Row, ctx: object) -> None: ...
 

@@ -21,12 +21,12 @@ from snapshot import (
     ToSQLite,
     Tumbling,
 )
-from snapshot.durations import NotADuration
 from snapshot.operators.row_class import Row
 from snapshot.program.plan import EventTime
 from snapshot.program.sink import Abilities
 from statebackend import Count, Sum
 from statebackend.columns import SchemaLike
+from statebackend.durations import NotADuration
 from tests.program_parts import CLICKS, Nothing, Nowhere, clicks
 
 

@@ -15,7 +15,6 @@ from recovery.driver.tree import address as reach
 from recovery.driver.tree.address import Made, Reach
 from recovery.offline import stopped_job
 from snapshot import Files, Stream, ToDriver, ToSQLite
-from snapshot.durations import NotADuration
 from snapshot.epochs.coordinator_options import ContradictingOptions
 from snapshot.host.net.listener import PortTaken
 from snapshot.host.protocol.messages import Address
@@ -23,6 +22,7 @@ from snapshot.ids import JobId
 from snapshot.program.problems import ProgramError
 from snapshot.program.program import Program
 from snapshot.program.source import SourceVanished
+from statebackend.durations import NotADuration
 from statebackend.stores.local_store import LocalStore
 from statebackend.stores.store import BlobInfo, StoreUnavailable
 from tests.scripted_workers import PATIENCE, ScriptedCluster

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from recovery.decisions.restarts import Cause, Death, Failure, GiveUp, Known, Restart, RestartLimit, Verdict
 from recovery.restart_strategies import ExponentialDelay, FailureRate, FixedDelay, NoRestart, Restarts
 from recovery.schemes.passive import Passive
-from snapshot.durations import milliseconds
 from snapshot.host.protocol.messages import AtWork
+from statebackend.durations import milliseconds
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from tests.window_models import spans
 

@@ -43,7 +43,7 @@ STATES: Final[Mapping[str, Declaration[Any]]] = {
     "count": ValueState(int, default=0),
     "words": ListState(str),
     "shelf": MapState(str, int),
-    "fading": ValueState(str, ttl=Ttl(10)),
+    "fading": ValueState(str, ttl=Ttl("10ms")),
     "alarms": Timers("event"),
     "table": AggregateTable({"number": int}, rows=Count(), total=Sum("number")),
 }

@@ -31,7 +31,10 @@ def schema(key: object = str, max_parallelism: int = 128, **states: Declaration[
 
 def test_a_schema_comes_back_from_its_text() -> None:
     written = schema(
-        (str, int), total=ValueState(int), words=ListState(str, ttl=Ttl(5, time="event")), prices=MapState(str, float)
+        (str, int),
+        total=ValueState(int),
+        words=ListState(str, ttl=Ttl("5ms", time="event")),
+        prices=MapState(str, float),
     )
     table = StateSpec("sums", StateKind.TABLE, detail='{"count": {"of": null}}')
     written = replace(written, states=(*written.states, table), dropped=("old",))
@@ -40,7 +43,7 @@ def test_a_schema_comes_back_from_its_text() -> None:
 
 
 def test_the_text_of_a_schema_is_this_for_ever() -> None:
-    assert schema(int, total=ValueState(int, ttl=Ttl(1))).to_json() == (
+    assert schema(int, total=ValueState(int, ttl=Ttl("1ms"))).to_json() == (
         '{"dropped":[],"format":1,"key_type":"int64","max_parallelism":128,"states":[{"codec":{"name":"int","oldest":1,'
         '"version":1},"detail":null,"expires":"processing","kind":"value","map_keys":null,"name":"total",'
         '"stored_as":"total"}],"uid":"count"}'
@@ -107,10 +110,10 @@ WRONG: dict[str, tuple[Schema, Schema]] = {
     "state 'a': its type of map keys was str": (schema(a=MapState(str, int)), schema(a=MapState(int, int))),
     "state 'a': its time in which it expires was none": (
         schema(a=ValueState(int)),
-        schema(a=ValueState(int, ttl=Ttl(1))),
+        schema(a=ValueState(int, ttl=Ttl("1ms"))),
     ),
     "state 'a': its time in which it expires was processing": (
-        schema(a=ValueState(int, ttl=Ttl(1))), schema(a=ValueState(int, ttl=Ttl(1, time="event")))
+        schema(a=ValueState(int, ttl=Ttl("1ms"))), schema(a=ValueState(int, ttl=Ttl("1ms", time="event")))
     ),
     "state 'a': it is in the snapshot and declared no longer": (schema(a=ValueState(int)), schema()),
 }  # fmt: skip

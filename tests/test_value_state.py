@@ -361,7 +361,7 @@ def test_what_is_used_again_and_again_stays_while_others_pass_through() -> None:
 
 def test_a_value_that_expires_is_of_the_declared_type_as_well() -> None:
     context = a_context()
-    total: ValueHandle[object] = a_state(context, RowsInADict(), codec_of("int64"), lambda: 0, Ttl(10))
+    total: ValueHandle[object] = a_state(context, RowsInADict(), codec_of("int64"), lambda: 0, Ttl("10ms"))
     context.set_key("a")
     with pytest.raises(WrongValueType, match="expected int, got str"):
         total.set("1")

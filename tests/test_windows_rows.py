@@ -108,7 +108,7 @@ def test_states_of_a_function_are_kept_over_its_windows(tmp_path: Path) -> None:
 class Seen(WindowFunction):
     """Says what time it is, and in how many windows its key has been of which none came 100 ms after another."""
 
-    seen = ValueState(int, default=0, ttl=Ttl(100))
+    seen = ValueState(int, default=0, ttl=Ttl("100ms"))
 
     def on_window(self, key: Any, window: Window, rows: Sequence[Any], ctx: Any) -> None:
         self.seen.set(self.seen.get() + 1)

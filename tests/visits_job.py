@@ -22,7 +22,7 @@ from statebackend.states.ttl import Ttl
 UID: Final = "visits"
 LIFE: Final = 1000
 RATES: Final = {f"visitor-{number}": number / 8192 for number in range(12)}
-_TTL: Final = Ttl(LIFE, "event")
+_TTL: Final = Ttl(f"{LIFE}ms", "event")
 
 
 class Visits(KeyedProcess):

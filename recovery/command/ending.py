@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from recovery.command.arguments import Verbs, add_running_job, add_verb, attached_to, show
 from recovery.command.exits import WrongUsage
-from snapshot.durations import NotADuration, milliseconds
+from statebackend.durations import NotADuration, milliseconds
 from statebackend.ids import Epoch
 
 _STOP = """example:

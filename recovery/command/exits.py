@@ -30,7 +30,6 @@ from recovery.savepoints.repair import CannotRepair
 from recovery.savepoints.rescaling import CannotRescale
 from recovery.savepoints.restoring import BeyondMaximum
 from recovery.savepoints.sinks import NotCommitted
-from snapshot.durations import NotADuration
 from snapshot.epochs.coordinator_options import ContradictingOptions
 from snapshot.journal.entries import JournalError
 from snapshot.program.problems import ProgramError
@@ -38,6 +37,7 @@ from snapshot.program.sink import SinkError
 from snapshot.tree.manifest import ManifestError
 from statebackend.backends.backend import BackendError, DamagedFile
 from statebackend.canonical.schema import CanonicalError
+from statebackend.durations import NotADuration
 from statebackend.entries import BrokenEntry
 from statebackend.keyed_state import SnapshotFailed
 from statebackend.keys.types import BrokenKey

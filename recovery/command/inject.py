@@ -18,7 +18,7 @@ from recovery.command.random_faults import in_words
 from recovery.inject.moments import Alarm, NotAMoment, parse_moment
 from recovery.inject.schedule import Group, choose
 from recovery.inject.targets import Anything, ContradictingOrder, Kind, NotATarget, Order, Target, parse_target
-from snapshot.durations import NotADuration, milliseconds
+from statebackend.durations import NotADuration, milliseconds
 
 _EXAMPLES = {
     Kind.KILL: """  $ recovery inject kill --checkpoints /data/clicks --target worker:1 --at epoch:17+0.3s

@@ -12,8 +12,8 @@ from enum import Enum
 from math import log
 
 from recovery.restart_strategies import ExponentialDelay, FailureRate, FixedDelay, NoRestart, Restarts
-from snapshot.durations import in_words, milliseconds
 from snapshot.host.protocol.messages import AtWork
+from statebackend.durations import in_words, milliseconds
 from statebackend.ids import Incarnation, Partition, Uid
 
 

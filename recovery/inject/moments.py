@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final
 
 from recovery.events import AnyEvent, EpochAbandoned, EpochCompleted, EpochTriggered
-from snapshot.durations import NotADuration, in_words, milliseconds
+from statebackend.durations import NotADuration, in_words, milliseconds
 from statebackend.ids import Epoch
 
 

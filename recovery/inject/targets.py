@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
-from snapshot.durations import in_words
+from statebackend.durations import in_words
 from statebackend.ids import Partition
 
 Present: TypeAlias = Mapping[str, Partition | None]

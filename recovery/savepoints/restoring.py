@@ -22,9 +22,9 @@ from recovery.savepoints.copying import Begun, fork
 from recovery.savepoints.rescaling import parallelism_of
 from recovery.savepoints.sinks import PreparedOutput, output_of
 from recovery.schemes.passive import Passive
-from snapshot.durations import Duration
 from snapshot.journal.state import OutputMade
 from snapshot.program.program import Program
+from statebackend.durations import Duration
 from statebackend.ids import Epoch, Uid
 from statebackend.keygroups import check_parallelism
 

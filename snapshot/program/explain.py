@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
-from snapshot.durations import in_words
 from snapshot.operators.operator import Transform, name_of
 from snapshot.program.plan import (
     Edge,
@@ -26,6 +25,7 @@ from snapshot.program.plan import (
     ToSink,
 )
 from snapshot.program.schemas import columns_in_words
+from statebackend.durations import in_words
 
 
 def explained(plan: Plan) -> str:

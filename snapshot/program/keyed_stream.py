@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
-from snapshot.durations import Duration, milliseconds
 from snapshot.operators.operator import Per
 from snapshot.operators.row_class import Row, RowLike
 from snapshot.program.connected_streams import ConnectedStreams, ControlledStream, ControlStream, operated
@@ -18,6 +17,7 @@ from snapshot.program.nodes import NO_SIDES, Aggregating, Incoming, Node, Proces
 from snapshot.program.problems import no_such_step
 from snapshot.program.windowed_stream import WindowedStream
 from statebackend.columns import SchemaLike
+from statebackend.durations import Duration, milliseconds
 from statebackend.tables.values.aggregations import Aggregation, Count, Max, Mean, Min, Sum
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from enum import Enum
 
 import pyarrow as pa
 
-from snapshot.durations import Duration, milliseconds
 from snapshot.ids import ChannelId
 from snapshot.operators.operator import KeyedOperator, Transform
 from snapshot.program.sink import Sink
 from snapshot.program.source import Source
+from statebackend.durations import Duration, milliseconds
 from statebackend.ids import Partition, Uid
 
 

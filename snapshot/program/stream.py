@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from snapshot.durations import Duration
 from snapshot.operators.row_class import Row, RowLike
 from snapshot.program.connected_streams import ControlStream
 from snapshot.program.keyed_stream import KeyedStream
@@ -34,6 +33,7 @@ from snapshot.program.program import Program
 from snapshot.program.sink import Sink
 from snapshot.program.source import Source
 from statebackend.columns import SchemaLike
+from statebackend.durations import Duration
 
 if TYPE_CHECKING:
     from snapshot.operators.transforms import Batches

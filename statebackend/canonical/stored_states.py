@@ -60,7 +60,7 @@ class _AsStored(Declaration[Any]):
 
 def _form(place: Place, codec: CodecSpec) -> RowForm[Any]:
     spec = place.spec
-    ttl = None if spec.expires is None else Ttl(_ANY_TIME, spec.expires)
+    ttl = None if spec.expires is None else Ttl("1ms", spec.expires)
     natural = natural_of(codec.name) if codec.version == codec.oldest == 1 else None
     if natural is not None:
         return place.form(natural.codec, ttl)

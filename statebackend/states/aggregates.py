@@ -9,6 +9,7 @@ from typing import Final, cast
 from statebackend.columns import SchemaLike, schema_of
 from statebackend.states.declarations import Declaration, Place
 from statebackend.states.schema import StateKind, StateSpec
+from statebackend.states.ttl import Ttl
 from statebackend.tables.table import Table
 from statebackend.tables.values.accumulators import AggregationError
 from statebackend.tables.values.aggregations import Aggregation
@@ -26,12 +27,15 @@ class AggregateTable(Declaration[Table]):
         totals = AggregateTable({"cents": int}, clicks=Count(), spent=Sum("cents"), most=Max("cents"))
 
     First come the columns that it reads, with their types, as for a schema: an Arrow schema, or names with `int`,
-    "timestamp[ms]" and the like. With a `ttl`, in milliseconds, a key expires so long after its last update, in the
-    time that updates are told. Opened it is a `Table`: `update`, `update_each`, `results`, `read`, `remove`.
+    "timestamp[ms]" and the like. With a `ttl` a key expires so long after its last update; the methods are told the
+    time as `now`, of the kind that the `ttl` names. In a call the attribute is a `Table`: `update`, `update_each`,
+    `results`, `read`, `remove`.
     """
 
-    def __init__(self, columns: SchemaLike = _NO_COLUMNS, /, *, ttl: int | None = None, **outputs: Aggregation) -> None:
+    def __init__(self, columns: SchemaLike = _NO_COLUMNS, /, *, ttl: Ttl | None = None, **outputs: Aggregation) -> None:
         schema = schema_of(columns)
+        if ttl is not None and ttl.refreshed_by_reading:
+            raise TableError(f"{ttl} is refreshed by reading, and the keys of a table only by updates")
         self._outputs: dict[str, Aggregation] = {}
         self._ttl = ttl
         for name, one in outputs.items():
@@ -69,4 +73,4 @@ class AggregateTable(Declaration[Table]):
         )
 
     def _table(self, name: str) -> TableSpec:
-        return TableSpec(name, self._outputs, self._ttl)
+        return TableSpec(name, self._outputs, None if self._ttl is None else self._ttl.milliseconds)

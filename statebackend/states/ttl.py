@@ -7,9 +7,10 @@ has expired is invisible from that moment on, whether or not it was removed alre
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from statebackend.durations import Duration, milliseconds
 from statebackend.entries import BrokenEntry
 from statebackend.states.key_context import NO_WATERMARK, KeyContext
 
@@ -20,18 +21,25 @@ NEVER: Final = (1 << 63) - 1
 """The expiry of what was written before there was a watermark: it counts only once it is written again."""
 
 TimeKind = Literal["event", "processing"]
-"""Which time: the operator's watermark, or the clock of whoever drives it."""
+"""Which time: the operator's watermark, or the clock of the host that drives it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ttl:
-    """How long values live. `refresh` says what begins their time anew: writing them, or reading them as well."""
+    """How long the values of a state live: `ValueState(str, ttl=Ttl("1h"))`.
 
-    milliseconds: int
+    `time` says whether the watermark counts ("event") or the clock ("processing"); `refresh` whether writing alone
+    begins a value's time anew, or reading as well.
+    """
+
+    lives: Duration = field(compare=False)
     time: TimeKind = "processing"
     refresh: Literal["write", "read_and_write"] = "write"
+    milliseconds: int = field(init=False, repr=False)
+    """The same in milliseconds."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "milliseconds", milliseconds(self.lives, "ttl"))
         if not 0 < self.milliseconds < NEVER:
             raise ValueError(f"a time to live of {self.milliseconds} ms is none: expected at least 1")
         if self.time not in ("event", "processing") or self.refresh not in ("write", "read_and_write"):

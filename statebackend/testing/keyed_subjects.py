@@ -35,9 +35,9 @@ from statebackend.testing.keyed_model import Key, Model, Place
 MAX_PARALLELISM: Final = 10
 """Divided by 2 without a rest, and by 3 and 4 with one."""
 
-EVENT_TTL: Final = Ttl(10, "event")
-CLOCK_TTL: Final = Ttl(10, "processing")
-READING_TTL: Final = Ttl(10, "processing", "read_and_write")
+EVENT_TTL: Final = Ttl("10ms", "event")
+CLOCK_TTL: Final = Ttl("10ms", "processing")
+READING_TTL: Final = Ttl("10ms", "processing", "read_and_write")
 
 
 class Subject(ABC):
@@ -387,7 +387,7 @@ class Columns(Subject):
         """Declare one output of each sort."""
         return AggregateTable(
             {"number": int, "text": str, "raw": bytes},
-            ttl=None if self._ttl is None else self._ttl.milliseconds,
+            ttl=self._ttl,
             rows=Count(),
             total=Sum("number"),
             most=Max("number"),

@@ -19,7 +19,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
-from snapshot.durations import Duration, milliseconds
+from statebackend.durations import Duration, milliseconds
 from tests.servers import slow_link
 from tests.servers.spark_cluster import ROOT, Place
 

@@ -17,11 +17,11 @@ from pickle import dumps
 from typing import Final, TypedDict, cast
 
 from snapshot.cut.frames import MarkerMode
-from snapshot.durations import Duration, milliseconds
 from snapshot.epochs.coordinator_options import ContradictingOptions, CoordinatorOptions
 from snapshot.host.net.tls import Tls as Tls
 from snapshot.host.net.tls import UnusableTls as UnusableTls
 from snapshot.host.protocol.options import HostOptions
+from statebackend.durations import Duration, milliseconds
 
 
 class UnknownOption(TypeError):

@@ -21,10 +21,10 @@ from snapshot.connectors.files.location import everywhere, password_faults
 from snapshot.connectors.files.names import transaction_of
 from snapshot.connectors.files.writer import FilePlace, FileWriter
 from snapshot.connectors.staging.table_fit import columns_of
-from snapshot.durations import Duration, milliseconds
 from snapshot.epochs.transaction_events import may_be_aborted, parse_transaction_id
 from snapshot.ids import JobId, TransactionId
 from snapshot.program.sink import Abilities, SinkContext, SinkWriter
+from statebackend.durations import Duration, milliseconds
 from statebackend.ids import Incarnation, Uid
 
 

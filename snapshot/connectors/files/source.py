@@ -17,10 +17,10 @@ from fsspec import AbstractFileSystem
 from snapshot.connectors.files.location import everywhere, password_faults
 from snapshot.connectors.files.readers import LineReader, ParquetReader
 from snapshot.connectors.files.stored import StoredFile
-from snapshot.durations import Duration, milliseconds
 from snapshot.program.source import Available, Reader, SourceError, SourceVanished, SplitContext, WrongPosition
 from snapshot.tree.frozen_json import JsonLike
 from statebackend.columns import arrow_schema
+from statebackend.durations import Duration, milliseconds
 
 FileFormat: TypeAlias = Literal["parquet", "jsonl", "csv", "text"]
 

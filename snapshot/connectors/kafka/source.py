@@ -31,10 +31,10 @@ from snapshot.connectors.kafka.source_client import (
     settings_problem,
 )
 from snapshot.connectors.kafka.split import KafkaSplit, TopicPartition, split_of
-from snapshot.durations import Duration, milliseconds
 from snapshot.program.source import Available, Reader, SourceError, SourceVanished, SplitContext
 from snapshot.tree.frozen_json import JsonLike
 from statebackend.columns import arrow_schema
+from statebackend.durations import Duration, milliseconds
 
 Start: TypeAlias = "Literal['earliest', 'latest', 'committed'] | datetime"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Self, TypeAlias
 
-from snapshot.durations import Duration, in_words, milliseconds
+from statebackend.durations import Duration, in_words, milliseconds
 
 Time: TypeAlias = Literal["event", "processing"]
 
