@@ -64,6 +64,6 @@ CLICKS = {"user": str, "cents": int, "at": pa.timestamp("ms")}
 """The rows of most of the programs in tests."""
 
 
-def clicks(uid: str | None = "clicks", *, schema: SchemaLike = CLICKS, timed: bool = False) -> Stream:
+def clicks(uid: str = "clicks", *, schema: SchemaLike = CLICKS, timed: bool = False) -> Stream:
     """A stream of clicks."""
     return Stream.read(Nothing(schema_of(schema)), uid=uid, event_time=EventTime("at", "5s") if timed else None)

@@ -4,14 +4,18 @@ import pickle
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from inspect import Parameter, signature
 from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
 from snapshot import (
+    ConnectedStreams,
+    ControlledStream,
     KeyedCoProcess,
     KeyedProcess,
+    KeyedStream,
     Program,
     ProgramError,
     Session,
@@ -20,6 +24,7 @@ from snapshot import (
     ToHTTP,
     ToSQLite,
     Tumbling,
+    WindowedStream,
 )
 from snapshot.operators.row_class import Row
 from snapshot.program.plan import EventTime
@@ -65,7 +70,7 @@ def test_a_program_without_mistakes_passes() -> None:
 
 
 def test_all_mistakes_are_reported_at_once() -> None:
-    program = clicks("a b").key_by("usr").count().write(Nowhere(), uid="out")
+    program = clicks("a b").key_by("usr").count(uid="").write(Nowhere(), uid="out")
     with pytest.raises(ProgramError) as caught:
         program.plan(max_parallelism=0)
     assert str(caught.value).splitlines() == [
@@ -141,16 +146,27 @@ def test_a_maximum_parallelism_out_of_bounds_is_refused(bound: int) -> None:
 @pytest.mark.parametrize(
     ("program", "where"),
     [
-        (lambda: written(clicks(None)), "read(Nothing)"),
-        (lambda: clicks().write(Nowhere()), "write(Nowhere) behind clicks"),
-        (lambda: written(clicks().rebalance()), "rebalance behind clicks"),
-        (lambda: written(clicks().map(same).key_by("user").sum("cents")), "aggregate(cents) behind clicks"),
-        (lambda: written(clicks().key_by("user").process(Echo, schema=CLICKS)), "process(Echo) behind clicks"),
+        (lambda: clicks().write(Nowhere(), uid=""), "write(Nowhere) behind clicks"),
+        (lambda: written(clicks().rebalance(uid="")), "rebalance behind clicks"),
+        (lambda: written(clicks().map(same).key_by("user").sum("cents", uid="")), "aggregate(cents) behind clicks"),
+        (lambda: written(clicks().key_by("user").process(Echo, uid="", schema=CLICKS)), "process(Echo) behind clicks"),
         (lambda: written(clicks("")), "read(Nothing)"),
     ],
 )
-def test_a_missing_uid_is_refused(program: Callable[[], Program], where: str) -> None:
+def test_an_empty_uid_is_refused(program: Callable[[], Program], where: str) -> None:
     assert problems(program()) == [f"{where}: it has no uid; give it one that stays the same for ever, uid='...'"]
+
+
+@pytest.mark.parametrize("kind", [Stream, KeyedStream, WindowedStream, ConnectedStreams, ControlledStream])
+def test_each_step_that_is_found_again_by_its_uid_requires_one(kind: type) -> None:
+    steps = {
+        name: signature(getattr(kind, name)) for name in vars(kind) if name[0] != "_" and callable(getattr(kind, name))
+    }
+    uids = {name: step.parameters["uid"] for name, step in steps.items() if "uid" in step.parameters}
+    assert uids
+    assert {uid.kind for uid in uids.values()} == {Parameter.KEYWORD_ONLY}
+    assert {uid.default for uid in uids.values()} == {Parameter.empty}
+    assert {uid.annotation for uid in uids.values()} == {"str"}
 
 
 def test_a_uid_that_is_there_twice_is_refused_with_all_that_have_it() -> None:

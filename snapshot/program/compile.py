@@ -215,5 +215,4 @@ def _topological(stages: Sequence[Stage]) -> Iterator[Stage]:
 
 
 def _uid(begin: _Begin) -> Uid:
-    assert begin.uid, "the check has seen that it has one"
     return Uid(begin.uid)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from snapshot.program.stream import Stream
 
 
-def operated(uid: str | None, inputs: tuple[Incoming, ...], work: Work) -> Stream:
+def operated(uid: str, inputs: tuple[Incoming, ...], work: Work) -> Stream:
     """Return the main output of a new operator."""
     from snapshot.program.stream import Stream  # streams can be keyed, and keyed ones are streams again
 
@@ -43,7 +43,7 @@ class ConnectedStreams:
         self,
         function: KeyedCoProcess | type[KeyedCoProcess],
         *,
-        uid: str | None = None,
+        uid: str,
         schema: SchemaLike | None = None,
         sides: Mapping[str, SchemaLike] = NO_SIDES,
     ) -> Stream:
@@ -66,7 +66,7 @@ class ControlledStream:
         self,
         function: KeyedBroadcastProcess | type[KeyedBroadcastProcess],
         *,
-        uid: str | None = None,
+        uid: str,
         schema: SchemaLike | None = None,
         sides: Mapping[str, SchemaLike] = NO_SIDES,
     ) -> Stream:

@@ -38,7 +38,7 @@ class KeyedStream:
         self,
         function: KeyedProcess | type[KeyedProcess],
         *,
-        uid: str | None = None,
+        uid: str,
         schema: SchemaLike | None = None,
         sides: Mapping[str, SchemaLike] = NO_SIDES,
     ) -> Stream:
@@ -52,18 +52,18 @@ class KeyedStream:
         self,
         function: BatchProcess | type[BatchProcess],
         *,
-        uid: str | None = None,
+        uid: str,
         schema: SchemaLike | None = None,
         sides: Mapping[str, SchemaLike] = NO_SIDES,
     ) -> Stream:
         """Process whole Arrow batches of rows of many keys, with their state. `schema` and `sides` as in `process`."""
         return self._operated(uid, Processing(Way.BATCHES, function, schema, sides))
 
-    def reduce(self, function: Callable[[Row, Row], RowLike], *, uid: str | None = None) -> Stream:
+    def reduce(self, function: Callable[[Row, Row], RowLike], *, uid: str) -> Stream:
         """Give for each row what the function makes of its key's rows so far: of the one before, and this one."""
         return self._operated(uid, Reducing(function))
 
-    def aggregate(self, *, uid: str | None = None, per: Per = "record", **outputs: Aggregation) -> Stream:
+    def aggregate(self, *, uid: str, per: Per = "record", **outputs: Aggregation) -> Stream:
         """Keep running aggregates of each key: `.aggregate(uid="sums", clicks=Count(), spent=Sum("cents"))`.
 
         `Count`, `Sum`, `Mean`, `Min`, `Max`, `First` and `Last` are in `snapshot`, as is `Aggregation` for one of your
@@ -76,23 +76,23 @@ class KeyedStream:
         """
         return self._operated(uid, Aggregating(outputs, per))
 
-    def count(self, *, uid: str | None = None, per: Per = "record") -> Stream:
+    def count(self, *, uid: str, per: Per = "record") -> Stream:
         """Count the rows of each key so far, in a column `count`."""
         return self._operated(uid, Aggregating({"count": Count()}, per))
 
-    def sum(self, column: str, *, uid: str | None = None, per: Per = "record") -> Stream:
+    def sum(self, column: str, *, uid: str, per: Per = "record") -> Stream:
         """Compute the sum of a column so far, for each key, in a column of the same name."""
         return self._operated(uid, Aggregating({column: Sum(column)}, per))
 
-    def min(self, column: str, *, uid: str | None = None, per: Per = "record") -> Stream:
+    def min(self, column: str, *, uid: str, per: Per = "record") -> Stream:
         """Find the least value of a column so far, for each key, in a column of the same name."""
         return self._operated(uid, Aggregating({column: Min(column)}, per))
 
-    def max(self, column: str, *, uid: str | None = None, per: Per = "record") -> Stream:
+    def max(self, column: str, *, uid: str, per: Per = "record") -> Stream:
         """Find the greatest value of a column so far, for each key, in a column of the same name."""
         return self._operated(uid, Aggregating({column: Max(column)}, per))
 
-    def mean(self, column: str, *, uid: str | None = None, per: Per = "record") -> Stream:
+    def mean(self, column: str, *, uid: str, per: Per = "record") -> Stream:
         """Compute the mean of a column so far, for each key, in a column of the same name."""
         return self._operated(uid, Aggregating({column: Mean(column)}, per))
 
@@ -131,5 +131,5 @@ class KeyedStream:
                 "works on rows, not on keys: use it before key_by(...), or on what count, process or the like give",
             )
 
-    def _operated(self, uid: str | None, work: Processing | Reducing | Aggregating) -> Stream:
+    def _operated(self, uid: str, work: Processing | Reducing | Aggregating) -> Stream:
         return operated(uid, (Incoming(self.node, self.keys),), work)

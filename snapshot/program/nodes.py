@@ -33,7 +33,7 @@ NO_SIDES: Final[Mapping[str, SchemaLike]] = {}
 class Read:
     """Where rows come from."""
 
-    uid: str | None
+    uid: str
     source: Source
     event_time: EventTime | None
 
@@ -86,7 +86,7 @@ class United:
 class Rebalanced:
     """The rows dealt out evenly over all partitions."""
 
-    uid: str | None
+    uid: str
     input: Node
 
 
@@ -153,7 +153,7 @@ Work: TypeAlias = "Processing | Reducing | Aggregating"
 class Operated:
     """An operator with state."""
 
-    uid: str | None
+    uid: str
     inputs: tuple[Incoming, ...]
     work: Work
 
@@ -170,7 +170,7 @@ class SideOf:
 class Written:
     """Where rows go."""
 
-    uid: str | None
+    uid: str
     input: Node
     sink: Sink
 

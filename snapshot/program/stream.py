@@ -50,8 +50,8 @@ class Stream:
     node: Node
 
     @classmethod
-    def read(cls, source: Source, *, uid: str | None = None, event_time: EventTime | None = None) -> Stream:
-        """Read a source. Its positions are found again by the `uid`, which is mandatory and stays for ever."""
+    def read(cls, source: Source, *, uid: str, event_time: EventTime | None = None) -> Stream:
+        """Read a source. The job finds its positions again by the `uid`, so that must never change."""
         return cls(Read(uid, source, event_time))
 
     def map(self, function: Callable[[Row], RowLike], *, schema: SchemaLike | None = None) -> Stream:
@@ -99,8 +99,8 @@ class Stream:
         """Merge the rows of all these streams, which are of one schema, in no order."""
         return Stream(United((self.node, *(other.node for other in others))))
 
-    def rebalance(self, *, uid: str | None = None) -> Stream:
-        """Deal the rows out evenly over all partitions. The `uid` is mandatory."""
+    def rebalance(self, *, uid: str) -> Stream:
+        """Deal the rows out evenly over all partitions."""
         return Stream(Rebalanced(uid, self.node))
 
     def key_by(self, *columns: str) -> KeyedStream:
@@ -121,9 +121,9 @@ class Stream:
             """Raise the `AttributeError` for a missing step; for one of keyed streams it says what to do before it."""
             raise no_such_step("Stream", name, Stream, [KeyedStream], "works for each key: say key_by(...) before it")
 
-    def write(self, sink: Sink, *, uid: str | None = None) -> Program:
+    def write(self, sink: Sink, *, uid: str) -> Program:
         """Return a program that writes these rows.
 
-        What waits to be committed is found again by the `uid`; it is mandatory.
+        The job finds output that waits to be committed again by the `uid`, so that must never change.
         """
         return Program((Written(uid, self.node, sink),))

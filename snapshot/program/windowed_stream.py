@@ -32,31 +32,31 @@ class WindowedStream:
     keys: tuple[str, ...]
     windowing: Windowing
 
-    def aggregate(self, *, uid: str | None = None, **outputs: Aggregation) -> Stream:
+    def aggregate(self, *, uid: str, **outputs: Aggregation) -> Stream:
         """Aggregate each window: `.aggregate(uid="sums", clicks=Count(), spent=Sum("cents"), until=Max("at"))`."""
         return self._aggregated(uid, outputs)
 
-    def count(self, *, uid: str | None = None) -> Stream:
+    def count(self, *, uid: str) -> Stream:
         """Count the rows in each window, in a column `count`."""
         return self._aggregated(uid, {"count": Count()})
 
-    def sum(self, column: str, *, uid: str | None = None) -> Stream:
+    def sum(self, column: str, *, uid: str) -> Stream:
         """Compute the sum of a column in each window, in a column of the same name."""
         return self._aggregated(uid, {column: Sum(column)})
 
-    def min(self, column: str, *, uid: str | None = None) -> Stream:
+    def min(self, column: str, *, uid: str) -> Stream:
         """Find the least value of a column in each window, in a column of the same name."""
         return self._aggregated(uid, {column: Min(column)})
 
-    def max(self, column: str, *, uid: str | None = None) -> Stream:
+    def max(self, column: str, *, uid: str) -> Stream:
         """Find the greatest value of a column in each window, in a column of the same name."""
         return self._aggregated(uid, {column: Max(column)})
 
-    def mean(self, column: str, *, uid: str | None = None) -> Stream:
+    def mean(self, column: str, *, uid: str) -> Stream:
         """Compute the mean of a column in each window, in a column of the same name."""
         return self._aggregated(uid, {column: Mean(column)})
 
-    def reduce(self, function: Callable[[Row, Row], RowLike], *, uid: str | None = None) -> Stream:
+    def reduce(self, function: Callable[[Row, Row], RowLike], *, uid: str) -> Stream:
         """Make one row of the same schema of all rows of a window, two by two, with the function."""
         return self._operated(uid, Reducing(function, self.windowing))
 
@@ -64,7 +64,7 @@ class WindowedStream:
         self,
         function: WindowFunction | type[WindowFunction],
         *,
-        uid: str | None = None,
+        uid: str,
         schema: SchemaLike | None = None,
         sides: Mapping[str, SchemaLike] = NO_SIDES,
     ) -> Stream:
@@ -85,8 +85,8 @@ class WindowedStream:
                 "works on what comes out of windows: say count, sum, aggregate, reduce or process before it",
             )
 
-    def _aggregated(self, uid: str | None, outputs: Mapping[str, Aggregation]) -> Stream:
+    def _aggregated(self, uid: str, outputs: Mapping[str, Aggregation]) -> Stream:
         return self._operated(uid, Aggregating(outputs, windowing=self.windowing))
 
-    def _operated(self, uid: str | None, work: Processing | Reducing | Aggregating) -> Stream:
+    def _operated(self, uid: str, work: Processing | Reducing | Aggregating) -> Stream:
         return operated(uid, (Incoming(self.node, self.keys),), work)
