@@ -42,7 +42,7 @@ from recovery.driver.settings.options import (
 )
 from recovery.driver.tree.address import Made, home_of
 from recovery.driver.tree.identity import Birth, as_folder, naming_checkpoints, wanted_birth
-from recovery.driver.tree.manifests import sinks_of, sources_of
+from recovery.driver.tree.manifests import sinks_of
 from recovery.events import AnyEvent
 from recovery.offline.stopped_job import refuse_second_start
 from recovery.schemes.passive import Passive
@@ -54,7 +54,7 @@ from snapshot.ids import JobId
 from snapshot.operators.aggregate import RunningAggregate
 from snapshot.operators.row_class import mappings_of
 from snapshot.program.pickling import dumps
-from snapshot.program.plan import KeyedHead, Plan
+from snapshot.program.plan import Plan
 from snapshot.program.problems import Problem, ProgramError, near_names
 from snapshot.program.program import Program
 from snapshot.program.source import AvailableNow, Source
@@ -419,7 +419,7 @@ def _examine(plan: Plan, job: JobId, *, available_now: bool) -> None:
 
     A source has to say what is available now, if that is asked for; a sink's target has to take the program's rows.
     """
-    sources = sources_of(plan)
+    sources = plan.sources
     problems = [
         Problem(uid, sentence)
         for uid, source in sources.items()
@@ -434,13 +434,12 @@ def _examine(plan: Plan, job: JobId, *, available_now: bool) -> None:
         raise ProgramError(problems)
     endless = [uid for uid, source in sources.items() if not source.bounded]
     if endless and not available_now:
-        for stage in plan.stages:
-            aggregate = stage.head.operator if isinstance(stage.head, KeyedHead) else None
-            if isinstance(aggregate, RunningAggregate) and aggregate.per == "end":
+        for uid, operator in plan.keyed.items():
+            if isinstance(operator, RunningAggregate) and operator.per == "end":
                 _LOG.warning(
                     "%s gives its results when all input has ended, and %s does not end: they come when the job is "
                     "drained, or when it is run with available_now=True",
-                    stage.uid,
+                    uid,
                     endless[0],
                 )
 

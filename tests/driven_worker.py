@@ -17,7 +17,7 @@ from typing import Self, TypeVar
 import pyarrow as pa
 
 from recovery.driver.attempts.workers import Workers
-from recovery.driver.tree.manifests import DriversPart, manifest_of, roles_from, sources_of, states_in
+from recovery.driver.tree.manifests import DriversPart, manifest_of, roles_from, states_in
 from snapshot.cut.frames import Marker, MarkerMode
 from snapshot.epochs.coordinator_events import Publish
 from snapshot.host.net.event_loop import EventLoop
@@ -134,7 +134,7 @@ class DrivenWorker:
 
     def until_read(self, rows: int) -> None:
         """Wait until its sources have given so many rows in the present attempt."""
-        sources = sources_of(self._plan)
+        sources = self._plan.sources
         self.until(Figures, lambda said: sum(said.stages[uid].rows_in for uid in sources) >= rows)
 
     def deploy(self) -> None:
@@ -157,7 +157,7 @@ class DrivenWorker:
                 str(folder / "local"),
             )
         )
-        for uid, source in sources_of(self._plan).items():
+        for uid, source in self._plan.sources.items():
             splits = tuple(source.discover(1)) if manifest is None else ()
             self.tell(AssignSplits(self.incarnation, uid, splits, last=True))
 

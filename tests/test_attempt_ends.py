@@ -41,7 +41,7 @@ from snapshot.host.protocol.messages import (
 from snapshot.host.protocol.options import HostOptions
 from snapshot.ids import JobId
 from snapshot.operators.rows import Rows
-from snapshot.program.plan import Plan, ReadHead, Stage
+from snapshot.program.plan import Plan, Stage
 from snapshot.program.sink import SinkContext
 from snapshot.program.source import Exhausted, Later, Reading, SplitContext
 from snapshot.tree.frozen_json import Json
@@ -101,7 +101,7 @@ class Begun:
         self.told: list[FromWorker] = []
         self.ready: list[Connections] = []
         store = MemoryStore(folder.name)
-        plan = Plan((Stage(SOURCE, ReadHead(source), (), {}),), 128)
+        plan = Plan((Stage(SOURCE, (), {}, source=source),), 128)
         peers = (Address("127.0.0.1", 1),)
         deploy = Deploy(
             INCARNATION, JobId("job"), None, Partition(0), peers, b"", {SOURCE: Role()}, HostOptions(), "", str(folder)

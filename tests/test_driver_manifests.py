@@ -17,7 +17,6 @@ from recovery.driver.tree.manifests import (
     moves_output,
     reading_in,
     roles_from,
-    sources_of,
     transactions_in,
     without_output,
 )
@@ -197,7 +196,7 @@ def test_a_keyed_operator_that_is_new_in_the_program_has_empty_state() -> None:
 
 def test_splits_that_were_finished_assigned_or_left_are_known_after_a_restore() -> None:
     made = manifest()
-    source = sources_of(plan())[NUMBERS]
+    source = plan().sources[NUMBERS]
     dealer = dealer_from(NUMBERS, source, made, roles_from(made, plan(), 2, {}), found=["s0", "s9"])
     assert list(dealer.unassigned) == ["s8", "s9"], "what is known is not found again"
     assert dealer.discovered(["s0", "t1", "s9"]) == []
@@ -227,7 +226,7 @@ def test_the_splits_of_a_source_that_the_epoch_does_not_know_are_those_that_were
     uid = Uid("figures")
     other = plan(source="figures")
     for known in (None, manifest()):
-        dealer = dealer_from(uid, sources_of(other)[uid], known, roles_from(known, other, 2, {}), found=["a", "b"])
+        dealer = dealer_from(uid, other.sources[uid], known, roles_from(known, other, 2, {}), found=["a", "b"])
         assert list(dealer.unassigned) == ["a", "b"]
 
 

@@ -19,10 +19,10 @@ from recovery.offline.reading import read_epoch
 from recovery.offline.stopped_job import JobRuns
 from recovery.savepoints.editing import ChangedBy, ChangedRows, edit
 from recovery.savepoints.inspecting import rows_of
-from snapshot.program.plan import KeyedHead
 from statebackend import KeyedState, Operator
 from statebackend.canonical.schema import NAMESPACES
 from statebackend.fail_points import at
+from statebackend.ids import Uid
 from statebackend.keygroups import key_group_of
 from tests import visits_job
 from tests.command_line import Printed, run_command
@@ -367,10 +367,7 @@ def test_a_crash_while_a_fork_is_edited_leaves_no_job_there(tree: Path, tmp_path
 
 
 def test_a_function_is_given_the_open_state_of_each_partition(tree: Path) -> None:
-    stages = program().plan().stages
-    (declared,) = (
-        one.head.operator.states for one in stages if one.uid == "baskets" and isinstance(one.head, KeyedHead)
-    )
+    declared = program().plan().keyed[Uid("baskets")].states
     groups: list[Any] = []
 
     def double(state: KeyedState) -> None:

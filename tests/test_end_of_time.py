@@ -21,7 +21,7 @@ from snapshot.host.protocol.messages import Drain, Role
 from snapshot.operators.operator import Input, OperatorContext
 from snapshot.operators.process_batch import BatchContext
 from snapshot.operators.rows import Rows
-from snapshot.program.plan import Edge, EventTime, Exchange, KeyedHead, ReadHead, Stage, Step, ToEdge
+from snapshot.program.plan import Edge, EventTime, Exchange, Stage, Step, ToEdge
 from statebackend.columns import schema_of
 from statebackend.files import FileSet
 from statebackend.ids import Attempt, Epoch, Generation, Uid
@@ -83,7 +83,7 @@ class Stood:
         role = Role(FileSet(range_of(OWN, 1, 128)), watermark=restored)
         placement = replace(placement, role=role, time_goes_on=time_goes_on)
         self.state = open_state(operator, placement, None, StateCache(), lambda: None).state
-        stage = Stage(STAGE, KeyedHead(operator), tuple(edges), {None: (ToEdge(OUT),)})
+        stage = Stage(STAGE, tuple(edges), {None: (ToEdge(OUT),)}, operator=operator)
         self._wire, self.reports = Wire(OUT.channel(OWN, OWN)), Reports()
         sending = {self._wire.id: self._wire}
         self.run = StageRun(stage, placement, None, sending, {}, self.reports, lambda: None, Attempt(1))
@@ -181,7 +181,7 @@ def source_run(
 ) -> tuple[StageRun, Wire, Reports]:
     edge = Edge(Uid("source"), Uid("next"), 0, 0, Exchange.FORWARD, NUMBERS, True)
     step = Step(None, EventTime("n"), (ToEdge(edge),))
-    stage = Stage(Uid("source"), ReadHead(Collection(rows, NUMBERS)), (), {None: (step,)})
+    stage = Stage(Uid("source"), (), {None: (step,)}, source=Collection(rows, NUMBERS))
     wire, reports = Wire(edge.channel(OWN, OWN)), Reports()
     placement = replace(placement_of(stage.uid, folder), role=role, time_goes_on=time_goes_on)
     run = StageRun(stage, placement, None, {wire.id: wire}, {}, reports, lambda: None, Attempt(1))

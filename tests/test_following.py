@@ -24,7 +24,7 @@ from snapshot.host.protocol.options import Following, HostOptions
 from snapshot.ids import JobId
 from snapshot.operators.operator import KeyedOperator
 from snapshot.program.pickling import dumps
-from snapshot.program.plan import KeyedHead, Plan
+from snapshot.program.plan import Plan
 from statebackend.files import FileSet
 from statebackend.ids import Epoch, Generation, Uid
 from statebackend.keyed_state import KeyedState, Operator
@@ -47,7 +47,7 @@ def program(folder: Path) -> Plan:
 
 
 def operator_of(plan: Plan) -> KeyedOperator:
-    return next(stage.head.operator for stage in plan.stages if isinstance(stage.head, KeyedHead))
+    return next(iter(plan.keyed.values()))
 
 
 class Standby:
@@ -59,7 +59,7 @@ class Standby:
         operator = operator_of(plan)
         self.store = LocalStore(folder / "tree")
         self._paths = count()
-        declared = Operator(UID, operator.inputs[0].key_declared, operator.states, plan.max_parallelism)
+        declared = Operator(UID, operator.inputs[0].key_type, operator.states, plan.max_parallelism)
         self.writer = KeyedState(declared, folder / "elsewhere", self.store, self.name)
         (self.table,) = operator.states
         self.cache = StateCache()

@@ -27,11 +27,12 @@ from snapshot import (
 )
 from snapshot.operators.row_class import Row
 from snapshot.program.pickling import dumps, loads
-from snapshot.program.plan import KeyedHead, Plan, Stage
+from snapshot.program.plan import Plan, Stage
 from snapshot.program.schemas import columns_in_words
 from statebackend import Count, Last, MapState, Max, Mean, Sum, Ttl, ValueState
 from statebackend.columns import schema_of
 from statebackend.durations import Duration, NotADuration, in_words, milliseconds
+from statebackend.ids import Uid
 from tests.program_parts import CLICKS, Nothing, Nowhere, clicks
 from tests.public_names import typed_names
 
@@ -108,9 +109,7 @@ def test_words_are_counted_in_windows_in_one_line() -> None:
 def test_a_process_is_given_as_a_class_or_as_an_instance() -> None:
     for process in (Echo, Echo()):
         plan = clicks().key_by("user").process(process, uid="count").write(Nowhere(), uid="out").plan()
-        head = stage(plan, "count").head
-        assert isinstance(head, KeyedHead)
-        assert head.operator.label == "process(Echo)"
+        assert plan.keyed[Uid("count")].label == "process(Echo)"
 
 
 def test_every_kind_of_operator_gives_a_stream() -> None:

@@ -27,7 +27,7 @@ from snapshot.operators.function_operator import KeyedProcess, Process
 from snapshot.operators.keyed_function import ProcessContext
 from snapshot.operators.operator import Input
 from snapshot.operators.rows import Rows
-from snapshot.program.plan import Edge, Exchange, KeyedHead, Stage, ToEdge
+from snapshot.program.plan import Edge, Exchange, Stage, ToEdge
 from statebackend.files import FileSet
 from statebackend.ids import Attempt, Generation, Incarnation, Uid
 from statebackend.keygroups import range_of
@@ -90,7 +90,7 @@ class Standing:
         placement = StatePlacement(Uid("stage"), OWN, 2, 128, role, options, self.store, files, folder)
         self.files = files
         self.state = open_state(SLOW, placement, None, StateCache(), lambda: None).state
-        stage = Stage(Uid("stage"), KeyedHead(SLOW), (IN,), {None: (ToEdge(OUT),)})
+        stage = Stage(Uid("stage"), (IN,), {None: (ToEdge(OUT),)}, operator=SLOW)
         self.out = Wire(OUT.channel(OWN, OWN))
         self.reports = Reports()
         senders = {channel: Valve() for channel in (A, B)}

@@ -20,7 +20,7 @@ from snapshot.host.protocol.messages import Role
 from snapshot.host.protocol.options import HostOptions
 from snapshot.operators.operator import Input, OperatorContext
 from snapshot.operators.rows import Rows
-from snapshot.program.plan import KeyedHead, Stage, ToEdge
+from snapshot.program.plan import Stage, ToEdge
 from statebackend.files import FileSet
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Uid
 from statebackend.keyed_state import KeyedState
@@ -82,7 +82,7 @@ class Held:
         inputs = (Input(SCHEMA, ("n",), timed=False),)
         operator = Planned(lambda context: Echo(context, self.taken), inputs, SCHEMA)
         self.state: KeyedState = open_state(operator, placement, None, StateCache(), lambda: None).state
-        stage = Stage(Uid("stage"), KeyedHead(operator), (IN,), {None: (ToEdge(OUT),)})
+        stage = Stage(Uid("stage"), (IN,), {None: (ToEdge(OUT),)}, operator=operator)
         self.out = Wire(OUT.channel(OWN, OWN))
         self.reports = Reports()
         self.run = StageRun(

@@ -23,7 +23,7 @@ from snapshot.host.protocol.messages import Role
 from snapshot.host.protocol.options import HostOptions
 from snapshot.ids import ChannelId
 from snapshot.operators.rows import Rows
-from snapshot.program.plan import Edge, Exchange, PassHead, Stage, ToEdge
+from snapshot.program.plan import Edge, Exchange, Stage, ToEdge
 from snapshot.tree.manifest import StoredFile
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from statebackend.stores.memory_store import MemoryStore
@@ -110,7 +110,7 @@ class Stood:
     """A stage that hands on what comes in, from two senders to two receivers."""
 
     def __init__(self, folder: Path, role: Role | None = None, own: Partition = OWN, **options: int) -> None:
-        stage = Stage(Uid("stage"), PassHead(), (IN,), {None: (ToEdge(OUT),)})
+        stage = Stage(Uid("stage"), (IN,), {None: (ToEdge(OUT),)})
         self.store = MemoryStore(token_hex(8))
         self.files = TreeFiles(self.store, Incarnation(Generation(1), Attempt(1)), own)
         self.options = HostOptions(batch_rows=1, **options)  # type: ignore[arg-type]
@@ -210,7 +210,7 @@ def test_what_was_in_flight_is_processed_again_before_new_input(tmp_path: Path) 
     role = Role(watermark=Watermark(5), channels=states)
     placement = StatePlacement(Uid("stage"), OWN, 1, 128, role, after.options, before.store, before.files, tmp_path)
     out = Wire(OUT.channel(OWN, OWN))
-    stage = Stage(Uid("stage"), PassHead(), (IN,), {None: (ToEdge(OUT),)})
+    stage = Stage(Uid("stage"), (IN,), {None: (ToEdge(OUT),)})
     run = StageRun(stage, placement, FIRST, {out.id: out}, {}, Reports(), lambda: None, Attempt(2))
     run.connect({A: Valve()})
     run.begin()
@@ -230,7 +230,7 @@ def test_of_in_flight_data_a_rescaled_stage_processes_only_what_has_its_own_keys
             Uid("stage"), partition, 3, 128, Role(channels=states), origin.options, origin.store, origin.files, tmp_path
         )
         wires = [Wire(OUT.channel(partition, Partition(to))) for to in range(3)]
-        stage = Stage(Uid("stage"), PassHead(), (IN,), {None: (ToEdge(OUT),)})
+        stage = Stage(Uid("stage"), (IN,), {None: (ToEdge(OUT),)})
         run = StageRun(stage, placement, FIRST, {w.id: w for w in wires}, {}, Reports(), lambda: None, Attempt(2))
         run.begin()
         run.work(FAR)
@@ -264,7 +264,7 @@ def test_only_the_first_partition_writes_broadcast_state_into_a_cut(tmp_path: Pa
     said = []
     for own in range(PARALLELISM):
         stood = Stood(tmp_path, own=Partition(own))
-        stood.run._head = Telling()
+        stood.run._operator = Telling()
         stood.run.triggered(Marker(FIRST, MarkerMode.UNALIGNED), then_pause=False)
         for channel in stood.run.channels:
             stood.run.arrived(channel, Marker(FIRST, MarkerMode.UNALIGNED))
@@ -275,7 +275,7 @@ def test_only_the_first_partition_writes_broadcast_state_into_a_cut(tmp_path: Pa
 
 def test_the_figures_of_a_stage_say_how_many_rows_came_too_late(stood: Stood) -> None:
     assert stood.run.figures().late_rows == 0
-    stood.run._head = Telling()
+    stood.run._operator = Telling()
     assert stood.run.figures().late_rows == 3
 
 

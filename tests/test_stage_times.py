@@ -21,7 +21,7 @@ from snapshot.host.protocol.options import HostOptions
 from snapshot.ids import ChannelId
 from snapshot.operators.operator import Input, OperatorContext
 from snapshot.operators.rows import Rows
-from snapshot.program.plan import Edge, EventTime, Exchange, KeyedHead, ReadHead, Stage, Step, ToEdge
+from snapshot.program.plan import Edge, EventTime, Exchange, Stage, Step, ToEdge
 from statebackend.files import FileSet
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from statebackend.keygroups import range_of
@@ -69,7 +69,7 @@ def test_a_timer_that_is_still_set_when_all_input_has_ended_sends_nothing_behind
     operator = Planned(Ringing, (Input(NUMBERS, ("n",), timed=False),), NUMBERS)
     placement = placement_of(Uid("stage"), tmp_path)
     state = open_state(operator, placement, None, StateCache(), lambda: None).state
-    stage = Stage(Uid("stage"), KeyedHead(operator), (IN,), {None: (ToEdge(OUT),)})
+    stage = Stage(Uid("stage"), (IN,), {None: (ToEdge(OUT),)}, operator=operator)
     wire = Wire(OUT.channel(OWN, OWN))
     run = StageRun(stage, placement, None, {wire.id: wire}, {}, Reports(), lambda: None, Attempt(1))
     run.begin()
@@ -96,7 +96,7 @@ def test_branches_of_one_source_have_their_event_times_from_their_own_columns(tm
     rows = [(1_000 + n, n) for n in range(3)]
     edges = {name: Edge(Uid("source"), Uid(name), 0, 0, Exchange.FORWARD, TWO_TIMES, True) for name in TWO_TIMES.names}
     steps = tuple(Step(None, EventTime(name), (ToEdge(edge),)) for name, edge in edges.items())
-    stage = Stage(Uid("source"), ReadHead(Collection(rows, TWO_TIMES)), (), {None: steps})
+    stage = Stage(Uid("source"), (), {None: steps}, source=Collection(rows, TWO_TIMES))
     wires = {name: Wire(edge.channel(OWN, OWN)) for name, edge in edges.items()}
     sending: dict[ChannelId, Wire] = {wire.id: wire for wire in wires.values()}
     placement = placement_of(stage.uid, tmp_path)

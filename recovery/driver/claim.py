@@ -26,7 +26,7 @@ from recovery.driver.settings.job import JobSettings
 from recovery.driver.settings.program_fit import check_ignored, compare
 from recovery.driver.tree.evidence import examine
 from recovery.driver.tree.identity import JobOnItsWay, bear
-from recovery.driver.tree.manifests import known_in, reading_in, sources_of, without_operators, without_output
+from recovery.driver.tree.manifests import known_in, reading_in, without_operators, without_output
 from recovery.driver.tree.owned import DamagedBroadcast, JournalInDoubt, Tree, propose, read_broadcast
 from snapshot.journal.entries import Claimed, Rewound
 from snapshot.journal.machine import Reason
@@ -260,7 +260,7 @@ def _rewind(journal: StoredJournal, writer: JournalWriter, rewound: Rewound) -> 
 
 
 def _look_at_sources(settings: JobSettings, manifest: Manifest | None) -> dict[Uid, Available]:
-    return {uid: _available(settings, uid, source, manifest) for uid, source in sources_of(settings.plan).items()}
+    return {uid: _available(settings, uid, source, manifest) for uid, source in settings.plan.sources.items()}
 
 
 def _available(settings: JobSettings, uid: Uid, source: Source, manifest: Manifest | None) -> Available:

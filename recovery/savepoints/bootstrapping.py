@@ -26,7 +26,6 @@ from recovery.offline.new_tree import KeptEpoch, begin, check_free
 from recovery.offline.reading import NoSuchState
 from recovery.scratch import scratch_folder
 from snapshot.ids import JobId
-from snapshot.program.plan import KeyedHead
 from snapshot.program.program import Program
 from snapshot.tree.manifest import Manifest, ManifestKind, OperatorSnapshot, SubtaskSnapshot
 from statebackend.canonical.importing import Outside, StateTable, import_tables
@@ -136,13 +135,10 @@ def bootstrap(
 
 def declared_in(program: Program, max_parallelism: int = DEFAULT_MAX_PARALLELISM) -> dict[str, Operator]:
     """Return the keyed state that a program declares, by uid."""
-    found = {}
-    for stage in program.plan(max_parallelism).stages:
-        if isinstance(stage.head, KeyedHead):
-            operator = stage.head.operator
-            key_type = KeyType.of(operator.inputs[0].key_declared)
-            found[str(stage.uid)] = Operator(stage.uid, key_type, operator.states, max_parallelism)
-    return found
+    return {
+        str(uid): Operator(uid, operator.inputs[0].key_type, operator.states, max_parallelism)
+        for uid, operator in program.plan(max_parallelism).keyed.items()
+    }
 
 
 class _Making:

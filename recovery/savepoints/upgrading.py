@@ -20,7 +20,6 @@ from recovery.offline.stopped_job import StoppedJob, refuse_if_it_runs, take_ove
 from recovery.scratch import scratch_folder
 from snapshot.ids import JobId
 from snapshot.journal.state import OutputMade
-from snapshot.program.plan import KeyedHead
 from snapshot.program.program import Program
 from snapshot.tree.manifest import Manifest, OperatorSnapshot, SubtaskSnapshot
 from statebackend.canonical.rewriting import Rewritten, rewrite
@@ -234,11 +233,8 @@ def _check(plan: UpgradePlan, *, drop_states: bool) -> None:
 
 def _declared(program: Program, max_parallelism: int) -> Mapping[Uid, Operator]:
     return {
-        stage.uid: Operator(
-            stage.uid, stage.head.operator.inputs[0].key_declared, stage.head.operator.states, max_parallelism
-        )
-        for stage in program.plan(max_parallelism).stages
-        if isinstance(stage.head, KeyedHead)
+        uid: Operator(uid, operator.inputs[0].key_type, operator.states, max_parallelism)
+        for uid, operator in program.plan(max_parallelism).keyed.items()
     }
 
 

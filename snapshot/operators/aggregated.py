@@ -66,7 +66,7 @@ def key_problems(input: Input) -> Iterator[str]:
         yield f"there is no column {name!r} to be the key; there are {', '.join(input.schema.names)}"
     if input.keys and not lacking:
         try:
-            KeyType.of(input.key_declared)
+            _ = input.key_type
         except UndeclarableKeyType as error:
             yield f"{', '.join(input.keys)} cannot be the key: {error}"
 

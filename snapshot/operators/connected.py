@@ -10,7 +10,6 @@ from snapshot.operators.keyed_function import FunctionRun, KeyedFunction, Proces
 from snapshot.operators.operator import OperatorContext
 from snapshot.operators.row_class import Row
 from snapshot.operators.rows import Rows
-from statebackend.keys.types import KeyType
 
 
 class KeyedCoProcess(KeyedFunction):
@@ -54,7 +53,7 @@ class ConnectedProcess(FunctionOperator[KeyedCoProcess]):
         if not second.keys:
             problems.append("the second input has no key")
         elif not key_problems(first) and not key_problems(second):
-            types = [KeyType.of(taken.key_declared) for taken in self.inputs]
+            types = [taken.key_type for taken in self.inputs]
             if types[0] != types[1]:
                 problems.append(
                     f"the keys of its inputs are of different types, {types[0].name} ({', '.join(first.keys)}) and "

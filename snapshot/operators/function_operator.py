@@ -13,7 +13,7 @@ from snapshot.operators.keyed_function import FunctionRun, KeyedFunction, Output
 from snapshot.operators.operator import Input, OperatorContext
 from snapshot.operators.row_class import Row, column_problems
 from snapshot.operators.rows import Rows
-from statebackend.keys.types import KeyType, UndeclarableKeyType
+from statebackend.keys.types import UndeclarableKeyType
 from statebackend.states.declarations import Declaration
 
 F = TypeVar("F", bound=KeyedFunction)
@@ -85,7 +85,7 @@ def key_problems(taken: Input) -> list[str]:
     if absent or not taken.keys:
         return [f"there is no key column {name!r}; the columns are {', '.join(taken.schema.names)}" for name in absent]
     try:
-        KeyType.of(taken.key_declared)
+        _ = taken.key_type
     except UndeclarableKeyType as error:
         return [f"{', '.join(taken.keys)} cannot be a key: {error}"]
     return []

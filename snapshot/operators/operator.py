@@ -41,10 +41,10 @@ class Input:
     """Whether the rows have event times."""
 
     @property
-    def key_declared(self) -> object:
-        """Return the argument for `KeyType.of`: the type of the one key column, or a tuple of the types of several."""
+    def key_type(self) -> KeyType:
+        """Return the type of the key: of the one column, or of all together."""
         types = tuple(self.schema.field(name).type for name in self.keys)
-        return types[0] if len(types) == 1 else types
+        return KeyType.of(types[0] if len(types) == 1 else types)
 
 
 Note = Callable[[str], object]

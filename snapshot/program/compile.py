@@ -28,11 +28,7 @@ from snapshot.program.nodes import (
 from snapshot.program.plan import (
     Edge,
     Exchange,
-    Head,
-    KeyedHead,
-    PassHead,
     Plan,
-    ReadHead,
     Stage,
     Step,
     Target,
@@ -42,17 +38,17 @@ from snapshot.program.plan import (
 from snapshot.program.resolve import Flow, Resolution
 from statebackend.ids import Uid
 
-_Head: TypeAlias = "Read | Operated | Rebalanced"
+_First: TypeAlias = "Read | Operated | Rebalanced"
 _Link: TypeAlias = "Changed | Selected | Timed"
-_Begin: TypeAlias = "_Head | Written"
+_Begin: TypeAlias = "_First | Written"
 """A stage is about one of these."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Way:
-    """One way that rows take: from a head's output through these links."""
+    """One way that rows take: from the output of the first node of a stage through these links."""
 
-    head: _Head
+    first: _First
     side: str | None
     links: tuple[_Link, ...]
 
@@ -80,7 +76,7 @@ class _Compiler:
         ends = (*(node for node in found.order if isinstance(node, Operated | Rebalanced)), *outputs)
         self._ends = sorted(ends, key=_uid)
         self._reads = [node for node in found.order if isinstance(node, Read)]
-        self._chains: defaultdict[tuple[_Head, str | None], list[tuple[tuple[_Link, ...], Target]]] = defaultdict(list)
+        self._chains: defaultdict[tuple[_First, str | None], list[tuple[tuple[_Link, ...], Target]]] = defaultdict(list)
         self._inputs: defaultdict[_Begin, list[Edge]] = defaultdict(list)
 
     def plan(self, max_parallelism: int) -> Plan:
@@ -99,7 +95,7 @@ class _Compiler:
         for arriving in inputs:
             flow = self._flows[arriving.node]
             for way in self._ways[arriving.node]:
-                source = _uid(way.head)
+                source = _uid(way.first)
                 # Each input has ports of its own, so that another way into one renumbers none of the other's.
                 port = count[source, arriving.input] * len(inputs) + arriving.input
                 count[source, arriving.input] += 1
@@ -117,7 +113,7 @@ class _Compiler:
                 self._chain(way, ToEdge(edge))
 
     def _chain(self, way: _Way, target: Target) -> None:
-        self._chains[way.head, way.side].append((way.links, target))
+        self._chains[way.first, way.side].append((way.links, target))
 
     def _sink(self, end: Written) -> ToSink:
         return ToSink(_uid(end), end.sink, self._flows[end.input].schema)
@@ -125,24 +121,21 @@ class _Compiler:
     def _stage(self, begin: _Begin) -> Stage:
         uid, inputs = _uid(begin), tuple(self._inputs[begin])
         if isinstance(begin, Written):
-            return Stage(uid, PassHead(), inputs, {None: (self._sink(begin),)})
+            return Stage(uid, inputs, {None: (self._sink(begin),)})
         outputs = {
             side: self._grown(chains)
-            for (head, side), chains in sorted(self._chains.items(), key=lambda item: item[0][1] or "")
-            if head is begin
+            for (first, side), chains in sorted(self._chains.items(), key=lambda item: item[0][1] or "")
+            if first is begin
         }
-        if isinstance(begin, Read) and begin.event_time is not None:
-            outputs = {side: (Step(None, begin.event_time, then),) for side, then in outputs.items()}
-        return Stage(uid, self._head(begin), inputs, outputs)
-
-    def _head(self, begin: _Head) -> Head:
         match begin:
-            case Read(source=source):
-                return ReadHead(source)
+            case Read(source=source, event_time=event_time):
+                if event_time is not None:
+                    outputs = {side: (Step(None, event_time, then),) for side, then in outputs.items()}
+                return Stage(uid, inputs, outputs, source=source)
             case Operated():
-                return KeyedHead(self._found.operators[begin])
+                return Stage(uid, inputs, outputs, operator=self._found.operators[begin])
             case Rebalanced():
-                return PassHead()
+                return Stage(uid, inputs, outputs)
 
     def _grown(self, chains: Sequence[tuple[tuple[_Link, ...], Target]]) -> tuple[Target, ...]:
         """Return the tree of these chains, in which what they have in common is done once."""
@@ -179,7 +172,7 @@ def _ways(order: Sequence[Node]) -> dict[Node, tuple[_Way, ...]]:
             case United(inputs):
                 ways[node] = tuple(way for input in inputs for way in ways[input])
             case Changed(input=input) | Selected(input=input) | Timed(input=input):
-                ways[node] = tuple(_Way(way.head, way.side, (*way.links, node)) for way in ways[input])
+                ways[node] = tuple(_Way(way.first, way.side, (*way.links, node)) for way in ways[input])
             case SideOf():
                 raise AssertionError("a side output of what has none was found by the check")
     return ways

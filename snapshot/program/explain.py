@@ -14,10 +14,7 @@ from snapshot.program.plan import (
     Edge,
     EventTime,
     Exchange,
-    KeyedHead,
-    PassHead,
     Plan,
-    ReadHead,
     Stage,
     Step,
     Target,
@@ -36,10 +33,10 @@ def explained(plan: Plan) -> str:
 
 def _stage(stage: Stage) -> Iterator[str]:
     rows = _rows(stage)
-    yield f"{stage.uid}: {_head(stage)}"
+    yield f"{stage.uid}: {_first(stage)}"
     yield from (f"│ from {_end(edge.source, edge)} {_exchange(edge)}{_input(edge)}" for edge in stage.inputs)
-    if isinstance(stage.head, KeyedHead) and stage.head.operator.states:
-        yield f"│ state: {', '.join(stage.head.operator.states)}"
+    if stage.operator is not None and stage.operator.states:
+        yield f"│ state: {', '.join(stage.operator.states)}"
     yield f"│ rows: {columns_in_words(rows[None])}"
     branches = [(side, target) for side, targets in stage.outputs.items() for target in targets]
     for index, (side, target) in enumerate(branches):
@@ -47,25 +44,21 @@ def _stage(stage: Stage) -> Iterator[str]:
         yield from _target(target, rows[side], of_side, "", last=index == len(branches) - 1)
 
 
-def _head(stage: Stage) -> str:
-    match stage.head:
-        case ReadHead(source):
-            return f"read({name_of(source)})"
-        case KeyedHead(operator):
-            return operator.label
-        case PassHead():
-            return "rebalance" if stage.inputs[0].exchange is Exchange.REBALANCE else "union"
+def _first(stage: Stage) -> str:
+    if stage.source is not None:
+        return f"read({name_of(stage.source)})"
+    if stage.operator is not None:
+        return stage.operator.label
+    return "rebalance" if stage.inputs[0].exchange is Exchange.REBALANCE else "union"
 
 
 def _rows(stage: Stage) -> Mapping[str | None, pa.Schema]:
-    """Return the schemas of the rows that come out of the head, by side output."""
-    match stage.head:
-        case ReadHead(source):
-            return {None: source.schema}
-        case KeyedHead(operator):
-            return dict[str | None, pa.Schema](operator.sides) | {None: operator.output}
-        case PassHead():
-            return {None: stage.inputs[0].schema}
+    """Return the schemas of the rows that go into the stage's chains, by side output."""
+    if stage.source is not None:
+        return {None: stage.source.schema}
+    if stage.operator is not None:
+        return dict[str | None, pa.Schema](stage.operator.sides) | {None: stage.operator.output}
+    return {None: stage.inputs[0].schema}
 
 
 def _target(target: Target, given: pa.Schema, what: str, indent: str, *, last: bool) -> Iterator[str]:

@@ -61,7 +61,7 @@ class Edge:
     port: int
     """Tells edges between the same two stages apart."""
     input: int
-    """Which input of the target's head."""
+    """Which input of the target's operator."""
     exchange: Exchange
     schema: pa.Schema
     timed: bool
@@ -116,35 +116,18 @@ Target = Step | ToSink | ToEdge
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ReadHead:
-    """A stage that begins with a source."""
-
-    source: Source
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class KeyedHead:
-    """A stage that begins with an operator with keyed state."""
-
-    operator: KeyedOperator
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PassHead:
-    """A stage that hands on what comes in: after a rebalance, or where a sink takes several streams."""
-
-
-Head = ReadHead | KeyedHead | PassHead
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Stage:
-    """What is chained behind one head; `outputs` by side output, None for the main one."""
+    """What runs in one loop: a source or an operator with keyed state, and the steps and sinks chained after it.
+
+    A stage with neither hands on what comes in: after a rebalance, or where a sink takes several streams.
+    """
 
     uid: Uid
-    head: Head
     inputs: tuple[Edge, ...]
     outputs: Mapping[str | None, tuple[Target, ...]]
+    """The chains, by side output; None for the main one."""
+    source: Source | None = None
+    operator: KeyedOperator | None = None
 
     def targets(self) -> Iterator[Target]:
         """Yield everything in the stage's chains, in the order in which it stands there."""
@@ -166,8 +149,8 @@ class Stage:
         return tuple(target.edge for target in self.targets() if isinstance(target, ToEdge))
 
     @property
-    def operators(self) -> tuple[Uid, ...]:
-        """Return the uids that have a part of every epoch here: those of the head and the sinks."""
+    def uids(self) -> tuple[Uid, ...]:
+        """Return the uids that have a part of every epoch here: the stage's own and those of its sinks."""
         return tuple(dict.fromkeys((self.uid, *(sink.uid for sink in self.sinks))))
 
 
@@ -181,4 +164,14 @@ class Plan:
     @property
     def uids(self) -> tuple[Uid, ...]:
         """Return all uids that have a part of an epoch, in order."""
-        return tuple(sorted(uid for stage in self.stages for uid in stage.operators))
+        return tuple(sorted(uid for stage in self.stages for uid in stage.uids))
+
+    @property
+    def sources(self) -> dict[Uid, Source]:
+        """Return the sources by uid."""
+        return {stage.uid: stage.source for stage in self.stages if stage.source is not None}
+
+    @property
+    def keyed(self) -> dict[Uid, KeyedOperator]:
+        """Return the operators with keyed state by uid."""
+        return {stage.uid: stage.operator for stage in self.stages if stage.operator is not None}

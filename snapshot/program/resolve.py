@@ -198,7 +198,7 @@ class _Resolver:
         return None if problems or not fits else Input(flow.schema, incoming.keys, flow.timed)
 
     def _same_keys(self, node: Operated, inputs: Sequence[Input]) -> bool:
-        names = [KeyType.of(input.key_declared).name for input in inputs if input.keys]
+        names = [input.key_type.name for input in inputs if input.keys]
         if len(set(names)) <= 1:
             return True
         self._problem(

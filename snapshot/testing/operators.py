@@ -51,7 +51,6 @@ from snapshot.operators.row_class import Row, RowLike, batch_of, rows_of
 from snapshot.operators.rows import Rows, joined, keys_in
 from snapshot.program.building import CannotBuild, operator_of
 from snapshot.program.nodes import NO_SIDES, Processing, Way
-from snapshot.program.plan import KeyedHead
 from snapshot.program.problems import Problem, ProgramError, near_names
 from snapshot.program.program import Program
 from statebackend.columns import SchemaLike, schema_of
@@ -256,7 +255,7 @@ class OperatorHarness:
         store = LocalStore(folder / "store")
         own, numbers = uuid4().hex, count()
         local = Path(tempfile.mkdtemp(prefix="local-", dir=folder))
-        declared = StateOperator(_UID, self.operator.inputs[0].key_declared, self.operator.states, self.max_parallelism)
+        declared = StateOperator(_UID, self.operator.inputs[0].key_type, self.operator.states, self.max_parallelism)
         return KeyedState(declared, local, store, lambda: f"shared/{own}-{next(numbers)}.sst", files, options)
 
     def _member(
@@ -339,7 +338,7 @@ def _operator(
 
 
 def _step(program: Program, uid: str | None) -> KeyedOperator:
-    steps = {stage.uid: stage.head.operator for stage in program.plan().stages if isinstance(stage.head, KeyedHead)}
+    steps = program.plan().keyed
     for known, operator in steps.items():
         if known == uid:
             return operator

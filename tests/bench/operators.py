@@ -99,7 +99,7 @@ class _Measured:
 
     def __init__(self, plan: KeyedOperator, folder: Path) -> None:
         numbers = count()
-        declared = StateOperator("measured", plan.inputs[0].key_declared, plan.states)
+        declared = StateOperator("measured", plan.inputs[0].key_type, plan.states)
         self._state = KeyedState(
             declared, folder / "state", LocalStore(folder / "store"), lambda: f"shared/{next(numbers)}",
             options=Options(memory=_MEMORY),

@@ -11,7 +11,7 @@ from typing import Final
 
 from recovery.driver.attempts.workers import Workers
 from recovery.driver.settings.job import JobSettings
-from recovery.driver.tree.manifests import dealer_from, moves_output, roles_from, sinks_of, sources_of, transactions_in
+from recovery.driver.tree.manifests import dealer_from, moves_output, roles_from, sinks_of, transactions_in
 from recovery.driver.tree.owned import Tree
 from recovery.driver.tree.splits import Assignment, SplitDealer, enumerator_json
 from snapshot import fail_points
@@ -83,7 +83,7 @@ class AttemptRun:
         ends = {uid: there.ends for uid, there in found.items()}
         roles = roles_from(manifest, settings.plan, len(chosen), self._tree.broadcast(epoch), ends)
         self._commits_first = moves_output(manifest, len(chosen))
-        for uid, source in sources_of(settings.plan).items():
+        for uid, source in settings.plan.sources.items():
             there = found.get(uid, Available())
             self._dealers[uid] = dealer_from(
                 uid, source, manifest, roles, there.new, available_now=settings.available_now
@@ -141,7 +141,7 @@ class AttemptRun:
         """Deal out splits, and begin to look for more, as all partitions are restored."""
         for uid, dealer in self._dealers.items():
             self._assign(uid, dealer.started())
-        for uid, source in sources_of(self._settings.plan).items():
+        for uid, source in self._settings.plan.sources.items():
             if source.discover_every is not None and not self._settings.available_now:
                 self._look(uid, source, source.discover_every)
 

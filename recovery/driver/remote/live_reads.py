@@ -16,10 +16,8 @@ from recovery.driver.report.status import RunStatus
 from recovery.driver.settings.job import JobSettings
 from recovery.json_values import WrongText, typed_key
 from snapshot.host.protocol.messages import ReadState, StateRead
-from snapshot.program.plan import KeyedHead
 from statebackend.ids import Partition
 from statebackend.keygroups import key_group_of, owner_of
-from statebackend.keys.types import KeyType
 
 
 class NotReadable(Exception):
@@ -40,11 +38,7 @@ class LiveReads:
         self._workers = workers
         self._status = status
         self._parallelism, self._most = settings.parallelism, settings.plan.max_parallelism
-        self._keys = {
-            stage.uid: KeyType.of(stage.head.operator.inputs[0].key_declared)
-            for stage in settings.plan.stages
-            if isinstance(stage.head, KeyedHead)
-        }
+        self._keys = {uid: operator.inputs[0].key_type for uid, operator in settings.plan.keyed.items()}
         self._pending: dict[int, _Pending] = {}
         self._last = 0
 

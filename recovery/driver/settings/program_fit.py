@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from snapshot.program.plan import KeyedHead, Plan, ReadHead
+from snapshot.program.plan import Plan
 from snapshot.tree.frozen_json import NULL
 from snapshot.tree.manifest import Manifest, OperatorSnapshot
 from statebackend.ids import Epoch, Uid
@@ -97,13 +97,10 @@ def kinds_of(plan: Plan) -> dict[Uid, Kind]:
     """Return what each operator of a plan keeps."""
     kinds: dict[Uid, Kind] = {}
     for stage in plan.stages:
-        match stage.head:
-            case ReadHead():
-                kinds[stage.uid] = Kind.SOURCE
-            case KeyedHead():
-                kinds[stage.uid] = Kind.KEYED
-            case _:
-                kinds[stage.uid] = Kind.PASSING
+        if stage.source is not None:
+            kinds[stage.uid] = Kind.SOURCE
+        else:
+            kinds[stage.uid] = Kind.PASSING if stage.operator is None else Kind.KEYED
     for stage in plan.stages:
         for sink in stage.sinks:
             if kinds.get(sink.uid, Kind.PASSING) is Kind.PASSING:

@@ -17,7 +17,7 @@ from snapshot.epochs.coordinator_events import Publish
 from snapshot.host.partition.source_run import read_to
 from snapshot.host.protocol.messages import Acknowledgement, Role
 from snapshot.ids import ChannelId, JobId, TransactionId
-from snapshot.program.plan import KeyedHead, Plan, ReadHead, ToSink
+from snapshot.program.plan import Plan, ToSink
 from snapshot.program.source import Source
 from snapshot.tree.frozen_json import NULL, Json, JsonLike
 from snapshot.tree.manifest import (
@@ -33,7 +33,6 @@ from snapshot.tree.manifest import (
 from statebackend.files import FileSet
 from statebackend.ids import NO_EPOCH, Partition, Uid
 from statebackend.keygroups import range_of
-from statebackend.keys.types import KeyType
 
 Overtaken = Mapping[ChannelId, ChannelState]
 
@@ -88,8 +87,7 @@ def manifest_of(publish: Publish[Acknowledgement], part: DriversPart, journal: J
 
 def key_types_of(plan: Plan) -> Mapping[Uid, str]:
     """Return the name of the key type of each operator with keyed state."""
-    heads = {stage.uid: stage.head for stage in plan.stages if isinstance(stage.head, KeyedHead)}
-    return {uid: KeyType.of(head.operator.inputs[0].key_declared).name for uid, head in heads.items()}
+    return {uid: operator.inputs[0].key_type.name for uid, operator in plan.keyed.items()}
 
 
 def broadcast_states(publish: Publish[Acknowledgement]) -> Mapping[Uid, bytes]:
@@ -130,7 +128,7 @@ def roles_from(
     The caller owes that the plan fits the manifest (`recovery.driver.settings.program_fit`).
     """
     known = {} if manifest is None else {operator.uid: operator for operator in manifest.operators}
-    keyed = {stage.uid for stage in plan.stages if isinstance(stage.head, KeyedHead)}
+    keyed = plan.keyed
     restores = {uid: plan_restore(known[uid], parallelism, plan.max_parallelism) for uid in plan.uids if uid in known}
 
     def role(uid: Uid, partition: Partition) -> Role:
@@ -146,7 +144,7 @@ def roles_from(
 
 def states_in(manifest: Manifest | None, plan: Plan, parallelism: int) -> Mapping[Uid, tuple[FileSet, ...]]:
     """Return the keyed state of all partitions, for each operator that has some in the epoch."""
-    keyed = {stage.uid for stage in plan.stages if isinstance(stage.head, KeyedHead)}
+    keyed = plan.keyed
     found: dict[Uid, tuple[FileSet, ...]] = {}
     for operator in () if manifest is None else manifest.operators:
         if operator.uid in keyed:
@@ -188,11 +186,6 @@ def _role(restore: SubtaskRestore, broadcast: bytes | None) -> Role:
         restore.committables,
         broadcast,
     )
-
-
-def sources_of(plan: Plan) -> dict[Uid, Source]:
-    """Return the sources of a plan."""
-    return {stage.uid: stage.head.source for stage in plan.stages if isinstance(stage.head, ReadHead)}
 
 
 def sinks_of(plan: Plan) -> dict[Uid, ToSink]:

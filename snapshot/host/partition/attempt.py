@@ -107,7 +107,7 @@ class PartitionAttempt:
         self._files = files
         self._states: dict[Uid, OpenedState] = {}
         self._sound = True  # nothing went wrong within a state
-        subtasks = tuple(uid for stage in plan.stages for uid in stage.operators)
+        subtasks = tuple(uid for stage in plan.stages for uid in stage.uids)
         self._epochs = EpochTracker(deploy.incarnation, deploy.partition, subtasks, deploy.epoch, self._say)
         self._stalls = StallWatch(deploy.incarnation, deploy.partition, deploy.options.report_stall_after / 1000)
         self._settled: dict[Uid, Epoch | None] = {}
@@ -384,7 +384,7 @@ class PartitionAttempt:
 
     def has_cut(self, stage: StageRun, cut: StageCut, took: float) -> None:
         """Await from now on what a stage that has cut and its sinks owe to the epoch."""
-        owes: dict[Uid, set[Part]] = {uid: set() for uid in stage.stage.operators}
+        owes: dict[Uid, set[Part]] = {uid: set() for uid in stage.stage.uids}
         if stage.keyed is not None:
             owes[stage.uid].add(Part.FILES)
         for uid in stage.sinks:
@@ -519,7 +519,7 @@ class PartitionAttempt:
 
     def _markers(self, uid: Uid, epoch: Epoch) -> str:
         """Return what an operator that has not cut waits for."""
-        run = next((run for run in self._stages if uid in run.stage.operators), None)
+        run = next((run for run in self._stages if uid in run.stage.uids), None)
         channels = sorted(map(str, run.unreached(epoch))) if run is not None else []
         if not channels:
             return "its cut"

@@ -1,6 +1,6 @@
-"""The chains behind a stage's head as functions: transforms applied at once, then sinks and routers.
+"""The chains after a stage's operator as functions: transforms applied at once, then sinks and routers.
 
-What always holds: rows go through a chain one batch after the other, completely, before the head goes on.
+What always holds: rows go through a chain one batch after the other, completely, before the operator goes on.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class EpochTracker:
         self._clocks[epoch].began[stage] = monotonic()
 
     def cut(self, stage: Uid, cut: StageCut, owes: Mapping[Uid, frozenset[Part]], took: float) -> None:
-        """Note a stage's cut, which took `took` seconds; its head has noted what is in the cut, its sinks nothing."""
+        """Note a stage's cut, which took `took` seconds; its operator has noted what is in it, its sinks nothing."""
         self.triggered(cut.epoch)
         clock = self._clocks[cut.epoch]
         now = monotonic()

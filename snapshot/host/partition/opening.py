@@ -16,7 +16,7 @@ from snapshot.host.partition.failures import kind_of, text_of, traceback_of
 from snapshot.host.partition.stage_operators import OpenedState, StatePlacement, open_state
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.protocol.messages import Deploy, Failed
-from snapshot.program.plan import KeyedHead, Plan
+from snapshot.program.plan import Plan
 from statebackend.ids import Uid
 
 _AT_ONCE: Final = 4
@@ -51,12 +51,11 @@ class Opening:
         self._left = False
         self._overtaken = False  # the next one has begun, and waits for nothing of this one
         self._next: Callable[[], None] | None = None
-        keyed = {stage.uid: stage.head.operator for stage in plan.stages if isinstance(stage.head, KeyedHead)}
         self._work = {
             uid: partial(open_state, operator, placements[uid], deploy.epoch, cache, wake)
-            for uid, operator in keyed.items()
+            for uid, operator in plan.keyed.items()
         }
-        self._outstanding = len(keyed)
+        self._outstanding = len(self._work)
         self._loop = loop
         self._before = _at_work(before)
         if self._before is None or self._before._overtaken:

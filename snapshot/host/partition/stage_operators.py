@@ -1,6 +1,6 @@
-"""What stands at the beginning of a stage that has inputs: an operator with keyed state, or nothing but a passage.
+"""The operator at the beginning of a stage: one with keyed state, or a mere passage.
 
-What always holds: a head gives its rows to the stage's chain in the call in which it is given what they follow from.
+What always holds: an operator gives its rows to the stage's chain in the call in which it is given their cause.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from statebackend.ids import Epoch, Partition, Uid
 from statebackend.keyed_state import KeyedState, Options
 from statebackend.keyed_state import Operator as StateOperator
 from statebackend.keygroups import KeyGroupRange, range_of
-from statebackend.keys.types import KeyType
 from statebackend.snapshots.restore import RestoreReport
 from statebackend.snapshots.uploads import Durable, NotDurable
 from statebackend.stores.store import BlobStore
@@ -36,7 +35,7 @@ NOTHING: Final = Role()
 _FOLDERS: Final = 16
 
 
-class Head(Protocol):
+class StageOperator(Protocol):
     """What a stage does with its inputs."""
 
     def rows(self, input: int, rows: Rows) -> int | None:
@@ -46,7 +45,7 @@ class Head(Protocol):
         """Move event time on to here; return False if this must be said again, as there is more to do."""
 
     def wakes_at(self) -> int | None:
-        """Return the processing time at which the head wants to be woken; None for never."""
+        """Return the processing time at which the operator wants to be woken; None for never."""
 
     def wake(self, now: int) -> object:
         """Do what is due, as processing time has come to here."""
@@ -56,7 +55,7 @@ class Head(Protocol):
 
 
 class Passage:
-    """A head that hands on what comes in."""
+    """An operator that hands on what comes in."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
@@ -173,7 +172,7 @@ def from_files(
 ) -> OpenedState:
     """Open the state from its files, and `load` what is to be in memory before it is used."""
     groups = range_of(placement.partition, placement.parallelism, placement.max_parallelism)
-    declared = StateOperator(placement.uid, operator.inputs[0].key_declared, operator.states, placement.max_parallelism)
+    declared = StateOperator(placement.uid, operator.inputs[0].key_type, operator.states, placement.max_parallelism)
     began = fetched = monotonic()
 
     def progress(_: RestoreReport) -> None:
@@ -234,7 +233,7 @@ class KeyedRun:
             placement.uid,
             placement.partition,
             placement.parallelism,
-            KeyType.of(operator.inputs[0].key_declared),
+            operator.inputs[0].key_type,
             state,
             emit,
             EARLIEST if restored is None else restored.timestamp,

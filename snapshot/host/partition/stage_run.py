@@ -1,4 +1,4 @@
-"""One stage of a program in one partition and attempt: the marker rule wired to a head, its chains and its outputs.
+"""One stage of a program in one partition and attempt: the marker rule wired to operator, chains and outputs.
 
 What always holds: no rule of the protocol is decided here. Frames, triggers and time-outs are fed to the aligner, and
 what it says is done, in order; rows are processed only as it says.
@@ -28,13 +28,13 @@ from snapshot.host.partition.router import Router, Sending
 from snapshot.host.partition.sink_run import SinkRun
 from snapshot.host.partition.source_run import SourceRun
 from snapshot.host.partition.source_times import SourceTimes
-from snapshot.host.partition.stage_operators import Awaited, Head, KeyedRun, Passage, StatePlacement
+from snapshot.host.partition.stage_operators import Awaited, KeyedRun, Passage, StageOperator, StatePlacement
 from snapshot.host.protocol.messages import Role, StageFigures
 from snapshot.host.protocol.options import HostOptions
 from snapshot.ids import ChannelId
 from snapshot.operators.operator import CountingLate, Ending, Note, TakingBatches
 from snapshot.operators.rows import Rows, keys_in
-from snapshot.program.plan import Edge, Exchange, KeyedHead, ReadHead, Stage, Step
+from snapshot.program.plan import Edge, Exchange, Stage, Step
 from snapshot.tree.manifest import SplitPosition
 from statebackend.ids import NO_EPOCH, Attempt, Epoch, Uid
 from statebackend.keyed_state import KeyedState
@@ -169,7 +169,7 @@ class StageRun:
         self._ends = self._outputs()
         self.source: SourceRun | None = None
         self.keyed: KeyedRun | None = None
-        self._head = self._make_head(wake, attempt)
+        self._operator = self._stage_operator(wake, attempt)
         self._gathering = Gathering[_Input](self._take, placement.options.batch_rows, self._taken)
         self._pace = Pace(_PIECE, placement.options.batch_rows)
         self._yield = Yield()
@@ -201,19 +201,14 @@ class StageRun:
         )
         return {side: chained(targets, ends) for side, targets in self.stage.outputs.items() if targets}
 
-    def _make_head(self, wake: Callable[[], None], attempt: Attempt) -> Head:
+    def _stage_operator(self, wake: Callable[[], None], attempt: Attempt) -> StageOperator:
         placement = self._placement
-        match self.stage.head:
-            case ReadHead(source):
-                positions = placement.role.positions
-                most = self._options.batch_rows
-                ends = placement.role.ends
-                self.source = SourceRun(self.uid, source, placement.partition, attempt, positions, most, wake, ends)
-                return Passage(self._emit)
-            case KeyedHead():
-                return Awaited()
-            case _:
-                return Passage(self._emit)
+        source = self.stage.source
+        if source is not None:
+            positions, ends = placement.role.positions, placement.role.ends
+            most = self._options.batch_rows
+            self.source = SourceRun(self.uid, source, placement.partition, attempt, positions, most, wake, ends)
+        return Passage(self._emit) if self.stage.operator is None else Awaited()
 
     def _emit(self, rows: Rows, side: str | None = None) -> None:
         if len(rows):
@@ -239,7 +234,7 @@ class StageRun:
     @property
     def pending(self) -> bool:
         """True if the stage waits for its state."""
-        return isinstance(self._head, Awaited)
+        return isinstance(self._operator, Awaited)
 
     def begin(self) -> None:
         """Announce the restored watermark, and go on unless the state is awaited.
@@ -257,12 +252,11 @@ class StageRun:
 
     def open(self, state: KeyedState) -> None:
         """Go on with the state as the epoch has it; it stays the caller's, and is used here until `close`."""
-        assert isinstance(self.stage.head, KeyedHead)
+        operator = self.stage.operator
+        assert operator is not None
         with self._noting("its opening"):
-            self.keyed = KeyedRun(
-                self.stage.head.operator, self._placement, state, self._emit, self._is_too_long, self._note
-            )
-        self._head = self.keyed.operator
+            self.keyed = KeyedRun(operator, self._placement, state, self._emit, self._is_too_long, self._note)
+        self._operator = self.keyed.operator
         self._take_back()
 
     def _take_back(self) -> None:
@@ -296,8 +290,9 @@ class StageRun:
     def note_calls(self, words: LastWords) -> None:
         """Say each call before it is made from now on, with rows one by one, as earlier processes died."""
         steps = [target.transform for target in self.stage.targets() if isinstance(target, Step)]
-        head = self.stage.head.operator if isinstance(self.stage.head, KeyedHead) else None
-        self._notes = Notes(self.uid, words, batches=any(isinstance(one, TakingBatches) for one in (head, *steps)))
+        self._notes = Notes(
+            self.uid, words, batches=any(isinstance(one, TakingBatches) for one in (self.stage.operator, *steps))
+        )
 
     def note_nothing(self) -> None:
         """Say no more calls, as the attempt has come further than those before it."""
@@ -475,12 +470,12 @@ class StageRun:
             self._send_watermark(watermark)
 
     def _wake_if_due(self) -> bool:
-        at = None if self._ending else self._head.wakes_at()
+        at = None if self._ending else self._operator.wakes_at()
         if at is None or at > (now := _milliseconds()) or self._is_blocked():
             return False
         self._interrupt_at = self._clock() + _PIECE
         with self._noting("timers in processing time"):
-            self._head.wake(now)
+            self._operator.wake(now)
         return True
 
     def _govern_inputs(self) -> None:
@@ -522,7 +517,7 @@ class StageRun:
         due = _NOBODY
         if self._ending or self._blocked_since is not None:
             return due
-        at = self._head.wakes_at()
+        at = self._operator.wakes_at()
         if at is not None:
             due = max(0.0, (at - _milliseconds()) / 1000)
         if self.source is not None and self._source_paused_by is None:
@@ -573,7 +568,7 @@ class StageRun:
         began, out = self._clock(), self._rows_out()
         self._interrupt_at = began + _TOO_LONG
         if self._notes is None:
-            some = self._head.rows(place.edge.input, rows)
+            some = self._operator.rows(place.edge.input, rows)
             taken = len(rows) if some is None else some
         else:
             taken = self._take_noted(self._notes, place, rows)
@@ -585,7 +580,7 @@ class StageRun:
     def _take_noted(self, notes: Notes, place: _Input, rows: Rows) -> int:
         taken = 0
         for some in notes.each(rows):
-            of_these = self._head.rows(place.edge.input, some)
+            of_these = self._operator.rows(place.edge.input, some)
             taken += len(some) if of_these is None else of_these
             if self._is_too_long():
                 break
@@ -616,7 +611,7 @@ class StageRun:
         knows = self._had_ended and watermark.timestamp == LATEST and not others
         if watermark.timestamp > EARLIEST and not knows:
             with self._noting(f"what follows from the watermark {watermark.timestamp}"):
-                all_fired = self._head.watermark(watermark.timestamp)
+                all_fired = self._operator.watermark(watermark.timestamp)
             if all_fired is False:
                 return
         self._coming = None
@@ -656,7 +651,7 @@ class StageRun:
         positions = () if self.source is None else self.source.positions()
         watermark = Watermark(LATEST) if self._had_ended else self._announced
         # All partitions have the same, and the first one's counts.
-        broadcast = self._head.broadcast() if self._placement.partition == 0 else None
+        broadcast = self._operator.broadcast() if self._placement.partition == 0 else None
         cut = StageCut(marker.epoch, unaligned, positions, watermark, broadcast, overtaken)
         if unaligned:
             left = {
@@ -675,9 +670,9 @@ class StageRun:
         if self._ending:
             return
         self._ending = True
-        if isinstance(self._head, Ending):
+        if isinstance(self._operator, Ending):
             with self._noting("the end of its input"):
-                self._head.end()
+                self._operator.end()
         if self._placement.time_goes_on:
             self._announce_time(at_once=True)
             if self._coming is None:
@@ -717,7 +712,7 @@ class StageRun:
             self._aligner.queued_bytes + self._gathering.bytes,
             len(self._aligner.held_back),
             blocked * 1000,
-            self._head.late if isinstance(self._head, CountingLate) else 0,
+            self._operator.late if isinstance(self._operator, CountingLate) else 0,
             "" if self.source is None else self.source.waits_for,
             0 if self.source is None else self.source.bad,
             "" if self.source is None else self.source.why,

@@ -27,7 +27,7 @@ from snapshot.host.protocol.messages import Follow, Followed, Role, StandBy
 from snapshot.host.protocol.options import Following
 from snapshot.operators.operator import KeyedOperator
 from snapshot.program.pickling import loads
-from snapshot.program.plan import KeyedHead, Plan
+from snapshot.program.plan import Plan
 from statebackend.files import FileSet
 from statebackend.followed_files import FollowedFiles
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
@@ -167,14 +167,13 @@ class Follower:
             self._plan = cast("Plan", loads(self._stand_by.plan))  # which imports what the program needs
             self._store = find_limited(self._stand_by.store, self._stand_by.options.store_timeout / 1000)
         opened = self._stand_by.how is Following.OPEN
-        operators = {stage.uid: stage.head.operator for stage in self._plan.stages if isinstance(stage.head, KeyedHead)}
         for uid, states in follow.states.items():
             for index, files in enumerate(states):
                 if self._stand_by.only not in (None, index):
                     continue
                 place = _Place(uid, Partition(index), files.range)
                 if opened:
-                    self._open(place, operators[uid], self._placement(place, files, self._store, self._plan))
+                    self._open(place, self._plan.keyed[uid], self._placement(place, files, self._store, self._plan))
                 elif not self._over:
                     self._keep(place, files, self._store)
         if not self._over:
