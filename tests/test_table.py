@@ -20,14 +20,14 @@ from statebackend.ids import KeyGroup
 from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import KeyColumn, decode_keys, key_column
 from statebackend.keys.types import KeyType
-from statebackend.tables import table as table_module
+from statebackend.tables import loader as loader_module
 from statebackend.tables.format import blocks
 from statebackend.tables.memory import read_ahead_rows
 from statebackend.tables.memory.frozen import FrozenTable
-from statebackend.tables.table import ForeignKeys, Table
+from statebackend.tables.table import Table
 from statebackend.tables.values.accumulators import Accumulator
 from statebackend.tables.values.aggregations import Accumulators, Aggregation, Count, First, Last, Max, Slots, Sum
-from statebackend.tables.values.spec import TableError, TableSpec
+from statebackend.tables.values.spec import ForeignKeys, TableError, TableSpec
 
 GROUPS = 4
 ALL = KeyGroupRange(KeyGroup(0), KeyGroup(GROUPS))
@@ -488,7 +488,7 @@ def test_keys_are_loaded_when_they_are_first_asked_for_and_the_others_of_their_g
 
 
 def test_what_was_read_ahead_is_loaded_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_module, "_READ_AHEAD_TOGETHER", 100)
+    monkeypatch.setattr(loader_module, "_READ_AHEAD_TOGETHER", 100)
     store = DictStore(dict(filled(DictStore(), many(1000)).freeze(1).blocks()))
     one = table(store)
     one.read_ahead()
