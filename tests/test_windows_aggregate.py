@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from snapshot.cut.frames import EARLIEST, LATEST
 from snapshot.operators.operator import Input
 from snapshot.operators.windows.aggregate import WindowAggregate
-from snapshot.operators.windows.assignment import assigned, late_rows
-from snapshot.operators.windows.kinds import Session, Sliding, Tumbling
+from snapshot.operators.windows.kinds import Session, Sliding, Tumbling, assigned, late_rows
 from snapshot.operators.windows.operator import WindowOperator
 from snapshot.testing.operators import OperatorHarness
 from statebackend.states.namespaces import Window

@@ -13,7 +13,6 @@ from snapshot.operators.aggregated import (
     declared,
     key_arrays,
     key_fields,
-    key_problems,
     output_problems,
     over_columns,
     read_columns,
@@ -25,15 +24,12 @@ from snapshot.operators.windows.declaration import (
     END,
     SPAN_FIELDS,
     START,
-    is_timed,
-    late_side,
+    OverWindows,
     span_arrays,
-    window_problems,
 )
-from snapshot.operators.windows.firing import Firing, Key
-from snapshot.operators.windows.group_times import Already, windows_in
+from snapshot.operators.windows.keys import Already, Firing, Key, windows_in
 from snapshot.operators.windows.kinds import Session, Window
-from snapshot.operators.windows.operator import Lateness, WindowOperator
+from snapshot.operators.windows.operator import WindowOperator
 from snapshot.operators.windows.session_contents import SessionTotals, totals_codec
 from snapshot.operators.windows.session_operator import SessionOperator, session_states
 from statebackend.keys.columns import KeyColumn
@@ -50,7 +46,7 @@ _AT_ONCE: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WindowAggregate:
+class WindowAggregate(OverWindows):
     """Aggregates of the rows of each key in each window.
 
     `lateness_ms` is for how long a window takes rows after it gave its results; it then gives those of their keys
@@ -69,11 +65,6 @@ class WindowAggregate:
         return f"aggregate({', '.join(self.outputs)}) in {self.window}"
 
     @property
-    def inputs(self) -> tuple[Input, ...]:
-        """Return its one keyed input."""
-        return (self.input,)
-
-    @property
     def states(self) -> Mapping[str, Declaration[Any]]:
         """Declare one table; for sessions their accumulators by key."""
         if isinstance(self.window, Session):
@@ -85,21 +76,10 @@ class WindowAggregate:
         """Return the key's columns, the window's, then a column for each output."""
         return pa.schema([*key_fields(self.input), *SPAN_FIELDS, *result_fields(self.outputs, self.input)])
 
-    @property
-    def timed(self) -> bool:
-        """True if the windows are of event time."""
-        return is_timed(self.window)
-
-    @property
-    def sides(self) -> Mapping[str, pa.Schema]:
-        """Return the side output for late rows, if it was asked for."""
-        return late_side(self.input, self.late)
-
     def check(self) -> Sequence[str]:
         """Return the problems of the windows, the key, the columns and the names."""
         return [
-            *window_problems(self.window, self.input, self.lateness_ms, self.late),
-            *key_problems(self.input),
+            *self._problems(),
             *output_problems(self.outputs, self.input, (*self.input.keys, START, END)),
             *self._merge_problems(),
         ]
@@ -115,13 +95,12 @@ class WindowAggregate:
 
     def open(self, context: OperatorContext) -> Operator:
         """Open it in a partition."""
-        lateness = Lateness(self.lateness_ms, self.late)
         if isinstance(self.window, Session):
             contents = SessionTotals(
                 over_columns(self.outputs, self.input), self.input, self.output, self.timed, context.emit
             )
-            return SessionOperator(self.window, lateness, contents, self.input, context)
-        return WindowOperator(self.window, lateness, _Totals(self, context), self.input, context)
+            return SessionOperator(self.window, self.lateness, contents, self.input, context)
+        return WindowOperator(self.window, self.lateness, _Totals(self, context), self.input, context)
 
 
 class _Totals:

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
+from snapshot.operators.aggregated import key_problems
 from snapshot.operators.operator import Input
 from snapshot.operators.windows.kinds import Session, Sliding, Tumbling, Window
-from snapshot.operators.windows.operator import LATE
+from snapshot.operators.windows.operator import LATE, Lateness
 from statebackend.states.namespaces import Window as Span
 
 START, END = "window_start", "window_end"
@@ -24,18 +25,42 @@ def span_arrays(span: Span, count: int) -> list[pa.Array]:
     return [pa.array(np.full(count, time)).cast(pa.timestamp("ms")) for time in (span.start, span.end)]
 
 
-def late_side(input: Input, late: bool) -> Mapping[str, pa.Schema]:
-    """Return the side output for late rows, if there is one."""
-    return {LATE: input.schema} if late else {}
+class OverWindows:
+    """A declared operator over windows: what all of them say of themselves in the same way."""
+
+    __slots__ = ()
+    window: Window
+    input: Input
+    lateness_ms: int
+    late: bool
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """Return its one keyed input."""
+        return (self.input,)
+
+    @property
+    def timed(self) -> bool:
+        """True if the windows are of event time; the results have event times then."""
+        return self.window.time == "event"
+
+    @property
+    def sides(self) -> Mapping[str, pa.Schema]:
+        """Return the side output for late rows, if it was asked for."""
+        return {LATE: self.input.schema} if self.late else {}
+
+    @property
+    def lateness(self) -> Lateness:
+        """Return how rows that come late are dealt with."""
+        return Lateness(self.lateness_ms, self.late)
+
+    def _problems(self) -> Iterator[str]:
+        """Yield the problems of the windows over the input, and of its key."""
+        yield from _window_problems(self.window, self.input, self.lateness_ms, self.late)
+        yield from key_problems(self.input)
 
 
-def is_timed(window: Window) -> bool:
-    """True if the windows are of event time; their results have event times then."""
-    return window.time == "event"
-
-
-def window_problems(window: object, input: Input, lateness_ms: int, late: bool) -> Iterator[str]:
-    """Yield the problems of these windows over this input."""
+def _window_problems(window: object, input: Input, lateness_ms: int, late: bool) -> Iterator[str]:
     if not isinstance(window, Tumbling | Sliding | Session):
         yield f"{window!r} is no window; give Tumbling, Sliding or Session"
         return

@@ -17,10 +17,8 @@ import numpy as np
 from snapshot.cut.frames import EARLIEST, LATEST
 from snapshot.operators.operator import Input, OperatorContext
 from snapshot.operators.rows import Rows, keys_in
-from snapshot.operators.windows.assignment import assigned, late_rows
-from snapshot.operators.windows.firing import Firing, Key, PartlyGiven
-from snapshot.operators.windows.group_times import Already, GroupTimes
-from snapshot.operators.windows.kinds import Aligned
+from snapshot.operators.windows.keys import Already, Firing, GroupTimes, Key, PartlyGiven
+from snapshot.operators.windows.kinds import Aligned, assigned, late_rows
 from statebackend.keys.columns import KeyColumn
 from statebackend.states.namespaces import Window
 from statebackend.tables.table import Table

@@ -8,19 +8,16 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from snapshot.operators.aggregated import key_problems
 from snapshot.operators.keyed_function import KeyedFunction, has_timers, keys_of
 from snapshot.operators.operator import Input, Operator, OperatorContext
 from snapshot.operators.row_class import Row, rows_of
 from snapshot.operators.row_state import row_codec, row_problems
 from snapshot.operators.rows import Rows
 from snapshot.operators.windows.calls import WindowCalls, WindowFunction
-from snapshot.operators.windows.declaration import is_timed, late_side, window_problems
-from snapshot.operators.windows.firing import Firing, Key
-from snapshot.operators.windows.group_times import Already
-from snapshot.operators.windows.keys import KEYS, KEYS_DECLARED, WindowKeys
+from snapshot.operators.windows.declaration import OverWindows
+from snapshot.operators.windows.keys import KEYS, KEYS_DECLARED, Already, Firing, Key, WindowKeys
 from snapshot.operators.windows.kinds import Session, Window
-from snapshot.operators.windows.operator import LATE, Lateness, WindowOperator
+from snapshot.operators.windows.operator import LATE, WindowOperator
 from snapshot.operators.windows.session_contents import SessionRows, rows_codec
 from snapshot.operators.windows.session_operator import SessionOperator, session_states
 from statebackend.keys.columns import KeyColumn
@@ -32,7 +29,7 @@ _ROWS: Final = "rows of windows"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WindowProcess:
+class WindowProcess(OverWindows):
     """The operator that calls a `WindowFunction` for each key of each window.
 
     Rows that are late are dealt with as in `WindowAggregate`.
@@ -52,11 +49,6 @@ class WindowProcess:
         return f"process({type(self.function).__name__}) in {self.window}"
 
     @property
-    def inputs(self) -> tuple[Input, ...]:
-        """Return its one keyed input."""
-        return (self.input,)
-
-    @property
     def states(self) -> Mapping[str, Declaration[Any]]:
         """Return the states that the class declares, and those for the rows of the windows."""
         row = row_codec(self.input.schema)
@@ -65,20 +57,15 @@ class WindowProcess:
         return {**self.function.states(), KEYS: KEYS_DECLARED, _ROWS: ListState(row)}
 
     @property
-    def timed(self) -> bool:
-        """True if the windows are of event time."""
-        return is_timed(self.window)
-
-    @property
     def sides(self) -> Mapping[str, pa.Schema]:
         """Return the declared side outputs, and the one for late rows, if it was asked for."""
-        return {**self.declared_sides, **late_side(self.input, self.late)}
+        # A bare super() knows the class before `slots=True` made another of it.
+        return {**self.declared_sides, **super(WindowProcess, self).sides}
 
     def check(self) -> Sequence[str]:
         """Return the problems of the class, the windows, the key and the columns."""
         problems = [
-            *window_problems(self.window, self.input, self.lateness_ms, self.late),
-            *key_problems(self.input),
+            *self._problems(),
             *row_problems(self.input.schema),
         ]
         if self.late and LATE in self.declared_sides:
@@ -100,12 +87,11 @@ class WindowProcess:
 
     def open(self, context: OperatorContext) -> Operator:
         """Open it in a partition."""
-        lateness = Lateness(self.lateness_ms, self.late)
         calls = WindowCalls(self.function, self.output, self.sides, self.label, self.timed, context)
         if isinstance(self.window, Session):
             contents = SessionRows(calls, row_codec(self.input.schema))
-            return SessionOperator(self.window, lateness, contents, self.input, context)
-        return WindowOperator(self.window, lateness, _Kept(self, calls, context), self.input, context)
+            return SessionOperator(self.window, self.lateness, contents, self.input, context)
+        return WindowOperator(self.window, self.lateness, _Kept(self, calls, context), self.input, context)
 
 
 class _Kept:

@@ -9,19 +9,16 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from snapshot.operators.aggregated import key_problems
 from snapshot.operators.keyed_function import keys_of
 from snapshot.operators.operator import Input, Operator, OperatorContext, name_of
 from snapshot.operators.reduce import Fold, ReduceRows
 from snapshot.operators.row_class import Row, batch_of, rows_of
 from snapshot.operators.row_state import row_codec, row_problems
 from snapshot.operators.rows import Rows
-from snapshot.operators.windows.declaration import is_timed, late_side, window_problems
-from snapshot.operators.windows.firing import Firing, Key
-from snapshot.operators.windows.group_times import Already
-from snapshot.operators.windows.keys import KEYS, KEYS_DECLARED, WindowKeys
+from snapshot.operators.windows.declaration import OverWindows
+from snapshot.operators.windows.keys import KEYS, KEYS_DECLARED, Already, Firing, Key, WindowKeys
 from snapshot.operators.windows.kinds import Session, Window
-from snapshot.operators.windows.operator import Lateness, WindowOperator
+from snapshot.operators.windows.operator import WindowOperator
 from snapshot.operators.windows.session_contents import SessionRow
 from snapshot.operators.windows.session_operator import SessionOperator, session_states
 from statebackend.keys.columns import KeyColumn
@@ -36,7 +33,7 @@ _AT_ONCE: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WindowReduce:
+class WindowReduce(OverWindows):
     """What a function makes of the rows of a key in a window, in the order in which they come; see `Reduce`.
 
     Where a row joins two sessions, the function is called with what each of them has come to.
@@ -55,11 +52,6 @@ class WindowReduce:
         return f"reduce({name_of(self.function)}) in {self.window}"
 
     @property
-    def inputs(self) -> tuple[Input, ...]:
-        """Return its one keyed input."""
-        return (self.input,)
-
-    @property
     def states(self) -> Mapping[str, Declaration[Any]]:
         """Declare a row for each key and window."""
         row = row_codec(self.input.schema)
@@ -72,32 +64,20 @@ class WindowReduce:
         """Return the schema of its input."""
         return self.input.schema
 
-    @property
-    def timed(self) -> bool:
-        """True if the windows are of event time."""
-        return is_timed(self.window)
-
-    @property
-    def sides(self) -> Mapping[str, pa.Schema]:
-        """Return the side output for late rows, if it was asked for."""
-        return late_side(self.input, self.late)
-
     def check(self) -> Sequence[str]:
         """Return the problems of the windows, the key and the columns."""
         return [
-            *window_problems(self.window, self.input, self.lateness_ms, self.late),
-            *key_problems(self.input),
+            *self._problems(),
             *row_problems(self.input.schema),
         ]
 
     def open(self, context: OperatorContext) -> Operator:
         """Open it in a partition."""
-        lateness = Lateness(self.lateness_ms, self.late)
         if isinstance(self.window, Session):
             fold = Fold(self.function, row_codec(self.input.schema), self.label)
             contents = SessionRow(fold, self.input, self.label, self.timed, context.emit)
-            return SessionOperator(self.window, lateness, contents, self.input, context)
-        return WindowOperator(self.window, lateness, _Reduced(self, context), self.input, context)
+            return SessionOperator(self.window, self.lateness, contents, self.input, context)
+        return WindowOperator(self.window, self.lateness, _Reduced(self, context), self.input, context)
 
 
 class _Reduced:

@@ -20,8 +20,8 @@ from snapshot.operators.row_class import Row, batch_of, rows_of
 from snapshot.operators.rows import Rows
 from snapshot.operators.windows.calls import WindowCalls
 from snapshot.operators.windows.declaration import SPAN_FIELDS
-from snapshot.operators.windows.sequence_codec import SequenceCodec
 from snapshot.operators.windows.session_operator import Given
+from snapshot.operators.windows.sessions import SequenceCodec
 from statebackend.states.codec_shapes import TupleCodec
 from statebackend.states.codecs import BytesCodec, Codec, FloatCodec, IntCodec, StrCodec
 from statebackend.tables.values.accumulators import OBJECTS, Accumulator

@@ -20,11 +20,10 @@ from snapshot.cut.frames import EARLIEST, LATEST
 from snapshot.operators.keyed_function import keys_of
 from snapshot.operators.operator import Input, OperatorContext
 from snapshot.operators.rows import Rows, keys_in
-from snapshot.operators.windows.group_times import GroupTimes
+from snapshot.operators.windows.keys import GroupTimes
 from snapshot.operators.windows.kinds import Session
 from snapshot.operators.windows.operator import LATE, Lateness
-from snapshot.operators.windows.sequence_codec import SequenceCodec
-from snapshot.operators.windows.session_merge import BatchSessions, Piece, united
+from snapshot.operators.windows.sessions import BatchSessions, Piece, SequenceCodec, united
 from statebackend.keys.columns import KeyColumn, canonical_column
 from statebackend.states.aggregates import AggregateTable
 from statebackend.states.codec_shapes import TupleCodec

@@ -1,4 +1,4 @@
-"""Which rows of a batch are in one session, and which sessions of a key become one.
+"""Which rows of a batch are in one session, which sessions of a key become one, and how those of a key are kept.
 
 What always holds: two times of a key are in one session if less than the gap is between them, or between neighbours
 all the way from one to the other; sessions of a key do not overlap. What ends beyond 64 bits is cut off there, and the
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow.compute as pc
@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from snapshot.cut.frames import LATEST
 from snapshot.operators.rows import Times
+from statebackend.entries import delimited, undelimited
 from statebackend.keys.columns import KeyColumn
+from statebackend.states.codecs import Codec, refusal
 from statebackend.tables.format.blocks import arrow_keys
 
 C = TypeVar("C")
@@ -80,3 +82,37 @@ def united(pieces: Sequence[Piece[C]]) -> Iterator[list[Piece[C]]]:
         together.append(at)
     if together:
         yield [pieces[one] for one in sorted(together)]
+
+
+T = TypeVar("T")
+
+
+class SequenceCodec(Codec[tuple[T, ...]]):
+    """Tuples of any length. A tuple is taken as it is: the caller owes items that the inner codec takes."""
+
+    exact = tuple
+
+    def __init__(self, inner: Codec[T]) -> None:
+        self._inner = inner
+        self.name = f"sequence<{inner.name}>"
+        self.immutable = inner.immutable
+
+    def encode(self, value: tuple[T, ...]) -> bytes:
+        """Write each item with its length."""
+        return b"".join([delimited(self._inner.encode(item)) for item in value])
+
+    def decode(self, data: bytes) -> tuple[T, ...]:
+        """Read the items that `encode` wrote."""
+        items: list[T] = []
+        at = 0
+        while at < len(data):
+            item, at = undelimited(data, at)
+            items.append(self._inner.decode(item or b""))
+        return tuple(items)
+
+    def accept(self, value: object) -> tuple[T, ...]:
+        """Return a plain tuple of the items as the inner codec takes them; raise `NotEncodable` for no sequence."""
+        if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+            raise refusal(self.name, value)
+        items: Sequence[Any] = value
+        return tuple([self._inner.accept(item) for item in items])
