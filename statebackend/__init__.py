@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from statebackend.ids import Generation as Generation
     from statebackend.ids import Partition as Partition
     from statebackend.keyed_state import KeyedState as KeyedState
-    from statebackend.keyed_state import Operator as Operator
-    from statebackend.keyed_state import Options as Options
     from statebackend.keygroups import range_of as range_of
+    from statebackend.operator import Operator as Operator
+    from statebackend.options import Options as Options
     from statebackend.snapshot_folder import SnapshotFolder as SnapshotFolder
     from statebackend.snapshots.snapshot_log import Snapshot as Snapshot
     from statebackend.states.aggregates import AggregateTable as AggregateTable
@@ -53,8 +53,10 @@ if TYPE_CHECKING:
 _HOME = {
     "files": ("FileSet",),
     "ids": ("Attempt", "Epoch", "Generation", "Partition"),
-    "keyed_state": ("KeyedState", "Operator", "Options"),
+    "keyed_state": ("KeyedState",),
     "keygroups": ("range_of",),
+    "operator": ("Operator",),
+    "options": ("Options",),
     "snapshot_folder": ("SnapshotFolder",),
     "snapshots.snapshot_log": ("Snapshot",),
     "states.aggregates": ("AggregateTable",),

@@ -14,7 +14,7 @@ from shutil import rmtree
 from typing import Final
 
 from statebackend.files import FileRef, FileSet
-from statebackend.keyed_state import WORK, lock_folder, remove_remains
+from statebackend.local_folder import WORK, lock_folder, remove_remains
 from statebackend.snapshots.local_files import LINKS, LocalFiles
 from statebackend.snapshots.transfer import download_all
 from statebackend.stores.store import BlobStore

@@ -6,23 +6,20 @@ the store, by any number of partitions, and is then exactly the state as it was 
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from shutil import rmtree
 from types import TracebackType
-from typing import Any, Final, Literal, Self, cast
+from typing import Any, Final, Self, cast
 
-import numpy as np
 import pyarrow as pa
 
 from statebackend import fail_points
-from statebackend.backends.backend import Backend, BackendError, Floors, LocalDiskError
+from statebackend.backends.backend import Backend, BackendError
 from statebackend.backends.heap_backend import HeapBackend
 from statebackend.backends.overlay import Overlay
 from statebackend.backends.rocksdb_backend import RocksDBBackend
@@ -32,46 +29,30 @@ from statebackend.backends.unused_memory import keep_together
 from statebackend.entries import BLOCK, META_KEY, parse_head
 from statebackend.fail_points import reached
 from statebackend.files import FileSet, floors
-from statebackend.ids import Epoch, Partition, Uid
-from statebackend.keygroups import DEFAULT_MAX_PARALLELISM, KeyGroupRange, range_of
+from statebackend.ids import Epoch
+from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import KeyColumn, decode_keys, key_column
 from statebackend.keys.types import KeyType
+from statebackend.local_folder import WORK, lock_folder, remove_remains
+from statebackend.operator import Operator
+from statebackend.options import Options
 from statebackend.snapshots.catching_up import Add, CatchingUp, Replace, catching_up
-from statebackend.snapshots.consolidation import Policy
-from statebackend.snapshots.local_files import LINKS, LocalFiles, local_disk
+from statebackend.snapshots.local_files import LINKS, LocalFiles
 from statebackend.snapshots.persister import Persister, PersisterStatistics
 from statebackend.snapshots.restore import RestoreReport, fetch
 from statebackend.snapshots.state_files import StateFiles
 from statebackend.snapshots.uploads import Durable, NotDurable
 from statebackend.states.contents import Contents, FrozenContents
-from statebackend.states.declarations import Declaration
 from statebackend.states.key_context import KeyContext
 from statebackend.states.schema import BrokenSchema, Schema, StateMismatch
 from statebackend.states.schema_fit import fitted
 from statebackend.stores.store import BlobStore
 
-_FORMAT: Final = 1
-LOCK: Final = "lock"
-"""The file in the folder of a state that is locked while somebody works there."""
-WORK: Final = "work-"
-"""What the names of scratch folders begin with, in the folder of a state."""
-
-_FOR_ANY_STATE: Final = 64 << 20
 _FOR_BACKEND: Final = 4
 _FOR_OVERLAY: Final = 32
 _FOR_UNUSED: Final = 16
 """Parts of the memory: for what is read of the backend, and of the rows that memory had no room for, and for what
 nobody uses any more and is not given back yet."""
-
-_FOR_ANY_TABLE: Final = 112 << 20
-_FOR_TABLES: Final = 0.34
-"""What a table needs besides its keys, mostly to find those on the disk and to merge their blocks; and the part of the
-rest that may be tables. With all keys changed in each epoch the process grows by two and a half times as much: what a
-cut has frozen is there, in the order of the files, until it is in the backend."""
-
-
-class FolderInUse(BackendError):
-    """Another process, or another state in this one, works in the local folder."""
 
 
 class ForkedState(BackendError):
@@ -80,86 +61,6 @@ class ForkedState(BackendError):
 
 class SnapshotFailed(Exception):
     """What was cut could not be brought into the store. Nothing is lost: it goes with the next snapshot."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """What is declared of keyed state, the same in all partitions. `key` is what `KeyType.of` takes.
-
-    The maximum parallelism is fixed when a job is born: it decides which key belongs to which key group.
-    """
-
-    uid: str
-    key: object
-    states: Mapping[str, Declaration[Any]]
-    max_parallelism: int = DEFAULT_MAX_PARALLELISM
-
-    def schema(self) -> Schema:
-        """Return the schema of the states as it stands in files."""
-        states = tuple(declaration.spec(name) for name, declaration in self.states.items())
-        return Schema(Uid(self.uid), KeyType.of(self.key), self.max_parallelism, states)
-
-    @property
-    def all_groups(self) -> KeyGroupRange:
-        """Return the key groups of all partitions together."""
-        return KeyGroupRange.of_all(self.max_parallelism)
-
-    def groups_of(self, partition: int, parallelism: int) -> KeyGroupRange:
-        """Return the key groups of one partition out of so many."""
-        return range_of(Partition(partition), parallelism, self.max_parallelism)
-
-    def owners_of(self, keys: pa.Array, parallelism: int) -> pa.Array:
-        """Return for each key the number of the partition, out of so many, that owns it: that has its key group.
-
-        In PySpark, rows go there by that number, and each task opens the state of `TaskContext.partitionId()`:
-
-            def with_owner(batches):
-                for batch in batches:
-                    yield batch.append_column("owner", visits.owners_of(batch.column("user"), 4))
-
-            rows.mapInArrow(with_owner, "user string, owner int").repartitionById(4, "owner").mapInArrow(count, ...)
-
-        Keys of several columns are a column of structs, with the fields in the order in which the key declares them.
-        """
-        groups = key_column(keys, KeyType.of(self.key)).groups(self.max_parallelism).astype(np.int64)
-        return pa.array((groups * parallelism // self.max_parallelism).astype(np.int32))
-
-
-OpenBackend = Callable[[Path, Floors, int], Backend]
-"""Makes an empty backend in a new folder, with floors, and so many bytes of memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How state is kept: in a backend of this package, or in your own.
-
-    `memory` bounds by how much the process grows for one partition's state, about: caches, tables and what a cut has
-    frozen, what is made of them on the way into files, and what allocators keep. Give it 128 MiB or more, as some
-    60 MiB are needed for any state. What one call reads or writes is the caller's. A backend on the heap is not
-    bounded, as it is all of the state. With any other, opening tells the C library to have one pool of memory for all
-    threads that are started later, unless `MALLOC_ARENA_MAX` says how many: it could not give back what others keep.
-
-    `allow_dropped` and `renamed` say what has changed in the declaration since the state was written: states that are
-    declared no longer, and former names with their present ones.
-    """
-
-    backend: Literal["rocksdb", "heap"] | OpenBackend = "rocksdb"
-    memory: int = 256 << 20
-    policy: Policy = field(default_factory=Policy)
-    uploads_at_once: int = 4
-    downloads_at_once: int = 8
-    allow_dropped: frozenset[str] = frozenset()
-    renamed: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def held(self) -> int:
-        """Return how many bytes may hold state; the rest is for work on it, and for what allocators keep."""
-        return max(self.memory - _FOR_ANY_STATE, self.memory // 4) // 3
-
-    @property
-    def in_tables(self) -> int:
-        """Return how many bytes of the memory may be tables, if nothing else is declared."""
-        return int(max(self.memory - _FOR_ANY_TABLE, self.memory // 8) * _FOR_TABLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +185,7 @@ class KeyedState:
             self._contents,
             opened.backend,
             opened.files,
-            StateFiles(self._work / "made", opened.local, names, _meta(schema)),
+            StateFiles(self._work / "made", opened.local, names, schema.to_meta()),
             store=opened.store,
             local=opened.local,
             policy=options.policy,
@@ -578,32 +479,6 @@ class KeyedState:
         self.close()
 
 
-def lock_folder(folder: Path) -> int:
-    """Make the folder and keep others out of it until the descriptor is closed, or the process dies.
-
-    Raises `FolderInUse` if another process or state works in it.
-    """
-    with local_disk(f"use the folder {folder}"):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        if not isinstance(error, BlockingIOError):
-            raise LocalDiskError(
-                f"could not lock the folder {folder}: {error}; use a folder on a local disk"
-            ) from error
-        raise FolderInUse(f"{folder} is in use by another process or state; give each a folder of its own") from error
-    return lock
-
-
-def remove_remains(folder: Path) -> None:
-    """Delete the scratch of processes that were killed."""
-    for entry in folder.glob(f"{WORK}*"):
-        rmtree(entry, ignore_errors=True)
-
-
 def _blocks(
     entries: Iterable[tuple[bytes, bytes | None]], ranges: tuple[KeyGroupRange, ...]
 ) -> Iterator[tuple[bytes, bytes]]:
@@ -614,10 +489,6 @@ def _blocks(
             yield name, payload
 
 
-def _meta(schema: Schema) -> bytes:
-    return json.dumps({"format": _FORMAT, "schema": json.loads(schema.to_json())}).encode()
-
-
 def _schema(declared: Schema, files: FileSet, backend: Backend, options: Options) -> Schema:
     """Return the schema for reading the restored state and for writing from then on."""
     meta = backend.get_many([META_KEY])[0]
@@ -625,18 +496,7 @@ def _schema(declared: Schema, files: FileSet, backend: Backend, options: Options
         return declared.begun()
     newest = files.files[-1].path
     try:
-        restored = schema_in(meta)
+        restored = Schema.from_meta(meta)
     except BrokenSchema as error:
         raise StateMismatch(declared.uid, None, f"{newest} does not say what it holds: {error}") from error
     return fitted(restored, declared, allow_dropped=options.allow_dropped, renamed=options.renamed)
-
-
-def schema_in(meta: bytes) -> Schema:
-    """Return what a file says of its states under `META_KEY`; raise `BrokenSchema` if this version cannot read it."""
-    try:
-        found = json.loads(meta)
-        if found["format"] != _FORMAT:
-            raise BrokenSchema(f"it has format {found['format']}, and this program reads format {_FORMAT}")
-        return Schema.from_json(json.dumps(found["schema"]))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BrokenSchema(str(error)) from error

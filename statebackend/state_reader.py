@@ -32,8 +32,8 @@ from statebackend.canonical.exporting import StateExport
 from statebackend.canonical.source import OneKey, StateSource
 from statebackend.entries import META_KEY, ROW, after, delimited, head
 from statebackend.files import FileRef, FileSet, floors
-from statebackend.keyed_state import Operator, schema_in
 from statebackend.keygroups import KeyGroupRange, key_group_of
+from statebackend.operator import Operator
 from statebackend.snapshots.restore import fetch
 from statebackend.snapshots.snapshot_log import Snapshot
 from statebackend.states.declarations import Place
@@ -242,7 +242,7 @@ def read_schema(file: FileRef, store: BlobStore, folder: Path) -> Schema:
     try:
         (path,) = fetch(FileSet(_around(file), (file,)), store, None, scratch / "fetched").paths
         with read_sst(path, scratch) as content:
-            return schema_in(content.meta)
+            return Schema.from_meta(content.meta)
     except BrokenSchema as error:
         raise UnreadableState(f"{file.path} does not say what it holds: {error}") from error
     finally:
@@ -257,7 +257,7 @@ def _schema(files: FileSet, backend: RocksDBBackend, declared: Operator | None) 
     meta = backend.get_many([META_KEY])[0]
     if meta is not None:
         try:
-            return schema_in(meta)
+            return Schema.from_meta(meta)
         except BrokenSchema as error:
             raise UnreadableState(f"{files.files[-1].path} does not say what it holds: {error}") from error
     if declared is None:

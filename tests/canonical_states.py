@@ -16,9 +16,11 @@ import pyarrow as pa
 from statebackend.backends.row_store import RowStore
 from statebackend.files import FileSet
 from statebackend.ids import Epoch, Generation
-from statebackend.keyed_state import KeyedState, Operator, Options
+from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import KeyGroupRange, key_group_of
 from statebackend.keys.types import KeyType
+from statebackend.operator import Operator
+from statebackend.options import Options
 from statebackend.states.aggregates import AggregateTable
 from statebackend.states.codecs import Pickled
 from statebackend.states.declarations import (

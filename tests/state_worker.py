@@ -30,9 +30,11 @@ import pyarrow as pa
 from statebackend import fail_points
 from statebackend.files import FileSet
 from statebackend.ids import Attempt, Epoch, Partition
-from statebackend.keyed_state import KeyedState, Operator, Options
+from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import key_group_of, owner_of, range_of
 from statebackend.keys.types import KeyType
+from statebackend.operator import Operator
+from statebackend.options import Options
 from statebackend.snapshot_folder import SnapshotFolder
 from statebackend.snapshots import consolidation
 from statebackend.snapshots.consolidation import Policy

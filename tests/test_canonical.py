@@ -24,8 +24,10 @@ from statebackend.canonical.importing import (
 from statebackend.canonical.parquet import export, read_parquet, write_parquet
 from statebackend.canonical.schema import CanonicalError, DamagedTable, ForeignTable, NewerTable, TableMismatch
 from statebackend.ids import Partition
-from statebackend.keyed_state import KeyedState, Operator, Options
+from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import range_of
+from statebackend.operator import Operator
+from statebackend.options import Options
 from statebackend.states.codecs import Codec, IntCodec, Migrated, StrCodec
 from statebackend.states.declarations import ListState, MapState, ValueState
 from tests.canonical_states import KEYS, NAMESPACES, STATES, Workshop, change, content, epoch, operator

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from statebackend.files import FileKind, FileRef, FileSet
 from statebackend.ids import Epoch, Generation, KeyGroup
-from statebackend.keyed_state import KeyedState, Operator, Options
+from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import KeyGroupRange
+from statebackend.operator import Operator
+from statebackend.options import Options
 from statebackend.snapshots.catching_up import Add, Replace, catching_up
 from statebackend.snapshots.transfer import MissingFile
 from statebackend.states.aggregates import AggregateTable

@@ -19,9 +19,10 @@ from statebackend.canonical.schema import CanonicalError, DamagedTable, TableMis
 from statebackend.canonical.source import source_of
 from statebackend.canonical.stored_states import as_stored
 from statebackend.files import FileSet
-from statebackend.keyed_state import KeyedState, Options
+from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import key_group_of
 from statebackend.keys.types import KeyType
+from statebackend.options import Options
 from statebackend.snapshots.consolidation import Policy
 from statebackend.state_reader import StateReader
 from statebackend.states.aggregates import AggregateTable

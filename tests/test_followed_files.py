@@ -13,7 +13,9 @@ from statebackend.backends.backend import DamagedFile
 from statebackend.files import FileSet
 from statebackend.followed_files import FollowedFiles
 from statebackend.ids import Epoch, Generation
-from statebackend.keyed_state import FolderInUse, KeyedState, Operator
+from statebackend.keyed_state import KeyedState
+from statebackend.local_folder import FolderInUse
+from statebackend.operator import Operator
 from statebackend.snapshots.local_files import LINKS
 from statebackend.snapshots.transfer import MissingFile
 from statebackend.states.declarations import ValueState

@@ -27,7 +27,8 @@ from snapshot.program.pickling import dumps
 from snapshot.program.plan import Plan
 from statebackend.files import FileSet
 from statebackend.ids import Epoch, Generation, Uid
-from statebackend.keyed_state import KeyedState, Operator
+from statebackend.keyed_state import KeyedState
+from statebackend.operator import Operator
 from statebackend.snapshots.local_files import LINKS
 from statebackend.snapshots.uploads import NotDurable
 from statebackend.stores.local_store import LocalStore

@@ -18,9 +18,11 @@ from statebackend import entries
 from statebackend.backends.sst import read_sst
 from statebackend.files import FileKind, FileRef, FileSet, mergeable, rescaled
 from statebackend.ids import Epoch, Generation, KeyGroup
-from statebackend.keyed_state import KeyedState, Operator, Options
+from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import decode_keys
+from statebackend.operator import Operator
+from statebackend.options import Options
 from statebackend.snapshots import consolidation
 from statebackend.snapshots.consolidation import Policy, cheapest_run
 from statebackend.state_reader import StateReader

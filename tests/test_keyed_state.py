@@ -21,9 +21,12 @@ from statebackend.backends.sst import Entry, read_sst
 from statebackend.entries import parse_head, state_id
 from statebackend.files import FileKind, FileRef, FileSet, rescaled
 from statebackend.ids import Attempt, Epoch, Generation, Partition
-from statebackend.keyed_state import FolderInUse, KeyedState, Operator, Options, SnapshotFailed
+from statebackend.keyed_state import KeyedState, SnapshotFailed
 from statebackend.keygroups import key_group_of, range_of
 from statebackend.keys.types import KeyType, WrongKeyType
+from statebackend.local_folder import FolderInUse
+from statebackend.operator import Operator
+from statebackend.options import Options
 from statebackend.snapshot_folder import SnapshotFolder
 from statebackend.snapshots import state_files
 from statebackend.snapshots.transfer import MissingFile

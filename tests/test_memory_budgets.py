@@ -11,9 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from statebackend.ids import Attempt, Epoch, Generation, Partition
-from statebackend.keyed_state import KeyedState, Operator, Options
+from statebackend.keyed_state import KeyedState
 from statebackend.keys.columns import key_column
 from statebackend.keys.types import KeyType
+from statebackend.operator import Operator
+from statebackend.options import Options
 from statebackend.snapshot_folder import SnapshotFolder
 from statebackend.states.aggregates import AggregateTable
 from statebackend.states.declarations import Place, ValueState

@@ -29,7 +29,7 @@ from snapshot.host.partition.folders import (
 )
 from snapshot.ids import JobId
 from statebackend.ids import Epoch, Generation, Partition, Uid
-from statebackend.keyed_state import lock_folder
+from statebackend.local_folder import lock_folder
 from tests.shop_job import program
 
 JOB = JobId("clicks-5f0c21aa")

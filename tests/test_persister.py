@@ -20,8 +20,10 @@ from statebackend.backends.heap_backend import HeapBackend
 from statebackend.backends.sst import read_sst
 from statebackend.files import FileKind, FileRef, FileSet
 from statebackend.ids import Epoch, Generation
-from statebackend.keyed_state import ForkedState, KeyedState, Operator, Options, SnapshotFailed
+from statebackend.keyed_state import ForkedState, KeyedState, SnapshotFailed
 from statebackend.keygroups import KeyGroupRange
+from statebackend.operator import Operator
+from statebackend.options import Options
 from statebackend.snapshots import state_files
 from statebackend.snapshots.consolidation import Consolidate, Merge, Planner
 from statebackend.snapshots.local_files import LocalFiles

@@ -21,9 +21,11 @@ from statebackend.backends.overlay import Overlay
 from statebackend.backends.row_store import Room, RowStore
 from statebackend.files import FileSet, floors
 from statebackend.ids import NO_EPOCH, Epoch, Generation
-from statebackend.keyed_state import KeyedState, Operator, Options
+from statebackend.keyed_state import KeyedState
 from statebackend.keys.columns import decode_keys, key_column
 from statebackend.keys.types import KeyType
+from statebackend.operator import Operator
+from statebackend.options import Options
 from statebackend.snapshots.consolidation import Policy
 from statebackend.snapshots.persister import EpochOrder
 from statebackend.snapshots.uploads import Durable

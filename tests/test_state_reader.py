@@ -12,9 +12,11 @@ from statebackend.canonical.importing import import_tables
 from statebackend.canonical.parquet import read_parquet, write_parquet
 from statebackend.files import FileSet, rescaled, union
 from statebackend.ids import Attempt, Partition
-from statebackend.keyed_state import KeyedState, Operator, Options
+from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import range_of
 from statebackend.keys.types import WrongKeyType
+from statebackend.operator import Operator
+from statebackend.options import Options
 from statebackend.snapshot_folder import SnapshotFolder
 from statebackend.state_reader import StateReader, UnreadableState
 from statebackend.states.codecs import Codec, IntCodec, Migrated, Pickled, StrCodec

@@ -26,9 +26,9 @@ from statebackend.canonical.schema import TableForm
 from statebackend.canonical.source import StateSource
 from statebackend.files import FileRef, FileSet, rescaled
 from statebackend.ids import Epoch, KeyGroup, Uid
-from statebackend.keyed_state import Operator
 from statebackend.keygroups import KeyGroupRange, key_group_of
 from statebackend.keys.types import KeyType
+from statebackend.operator import Operator
 from statebackend.snapshots.transfer import MissingFile
 from statebackend.state_reader import StateReader, read_schema
 from statebackend.states.schema import Schema, StateSpec

@@ -33,9 +33,11 @@ from statebackend.canonical.mapping import Columns, as_canonical
 from statebackend.canonical.schema import CanonicalError, TableForm, TableMismatch, is_canonical, state_of
 from statebackend.canonical.source import source_of
 from statebackend.ids import Attempt, Epoch, Generation, Partition, Uid
-from statebackend.keyed_state import KeyedState, Operator, Options
+from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import DEFAULT_MAX_PARALLELISM, check_parallelism, range_of
 from statebackend.keys.types import KeyType
+from statebackend.operator import Operator
+from statebackend.options import Options
 from statebackend.snapshots.consolidation import Policy
 from statebackend.stores.memory_store import MemoryStore
 from statebackend.stores.store import BlobStore

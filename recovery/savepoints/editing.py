@@ -35,10 +35,12 @@ from statebackend.canonical.schema import KEY, DamagedTable, TableMismatch
 from statebackend.canonical.stored_states import as_stored
 from statebackend.files import FileSet, union
 from statebackend.ids import Epoch, KeyGroup, Partition, Uid
-from statebackend.keyed_state import KeyedState, Operator, Options
+from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import key_column
 from statebackend.keys.types import WrongKeyType
+from statebackend.operator import Operator
+from statebackend.options import Options
 from statebackend.snapshots.consolidation import Policy
 from statebackend.state_reader import read_schema
 from statebackend.states.schema import Schema

@@ -24,7 +24,9 @@ from snapshot.program.program import Program
 from snapshot.tree.manifest import Manifest, OperatorSnapshot, SubtaskSnapshot
 from statebackend.canonical.rewriting import Rewritten, rewrite
 from statebackend.ids import Epoch, Uid
-from statebackend.keyed_state import KeyedState, Operator, Options
+from statebackend.keyed_state import KeyedState
+from statebackend.operator import Operator
+from statebackend.options import Options
 from statebackend.states.schema import CodecSpec, Schema, StateMismatch, StateSpec
 from statebackend.states.schema_fit import fitted
 

@@ -56,9 +56,10 @@ from snapshot.program.program import Program
 from statebackend.columns import SchemaLike, schema_of
 from statebackend.files import FileSet, rescaled
 from statebackend.ids import Epoch, Generation, Partition, Uid
-from statebackend.keyed_state import KeyedState, Options
-from statebackend.keyed_state import Operator as StateOperator
+from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import DEFAULT_MAX_PARALLELISM, range_of
+from statebackend.operator import Operator as StateOperator
+from statebackend.options import Options
 from statebackend.stores.local_store import LocalStore
 
 _UID: Final = Uid("operator")

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from statebackend.canonical.arrow_values import natural_of
 from statebackend.canonical.schema import accumulators_of
-from statebackend.keyed_state import Operator
+from statebackend.operator import Operator
 from statebackend.states.codecs import Codec
 from statebackend.states.declarations import Declaration, Place
 from statebackend.states.row_form import RowForm, UnreadableValue, WrongValueType

@@ -22,6 +22,7 @@ from statebackend.states.ttl import TimeKind
 T = TypeVar("T")
 
 _FORMAT: Final = 1
+_FORMAT_OF_META: Final = 1
 
 
 class StateMismatch(ValueError):
@@ -162,6 +163,21 @@ class Schema:
             return cls(uid, key_type, _number(found["max_parallelism"]), states, dropped)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BrokenSchema(f"{text[:80]!r} is no schema of keyed state: {error}") from error
+
+    def to_meta(self) -> bytes:
+        """Return what a file says of its states under `META_KEY`."""
+        return json.dumps({"format": _FORMAT_OF_META, "schema": json.loads(self.to_json())}).encode()
+
+    @classmethod
+    def from_meta(cls, meta: bytes) -> Schema:
+        """Read what `to_meta` wrote; raise `BrokenSchema` if this version cannot."""
+        try:
+            found = json.loads(meta)
+            if found["format"] != _FORMAT_OF_META:
+                raise BrokenSchema(f"it has format {found['format']}, and this program reads format {_FORMAT_OF_META}")
+            return cls.from_json(json.dumps(found["schema"]))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise BrokenSchema(str(error)) from error
 
 
 def _spec_json(spec: StateSpec) -> dict[str, object]:

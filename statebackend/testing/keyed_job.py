@@ -14,8 +14,10 @@ from typing import Final
 
 from statebackend.files import FileSet, rescaled
 from statebackend.ids import NO_EPOCH, Epoch, Generation, Partition
-from statebackend.keyed_state import KeyedState, Operator, Options
+from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import KeyGroupRange, owner_of, range_of
+from statebackend.operator import Operator
+from statebackend.options import Options
 from statebackend.snapshots.uploads import Durable
 from statebackend.testing.faulty_store import Fault, FaultyStore
 from statebackend.testing.keyed_model import Key

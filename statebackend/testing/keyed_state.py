@@ -25,7 +25,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from statebackend.ids import NO_EPOCH, Epoch
-from statebackend.keyed_state import Operator, Options
+from statebackend.operator import Operator
+from statebackend.options import Options
 from statebackend.snapshots.consolidation import Policy
 from statebackend.states.namespaces import NO_NAMESPACE, Window
 from statebackend.testing.faulty_store import Fault, FaultyStore

@@ -26,8 +26,9 @@ from snapshot.operators.rows import Rows
 from snapshot.operators.windows.aggregate import WindowAggregate
 from snapshot.operators.windows.kinds import Tumbling
 from statebackend.ids import Partition, Uid
-from statebackend.keyed_state import KeyedState, Options
-from statebackend.keyed_state import Operator as StateOperator
+from statebackend.keyed_state import KeyedState
+from statebackend.operator import Operator as StateOperator
+from statebackend.options import Options
 from statebackend.stores.local_store import LocalStore
 from statebackend.tables.values.aggregations import Count, Sum
 from tests.bench.figures import RUNS, Figure, figure, progress

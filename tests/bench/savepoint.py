@@ -22,8 +22,9 @@ from recovery.savepoints.inspecting import Wanted, rows_of
 from snapshot.tree.manifest import Manifest, ManifestKind, OperatorSnapshot, SubtaskSnapshot
 from statebackend.files import FileSet
 from statebackend.ids import Attempt, Epoch, Generation, Partition, Uid
-from statebackend.keyed_state import KeyedState, Options
+from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import range_of
+from statebackend.options import Options
 from tests.bench.figures import Figure, figure, progress
 from tests.bench.state_inputs import AMPLE, BATCH, OPERATOR, keys_of_80, record_values
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from statebackend.keyed_state import KeyedState, Operator
+from statebackend.keyed_state import KeyedState
+from statebackend.operator import Operator
 from statebackend.states.declarations import ListState, MapState
 from tests.bench.figures import Figure, figure, progress
 from tests.bench.state_inputs import WORKLOAD, Bench, opened

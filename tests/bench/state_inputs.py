@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from statebackend.files import FileSet
 from statebackend.ids import Attempt, Epoch, Generation, Partition
-from statebackend.keyed_state import KeyedState, Operator, Options
+from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import KeyColumn
+from statebackend.operator import Operator
+from statebackend.options import Options
 from statebackend.snapshot_folder import SnapshotFolder
 from statebackend.snapshots.uploads import Durable
 from statebackend.states.aggregates import AggregateTable

@@ -25,7 +25,9 @@ from numpy.typing import NDArray
 
 from statebackend.files import FileSet
 from statebackend.ids import Attempt, Epoch, Generation, Partition
-from statebackend.keyed_state import KeyedState, Operator, Options
+from statebackend.keyed_state import KeyedState
+from statebackend.operator import Operator
+from statebackend.options import Options
 from statebackend.snapshot_folder import SnapshotFolder
 from statebackend.snapshots.file_set_json import from_json, to_json
 from statebackend.states.declarations import ValueState

@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from statebackend.files import FileSet, rescaled
 from statebackend.ids import Attempt, Epoch, Generation, Partition
-from statebackend.keyed_state import KeyedState, Options
+from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import range_of
+from statebackend.options import Options
 from statebackend.snapshot_folder import SnapshotFolder
 from statebackend.stores.fsspec_store import open_store
 from tests.bench.figures import Figure, figure, progress

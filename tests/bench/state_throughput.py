@@ -13,7 +13,7 @@ from statistics import median
 import numpy as np
 import pyarrow as pa
 
-from statebackend.keyed_state import Operator
+from statebackend.operator import Operator
 from statebackend.states.declarations import ValueState
 from tests.bench.figures import RUNS, Figure, figure, progress
 from tests.bench.state_inputs import AMPLE, BATCH, WORKLOAD, Bench, keys_of_80, opened, record_keys, record_values

@@ -18,7 +18,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from statebackend.files import FileKind, FileSet
-from statebackend.keyed_state import KeyedState, Options
+from statebackend.keyed_state import KeyedState
+from statebackend.options import Options
 from tests.bench.figures import RUNS, Figure, figure, progress
 from tests.bench.state_inputs import AMPLE, OPERATOR, WORKLOAD, Bench, keys_of_80, opened, record_values
 

@@ -22,7 +22,7 @@ from urllib.parse import quote
 from snapshot.ids import JobId
 from statebackend.backends.backend import LocalDiskError
 from statebackend.ids import Partition, Uid
-from statebackend.keyed_state import LOCK, FolderInUse, lock_folder
+from statebackend.local_folder import LOCK, FolderInUse, lock_folder
 from statebackend.snapshots.local_files import local_disk
 
 _FOLDERS: Final = 16

@@ -22,9 +22,10 @@ from snapshot.operators.operator import Closing, Cutting, Emit, KeyedOperator, N
 from snapshot.operators.rows import Rows
 from snapshot.program.plan import Plan
 from statebackend.ids import Epoch, Partition, Uid
-from statebackend.keyed_state import KeyedState, Options
-from statebackend.keyed_state import Operator as StateOperator
+from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import KeyGroupRange, range_of
+from statebackend.operator import Operator as StateOperator
+from statebackend.options import Options
 from statebackend.snapshots.restore import RestoreReport
 from statebackend.snapshots.uploads import Durable, NotDurable
 from statebackend.stores.store import BlobStore
