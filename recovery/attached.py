@@ -124,41 +124,47 @@ class Attached:
     def stop(self, *, savepoint: bool = False) -> Epoch | None:
         """Stop the job after one more epoch, which is complete and committed when this returns.
 
-        With `savepoint` the epoch is pinned, and returned. `ConnectionLost` if the job fails before that, or if it
-        finishes, or another caller stops it, without the savepoint.
+        With `savepoint` the epoch is pinned, and returned. `ConnectionLost` if the job fails before that, if another
+        caller cancels it, or if it finishes, or another caller stops it, without the savepoint.
         """
-        epoch = self._end(StopJob(savepoint))
+        over = self._end(StopJob(savepoint))
+        if isinstance(over, Stopped) and over.cancelled:
+            raise ConnectionLost(f"job {self.job} was cancelled by another caller before it had stopped")
+        epoch = over.savepoint if isinstance(over, Stopped) else None
         if savepoint and epoch is None:
-            how = "had finished" if isinstance(self._over, Finished) else "was stopped by somebody else"
+            how = "had finished" if isinstance(over, Finished) else "was stopped by another caller"
             raise ConnectionLost(f"job {self.job} {how} before a savepoint was taken")
         return epoch
 
     def drain(self) -> None:
-        """End all sources where they are, and wait until the job has done all that follows from it and is over."""
-        self._end(DrainJob())
+        """End all sources where they are, and wait until the job has done all that follows from it and is over.
+
+        `ConnectionLost` if the job fails before that, or if another caller stops or cancels it.
+        """
+        over = self._end(DrainJob())
+        if isinstance(over, Stopped):
+            how = "cancelled" if over.cancelled else "stopped"
+            raise ConnectionLost(f"job {self.job} was {how} by another caller before it was drained")
 
     def cancel(self) -> None:
         """End the job at once; started again, it goes on from its last complete epoch."""
         self._end(CancelJob())
 
-    def _end(self, command: Command[None]) -> Epoch | None:
+    def _end(self, command: Command[None]) -> AnyEvent | None:
+        """Give a command that ends the job, and return how it ended; `ConnectionLost` if it failed."""
         self.follow()
         self.ask(command)
         for _ in self.events():
             pass
-        match self._over:
-            case Stopped(savepoint=epoch):
-                return epoch
-            case GaveUp(reason=reason):
-                raise ConnectionLost(f"job {self.job} failed before it had stopped: {reason}")
-            case _:
-                return None
+        if isinstance(self._over, GaveUp):
+            raise ConnectionLost(f"job {self.job} failed before it had stopped: {self._over.reason}")
+        return self._over
 
     def follow(self) -> None:
-        """Begin to receive events, for `next_event`; do nothing if it was called before."""
+        """Begin to receive events, for `next_event`; do nothing if the job has agreed to that before."""
         if not self._following:
-            self._following = True
             self.ask(FollowEvents())
+            self._following = True
 
     def next_event(self, timeout: float | None = None) -> AnyEvent | None:
         """Return the next event since `follow`; None after `timeout` seconds, `ConnectionLost` after the last one."""

@@ -49,9 +49,13 @@ class Finished(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped(Event):
-    """The job was stopped by its user; `savepoint` is the epoch that was pinned for it."""
+    """The job was stopped by its user; `savepoint` is the epoch that was pinned for it.
+
+    `cancelled` if it was ended at once: started again, it goes on from its last complete epoch.
+    """
 
     savepoint: Epoch | None
+    cancelled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

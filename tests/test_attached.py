@@ -9,6 +9,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,7 @@ def test_events_end_when_the_job_does_and_its_file_is_gone(tmp_path: Path) -> No
         run.cancel()
         events = list(attached.events())
     assert isinstance(events[-1], Stopped)
+    assert events[-1].cancelled
     assert any(isinstance(event, FaultInjected) for event in events)
     assert not file.exists()
     with pytest.raises(recovery.JobNotRunning, match="does not run on this host: no driver has left"):
@@ -262,13 +264,42 @@ class Over(recovery.Attached):
 
 @pytest.mark.parametrize(
     ("over", "how"),
-    [(Finished(at=1.0), "had finished"), (Stopped(at=1.0, savepoint=None), "was stopped by somebody else")],
+    [(Finished(at=1.0), "had finished"), (Stopped(at=1.0, savepoint=None), "was stopped by another caller")],
 )
 def test_a_stop_that_finds_the_job_over_without_its_savepoint_says_so(over: AnyEvent, how: str) -> None:
     with pytest.raises(recovery.ConnectionLost, match=f"job clicks-1 {how} before a savepoint was taken"):
         Over(over).stop(savepoint=True)
     assert Over(over).stop() is None
-    Over(over).drain()
+
+
+def test_a_job_that_another_caller_ends_in_another_way_was_not_stopped_or_drained() -> None:
+    Over(Finished(at=1.0)).drain()
+    stopped, cancelled = (Over(Stopped(at=1.0, savepoint=None, cancelled=how)) for how in (False, True))
+    with pytest.raises(recovery.ConnectionLost, match="stopped by another caller before it was drained"):
+        stopped.drain()
+    for end, before in (
+        (cancelled.stop, "it had stopped"),
+        (partial(cancelled.stop, savepoint=True), "it had stopped"),
+        (cancelled.drain, "it was drained"),
+    ):
+        with pytest.raises(recovery.ConnectionLost, match=f"cancelled by another caller before {before}"):
+            end()
+    cancelled.cancel()
+
+
+@pytest.mark.timeout(120)
+def test_events_come_though_asking_for_them_was_interrupted_at_first(
+    job: recovery.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with recovery.attach(job_folder=Path(job.events_file).parent) as attached:
+        with monkeypatch.context() as ctrl_c:
+            ctrl_c.setattr(attached._connection, "send", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                attached.follow()
+        assert attached.next_event(PATIENCE) is not None
 
 
 @pytest.mark.timeout(120)

@@ -9,15 +9,20 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import recovery
+from recovery.driver.launchers import local_processes
+from recovery.driver.launchers.launch_rules import Launch
+from recovery.driver.launchers.supervisor import Keeper
 from recovery.events import WorkerJoined, WorkerLost
 from snapshot.host.process.fork_server import Advice, Ended, Lines, Message, Ready, Started, Wanted
 from snapshot.host.process.preload import MODULES
@@ -202,6 +207,25 @@ def test_a_process_that_cannot_be_started_is_reported_and_tried_again(monkeypatc
     launcher.stop(0.0)
     assert [line.partition(", which")[0] for line in told[:2]] == ["the process in slot 0 cannot be started"] * 2
     assert "too many" in told[0]
+
+
+def test_a_launch_that_is_asked_for_while_the_forking_process_ends_hides_no_other() -> None:
+    launcher, told = recovery.LocalProcesses(), list[str]()
+    launcher._keeper = Keeper(launcher, 2, 0.0, told.append, "process")
+    server = SimpleNamespace(launches={1, 2}, was_ready=False)
+
+    class Asked(dict[int, local_processes._Running]):
+        """What runs, whose first look-up coincides with the keeper's next request."""
+
+        def __contains__(self, launch: object) -> bool:
+            server.launches.add(3 + len(server.launches))
+            return super().__contains__(launch)
+
+    launches = [step for step in launcher._keeper._slots.step(time.monotonic()) if isinstance(step, Launch)]
+    launcher._running = Asked({launch.number: local_processes._Running(launch) for launch in launches})
+    launcher.server_ended(server)  # type: ignore[arg-type]  # what it has of one
+    assert launcher._running == {}
+    assert len(told) == 2
 
 
 def test_what_forks_processes_is_not_left_behind_when_there_is_no_thread_to_hear_it(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from random import Random
 from shutil import rmtree
@@ -15,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from statebackend.backends.backend import Backend, LocalDiskError
 from statebackend.backends.heap_backend import HeapBackend
-from statebackend.backends.overlay import Overlay
+from statebackend.backends.overlay import Overlay, OverlayLayer
 from statebackend.backends.rocksdb_backend import RocksDBBackend
 from statebackend.backends.row_layer import ENTRY_OVERHEAD, NameIndex, in_order, layered
 from statebackend.backends.row_store import FrozenRows, LayerOrderError, Room, RowStore
@@ -352,6 +353,31 @@ def test_rows_that_the_disk_refuses_stay_in_memory(tmp_path: Path) -> None:
     with pytest.raises(LocalDiskError, match=r"could not make .*overlay"):
         rows.put(*last)
     assert everything(rows) == few
+
+
+def test_what_the_disk_refused_once_is_soon_moved_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals = [LocalDiskError("no space left")]
+    write = OverlayLayer.write
+
+    def scarce(layer: OverlayLayer, some: Iterable[tuple[bytes, bytes | None]]) -> None:
+        if refusals:
+            raise refusals.pop()
+        write(layer, some)
+
+    monkeypatch.setattr(OverlayLayer, "write", scarce)
+    overlay, room = Overlay(tmp_path / "overlay", 1 << 20), 400_000
+    rows, rest = RowStore(NothingThere(), Room(room, overlay)), iter(MANY.items())
+
+    def fill() -> None:
+        for found, payload in rest:
+            rows.put(found, payload)
+
+    with pytest.raises(LocalDiskError, match="no space left"):
+        fill()
+    for found, payload in islice(rest, 9 * room // 10 // (ENTRY_OVERHEAD + 20)):
+        rows.put(found, payload)
+    assert rows.pending_bytes < 1.2 * room
+    overlay.close()
 
 
 # --- names in order

@@ -38,10 +38,10 @@ class Stored:
         self.store = RowsInADict()
         self.blocks = StoredBlocks(LAYOUT, self.store)
 
-    def put(self, epoch: int, namespace: bytes, counts: dict[bytes, int], whole: bool = False) -> None:
+    def put(self, epoch: int, namespace: bytes, counts: dict[bytes, int], whole: bool = False, group: int = 2) -> None:
         keys = arrow_keys(canonical_column(list(counts), TEXT))
         block = Block(keys, {"n.count": np.array(list(counts.values()), dtype=np.int64)}, whole=whole)
-        self.store.put(entries.block(2, LAYOUT.state, namespace, epoch), encode(block))
+        self.store.put(entries.block(group, LAYOUT.state, namespace, epoch), encode(block))
 
     def few(self, most: int) -> dict[bytes, list[tuple[bytes, int]]] | None:
         found = self.blocks.few(2, most)
@@ -98,6 +98,20 @@ def test_a_block_with_other_columns_is_named_though_others_are_right(stored: Sto
         stored.store.put(entries.block(2, LAYOUT.state, b"", epoch), encode(other))
     with pytest.raises(DamagedBlock, match=r"float64.*epoch 2"):
         stored.few(10)
+
+
+def test_rows_that_do_not_count_any_more_do_not_make_those_that_do_seem_large() -> None:
+    stored = Stored()
+    groups: list[list[bytes]] = [[], [], [], []]
+    for key in (b"%d" % n for n in range(4000)):
+        groups[group_of(key)].append(key)
+    for epoch in range(1, 50):
+        stored.put(epoch, b"", dict.fromkeys(groups[0][:20], epoch), whole=True, group=0)
+    for group in (1, 2, 3):
+        stored.put(1, b"", dict.fromkeys(groups[group][:20], 1), group=group)
+    read, found = stored.blocks.first(np.arange(4), enough=30, most=1000)
+    assert read == 2
+    assert sum(len(block.keys) for block in found[b""]) == 40
 
 
 def stored_under(group: int, epoch: int, key: bytes, count: int) -> tuple[bytes, bytes]:

@@ -24,10 +24,11 @@ from statebackend.tables import loader as loader_module
 from statebackend.tables.format import blocks
 from statebackend.tables.memory import read_ahead_rows
 from statebackend.tables.memory.frozen import FrozenTable
+from statebackend.tables.memory.space import TableSpace, TouchClock
 from statebackend.tables.table import Table
 from statebackend.tables.values.accumulators import Accumulator
 from statebackend.tables.values.aggregations import Accumulators, Aggregation, Count, First, Last, Max, Slots, Sum
-from statebackend.tables.values.spec import ForeignKeys, TableError, TableSpec
+from statebackend.tables.values.spec import ForeignKeys, Layout, TableError, TableSpec
 
 GROUPS = 4
 ALL = KeyGroupRange(KeyGroup(0), KeyGroup(GROUPS))
@@ -656,3 +657,15 @@ def test_memory_is_counted() -> None:
     one = table(DictStore(), max_slots=100_000)
     one.update(column(many(10_000)), values(*range(10_000)))
     assert 10_000 * 100 < one.memory_bytes() < 10_000 * 350
+
+
+def test_keys_leave_memory_only_when_nothing_is_noted_to_go_back_to() -> None:
+    text, all_groups = KeyType.of(str), KeyGroupRange.of_all(16)
+    layout, clock = Layout("clicks", {"n.count": Accumulator.of(np.int64)}, text, all_groups, 16), TouchClock()
+    space = TableSpace(layout, clock)
+    slots, _ = space.find_or_add(key_column(pa.array(["a", "b"]), text))
+    with pytest.raises(AssertionError, match="would come back with a rewind"):
+        space.evict(slots)
+    clock.kept = clock.interval + 1
+    space.evict(slots)
+    assert len(space) == 0

@@ -25,7 +25,7 @@ from recovery.savepoints.verify import Verified, verify, what_to_verify
 
 _VERIFY = """example:
   $ recovery verify --checkpoints /data/clicks
-  job clicks-5f0c21aa: 2 epochs, 63 files, 841 MB, 1,000,000 keys
+  job clicks-5f0c21aa: 2 epochs, 63 files, 841 MB, 1,000,000 rows of state
   sound: 17-1, 212-2
 """
 
@@ -100,8 +100,8 @@ def _dispose(arguments: argparse.Namespace) -> None:
 
 
 def _verified_in_words(found: Verified) -> str:
-    keys = f", {found.keys:,} keys" if found.keys else ""
-    lines = [f"job {found.job}: {found.epochs} epochs, {found.files} files, {amount(found.bytes)}{keys}"]
+    rows = f", {found.rows:,} rows of state" if found.rows else ""
+    lines = [f"job {found.job}: {found.epochs} epochs, {found.files} files, {amount(found.bytes)}{rows}"]
     for damage in found.damages:
         lines.append(f"damaged: {damage.what}: {damage.detail}; not to be restored: {_listed(damage.epochs)}")
     lines.append(f"sound: {_listed(found.sound) or 'none'}")

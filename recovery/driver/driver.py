@@ -240,7 +240,7 @@ class Driver:
             case End(epoch=epoch, savepoint=savepoint):
                 self.event(log.Stopped(at=now, savepoint=epoch if savepoint else None))
             case Cancelled():
-                self.event(log.Stopped(at=now, savepoint=None))
+                self.event(log.Stopped(at=now, savepoint=None, cancelled=True))
             case JobFailed():
                 self.event(log.GaveUp(at=now, reason=end.reason, traceback=end.traceback))
             case _:

@@ -54,7 +54,7 @@ class Verified:
     epochs: int
     files: int
     bytes: int
-    keys: int
+    rows: int
     sound: tuple[Epoch, ...]
     damages: tuple[Damage, ...]
     doubtful: tuple[Epoch, ...] = ()
@@ -100,7 +100,7 @@ def what_to_verify(tree: JobTree, which: str | None = None) -> ToVerify:
 def verify(
     tree: JobTree, todo: ToVerify, *, keys: bool = True, scratch: Path | None = None, seen: Seen = lambda _: None
 ) -> Verified:
-    """Verify all of it. `keys`: also open the state, and hash every key anew.
+    """Verify all of it. `keys`: also open the state, count its rows, and hash the key of each anew.
 
     An epoch that a running job removes meanwhile is left out: it is neither damaged nor sound. What the store raises
     because it cannot be reached is raised. `scratch` is a local folder with room for the largest partition's state.
@@ -181,7 +181,7 @@ def _check_keys(store: BlobStore, state: FileSet, folder: Path) -> tuple[int, li
                     counted += len(batch)
                     misplaced += _misplaced(batch, reader)
                 if misplaced:
-                    wrong.append(f"state {spec.name!r}: {misplaced} keys are in key groups that are not theirs")
+                    wrong.append(f"state {spec.name!r}: {misplaced} rows have keys of other key groups")
     except StoreError as error:
         raise StoreError(f"state could not be read a second time: {error}") from error
     return counted, wrong

@@ -163,9 +163,11 @@ class RowLayer:
             self._leaving, self._leaving_index, self._leaving_size = self.entries, self.index, self.size
             self.entries, self.index, self.size, self.fresh = {}, NameIndex(), 0, set()
             self._step = -(-len(self._leaving) // _STEPS)
-        self._move_some()
-        # All have left when half as much has come.
-        self.alarm = self.size + self._limit // (2 * _STEPS) if self._leaving else self._limit
+        try:
+            self._move_some()
+        finally:
+            # All have left when half as much has come. What the disk refused is tried again as soon.
+            self.alarm = self.size + self._limit // (2 * _STEPS) if self._leaving else self._limit
 
     def _move_some(self) -> None:
         assert self._overlay is not None

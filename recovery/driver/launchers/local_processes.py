@@ -185,7 +185,8 @@ class LocalProcesses:
         """
         with self._changed:
             self._server = None
-            left = [self._running[launch] for launch in server.launches if launch in self._running]
+            # The keeper's thread may just be adding a launch; it fails there, as the server's socket is closed.
+            left = [self._running[launch] for launch in list(server.launches) if launch in self._running]
         for each in left:
             if not each.pid:
                 self._cannot_start(each.launch.number, "the process that forks the others has ended")

@@ -150,6 +150,8 @@ def _of_the_job(event: log.Claimed | log.Finished | log.Stopped | log.GaveUp | l
                 f"there was nothing to read: all input had been read by epoch {epoch}, from which the job went on; "
                 "with available_now=True it looks for what is new, with other checkpoints it begins anew"
             )
+        case log.Stopped(cancelled=True):
+            return "cancelled; started again, the job goes on from its last complete epoch"
         case log.Stopped(savepoint=savepoint):
             return "stopped" if savepoint is None else f"stopped with savepoint {savepoint}"
         case log.GaveUp(reason=reason):

@@ -103,16 +103,18 @@ class StoredBlocks:
         size = number = 0
         for place in places.tolist():
             own: dict[bytes, list[Found]] = {}
+            of_group = 0  # without the blocks that do not count, or a row would seem larger than it is
             for name, found in self._scan(place):
                 namespace, _ = entries.parse_block(name)
                 if _is_whole(found):
-                    own.pop(namespace, None)
+                    of_group -= sum(_size(older) for _, older in own.pop(namespace, ()))
                 own.setdefault(namespace, []).append((name, found))
-                size += _size(found)
-                if size > 2 * _DECODED_TOGETHER:
+                of_group += _size(found)
+                if size + of_group > 2 * _DECODED_TOGETHER:
                     break
-            if size > 2 * _DECODED_TOGETHER:
+            if size + of_group > 2 * _DECODED_TOGETHER:
                 break
+            size += of_group
             for namespace, blocks in own.items():
                 waiting.setdefault(namespace, []).extend(blocks)
             number += 1

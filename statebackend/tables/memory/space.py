@@ -365,8 +365,9 @@ class TableSpace:
     def evict(self, slots: Slots) -> None:
         """Drop these keys, each given once, as `ColdKeys` has them now; no block has to say anything of that.
 
-        The caller owes that there is no going back to a cut before.
+        The caller forgets before what is noted to go back to former cuts: `ColdKeys` does not go back.
         """
+        assert not self._clock.notes, "keys that leave memory would come back with a rewind, and be there twice"
         self._bury(slots)
         if self._dead:
             # Here and now what frozen parts need of them is read, or new keys would need as much memory once more.
