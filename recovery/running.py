@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 import pyarrow as pa
 from fsspec.core import split_protocol
 
-from recovery.driver.attempts.termination import End
+from recovery.driver.attempts.requests import End
 from recovery.driver.driver import Cancelled, Driver, DriverOptions
 from recovery.driver.launchers.launch import Launcher
 from recovery.driver.launchers.local_processes import LocalProcesses

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import recovery
-from recovery.driver.attempts.termination import EndKind
+from recovery.driver.attempts.requests import EndKind
 from snapshot import (
     ABORT,
     EOF,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import recovery
-from recovery.driver.attempts.termination import EndKind
+from recovery.driver.attempts.requests import EndKind
 from recovery.offline.job_tree import open_tree
 from tests.command_line import Printed, run_command
 from tests.endless_job import PATIENCE, start

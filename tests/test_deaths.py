@@ -11,8 +11,8 @@ import pytest
 from recovery.decisions.restarts import Cause, Death, Failure, RestartLimit
 from recovery.driver.attempts import deaths
 from recovery.driver.attempts.deaths import Deaths
-from recovery.driver.attempts.failures import Failures, JobFailed
-from recovery.events import AttemptFailed, Trouble, WorkerDied
+from recovery.driver.attempts.failures import Failures, GiveUpJob
+from recovery.events import AttemptFailed, WorkerDied
 from recovery.restart_strategies import NoRestart
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.partition.last_words import WordsHeard
@@ -124,35 +124,21 @@ def test_a_code_that_comes_late_is_waited_for_and_one_that_never_comes_is_not(
     assert "is gone without a word" in told(loop, Codes()).how
 
 
-@dataclass
-class Job:
-    """What follows from failures."""
-
-    events: list[AttemptFailed | Trouble | WorkerDied] = field(default_factory=list)
-    ends: list[JobFailed] = field(default_factory=list)
-
-    def note(self, event: AttemptFailed | Trouble | WorkerDied) -> None:
-        self.events.append(event)
-
-    def break_attempt(self, failure: Failure, not_before: float) -> None:
-        raise AssertionError("it is not tried again")
-
-    def give_up(self, error: JobFailed) -> None:
-        self.ends.append(error)
-
-
-def test_a_job_that_is_not_tried_again_after_a_lost_process_ends_with_how_it_died(loop: EventLoop) -> None:
-    job = Job()
-    failures = Failures(RestartLimit(NoRestart()), loop, job)
+def test_a_job_that_is_not_tried_again_after_a_lost_process_ends_with_how_it_died() -> None:
+    failures = Failures(RestartLimit(NoRestart()))
     lost = Failure(Incarnation(Generation(1), Attempt(1)), Cause.PROCESS, "w is lost", Partition(2))
-    failures.failed(lost)
-    assert not job.ends, "a better cause may come"
+    noted, later = failures.failed(lost, now=1.0, at=1.0, chance=0.5)
+    assert isinstance(noted, AttemptFailed)
+    assert isinstance(later, GiveUpJob)
+    assert later.after > 0, "a better cause may come"
     at_work = AtWork(Uid("count"), "the row 7", 1)
-    failures.died(Death(Partition(2), "w", "its process 42 on h crashed with SIGSEGV", True, at_work, STACK))
-    assert job.ends[0].reason == (
+    death = Death(Partition(2), "w", "its process 42 on h crashed with SIGSEGV", True, at_work, STACK)
+    died, end = failures.died(death, at=1.1)
+    assert isinstance(end, GiveUpJob)
+    assert end.after == 0
+    assert end.error.reason == (
         "partition 2: its process 42 on h crashed with SIGSEGV; count was at the row 7 (the job is not to be restarted)"
     )
-    assert job.ends[0].traceback == STACK
-    died = job.events[-1]
+    assert end.error.traceback == STACK
     assert isinstance(died, WorkerDied)
     assert (died.uid, died.at_work, died.stack) == ("count", "the row 7", STACK)

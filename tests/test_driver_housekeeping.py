@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import recovery
+from recovery.driver.claimed import ClaimedJob
 from recovery.driver.housekeeping import Housekeeping
 from recovery.driver.tree.owned import Removal
 from snapshot.host.net.event_loop import Background, EventLoop
@@ -55,7 +56,8 @@ def test_a_driver_that_lives_long_forgets_epochs_that_are_gone(tmp_path: Path) -
         assert old.wait(PATIENCE)
         generation = run._driver._generation
         assert generation is not None
-        journal = generation._the_publications.journal
+        assert isinstance(generation.phase, ClaimedJob)
+        journal = generation.phase.journal
         assert journal.newest_complete.number >= 80
         assert max(len(journal.epochs), len(journal.removals)) < 40
     finally:

@@ -19,7 +19,7 @@ import pytest
 import recovery
 import recovery.driver.tree.owned
 from recovery.driver import generation, housekeeping
-from recovery.driver.attempts.termination import End, EndKind
+from recovery.driver.attempts.requests import End, EndKind
 from recovery.driver.claim import Start, claim
 from recovery.driver.driver import Cancelled
 from recovery.events import AnyEvent, EpochsRemoved, GaveUp, PeerRefused, Trouble, WorkerJoined, WorkerLost

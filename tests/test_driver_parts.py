@@ -16,8 +16,7 @@ import recovery
 from recovery import events as log
 from recovery.driver.attempts.placement import place
 from recovery.driver.attempts.recovery_clock import RecoveryClock
-from recovery.driver.attempts.termination import End, Endings, EndKind
-from recovery.driver.remote.savepoints import SavepointWishes
+from recovery.driver.attempts.requests import End, Endings, EndKind, SavepointRequests
 from recovery.driver.report.deliveries import Deliveries
 from recovery.driver.report.event_log import EventLog, line_of
 from recovery.driver.report.progress import ProgressLine
@@ -192,7 +191,7 @@ def test_a_last_epoch_that_was_given_up_is_asked_for_again() -> None:
 
 
 def test_a_savepoint_is_for_all_who_waited_for_it_and_is_tried_again_if_it_was_given_up() -> None:
-    wishes, answers = SavepointWishes(), list[Epoch | Exception]()
+    wishes, answers = SavepointRequests(), list[Epoch | Exception]()
     wishes.add(answers.append)
     wishes.add(answers.append)
     wishes.triggered(epoch(1))
@@ -206,7 +205,7 @@ def test_a_savepoint_is_for_all_who_waited_for_it_and_is_tried_again_if_it_was_g
 
 
 def test_a_savepoint_that_is_wished_for_when_the_job_is_over_is_refused_at_once() -> None:
-    wishes, early, late, error = SavepointWishes(), list[object](), list[object](), RuntimeError("over")
+    wishes, early, late, error = SavepointRequests(), list[object](), list[object](), RuntimeError("over")
     wishes.add(early.append)
     wishes.end(error)
     wishes.add(late.append)

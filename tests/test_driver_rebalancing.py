@@ -11,7 +11,7 @@ import pytest
 import recovery
 from recovery import Passive
 from recovery.driver.attempts import rebalancing
-from recovery.driver.generation import GenerationRun
+from recovery.driver.attempts.deployment import Deployment
 from recovery.events import Moved, WorkerLost
 from snapshot.host.protocol.messages import Deploy, EpochIsOver, Follow, Followed, Leave, StandBy
 from snapshot.host.protocol.options import Following
@@ -194,7 +194,7 @@ def test_a_partition_whose_new_process_dies_on_the_way_has_not_moved(
     tmp_path: Path, cluster: Executors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, begun, answers, handed_over = (threading.Event() for _ in range(4))
-    write, hand_over = LocalStore.write, GenerationRun.hand_over
+    write, hand_over = LocalStore.write, Deployment.hand_over
 
     def write_slowly(store: LocalStore, path: str, data: bytes) -> None:
         if slow.is_set() and path.startswith("epochs/"):
@@ -202,12 +202,12 @@ def test_a_partition_whose_new_process_dies_on_the_way_has_not_moved(
             assert answers.wait(PATIENCE)
         write(store, path, data)
 
-    def and_say_so(run: GenerationRun, partition: Partition, worker: str) -> None:
-        hand_over(run, partition, worker)
+    def and_say_so(deployment: Deployment, partition: Partition, worker: str) -> None:
+        hand_over(deployment, partition, worker)
         handed_over.set()
 
     monkeypatch.setattr(LocalStore, "write", write_slowly)
-    monkeypatch.setattr(GenerationRun, "hand_over", and_say_so)
+    monkeypatch.setattr(Deployment, "hand_over", and_say_so)
     cluster.habits.follow = False
     run = start(tmp_path, cluster)
     until(run, lambda: bool(cluster.on("b", Follow)))

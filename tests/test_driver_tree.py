@@ -170,7 +170,7 @@ def test_an_epoch_that_another_one_is_based_on_is_not_planned_to_go(tree: Tree) 
     committed = [tree.state]
     for number in (8, 9, 10):
         done(tree.publish(epoch(number), part, MOST))
-        committed.append(tree.record_committed(Epoch(EPOCH.generation, number)))
+        committed.append(tree.record_committed(Epoch(EPOCH.generation, number)).state)
     base = Epoch(EPOCH.generation, 9)
     planned = tree.plan_removal(tree.state, 1, base)
     assert planned is not None

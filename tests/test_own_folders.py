@@ -17,7 +17,7 @@ import pytest
 
 import recovery
 from recovery.command.exits import Exit, exit_of
-from recovery.driver.attempts.termination import End, EndKind, of_no_use
+from recovery.driver.attempts.requests import End, EndKind, of_no_use
 from recovery.driver.tree.address import FILE, NotAllowed, home_of, read
 from snapshot.host.partition.folders import (
     UnsafeFolder,

@@ -31,7 +31,7 @@ from recovery.command.choices import about_choice
 from recovery.command.copies import shown_progress
 from recovery.command.exits import WrongUsage
 from recovery.command.sinks import output_in_words
-from recovery.driver.attempts.termination import End, EndKind
+from recovery.driver.attempts.requests import End, EndKind
 from recovery.driver.launchers.spark_settings import spark_settings
 from recovery.driver.settings.options import RunOptions
 from recovery.offline.job_tree import open_tree

@@ -20,10 +20,11 @@ from secrets import token_bytes
 from typing import Final
 
 from recovery import events as log
+from recovery.driver.attempts.environment import Environment, Threads
 from recovery.driver.attempts.failures import JobFailed
-from recovery.driver.attempts.termination import End, EndKind, of_no_use
+from recovery.driver.attempts.requests import End, EndKind, of_no_use
 from recovery.driver.attempts.workers import Workers
-from recovery.driver.generation import GenerationRun, Means, Threads
+from recovery.driver.generation import GenerationRun
 from recovery.driver.launchers.launch import CannotLaunch, Launcher, Scouting, TellsExitCodes
 from recovery.driver.remote.command_messages import (
     CancelJob,
@@ -41,13 +42,10 @@ from recovery.driver.remote.live_reads import LiveReads
 from recovery.driver.report.deliveries import Deliveries
 from recovery.driver.report.event_log import EventLog
 from recovery.driver.report.line_file import LineFile
-from recovery.driver.report.logs import JobLogger
-from recovery.driver.report.overdue import Overdue
 from recovery.driver.report.progress import ProgressLine
-from recovery.driver.report.status import StatusBoard
+from recovery.driver.report.reporting import Reporting
 from recovery.driver.settings.job import JobSettings
 from recovery.driver.tree import address as reach
-from snapshot.epochs.coordinator_events import AbandonReason
 from snapshot.epochs.trace import TraceWriter
 from snapshot.host.net.event_loop import Background, EventLoop
 from snapshot.host.net.handshake import TurnedAway
@@ -56,8 +54,6 @@ from snapshot.host.net.tls import TlsSide
 from snapshot.host.partition.folders import remove_state
 from snapshot.host.protocol.messages import (
     BeatEvery,
-    Figures,
-    Followed,
     FromWorker,
     Hello,
     Injected,
@@ -129,17 +125,14 @@ class Driver:
         self._injection: Injection | None = None
         self._live_reads: LiveReads | None = None
         self._reach: reach.Reach | None = None
-        self._overdue = Overdue(
-            settings.coordinator.interval / 1000, settings.host.report_stall_after / 1000, options.give_up_after
-        )
-        self._logger = JobLogger(settings.job)
+        self._reporting = Reporting(settings, events, progress, options.give_up_after, self._loop.now)
         self._outcome: End | Exception | None = None
         self._ready = threading.Event()
         self._savepoints: set[Future[Epoch]] | None = set()  # not answered yet; None when nobody would answer any more
         self._asking = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"driver of {settings.job}", daemon=True)
         self.events = events
-        self.status = StatusBoard(settings.job, settings.parallelism)
+        self.status = self._reporting.status
         self.deliveries = Deliveries()
         self.over = threading.Event()
 
@@ -193,58 +186,22 @@ class Driver:
         for future in unanswered:
             self._answer(future, JobFailed("the job is over"))
 
-    # --- what the generation tells ------------------------------------------------------------------------------------
-
-    def event(self, event: log.AnyEvent) -> None:
-        """Bring status, log, progress line and followers up to date with an event."""
-        self.status.event(event)
-        self.events.add(event)
-        if self._logger.is_loud(event):
-            self._progress.make_room()
-        self._logger.say(event)
-        self._watch(event)
-        if self._injection is not None:
-            self._injection.event(event)
-        self._commands.event(event)
-
-    def figures(self, figures: Figures) -> None:
-        """Show a partition's figures in the status, and report rows that it has left out since the last ones."""
-        known = self.status.show().figures.get(figures.partition)
-        self.status.figures(figures)
-        for uid, stage in figures.stages.items():
-            before = 0 if known is None or uid not in known.stages else known.stages[uid].bad_rows
-            if stage.bad_rows > before:
-                self.event(
-                    log.BadRows(
-                        at=time.time(),
-                        partition=figures.partition,
-                        uid=uid,
-                        rows=stage.bad_rows - before,
-                        in_attempt=stage.bad_rows,
-                        last=stage.bad_row,
-                    )
-                )
-
-    def followed(self, worker: str, followed: Followed) -> None:
-        """Show in the status what a standby has answered."""
-        self.status.followed(worker, followed)
-
-    def ended(self, end: End | Exception) -> None:
+    def _ended(self, end: End | Exception) -> None:
         """Keep the outcome, start no process again, report the end, and end the deliveries."""
         self._outcome = end
         self._launcher.release()
         now = time.time()
         match end:
             case End(kind=EndKind.FINISHED, nothing_since=epoch):
-                self.event(log.Finished(at=now, nothing_since=epoch, looked=self._settings.available_now))
+                self._reporting.event(log.Finished(at=now, nothing_since=epoch, looked=self._settings.available_now))
             case End(epoch=epoch, savepoint=savepoint):
-                self.event(log.Stopped(at=now, savepoint=epoch if savepoint else None))
+                self._reporting.event(log.Stopped(at=now, savepoint=epoch if savepoint else None))
             case Cancelled():
-                self.event(log.Stopped(at=now, savepoint=None, cancelled=True))
+                self._reporting.event(log.Stopped(at=now, savepoint=None, cancelled=True))
             case JobFailed():
-                self.event(log.GaveUp(at=now, reason=end.reason, traceback=end.traceback))
+                self._reporting.event(log.GaveUp(at=now, reason=end.reason, traceback=end.traceback))
             case _:
-                self.event(log.GaveUp(at=now, reason=f"{type(end).__name__}: {end}"))
+                self._reporting.event(log.GaveUp(at=now, reason=f"{type(end).__name__}: {end}"))
         self.deliveries.end()
 
     # --- what the processes tell --------------------------------------------------------------------------------------
@@ -343,10 +300,13 @@ class Driver:
             self._workers = workers
             trace = self._open_trace()
             codes = self._launcher if isinstance(self._launcher, TellsExitCodes) else None
-            means = Means(loop, self._store, threads, workers, self.deliveries, self, trace, self._scouting, codes)
-            self._injection = Injection(workers, self.status.show, self.event, self._when_answered)
+            environment = Environment(
+                loop, self._store, threads, workers, self.deliveries, self._reporting, trace, self._scouting, codes
+            )
+            self._injection = Injection(workers, self.status.show, self._reporting.event, self._when_answered)
+            self._reporting.followers += (self._injection.event, self._commands.event)
             self._live_reads = LiveReads(self._settings, workers, self.status.show)
-            self._generation = GenerationRun(self._settings, means)
+            self._generation = GenerationRun(self._settings, environment, self._ended)
             self._generation.begin()
             self._leave_reach(workers, secret)
             self._warn_of_the_network(tls)
@@ -372,11 +332,11 @@ class Driver:
             reach.leave(self._options.folder, self._reach)
         except OSError as error:
             what = "leaving the driver's address for other processes"
-            self.event(log.Trouble(at=time.time(), what=what, reason=f"{error}; nobody can attach to the job"))
+            self._reporting.trouble(what, f"{error}; nobody can attach to the job")
 
     def _warn_of_the_network(self, tls: TlsSide | None) -> None:
         if tls is None and not _is_loopback(self._launcher.host):
-            self.event(log.Trouble(at=time.time(), what="connections are not encrypted", reason=_NOT_ENCRYPTED))
+            self._reporting.trouble("connections are not encrypted", _NOT_ENCRYPTED)
 
     def _take_reach_away(self) -> None:
         if self._options.folder is not None and self._reach is not None:
@@ -391,7 +351,7 @@ class Driver:
     def _write_trace(self, line: str) -> None:
         said = self._trace_file.write(line) if self._trace_file is not None else ""
         if said:
-            self.event(log.Trouble(at=time.time(), what="the file of the trace", reason=said))
+            self._reporting.trouble("the file of the trace", said)
 
     def _fail(self, error: Exception) -> None:
         try:
@@ -462,26 +422,13 @@ class Driver:
             self._generation.check_processes(self._options.start_timeout)
             self._loop.call_at(self._loop.now() + self._options.start_timeout, self._check_processes)
 
-    def _watch(self, event: log.AnyEvent) -> None:
-        match event:
-            case log.EpochTriggered():
-                self._overdue.triggered(self._loop.now())
-            case log.EpochCompleted():
-                self._overdue.completed(self._loop.now())
-            case log.AttemptFailed():
-                self._overdue.attempt_over()
-            case log.EpochAbandoned(reason=reason, detail=detail) if reason != AbandonReason.ATTEMPT_BROKEN.value:
-                self._overdue.abandoned(f"{reason}: {detail}" if detail else reason)
-            case _:
-                pass
-
     def _check_epochs(self) -> None:
         """Report it if no epoch is completed any more, and give the job up if that lasts."""
         if self._outcome is not None:
             return
-        late = self._overdue.look(self._loop.now())
+        late = self._reporting.overdue.look(self._loop.now())
         if late is not None:
-            self.event(
+            self._reporting.event(
                 log.NoEpochs(
                     at=time.time(),
                     seconds=late.seconds,
@@ -510,8 +457,13 @@ class Driver:
         if isinstance(what, CannotLaunch):
             self.ask(lambda generation: generation.cannot_go_on(str(what)))
             return
-        event = log.Trouble(at=time.time(), what="the job's processes", reason=what)
-        self._loop.wake(lambda: self.event(event) if self._outcome is None else None)
+        told = what
+
+        def report() -> None:
+            if self._outcome is None:
+                self._reporting.trouble("the job's processes", told)
+
+        self._loop.wake(report)
 
 
 class Cancelled(Exception):

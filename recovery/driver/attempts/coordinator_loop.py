@@ -1,4 +1,4 @@
-"""Feeding a coordinator: events one after the other, time before each, and what it says done before the next.
+"""A coordinator in a loop: events one after the other, time before each, and what it says done before the next.
 
 What always holds: an event that comes while another is being handled waits for its turn; the coordinator hears of the
 time when it wants to, and before whatever happens at a later one; a trace has all that it was told and said.
@@ -10,16 +10,17 @@ from collections import deque
 from collections.abc import Callable
 
 from snapshot.epochs import coordinator_events as events
-from snapshot.epochs.coordinator import Coordinator
+from snapshot.epochs.coordinator import Coordinator, CoordinatorState
 from snapshot.epochs.trace import TraceWriter
 from snapshot.host.net.event_loop import EventLoop, Timer
 from snapshot.host.protocol.messages import Acknowledgement
+from statebackend.ids import Incarnation
 
 Event = events.CoordinatorEvent[Acknowledgement]
 Instruction = events.CoordinatorInstruction[Acknowledgement]
 
 
-class Feeder:
+class CoordinatorLoop:
     """Between a loop and a coordinator; `carry_out` does an instruction, and is told which event led to it."""
 
     def __init__(
@@ -40,49 +41,53 @@ class Feeder:
         self._timer: Timer | None = None
         self._due: int | None = None
 
-    def now(self) -> int:
-        """Return the coordinator's time, in milliseconds."""
-        return int(self._loop.now() * 1000)
+    @property
+    def incarnation(self) -> Incarnation:
+        """Return the incarnation of the current attempt."""
+        return self._coordinator.incarnation
 
-    def tell(self, event: Event) -> None:
-        """Feed an event, after all that is being handled already."""
-        self._waiting.append(event)
-        self.feed()
+    @property
+    def is_running(self) -> bool:
+        """True if the current attempt runs."""
+        return self._coordinator.state is CoordinatorState.RUNNING
 
-    def feed(self) -> None:
-        """Feed what waits, and the time; then wait for the time when the coordinator wants to hear of it."""
+    def tell(self, *happened: Event) -> None:
+        """Tell the coordinator of events, after all that is being handled already, and of the time before each.
+
+        Then wait for the time when it wants to hear of that again.
+        """
+        self._waiting += happened
         if self._handling or self._closed:
             return
         self._handling = True
         try:
-            while not self._closed:
-                now = self.now()
-                if now > self._ticked:
-                    self._ticked = now
-                    self._handle(events.Ticked(now))
-                elif self._waiting:
-                    self._handle(self._waiting.popleft())
-                else:
-                    break
+            while (event := self._next()) is not None:
+                instructions = self._coordinator.handle(event)
+                if self._trace is not None:
+                    self._trace.add(event, instructions)
+                for instruction in instructions:
+                    if not self._closed:
+                        self._carry_out(instruction, event)
         finally:
             self._handling = False
-        self._arm()
+        self._wait()
 
     def close(self) -> None:
-        """Feed nothing more, and do nothing more of what was said."""
+        """Tell it nothing more, and do nothing more of what it said."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
 
-    def _handle(self, event: Event) -> None:
-        instructions = self._coordinator.handle(event)
-        if self._trace is not None:
-            self._trace.add(event, instructions)
-        for instruction in instructions:
-            if not self._closed:
-                self._carry_out(instruction, event)
+    def _next(self) -> Event | None:
+        if self._closed:
+            return None
+        now = int(self._loop.now() * 1000)
+        if now > self._ticked:
+            self._ticked = now
+            return events.Ticked(now)
+        return self._waiting.popleft() if self._waiting else None
 
-    def _arm(self) -> None:
+    def _wait(self) -> None:
         due = self._coordinator.deadline
         if self._closed or self._due == due:
             return
@@ -93,4 +98,4 @@ class Feeder:
 
     def _tick(self) -> None:
         self._due = None
-        self.feed()
+        self.tell()

@@ -7,17 +7,17 @@ meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
 
+from recovery.driver.attempts.environment import Environment, JobRecord
 from recovery.driver.attempts.placement import place
-from recovery.driver.attempts.run import AttemptRun, Trouble
+from recovery.driver.attempts.run import AttemptRun
 from recovery.driver.attempts.standbys import Standbys
-from recovery.driver.attempts.workers import Workers
 from recovery.driver.settings.job import JobSettings
 from recovery.driver.tree.owned import Tree
 from snapshot.epochs.coordinator_events import RollBack
-from snapshot.host.net.event_loop import Background, EventLoop
 from snapshot.host.protocol.messages import Hello
 from snapshot.program.source import Available
 from statebackend.ids import Generation, Incarnation, Partition, Uid
@@ -25,53 +25,46 @@ from statebackend.ids import Generation, Incarnation, Partition, Uid
 _ASK_AGAIN: Final = 1.0
 
 
-class Deploying(Protocol):
-    """Who hears of deployments, in the loop's thread."""
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """Every partition has been given to a process, to go on from where the roll-back says."""
 
-    def deployed(self, attempt: AttemptRun, roll_back: RollBack) -> None:
-        """Take note that every partition has been given to a process."""
+    attempt: AttemptRun
+    roll_back: RollBack
 
-    @property
-    def windows(self) -> Mapping[Partition, Mapping[Uid, int]]:
-        """Return, by partition, how many rows each stage let a sender have under way when that was last told."""
 
-    @property
-    def suspects(self) -> Collection[Partition]:
-        """Return the partitions whose processes have died again and again."""
+@dataclass(frozen=True, slots=True)
+class Overtaken:
+    """A newer generation has claimed the job."""
 
-    def overtaken(self, by: Generation) -> None:
-        """Take note that a newer generation has claimed the job."""
+    by: Generation
 
 
 class Deployment:
-    """The attempts of one generation. `found` is what the sources had at the start that the first epoch has not.
+    """The attempts of one generation. `tell` is called in the loop's thread.
 
-    `confirming` is a thread for that alone, as a deployment may wait for it.
+    `found` is what the sources had at the start that the first epoch has not.
     """
 
     def __init__(
         self,
         settings: JobSettings,
-        workers: Workers,
-        loop: EventLoop,
-        aside: Background,
-        confirming: Background,
+        environment: Environment,
+        record: JobRecord,
         tree: Tree,
         found: Mapping[Uid, Available],
-        hears: Deploying,
-        trouble: Trouble,
         standbys: Standbys,
+        tell: Callable[[Deployed | Overtaken], object],
     ) -> None:
         self._settings = settings
-        self._workers = workers
-        self._loop = loop
-        self._aside = aside
-        self._confirming = confirming
+        self._environment = environment
+        self._workers = environment.workers
+        self._loop = environment.loop
+        self._record = record
         self._tree = tree
         self._found = found
-        self._hears = hears
-        self._trouble = trouble
         self._standbys = standbys
+        self._tell = tell
         self._wanted: Incarnation | None = None
         self._to_deploy: RollBack | None = None
         self._not_before = 0.0
@@ -81,6 +74,7 @@ class Deployment:
         self._move: tuple[str, Partition] | None = None
         self._closed = False
         self.attempt: AttemptRun | None = None
+        """What is deployed; None between two attempts."""
         self.short_since: float | None = None
         """Since which time of the loop a deployment waits for processes."""
 
@@ -88,6 +82,11 @@ class Deployment:
     def ever(self) -> bool:
         """True if there ever was an attempt."""
         return bool(self._slots)
+
+    @property
+    def roles(self) -> Mapping[str, Partition]:
+        """Return which process has which partition; empty if no attempt is deployed."""
+        return {} if self.attempt is None else self.attempt.deployed
 
     def partition_of(self, worker: str) -> Partition | None:
         """Return the partition that a process has, or had in the attempt before; None if it has none."""
@@ -126,12 +125,14 @@ class Deployment:
             return
         self._to_deploy = self.short_since = None
         self._slots = {Partition(index): there[worker].slot for index, worker in enumerate(chosen)}
-        attempt = AttemptRun(self._settings, self._workers, self._aside, self._loop, self._tree, self._trouble)
+        environment, record = self._environment, self._record
+        aside, trouble = environment.threads.aside, environment.reporting.trouble
+        attempt = AttemptRun(self._settings, self._workers, aside, self._loop, self._tree, trouble)
         self.attempt = attempt
         processes = tuple(there[worker] for worker in chosen)
-        attempt.deploy(roll_back, processes, self._found, self._hears.suspects, self._hears.windows)
+        attempt.deploy(roll_back, processes, self._found, record.failures.suspects, record.windows)
         self._standbys.look(attempt.deployed)
-        self._hears.deployed(attempt, roll_back)
+        self._tell(Deployed(attempt, roll_back))
 
     def _begin_early(self, there: Mapping[str, Hello]) -> None:
         """Have the processes that came first open state while others are still starting, which takes as long.
@@ -168,12 +169,12 @@ class Deployment:
             if self._closed or roll_back.incarnation != self._wanted:
                 return
             if isinstance(newest, BaseException):
-                self._trouble("reading who has claimed the job", newest)
+                self._environment.reporting.trouble("reading who has claimed the job", newest)
                 self._loop.call_at(self._loop.now() + _ASK_AGAIN, lambda: self._confirm_claim(roll_back))
             elif newest > self._tree.generation:
-                self._hears.overtaken(newest)
+                self._tell(Overtaken(newest))
             elif roll_back.confirm_first:
                 self._to_deploy = roll_back
                 self.deploy_if_possible()
 
-        self._confirming.submit(self._tree.newest_claim, confirmed)
+        self._environment.threads.confirming.submit(self._tree.newest_claim, confirmed)

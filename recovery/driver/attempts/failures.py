@@ -1,19 +1,18 @@
-"""What is done about a failure: the attempt is broken and begun anew, or the job given up with the best cause known.
+"""The policy of failures: the attempt is broken and begun anew, or the job given up with the best cause known.
 
-What always holds: whether it is tried again is decided by `recovery.decisions.restarts` alone; every broken attempt
-counts, also one that the coordinator broke itself, but not one that was ended to move a partition.
+What always holds: a report goes in, and its consequences come out, for the driver to carry out. Whether it is tried
+again is decided by `recovery.decisions.restarts` alone; every broken attempt counts, also one that the coordinator
+broke itself, but not one that was ended to move a partition.
 """
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Collection
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final
 
 from recovery.decisions.restarts import Cause, Death, Failure, GiveUp, Known, Restart, RestartLimit
 from recovery.events import AttemptFailed, Trouble, WorkerDied
-from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.protocol.messages import Failed, FailureKind
 from snapshot.readable import readable
 from statebackend.ids import Attempt, Incarnation, Partition
@@ -37,26 +36,34 @@ class JobFailed(Exception):
         self.traceback = traceback
 
 
-class Consequences(Protocol):
-    """What follows from a failure."""
+@dataclass(frozen=True, slots=True)
+class BreakAttempt:
+    """End the attempt; the next one may begin after so many seconds."""
 
-    def note(self, event: AttemptFailed | Trouble | WorkerDied) -> None:
-        """Make the event visible from outside."""
+    failure: Failure
+    pause: float
 
-    def break_attempt(self, failure: Failure, not_before: float) -> None:
-        """End the attempt; the next one may begin at the time `not_before` of the loop."""
 
-    def give_up(self, error: JobFailed) -> None:
-        """End the job with this error."""
+@dataclass(frozen=True, slots=True)
+class GiveUpJob:
+    """End the job with this error, after so many seconds: a failure that explains it may be reported meanwhile."""
+
+    error: JobFailed
+    after: float = 0.0
+
+
+Consequence = AttemptFailed | Trouble | BreakAttempt | GiveUpJob
+"""An event to be noted, or what is to be done."""
 
 
 class Failures:
-    """Takes the reports of one generation, in the loop's thread."""
+    """Takes the reports of one driver. `now` is the time of its loop, `at` that of the day, both in seconds.
 
-    def __init__(self, limit: RestartLimit, loop: EventLoop, consequences: Consequences) -> None:
+    `chance` is a random number from 0 to 1.
+    """
+
+    def __init__(self, limit: RestartLimit) -> None:
         self._limit = limit
-        self._loop = loop
-        self._consequences = consequences
         self._over: Incarnation | None = None
         self._planned: Incarnation | None = None
         self._giving_up = ""
@@ -82,56 +89,54 @@ class Failures:
         """Take note that a partition's process is gone."""
         self._limit.lost(partition)
 
-    def died(self, death: Death) -> None:
+    def died(self, death: Death, at: float) -> list[WorkerDied | GiveUpJob]:
         """Report how a lost process died; that may end the job, as the next process would die as well."""
-        self._consequences.note(_told(death))
         why = self._limit.died(death) or self._giving_up
-        if why:
-            self._consequences.give_up(JobFailed(f"{death} ({why})", death.stack))
+        told = _told(death, at)
+        return [told, GiveUpJob(JobFailed(f"{death} ({why})", death.stack))] if why else [told]
 
-    def failed(self, failure: Failure) -> None:
+    def failed(self, failure: Failure, now: float, at: float, chance: float) -> list[Consequence]:
         """Decide what follows from a failure that a partition or its process reports."""
         if self.is_planned(failure.incarnation):
-            return
+            return []
         if self._giving_up:
-            if failure.cause in _CAUSES_OF_THEIR_OWN:  # it explains what was known before
-                self._consequences.give_up(JobFailed(str(failure), failure.traceback))
-            return
-        verdict = self._count(failure)
+            explains = failure.cause in _CAUSES_OF_THEIR_OWN
+            return [GiveUpJob(JobFailed(str(failure), failure.traceback))] if explains else []
+        verdict, told = self._count(failure, now, at, chance)
         match verdict:
             case Restart(delay):
-                pause = max(delay / 1000, _SETTLE if failure.cause in (Cause.CHANNEL, Cause.FORGED) else 0.0)
-                self._consequences.break_attempt(failure, self._loop.now() + pause)
+                settle = _SETTLE if failure.cause in (Cause.CHANNEL, Cause.FORGED) else 0.0
+                return [*told, BreakAttempt(failure, max(delay / 1000, settle))]
             case GiveUp(reason):
-                self._give_up(failure, reason)
+                error = JobFailed(f"{failure} ({reason})", failure.traceback)
+                if failure.cause in _CAUSES_OF_THEIR_OWN:
+                    return [*told, GiveUpJob(error)]
+                self._giving_up = reason
+                return [*told, GiveUpJob(error, _BETTER_CAUSE)]
             case Known():
-                pass
+                return told
 
-    def broken_by_coordinator(self, next_one: Incarnation) -> None:
+    def broken_by_coordinator(self, next_one: Incarnation, now: float, at: float, chance: float) -> list[Consequence]:
         """Count the attempt before `next_one` as failed, unless its end was reported: the coordinator broke it."""
         broken = before(next_one)
-        if self._over is None or self._over < broken:
-            failure = Failure(broken, Cause.EPOCHS, "more epochs in a row failed than are tolerated")
-            verdict = self._count(failure)
-            if isinstance(verdict, GiveUp):
-                self._consequences.give_up(JobFailed(f"{failure} ({verdict.reason})"))
+        if self._over is not None and self._over >= broken:
+            return []
+        failure = Failure(broken, Cause.EPOCHS, "more epochs in a row failed than are tolerated")
+        verdict, told = self._count(failure, now, at, chance)
+        if isinstance(verdict, GiveUp):
+            return [*told, GiveUpJob(JobFailed(f"{failure} ({verdict.reason})"))]
+        return told
 
-    def _count(self, failure: Failure) -> Restart | GiveUp | Known:
-        verdict = self._limit.failed(int(self._loop.now() * 1000), failure, random.random())
+    def _count(
+        self, failure: Failure, now: float, at: float, chance: float
+    ) -> tuple[Restart | GiveUp | Known, list[Consequence]]:
+        verdict = self._limit.failed(int(now * 1000), failure, chance)
         if not isinstance(verdict, Known):
             self._over = failure.incarnation
-            self._consequences.note(_event_of(failure, verdict))
-        elif failure.cause is Cause.FORGED:  # the other end of the channel was heard first, and knows no cause
-            self._consequences.note(Trouble(at=time.time(), what="the network", reason=str(failure)))
-        return verdict
-
-    def _give_up(self, failure: Failure, reason: str) -> None:
-        error = JobFailed(f"{failure} ({reason})", failure.traceback)
-        if failure.cause in _CAUSES_OF_THEIR_OWN:
-            self._consequences.give_up(error)
-            return
-        self._giving_up = reason
-        self._loop.call_at(self._loop.now() + _BETTER_CAUSE, lambda: self._consequences.give_up(error))
+            return verdict, [_event_of(failure, verdict, at)]
+        if failure.cause is Cause.FORGED:  # the other end of the channel was heard first, and knows no cause
+            return verdict, [Trouble(at=at, what="the network", reason=str(failure))]
+        return verdict, []
 
 
 def before(incarnation: Incarnation) -> Incarnation:
@@ -155,10 +160,10 @@ def failure_of(message: Failed) -> Failure:
     return Failure(message.incarnation, cause, message.reason, message.partition, message.uid, message.traceback)
 
 
-def _told(death: Death) -> WorkerDied:
+def _told(death: Death, at: float) -> WorkerDied:
     at_work = death.at_work
     return WorkerDied(
-        at=time.time(),
+        at=at,
         worker=death.worker,
         partition=death.partition,
         how=death.how,
@@ -168,9 +173,9 @@ def _told(death: Death) -> WorkerDied:
     )
 
 
-def _event_of(failure: Failure, verdict: Restart | GiveUp) -> AttemptFailed:
+def _event_of(failure: Failure, verdict: Restart | GiveUp, at: float) -> AttemptFailed:
     return AttemptFailed(
-        at=time.time(),
+        at=at,
         incarnation=failure.incarnation,
         partition=failure.partition,
         uid=failure.uid,

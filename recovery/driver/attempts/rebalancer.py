@@ -7,59 +7,48 @@ needed; whatever is under way when the attempt breaks is dropped, and the roll-b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import isfinite
-from typing import Final, Protocol
+from typing import Final
 
+from recovery.driver.attempts.deployment import Deployment
+from recovery.driver.attempts.environment import Environment
 from recovery.driver.attempts.rebalancing import Crew, HandOver, Look, Prepare, Recall, Spreading
 from recovery.driver.attempts.standbys import Standbys
-from recovery.driver.attempts.workers import Workers
-from recovery.driver.launchers.launch import Scouting
 from recovery.driver.settings.job import JobSettings
-from recovery.events import AnyEvent, Moved, WorkerLost
-from snapshot.host.net.event_loop import EventLoop, Timer
+from recovery.events import Moved, WorkerLost
+from snapshot.host.net.event_loop import Timer
 from snapshot.host.protocol.messages import Hello
-from statebackend.ids import Epoch, Partition
+from statebackend.ids import Epoch
 
 _ASK_AGAIN: Final = 0.5
 
 
-class Moving(Protocol):
-    """Who has the attempts, in the loop's thread."""
+class Rebalancer:
+    """The moves of one generation. `may_move` is asked before each step.
 
-    @property
-    def roles(self) -> Mapping[str, Partition]:
-        """Return the partition of each process that has one."""
-
-    @property
-    def may_move(self) -> bool:
-        """True if the job runs, has made up for its last failure, and neither its end nor a savepoint is awaited."""
-
-    def hand_over(self, partition: Partition, worker: str) -> None:
-        """Go back to the last complete epoch, and give the partition to this process; it is no failure."""
-
-    def note(self, event: AnyEvent) -> None:
-        """Make the event visible from outside."""
-
-
-class Spreader:
-    """The moves of one generation; `scouting` is None if its launcher cannot look for room."""
+    `tell` hears, in the loop's thread, of a partition that is to be handed over, and of what has happened.
+    """
 
     def __init__(
         self,
         settings: JobSettings,
-        loop: EventLoop,
-        workers: Workers,
-        scouting: Scouting | None,
+        environment: Environment,
         standbys: Standbys,
-        job: Moving,
+        deployment: Deployment,
+        may_move: Callable[[], bool],
+        tell: Callable[[HandOver | Moved | WorkerLost], object],
     ) -> None:
         self._settings = settings
-        self._loop = loop
-        self._workers = workers
-        self._scouting = scouting
+        self._loop = environment.loop
+        self._workers = environment.workers
+        self._scouting = environment.scouting
+        """None if the launcher cannot look for room."""
         self._standbys = standbys
-        self._job = job
+        self._deployment = deployment
+        self._may_move = may_move
+        self._tell = tell
+        self._closed = False
         self._rule = Spreading()
         self._looks = 0
         self._one_more = False
@@ -73,8 +62,8 @@ class Spreader:
         moved, self._on_its_way = self._on_its_way, None
         if moved is not None:
             told = moved(epoch)
-            if self._job.roles.get(told.worker) == told.partition:  # and was not lost on the way
-                self._job.note(told)
+            if self._deployment.roles.get(told.worker) == told.partition:  # and was not lost on the way
+                self._tell(told)
         self._dismiss_who_is_too_many()
         self.look()
 
@@ -105,9 +94,9 @@ class Spreader:
     def look(self) -> None:
         """Do what is to be done now; to be called when something has happened that may matter."""
         self._disarm()
-        if not self._settings.scheme.spread:
+        if not self._settings.scheme.spread or self._closed:
             return
-        if not self._job.may_move:
+        if not self._may_move():
             self._call_again(self._loop.now() + _ASK_AGAIN)
             return
         newest = self._standbys.newest
@@ -121,8 +110,8 @@ class Spreader:
             case Prepare(worker, partition):
                 self._standbys.prepare((worker, partition))
                 self.look()
-            case HandOver(worker, partition):
-                self._hand_over(worker, partition)
+            case HandOver() as move:
+                self._hand_over(move)
             case None:
                 if self._rule.idle:
                     self._standbys.prepare(None)
@@ -133,6 +122,7 @@ class Spreader:
 
     def close(self) -> None:
         """Take no step any more: the generation is over."""
+        self._closed = True
         self._disarm()
 
     def _send_scouts(self, tasks: int) -> None:
@@ -149,7 +139,8 @@ class Spreader:
         else:
             self._scouting.scout(tasks, lambda: self._loop.wake(over))
 
-    def _hand_over(self, worker: str, partition: Partition) -> None:
+    def _hand_over(self, move: HandOver) -> None:
+        worker, partition = move.worker, move.partition
         began, crew = self._loop.now(), self._crew()
         left = crew.placed[partition]
         self._on_its_way = lambda epoch: Moved(
@@ -163,14 +154,14 @@ class Spreader:
         )
         if self._one_more:
             self._standbys.leave_out(left)
-        self._job.hand_over(partition, worker)
+        self._tell(move)
 
     def _dismiss_who_is_too_many(self) -> None:
         """Let one process go, if there is one too many and no move is under way.
 
         Processes that fail and come back do not change how many there are to be.
         """
-        scheme, there, roles = self._settings.scheme, self._workers.there, self._job.roles
+        scheme, there, roles = self._settings.scheme, self._workers.there, self._deployment.roles
         needed = self._settings.parallelism + scheme.standbys
         if not self._one_more or not self._rule.idle or len(there) <= needed or not roles or self._scouting is None:
             return
@@ -183,10 +174,10 @@ class Spreader:
             self._scouting.retire(slot)
             self._workers.dismiss(worker, reason)
             self._standbys.dismissed(worker, roles)
-            self._job.note(WorkerLost(at=time.time(), worker=worker, partition=None, reason=reason))
+            self._tell(WorkerLost(at=time.time(), worker=worker, partition=None, reason=reason))
 
     def _crew(self) -> Crew:
-        there, roles = self._workers.there, self._job.roles
+        there, roles = self._workers.there, self._deployment.roles
         placed = {partition: worker for worker, partition in roles.items() if worker in there}
         free = [worker for worker in there if worker not in roles]
         return Crew(placed, free, {worker: hello.dies_with for worker, hello in there.items()})

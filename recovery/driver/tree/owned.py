@@ -52,6 +52,7 @@ class FencedOff(Exception):
 class PublicationFailed:
     """The epoch's entry is not in the journal, and never will be."""
 
+    epoch: Epoch
     reason: str
 
 
@@ -62,6 +63,14 @@ class PublicationDone:
     epoch: Epoch
     state: JournalState
     pinned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CommitNoted:
+    """The journal says that all is committed up to the epoch."""
+
+    epoch: Epoch
+    state: JournalState
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +88,13 @@ class RemovalDone:
 
     state: JournalState
     removal: Removal | None
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalsForgotten:
+    """What the journal says now, without removals that are carried out."""
+
+    state: JournalState
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +182,12 @@ class Tree:
             data = encode(manifest)
             self._store.write(path, data)
         except (StoreError, ValueError) as error:
-            return PublicationFailed(f"its manifest could not be written: {error}")
+            return PublicationFailed(epoch, f"its manifest could not be written: {error}")
         reached(fail_points.MANIFEST_WRITTEN)
         carried = only_carries(manifest, self.state.newest_usable)
         outcome = self.propose(Completed(epoch, path, digest(data), publish.has_committables, carried))
         if isinstance(outcome, Refused):
-            return PublicationFailed(outcome.refusal.text)
+            return PublicationFailed(epoch, outcome.refusal.text)
         reached(fail_points.EPOCH_ENTERED)
         self._manifests[epoch] = manifest
         self._broadcasts = {**dict(list(self._broadcasts.items())[1 - _BROADCASTS_KEPT :]), epoch: dict(broadcast)}
@@ -180,12 +196,12 @@ class Tree:
         )
         return PublicationDone(epoch, self.state, pinned)
 
-    def record_committed(self, epoch: Epoch) -> JournalState:
-        """Note in the journal that everything up to the epoch is committed; return what the journal says then."""
+    def record_committed(self, epoch: Epoch) -> CommitNoted:
+        """Note in the journal that everything up to the epoch is committed."""
         reached(fail_points.BEFORE_COMMITTED)
         self.propose(Committed(self.generation, epoch))
         reached(fail_points.COMMITTED_ENTERED)
-        return self.state
+        return CommitNoted(epoch, self.state)
 
     def remove(self, removed: Removed) -> RemovalDone:
         """Let go what a plan says, unless the journal does not admit it any more."""
@@ -196,13 +212,13 @@ class Tree:
         paths = (*removed.files, *removed.manifests)
         return RemovalDone(self.state, Removal(outcome.entry.number, removed.epochs, paths))
 
-    def forget_removals(self, up_to: int) -> JournalState:
-        """Forget the removals up to this entry, and return what the journal says then.
+    def forget_removals(self, up_to: int) -> RemovalsForgotten:
+        """Forget the removals up to this entry.
 
         They are carried out, and the journal begins after the entry: else a long life would take more and more memory.
         """
         self._writer.forget_removals(up_to)
-        return self.state
+        return RemovalsForgotten(self.state)
 
     def _keep(self, uid: Uid, data: bytes, publish: Publish[Acknowledgement], most: int) -> StoredFile | Inline:
         """Return a place for broadcast state: a file that the newest epoch has already is referred to again."""

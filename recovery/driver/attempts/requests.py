@@ -1,12 +1,14 @@
-"""How a job comes to its end by its user's wish or that of its input: which epoch is its last one.
+"""What is asked of a running job: savepoints, and to end, by its user or as its input has ended.
 
-What always holds: a job ends well only when an epoch is complete and committed after which nothing was read that
-counts: asked for when all input had ended, or with the word that the sources pause behind it. No epoch follows that
-one, so none is left that is complete and awaits its commit.
+What always holds: a request for a savepoint is answered once, also one that comes after the job's end; one whose epoch
+was given up is triggered again. A job ends well only when an epoch is complete and committed after which nothing was
+read that counts: asked for when all input had ended, or with the word that the sources pause after it. No epoch follows
+that one, so none is left that is complete and awaits its commit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -18,6 +20,8 @@ from snapshot.program.plan import Plan
 from statebackend.ids import Epoch, Uid
 
 Request = events.SavepointRequested | events.EpochRequested
+
+Answer = Callable[[Epoch | Exception], object]
 
 _END_OF_INPUT: Final = events.EpochRequested(last=True)
 
@@ -54,7 +58,7 @@ def of_no_use(end: End | Exception, plan: Plan) -> tuple[Uid, ...]:
 
 
 class Endings:
-    """What was wished for, and the epochs that would fulfil it.
+    """How the job is to end, and the epochs that would be its last one.
 
     The host asks `wanted` when an attempt runs, and whenever an epoch was given up, and tells the coordinator so.
     """
@@ -117,3 +121,51 @@ class Endings:
             if end is not None and not record.awaits_commit:
                 return end
         return None
+
+
+class SavepointRequests:
+    """The savepoints that users wait for: one epoch, triggered for them and pinned, answers all who wait."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Answer] = []
+        self._under_way: dict[Epoch, list[Answer]] = {}
+        self._over: Exception | None = None
+
+    @property
+    def waiting(self) -> bool:
+        """True if a user waits for whom no savepoint is under way."""
+        return bool(self._waiting)
+
+    @property
+    def wanted(self) -> bool:
+        """True if a user waits."""
+        return bool(self._waiting or self._under_way)
+
+    def add(self, answer: Answer) -> None:
+        """Take a user's wish for a savepoint; after the job's end, answer it at once with the reason."""
+        if self._over is not None:
+            answer(self._over)
+        else:
+            self._waiting.append(answer)
+
+    def triggered(self, epoch: Epoch) -> None:
+        """Promise this savepoint, which was triggered, to all users who wait."""
+        if self._waiting:
+            self._under_way[epoch], self._waiting = self._waiting, []
+
+    def given_up(self, epoch: Epoch) -> None:
+        """Have the users of this epoch, which will never be complete, wait for another one."""
+        self._waiting = [*self._under_way.pop(epoch, ()), *self._waiting]
+
+    def taken(self, epoch: Epoch) -> None:
+        """Answer the users of this savepoint, which is complete and pinned."""
+        for answer in self._under_way.pop(epoch, ()):
+            answer(epoch)
+
+    def end(self, error: Exception) -> None:
+        """Answer all who still wait, and all who come later, with this error: the job is over."""
+        self._over = error
+        for answers in (self._waiting, *self._under_way.values()):
+            for answer in answers:
+                answer(error)
+        self._waiting, self._under_way = [], {}

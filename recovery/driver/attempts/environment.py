@@ -1,0 +1,81 @@
+"""What a job runs with, and what is known of it: the one is given to the driver, the other it remembers.
+
+What always holds: both are the same from the first claim of the job to its end, also if it is claimed anew in between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from recovery.decisions.restarts import RestartLimit
+from recovery.driver.attempts.failures import Failures
+from recovery.driver.attempts.recovery_clock import RecoveryClock
+from recovery.driver.attempts.requests import Endings, SavepointRequests
+from recovery.driver.attempts.workers import Workers
+from recovery.driver.launchers.launch import Scouting, TellsExitCodes
+from recovery.driver.report.deliveries import Deliveries
+from recovery.driver.report.epoch_times import EpochTimes
+from recovery.driver.report.reporting import Reporting
+from recovery.driver.settings.job import JobSettings
+from snapshot.epochs.trace import TraceWriter
+from snapshot.host.net.event_loop import Background, EventLoop
+from snapshot.host.protocol.messages import Hello
+from statebackend.ids import Partition, Uid
+from statebackend.stores.store import BlobStore
+
+
+class Threads:
+    """What is done beside the loop, apart from each other: what one kind of work waits for holds up no other."""
+
+    def __init__(self, loop: EventLoop) -> None:
+        self.in_order = Background(loop, 1, "journal")
+        self.confirming = Background(loop, 1, "claim")
+        """A deployment may wait for it."""
+        self.aside = Background(loop, 4, "aside")
+        """For targets and sources."""
+        self.deleting = Background(loop, 16, "deleting")
+        """Hundreds of files may go with each epoch, each of which takes an object store tens of milliseconds."""
+
+    def close(self) -> None:
+        """Begin nothing more, and wait for nothing that is being done."""
+        for each in (self.in_order, self.confirming, self.aside, self.deleting):
+            each.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What a job runs with."""
+
+    loop: EventLoop
+    store: BlobStore
+    threads: Threads
+    workers: Workers
+    deliveries: Deliveries
+    reporting: Reporting
+    trace: TraceWriter | None = None
+    scouting: Scouting | None = None
+    exit_codes: TellsExitCodes | None = None
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """What is known of a job: what was asked of it, what has failed, what its processes have said."""
+
+    failures: Failures
+    endings: Endings = field(default_factory=Endings)
+    savepoints: SavepointRequests = field(default_factory=SavepointRequests)
+    times: EpochTimes = field(default_factory=EpochTimes)
+    clock: RecoveryClock = field(default_factory=RecoveryClock)
+    hellos: dict[str, Hello] = field(default_factory=dict)
+    """Of the processes that are there."""
+    memory: dict[Partition, int] = field(default_factory=dict)
+    """How many bytes the process of each partition had when it last said so."""
+    windows: dict[Partition, dict[Uid, int]] = field(default_factory=dict)
+    """How many rows each stage let a sender have under way, as its partition last told."""
+    restored_age: float | None = None
+    """How many milliseconds before the last failure the epoch was triggered that the job went back to."""
+
+    @staticmethod
+    def of(settings: JobSettings) -> JobRecord:
+        """Return the record of a job that begins."""
+        return JobRecord(Failures(RestartLimit(settings.scheme.restarts, settings.scheme.poisoned_after)))

@@ -1,0 +1,241 @@
+"""The way of an epoch through the driver, from top to bottom: trigger, acknowledge, publish, complete, commit, remove.
+
+What always holds: no rule is decided here. The coordinator hears what happens, and its instructions are carried out.
+The journal hears all in one thread, in order, and `journal` is what its last answer said. A removal is planned when the
+coordinator wants it, and one is under way at a time. After `close` no answer of the journal is heard.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from recovery import events as log
+from recovery.decisions import notes
+from recovery.driver.attempts.coordinator_loop import CoordinatorLoop, Event
+from recovery.driver.attempts.deployment import Deployment
+from recovery.driver.attempts.environment import Environment, JobRecord
+from recovery.driver.attempts.requests import End
+from recovery.driver.attempts.standbys import Standbys
+from recovery.driver.settings.job import JobSettings
+from recovery.driver.tree.manifests import DriversPart, all_transactions_in, key_types_of, positions_in
+from recovery.driver.tree.owned import (
+    CommitNoted,
+    FencedOff,
+    PublicationDone,
+    PublicationFailed,
+    Removal,
+    RemovalDone,
+    RemovalsForgotten,
+    Tree,
+)
+from snapshot import fail_points
+from snapshot.epochs import coordinator_events as events
+from snapshot.fail_points import reached
+from snapshot.host.protocol.messages import Acknowledgement, EpochIsOver, HasCommitted, TriggerEpoch
+from snapshot.tree.manifest import Inline, Manifest, StoredFile
+from statebackend.ids import Epoch, Uid
+
+_ASK_AGAIN: Final = 1.0
+"""Seconds until an epoch that is wanted is asked for again after it was given up."""
+
+JournalAnswer = PublicationDone | PublicationFailed | CommitNoted | RemovalDone | RemovalsForgotten
+
+
+class Epochs:
+    """The epochs of one generation. All calls come in the loop's thread.
+
+    `delete` is given what a removal allows to be deleted, `end` how the job ends.
+    """
+
+    def __init__(
+        self,
+        settings: JobSettings,
+        environment: Environment,
+        record: JobRecord,
+        tree: Tree,
+        began: Manifest | None,
+        coordinator: CoordinatorLoop,
+        deployment: Deployment,
+        standbys: Standbys,
+        delete: Callable[[Removal], object],
+        end: Callable[[End | Exception], object],
+    ) -> None:
+        self._settings = settings
+        self._environment = environment
+        self._record = record
+        self._tree = tree
+        self._began = began
+        self._coordinator = coordinator
+        self._deployment = deployment
+        self._standbys = standbys
+        self._delete = delete
+        self._end = end
+        self._parts: dict[Epoch, DriversPart] = {}
+        """What the driver knew when each epoch that is in flight began."""
+        self._removing = False
+        self._closed = False
+        self.journal = tree.state
+
+    # --- trigger ------------------------------------------------------------------------------------------------------
+
+    def trigger(self, trigger: events.Trigger, because: Event) -> None:
+        """Send the marker to all partitions, and keep what the driver knows in this moment."""
+        marker, attempt, record = trigger.marker, self._deployment.attempt, self._record
+        epoch, settings = marker.epoch, self._settings
+        if attempt is None:
+            raise RuntimeError(f"epoch {epoch} was triggered while no attempt is deployed")
+        at, enumerators, key_types = int(time.time() * 1000), attempt.enumerators(), key_types_of(settings.plan)
+        self._parts[epoch] = DriversPart(
+            settings.job, settings.plan.max_parallelism, at, enumerators, {}, key_types=key_types
+        )
+        pauses = record.endings.triggered(epoch, savepoint=marker.savepoint, asked_by=because)
+        if marker.savepoint:
+            record.savepoints.triggered(epoch)
+        record.times.triggered(epoch, self._now(), savepoint=marker.savepoint)
+        attempt.send_all(TriggerEpoch(attempt.incarnation, marker, pauses))
+        reached(fail_points.TRIGGER_SENT)
+        self._note(log.EpochTriggered(at=time.time(), epoch=epoch, mode=marker.mode.value, savepoint=marker.savepoint))
+
+    def acknowledged(self, said: Acknowledgement) -> None:
+        """Tell the coordinator that a partition's part of the epoch is durable."""
+        if said.incarnation == self._coordinator.incarnation:
+            self._record.times.acknowledged(said, self._now())
+        self._coordinator.tell(
+            events.Acknowledged(said.epoch, said.incarnation, said.partition, said, said.has_committables)
+        )
+
+    # --- publish ------------------------------------------------------------------------------------------------------
+
+    def publish(self, publish: events.Publish[Acknowledgement]) -> None:
+        """Have the journal make an epoch complete that all partitions have acknowledged."""
+        noted = notes.Notes(self._settings.program_version, self._record.times.taken(publish.epoch))
+        known = replace(self._parts.pop(publish.epoch), notes=notes.to_json(noted))
+        tree, most = self._tree, self._settings.inline_broadcast
+
+        def part(broadcast: Mapping[Uid, StoredFile | Inline]) -> DriversPart:
+            return replace(known, broadcast=broadcast)
+
+        self._ask(lambda: tree.publish(publish, part, most))
+
+    def _published(self, done: PublicationDone) -> None:
+        reached(fail_points.BEFORE_COMPLETE)
+        epoch, record = done.epoch, self._record
+        record.failures.completed()
+        self._environment.deliveries.completed(all_transactions_in(self._tree.manifest(epoch)))
+        self._note(record.times.completed(epoch, self._now(), time.time()))
+        self._standbys.completed(epoch)
+        self._coordinator.tell(events.Published(epoch))
+        if done.pinned:
+            record.savepoints.taken(epoch)
+        self._end_if_reached()
+
+    def complete(self, epoch: Epoch) -> None:
+        """Tell all partitions that the epoch is complete: their sinks commit."""
+        self._send(EpochIsOver(self._coordinator.incarnation, epoch, complete=True))
+        reached(fail_points.COMPLETE_TOLD)
+
+    # --- commit -------------------------------------------------------------------------------------------------------
+
+    def has_committed(self, said: HasCommitted) -> None:
+        """Tell the coordinator that a partition has committed all up to an epoch."""
+        self._coordinator.tell(events.Committed(said.epoch, said.incarnation, said.partition))
+
+    def record_committed(self, epoch: Epoch) -> None:
+        """Have the journal note that all that the epoch carries is committed."""
+        tree = self._tree
+        self._ask(lambda: tree.record_committed(epoch))
+
+    # --- remove -------------------------------------------------------------------------------------------------------
+
+    def remove(self, subsume: events.Subsume) -> None:
+        """Plan the removal now, as later an epoch may be in flight of which the coordinator did not know."""
+        tree = self._tree
+        planned = None if self._removing else tree.plan_removal(self.journal, subsume.retain, subsume.oldest_base)
+        if planned is not None:
+            self._removing = True
+            self._ask(lambda: tree.remove(planned))
+
+    def _removed(self, done: RemovalDone) -> None:
+        self._removing = False
+        if done.removal is not None:
+            self._tree.forget(done.removal.epochs)
+            self._delete(done.removal)
+
+    def compacted(self, up_to: int) -> None:
+        """Forget the removals up to this entry: the journal begins after it, and all that it let go is deleted."""
+        tree = self._tree
+        self._ask(lambda: tree.forget_removals(up_to))
+
+    # --- what the journal says, and how an epoch ends otherwise -------------------------------------------------------
+
+    def _ask(self, work: Callable[[], JournalAnswer]) -> None:
+        self._environment.threads.in_order.submit(work, self._answered)
+
+    def _answered(self, answer: JournalAnswer | BaseException) -> None:
+        if self._closed:
+            return
+        if not isinstance(answer, PublicationFailed | BaseException):
+            self.journal = answer.state
+        match answer:
+            case PublicationDone():
+                self._published(answer)
+            case PublicationFailed(epoch, reason):
+                self._coordinator.tell(events.PublishFailed(epoch, reason))
+            case CommitNoted(epoch):
+                self._note(log.EpochCommitted(at=time.time(), epoch=epoch))
+                self._end_if_reached()
+            case RemovalDone():
+                self._removed(answer)
+            case RemovalsForgotten():
+                pass
+            case FencedOff(by=by):
+                self._coordinator.tell(events.Fenced(by))
+            case BaseException():
+                self._end(answer if isinstance(answer, Exception) else RuntimeError(str(answer)))
+
+    def abandon(self, abandon: events.Abandon) -> None:
+        """Forget an epoch that will never be complete; ask for another one soon if it was asked for."""
+        epoch, reason, record = abandon.epoch, abandon.reason, self._record
+        self._parts.pop(epoch, None)
+        record.times.given_up(epoch)
+        record.savepoints.given_up(epoch)
+        if record.endings.given_up(epoch) or record.savepoints.waiting:
+            loop = self._environment.loop
+            loop.call_at(loop.now() + _ASK_AGAIN, self.ask_for_what_is_wanted)
+        if reason is not events.AbandonReason.ATTEMPT_BROKEN:
+            self._send(EpochIsOver(self._coordinator.incarnation, epoch, complete=False))
+        self._note(log.EpochAbandoned(at=time.time(), epoch=epoch, reason=reason.value, detail=abandon.detail))
+
+    def ask_for_what_is_wanted(self) -> None:
+        """Ask the coordinator for the epochs that the job's user or its end awaits, if the attempt runs."""
+        if self._closed or not self._coordinator.is_running:
+            return
+        if self._record.savepoints.waiting:
+            self._coordinator.tell(events.SavepointRequested())
+        wanted = self._record.endings.wanted()
+        if wanted is not None:
+            self._coordinator.tell(wanted)
+
+    def close(self) -> None:
+        """Hear nothing any more: the generation is over."""
+        self._closed = True
+
+    def _end_if_reached(self) -> None:
+        end = self._record.endings.reached(self.journal)
+        if end is not None:
+            began = self._began
+            same = began is not None and positions_in(began) == positions_in(self._tree.manifest(end.epoch))
+            self._end(replace(end, nothing_since=began.epoch) if began is not None and same else end)
+
+    def _send(self, message: EpochIsOver) -> None:
+        if self._deployment.attempt is not None:
+            self._deployment.attempt.send_all(message)
+
+    def _note(self, event: log.AnyEvent) -> None:
+        self._environment.reporting.event(event)
+
+    def _now(self) -> float:
+        return self._environment.loop.now() * 1000
