@@ -49,11 +49,11 @@ if TYPE_CHECKING:
     from snapshot.program.connected_streams import ControlledStream as ControlledStream
     from snapshot.program.connected_streams import ControlStream as ControlStream
     from snapshot.program.keyed_stream import KeyedStream as KeyedStream
+    from snapshot.program.keyed_stream import WindowedStream as WindowedStream
     from snapshot.program.plan import EventTime as EventTime
     from snapshot.program.problems import ProgramError as ProgramError
     from snapshot.program.program import Program as Program
     from snapshot.program.stream import Stream as Stream
-    from snapshot.program.windowed_stream import WindowedStream as WindowedStream
     from statebackend.states.aggregates import AggregateTable as AggregateTable
     from statebackend.states.codecs import Codec as Codec
     from statebackend.states.codecs import Pickled as Pickled
@@ -103,12 +103,11 @@ _HOME = {
     "snapshot.operators.windows.calls": ("WindowFunction",),
     "snapshot.operators.windows.kinds": ("Session", "Sliding", "Tumbling"),
     "snapshot.program.connected_streams": ("ConnectedStreams", "ControlledStream", "ControlStream"),
-    "snapshot.program.keyed_stream": ("KeyedStream",),
+    "snapshot.program.keyed_stream": ("KeyedStream", "WindowedStream"),
     "snapshot.program.plan": ("EventTime",),
     "snapshot.program.problems": ("ProgramError",),
     "snapshot.program.program": ("Program",),
     "snapshot.program.stream": ("Stream",),
-    "snapshot.program.windowed_stream": ("WindowedStream",),
     "statebackend.states.aggregates": ("AggregateTable",),
     "statebackend.states.codecs": ("Codec", "Pickled"),
     "statebackend.states.declarations": ("AggregatingState", "ListState", "MapState", "ReducingState", "ValueState"),

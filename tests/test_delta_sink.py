@@ -28,8 +28,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from snapshot import ToDelta
 from snapshot.connectors.delta.columns import FoundDelta, misfits
-from snapshot.connectors.delta.table import DataFile, DeltaPlace, schema_json
-from snapshot.connectors.delta.tokens import DeltaToken, token_of
+from snapshot.connectors.delta.table import DataFile, DeltaPlace, DeltaToken, schema_json, token_of
 from snapshot.connectors.staging.commit_tokens import TargetError
 from snapshot.epochs.transaction_events import CommitOutcome, parse_transaction_id, transaction_id
 from snapshot.ids import JobId

@@ -24,8 +24,7 @@ from snapshot.connectors.kafka.avro import CONFLUENT_HEADER, avro_schema_of
 from snapshot.connectors.kafka.columns import Headers
 from snapshot.connectors.kafka.formats import RAW, BadRecord, Decoded, Decoding, OnBad
 from snapshot.connectors.kafka.reader import OnGap
-from snapshot.connectors.kafka.source_client import OURS
-from snapshot.connectors.kafka.split import KafkaSplit, TopicPartition, split_of
+from snapshot.connectors.kafka.source_client import OURS, KafkaSplit, TopicPartition, split_of
 from snapshot.program.source import Batch, Later, Reader, SourceError, SplitContext
 from snapshot.tree.frozen_json import JsonLike
 from statebackend.ids import Attempt, Partition

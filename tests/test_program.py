@@ -28,7 +28,7 @@ from snapshot import (
 from snapshot.operators.row_class import Row
 from snapshot.program.pickling import dumps, loads
 from snapshot.program.plan import Plan, Stage
-from snapshot.program.schemas import columns_in_words
+from snapshot.program.problems import columns_in_words
 from statebackend import Count, Last, MapState, Max, Mean, Sum, Ttl, ValueState
 from statebackend.columns import schema_of
 from statebackend.durations import Duration, NotADuration, in_words, milliseconds

@@ -15,8 +15,7 @@ import pyarrow as pa
 from snapshot.operators.aggregated import key_problems
 from snapshot.operators.keyed_function import keys_of
 from snapshot.operators.operator import Input, OperatorContext, name_of
-from snapshot.operators.row_class import Row, RowLike, batch_of, rows_of, shown
-from snapshot.operators.row_state import accepted, row_codec, row_problems
+from snapshot.operators.row_class import Row, RowLike, accepted, batch_of, row_codec, row_problems, rows_of, shown
 from snapshot.operators.rows import Rows
 from statebackend.states.codecs import Codec
 from statebackend.states.declarations import Declaration, ValueState

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from snapshot.operators.operator import Input, KeyedOperator, Transform, name_of
 from snapshot.program.nodes import Aggregating, Change, Changed, Processing, Reducing, Selected, Way, Work
-from snapshot.program.schemas import unknown_column
+from snapshot.program.problems import unknown_column
 from statebackend.columns import NotASchema, SchemaLike, schema_of
 from statebackend.tables.values.aggregations import Aggregation
 

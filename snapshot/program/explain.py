@@ -21,7 +21,7 @@ from snapshot.program.plan import (
     ToEdge,
     ToSink,
 )
-from snapshot.program.schemas import columns_in_words
+from snapshot.program.problems import columns_in_words
 from statebackend.durations import in_words
 
 

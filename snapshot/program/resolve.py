@@ -29,8 +29,7 @@ from snapshot.program.nodes import (
     place_of,
 )
 from snapshot.program.plan import EventTime
-from snapshot.program.problems import Problem
-from snapshot.program.schemas import columns_in_words, dictionaries, unknown_column, views
+from snapshot.program.problems import Problem, columns_in_words, dictionaries, unknown_column, views
 from statebackend.columns import NotASchema, schema_of
 from statebackend.keys.types import KeyType, UndeclarableKeyType
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from snapshot.connectors.delta import sink as delta_sink
-from snapshot.connectors.delta import tokens as delta_tokens
+from snapshot.connectors.delta import table as delta_table
 from snapshot.connectors.files import names as file_names
 from snapshot.connectors.files import writer as file_writer
 from snapshot.connectors.files.hive_folders import is_folder
@@ -87,7 +87,7 @@ _SINKS: Final[dict[str, Callable[[PayloadFields], object]]] = {
 def _payloads() -> list[bytes]:
     nonce, name = "0123456789abcdef", file_name(_TRANSACTION, 0, "jsonl", "0123456789abcdef")
     schema = b64encode(PLAIN.serialize().to_pybytes()).decode()
-    token = delta_tokens.DeltaToken(_TRANSACTION, nonce, 0)
+    token = delta_table.DeltaToken(_TRANSACTION, nonce, 0)
     columns = '{"type":"struct","fields":[{"name":"n","type":"long","nullable":true,"metadata":{}}]}'
     sql = {"key": ["n"], "deleted": "", "nonce": nonce, "settled": [f"3-2-0-16/{nonce}"], "rows": 1}
     kafka = {"producer": producer_of(_TRANSACTION), "first": 3, "sealed_at": 5, "writer": nonce, "rows": 1}
@@ -108,7 +108,7 @@ def _payloads() -> list[bytes]:
 
 def _names_of_files(data: bytes) -> None:
     text = data.decode(errors="surrogateescape")
-    for found in (parse, file_names.transaction_of, delta_tokens.token_of, is_folder):
+    for found in (parse, file_names.transaction_of, delta_table.token_of, is_folder):
         found(text)
     place_text(text)
     for raises in (parse_transaction_id, Committed.parse, partial(token_of, JobId("a"), Uid("b"))):
@@ -151,7 +151,7 @@ OUTPUT: Final[dict[str, Decoder]] = {
             file_names.file_name(_TRANSACTION, 0, "parquet", "0123456789abcdef"),
             _TRANSACTION,
             "1-3,5,7-9",
-            delta_tokens.DeltaToken(_TRANSACTION, "0123456789abcdef", 2).file(0),
+            delta_table.DeltaToken(_TRANSACTION, "0123456789abcdef", 2).file(0),
             "3-2-0-16/0123456789abcdef",
         ),
         (),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from snapshot import ToFiles
-from snapshot.connectors.files.local_folder import LocalFolder
+from snapshot.connectors.files.renaming_folder import LocalFolder
 from statebackend.stores.local_store import LocalStore
 from statebackend.stores.store import StoreUnavailable, UnknownOutcome
 from tests.silence import deafen_channels

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from s3fs import S3FileSystem
 
 from snapshot import ToDelta
-from snapshot.connectors.delta.tokens import token_of
+from snapshot.connectors.delta.table import token_of
 from snapshot.epochs.transaction_events import parse_transaction_id
 from snapshot.ids import JobId
 from snapshot.testing.sinks import CHECKS, SCHEMA, SinkEnvironment, SinkTrial

@@ -23,7 +23,7 @@ from recovery.events import Stalled
 from snapshot import EventTime, Kafka, Stream, ToDriver, Tumbling
 from snapshot.connectors.kafka import source_client as kafka_client
 from snapshot.connectors.kafka.formats import KafkaFormat
-from snapshot.connectors.kafka.split import split_of
+from snapshot.connectors.kafka.source_client import split_of
 from snapshot.program.source import (
     Batch,
     Exhausted,

@@ -15,9 +15,18 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from snapshot.connectors.delta.columns import misfits, unsuitable, written_schema
-from snapshot.connectors.delta.table import DataFile, DeltaPlace, checked_columns, files_in, found_table, schema_json
-from snapshot.connectors.delta.tokens import DeltaToken, Slots, token_of
-from snapshot.connectors.files.location import everywhere, password_faults, protocol_of
+from snapshot.connectors.delta.table import (
+    DataFile,
+    DeltaPlace,
+    DeltaToken,
+    Slots,
+    checked_columns,
+    files_in,
+    found_table,
+    schema_json,
+    token_of,
+)
+from snapshot.connectors.files.folder import everywhere, password_faults, protocol_of
 from snapshot.connectors.staging.commit_tokens import TargetError, commit_by_token
 from snapshot.connectors.staging.payloads import (
     MADE_BY,

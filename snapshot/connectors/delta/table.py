@@ -1,7 +1,12 @@
-"""A Delta table as the sink reaches it: read anew each time, data files written to its folder, entries to its log.
+"""A Delta table as the sink reaches it: read anew each time, data files and their tokens written to its folder and log.
 
 What always holds: an error of the library is told as what it means for a commit, never taken for success; when a method
 returns, what it did survives a crash of the machine.
+
+A token is an application id and a version in the log. The id is used by one writer (a partition, in one attempt) for
+one transaction after the other, and by the next only when the one before is known to be committed or had no rows. So a
+version in the log that is not lower than a transaction's number says that it is committed, and nothing else does. A
+name of a file says which transaction it is of, and under which id to look for it.
 """
 
 from __future__ import annotations
@@ -14,6 +19,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
+from secrets import token_hex
+from threading import Lock
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
@@ -22,13 +29,79 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from snapshot.connectors.delta.columns import FoundDelta, written_schema
-from snapshot.connectors.delta.tokens import DeltaToken
+from snapshot.connectors.files.names import file_name, transaction_of
 from snapshot.connectors.staging.commit_tokens import TargetError
 from snapshot.connectors.staging.payloads import BadPayload
 from snapshot.epochs.token_commit import TargetAnswer
+from snapshot.epochs.transaction_events import parse_transaction_id
+from snapshot.ids import TransactionId
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+
+_NAME: Final = re.compile(r"(?P<writer>[0-9a-f]{16})-(?P<slot>0|[1-9][0-9]*)-(?P<rest>part-[A-Za-z0-9._-]*\.parquet)")
+_SLASH: Final = ".2f"
+"""What stands for a slash, in place of the `~` of other names: deltalake cannot compact files with that in theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaToken:
+    """A transaction under the application id that was given to it.
+
+    `writer` was drawn when its writer was opened: a job whose tree was put back from an older copy makes transactions
+    of the same names again.
+    """
+
+    transaction: TransactionId
+    writer: str
+    slot: int
+
+    @property
+    def app(self) -> str:
+        """Return Delta's application id; a writer has as many as it had uncommitted transactions at a time."""
+        return f"epochcut/{self.transaction.rpartition('-')[0]}/{self.writer}-{self.slot}"
+
+    @property
+    def version(self) -> int:
+        """Return Delta's version for the transaction, which is its number."""
+        return parse_transaction_id(self.transaction).n
+
+    def file(self, number: int) -> str:
+        """Return the name of the transaction's data file with this number."""
+        name = file_name(self.transaction, number, "parquet")
+        return f"{self.writer}-{self.slot}-{name.replace('~', _SLASH)}"
+
+
+def token_of(name: str) -> DeltaToken | None:
+    """Return the token of the data file with this name; None if it is not ours to touch."""
+    match = _NAME.fullmatch(name)
+    transaction = None if match is None else transaction_of(match["rest"].replace(_SLASH, "~"))
+    if match is None or transaction is None:
+        return None
+    return DeltaToken(transaction, match["writer"], int(match["slot"]))
+
+
+class Slots:
+    """The application ids of one writer. The event loop and other threads may share it."""
+
+    def __init__(self) -> None:
+        self._writer = token_hex(8)
+        self._lock = Lock()
+        self._taken: dict[TransactionId, int] = {}
+
+    def take(self, transaction: TransactionId) -> DeltaToken:
+        """Take a free application id for a transaction that begins."""
+        with self._lock:
+            taken = set(self._taken.values())
+            slot = next(number for number in range(len(taken) + 1) if number not in taken)
+            self._taken[transaction] = slot
+        return DeltaToken(transaction, self._writer, slot)
+
+    def free(self, transaction: TransactionId) -> None:
+        """Free the id of a transaction that is committed or has no rows; does nothing for another writer's."""
+        with self._lock:
+            self._taken.pop(transaction, None)
+
 
 _LOG: Final = "_delta_log"
 _COLOUR: Final = re.compile("\x1b\\[[0-9;]*m")

@@ -1,4 +1,4 @@
-"""A folder in which files appear as a whole: what the sink asks of it, whatever kind of storage it is in.
+"""A folder in which files appear as a whole, at a URI that means the same in every process of a job.
 
 What always holds: a file is staged, and no reader takes it for a file; then it is published, by whoever has what
 staging it gave, as often as anybody likes, and is visible once.
@@ -12,9 +12,32 @@ from typing import Final, Protocol
 
 import fsspec
 import pyarrow as pa
+from fsspec.core import split_protocol
+from fsspec.implementations.local import LocalFileSystem
 
-from snapshot.connectors.files.location import protocol_of
 from snapshot.tree.frozen_json import NULL, Json
+from statebackend.stores.fsspec_store import has_password, without_password
+
+
+def protocol_of(uri: str) -> str:
+    """Return the protocol of a URI; `file` for a path of this machine."""
+    protocol = split_protocol(uri)[0]
+    return "file" if protocol in (None, "local") else str(protocol)
+
+
+def password_faults(uri: str) -> Sequence[str]:
+    """Return why a URI with a password in it cannot be used, without the password."""
+    if not has_password(uri):
+        return []
+    return [
+        f"{without_password(uri)} has a password, which would be stored in every epoch and told in messages; leave it "
+        f"out of the URI, and give storage_options={{{protocol_of(uri)!r}: {{'username': ..., 'password': ...}}}}"
+    ]
+
+
+def everywhere(uri: str) -> str:
+    """Return the URI with a local relative path made absolute, as other processes may run in other folders."""
+    return f"file://{LocalFileSystem._strip_protocol(uri)}" if protocol_of(uri) == "file" else uri
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +106,7 @@ def open_folder(uri: str, listed: bool = False) -> Folder:
 
             return ListedFolder(uri)
         case "file":
-            from snapshot.connectors.files.local_folder import LocalFolder
+            from snapshot.connectors.files.renaming_folder import LocalFolder
 
             return LocalFolder(uri)
         case "s3":

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from snapshot.program.schemas import unknown_column
+from snapshot.program.problems import unknown_column
 
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 """Stands for null, and for an empty text, which a folder's name could not tell from it."""

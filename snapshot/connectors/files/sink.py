@@ -14,10 +14,9 @@ from datetime import timedelta
 
 import pyarrow as pa
 
-from snapshot.connectors.files.folder import open_folder, unwritable
+from snapshot.connectors.files.folder import everywhere, open_folder, password_faults, unwritable
 from snapshot.connectors.files.formats import EXTENSIONS, WrittenFormat, unsuitable
 from snapshot.connectors.files.hive_folders import unsuitable_columns
-from snapshot.connectors.files.location import everywhere, password_faults
 from snapshot.connectors.files.names import transaction_of
 from snapshot.connectors.files.writer import FilePlace, FileWriter
 from snapshot.connectors.staging.table_fit import columns_of

@@ -14,7 +14,7 @@ import fsspec
 import pyarrow as pa
 from fsspec import AbstractFileSystem
 
-from snapshot.connectors.files.location import everywhere, password_faults
+from snapshot.connectors.files.folder import everywhere, password_faults
 from snapshot.connectors.files.readers import LineReader, ParquetReader
 from snapshot.connectors.files.stored import StoredFile
 from snapshot.program.source import Available, Reader, SourceError, SourceVanished, SplitContext, WrongPosition

@@ -26,7 +26,7 @@ from snapshot.connectors.staging.table_fit import column_of
 from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.ids import JobId, TransactionId
 from snapshot.operators.rows import Rows
-from snapshot.program.schemas import unknown_column
+from snapshot.program.problems import unknown_column
 from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
 from snapshot.tree.frozen_json import JsonLike
 from snapshot.tree.manifest import CommitPayload

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import numpy as np
 
 from snapshot.connectors.kafka.formats import BadRecord, Decoding
-from snapshot.connectors.kafka.source_client import Client, place, words
-from snapshot.connectors.kafka.split import KafkaSplit
+from snapshot.connectors.kafka.source_client import Client, KafkaSplit, place, words
 from snapshot.program.source import (
     Batch,
     Exhausted,

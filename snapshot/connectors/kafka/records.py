@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from snapshot.connectors.files.formats import encoded, refuse_unsayable, unsuitable
 from snapshot.connectors.kafka.avro import avro_schema_of
 from snapshot.connectors.kafka.sink_client import LARGEST_RECORD
-from snapshot.program.schemas import unknown_column
+from snapshot.program.problems import unknown_column
 
 RecordFormat: TypeAlias = Literal["json", "avro", "arrow"]
 FORMATS: Final = ("json", "avro", "arrow")

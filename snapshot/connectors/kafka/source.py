@@ -25,12 +25,14 @@ from snapshot.connectors.kafka.source_client import (
     OURS,
     Client,
     Cluster,
+    KafkaSplit,
     Options,
+    TopicPartition,
     Topics,
     settings,
     settings_problem,
+    split_of,
 )
-from snapshot.connectors.kafka.split import KafkaSplit, TopicPartition, split_of
 from snapshot.program.source import Available, Reader, SourceError, SourceVanished, SplitContext
 from snapshot.tree.frozen_json import JsonLike
 from statebackend.columns import arrow_schema

@@ -1,23 +1,62 @@
-"""A connection to Kafka: settings, what goes wrong with it in words, and questions about topics and offsets.
+"""A source's connection to Kafka: settings, errors in words, names of splits, and questions about topics.
 
 What always holds: a consumer is given its partitions and joins no group, so nothing is ever taken from it or given to
-it; it commits nothing, as how far it has read is in the job's epochs.
+it; it commits nothing, as how far it has read is in the job's epochs. What a split's rows depend on is in its name, so
+that it means the same rows for ever, also when "latest" or the time of a start would be another offset by now.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from re import Pattern
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from snapshot.connectors.kafka.split import TopicPartition
 from snapshot.program.source import SourceError, SourceVanished
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError
     from confluent_kafka import TopicPartition as Place
+
+_NAME = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)/(?P<partition>\d+) from (?P<start>\d+)(?: to (?P<stop>\d+))?")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """One partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSplit:
+    """The records of a partition from offset `start` on, those before offset `stop` if it ends."""
+
+    of: TopicPartition
+    start: int
+    stop: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the split's name as the job knows it."""
+        return f"{self.of} from {self.start}" + ("" if self.stop is None else f" to {self.stop}")
+
+
+def split_of(name: str) -> KafkaSplit | None:
+    """Return the split with this name; None if it is not the name of a split of Kafka."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    stop = None if match["stop"] is None else int(match["stop"])
+    return KafkaSplit(TopicPartition(match["topic"], int(match["partition"])), int(match["start"]), stop)
+
 
 Options: TypeAlias = "Mapping[str, str | int | float | bool]"
 Topics: TypeAlias = "str | Sequence[str] | Pattern[str]"

@@ -22,7 +22,7 @@ import pyarrow as pa
 from rocksdict import AccessType, DBCompressionType, Options, Rdict, SstFileWriter
 
 from snapshot.connectors.files.line_formats import LineParser
-from snapshot.connectors.files.local_folder import make_folder
+from snapshot.connectors.files.renaming_folder import make_folder
 from statebackend.backends.rocksdb_tables import by_moving, iterate, quiet, table_options
 
 STAGED: Final = ".staged"

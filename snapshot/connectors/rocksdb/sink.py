@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from fsspec.implementations.local import LocalFileSystem
 
+from snapshot.connectors.files.folder import protocol_of
 from snapshot.connectors.files.formats import Unsayable, encoded, refuse_unsayable, unsuitable
-from snapshot.connectors.files.local_folder import make_folder
-from snapshot.connectors.files.location import protocol_of
 from snapshot.connectors.files.names import file_name, transaction_of
+from snapshot.connectors.files.renaming_folder import make_folder
 from snapshot.connectors.rocksdb.folder import FolderError, OpenDatabase, RocksDBFolder
 from snapshot.connectors.staging.commit_tokens import TargetError, commit_by_token
 from snapshot.connectors.staging.payloads import MADE_BY, NONCE, PLACE, BadPayload, PayloadFields, read_payload
@@ -32,7 +32,7 @@ from snapshot.epochs.token_commit import TargetAnswer
 from snapshot.epochs.transaction_events import may_be_aborted, parse_transaction_id
 from snapshot.ids import JobId, TransactionId
 from snapshot.operators.rows import Rows, keys_in
-from snapshot.program.schemas import unknown_column
+from snapshot.program.problems import unknown_column
 from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
 from snapshot.tree.frozen_json import Json
 from snapshot.tree.manifest import CommitPayload

@@ -13,15 +13,17 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
-from snapshot.connectors.sql.sqlite_columns import affinities, found_table, takes
 from snapshot.connectors.sql.sqlite_target import (
     UNSAFE,
     SqliteCommit,
     Who,
+    affinities,
     begin_attempt,
+    found_table,
     journal_of,
     opened,
     put,
+    takes,
     target_error,
     transaction,
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from snapshot.connectors.staging.sql_statements import column, listed, quoted
-from snapshot.program.schemas import unknown_column
+from snapshot.program.problems import unknown_column
 
 
 @dataclass(frozen=True, slots=True)

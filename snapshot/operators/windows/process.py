@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from snapshot.operators.keyed_function import KeyedFunction, has_timers, keys_of
 from snapshot.operators.operator import Input, Operator, OperatorContext
-from snapshot.operators.row_class import Row, rows_of
-from snapshot.operators.row_state import row_codec, row_problems
+from snapshot.operators.row_class import Row, row_codec, row_problems, rows_of
 from snapshot.operators.rows import Rows
 from snapshot.operators.windows.calls import WindowCalls, WindowFunction
 from snapshot.operators.windows.declaration import OverWindows

@@ -12,8 +12,7 @@ import pyarrow as pa
 from snapshot.operators.keyed_function import keys_of
 from snapshot.operators.operator import Input, Operator, OperatorContext, name_of
 from snapshot.operators.reduce import Fold, ReduceRows
-from snapshot.operators.row_class import Row, batch_of, rows_of
-from snapshot.operators.row_state import row_codec, row_problems
+from snapshot.operators.row_class import Row, batch_of, row_codec, row_problems, rows_of
 from snapshot.operators.rows import Rows
 from snapshot.operators.windows.declaration import OverWindows
 from snapshot.operators.windows.keys import KEYS, KEYS_DECLARED, Already, Firing, Key, WindowKeys
