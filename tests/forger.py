@@ -24,6 +24,7 @@ from recovery.offline.stopped_job import take_over
 from snapshot import EOF, Collection, Program, Stream, ToFiles
 from snapshot.epochs.transaction_events import Committable, transaction_id
 from snapshot.ids import JobId
+from snapshot.program.source import Source
 from snapshot.tree.frozen_json import Json, JsonLike
 from snapshot.tree.manifest import CommitPayload, StoredFile
 from statebackend.backends.rocksdb_tables import table_options
@@ -41,10 +42,10 @@ _DEEP: Final = 800
 """So deep JSON can be parsed, and is deeper than most functions that follow it can go."""
 
 
-def program(output: Path) -> Program:
+def program(output: Path, source: Source | None = None) -> Program:
     """Sales by buyer and by item, to files. The first start ends in the middle."""
     some, more = [sale(number) for number in range(60)], [sale(number) for number in range(60, 80)]
-    sales = Stream.read(Collection([*some, EOF(), *more], SALES), uid="sales")
+    sales = Stream.read(source or Collection([*some, EOF(), *more], SALES), uid="sales")
     baskets = sales.key_by("region", "user").process(Basket, uid="baskets").write(ToFiles(str(output)), uid="bought")
     totals = sales.key_by("item").sum("cents", uid="totals").write(ToFiles(str(output)), uid="sums")
     return baskets + totals

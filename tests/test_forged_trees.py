@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pytest
 
+import recovery
 from recovery.command.exits import Exit
 from recovery.command.main import _parser
+from snapshot import Kafka
 from snapshot.readable import readable
 from tests.command_line import run_command
-from tests.forger import FORGERIES, LEFT, Forger, stopped_tree
+from tests.forger import FORGERIES, LEFT, Forger, program, stopped_tree
+from tests.shop_job import SALES
 from tests.survey import survey
 
 LOOKING = (
@@ -148,3 +151,24 @@ def _copied(source: str, target: str) -> None:
         os.mkfifo(target)
     else:
         shutil.copy2(source, target, follow_symlinks=False)
+
+
+@pytest.mark.timeout(120)
+def test_a_forged_position_leads_to_no_topic_that_the_program_does_not_name(home: Path, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    shutil.copytree(home / "tree", tree)
+    Forger(tree, home / "outside").subtask("sales")(
+        lambda part: part.update(positions={"salaries/0 from 0": {"at": {"offset": 7}}})
+    )
+    sales = Kafka("127.0.0.1:1", "sales", "json", SALES, grows=None)
+    run = recovery.run(
+        program(tmp_path / "output", sales),
+        checkpoints=tree,
+        job="shop",
+        parallelism=1,
+        local=tmp_path / "local",
+        progress=False,
+    )
+    refusal = r"the job reads 'salaries/0 from 0', and the program names other topics .* \(the same will happen again\)"
+    with pytest.raises(recovery.JobFailed, match=refusal):
+        run.wait(60)

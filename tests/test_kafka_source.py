@@ -24,8 +24,8 @@ from snapshot.connectors.kafka.avro import CONFLUENT_HEADER, avro_schema_of
 from snapshot.connectors.kafka.columns import Headers
 from snapshot.connectors.kafka.formats import RAW, BadRecord, Decoded, Decoding, OnBad
 from snapshot.connectors.kafka.reader import OnGap
-from snapshot.connectors.kafka.source_client import OURS, KafkaSplit, TopicPartition, split_of
-from snapshot.program.source import Batch, Later, Reader, SourceError, SplitContext
+from snapshot.connectors.kafka.source_client import OURS, KafkaSplit, TopicPartition, Topics, split_of
+from snapshot.program.source import Batch, Later, Reader, SplitContext, WrongPosition
 from snapshot.tree.frozen_json import JsonLike
 from statebackend.ids import Attempt, Partition
 
@@ -471,8 +471,35 @@ def test_a_split_or_position_of_another_source_is_refused() -> None:
         ("clicks/0 from 5", {"line": 3}, "no position in a partition"),
         ("clicks/0 from 5", 3, "no position in a partition"),
     ):
-        with pytest.raises(SourceError, match=words):
+        with pytest.raises(WrongPosition, match=words):
             SOURCE.open(SplitContext("in", split, position, Partition(0), Attempt(1)))
+
+
+@pytest.mark.parametrize(
+    ("topics", "foreign"),
+    [
+        ("clicks", "click"),
+        (("clicks", "views"), "salaries"),
+        (re.compile("clicks-.*"), "my-clicks-1"),
+        (re.compile(".*"), "__consumer_offsets"),
+    ],
+)
+def test_a_partition_of_a_topic_that_the_program_does_not_name_is_refused_before_any_broker_is_asked(
+    topics: Topics, foreign: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("confluent_kafka.Consumer", None)
+    source, split = replace(SOURCE, topic=topics), f"{foreign}/0 from 5"
+    with pytest.raises(WrongPosition, match=rf"source in: the job reads '{split}', and the program names other topics"):
+        source.open(SplitContext("in", split, None, Partition(0), Attempt(1)))
+    with pytest.raises(WrongPosition, match="put it back"):
+        source.available([split], {split: None})
+
+
+@pytest.mark.parametrize("topics", ["clicks", ("views", "clicks"), re.compile("c.*")])
+def test_a_partition_of_a_topic_that_the_program_names_is_opened(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(replace(SOURCE, topic=topics), OnePartition(), None, monkeypatch)
 
 
 # --- reading a partition ----------------------------------------------------------------------------------------------

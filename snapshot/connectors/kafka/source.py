@@ -29,11 +29,12 @@ from snapshot.connectors.kafka.source_client import (
     Options,
     TopicPartition,
     Topics,
+    is_among,
     settings,
     settings_problem,
     split_of,
 )
-from snapshot.program.source import Available, Reader, SourceError, SourceVanished, SplitContext
+from snapshot.program.source import Available, Reader, SourceError, SourceVanished, SplitContext, WrongPosition
 from snapshot.tree.frozen_json import JsonLike
 from statebackend.columns import arrow_schema
 from statebackend.durations import Duration, milliseconds
@@ -66,8 +67,9 @@ class Kafka:
     time, or where `group` has committed (at the earliest if it has not). That is decided once. How far it was read is
     in the job's epochs; no consumer group is joined, and nothing is committed to one. Partitions that are found later,
     also those of a topic that is added to the program, are read from their earliest record; `grows` says how often to
-    look. With `stop`, a partition ends where it ended when the job began, and so does the job. Only what was committed
-    is read, unless `options` say another `isolation.level`.
+    look. A topic cannot be taken out of the program while the job reads partitions of it. With `stop`, a partition ends
+    where it ended when the job began, and so does the job. Only what was committed is read, unless `options` say
+    another `isolation.level`.
 
     A record that does not fit is an error, or left out, or has what is wrong in the column `kafka_error` and null in
     the others. Records that were deleted before they were read are an error as well, unless `on_gap` is "skip". When
@@ -154,15 +156,16 @@ class Kafka:
 
     def available(self, known: Collection[str], reading: Mapping[str, JsonLike]) -> Available:
         """Return the partitions that are new, and where all of them end now."""
+        begun = [self._split(self._where, name) for name in reading]
         with self._cluster() as cluster:
             new = self._new(cluster, known)
-            splits = [*new, *(split for split in map(split_of, reading) if split is not None)]
+            splits = [*new, *begun]
             ends = cluster.offsets([split.of for split in splits], LATEST)
         for split in splits:
-            begun, _ = begin(self._where, split, reading.get(split.name))
-            if begun > ends[split.of]:
+            offset, _ = begin(self._where, split, reading.get(split.name))
+            if offset > ends[split.of]:
                 raise SourceError(
-                    f"{self._where}: the next record of {split.of} is at offset {begun}, and the partition ends at "
+                    f"{self._where}: the next record of {split.of} is at offset {offset}, and the partition ends at "
                     f"{ends[split.of]}: its topic was made again under the same name, or its brokers have lost what "
                     f"they had. Give the source a new uid to read it from its beginning"
                 )
@@ -178,14 +181,9 @@ class Kafka:
         return Cluster(self._where, self._settings(ends=self.bounded))
 
     def open(self, context: SplitContext) -> Reader:
-        """Open a partition; `SourceError` if the split is no partition of Kafka."""
+        """Open a partition; `WrongPosition` for one of another topic, as a job's tree leads to no other."""
         where = f"source {context.uid}"
-        split = split_of(context.split)
-        if split is None:
-            raise SourceError(
-                f"{where}: {context.split!r} is no partition of Kafka; it was another source when the job was born. "
-                f"Give the source a new uid"
-            )
+        split = self._split(where, context.split)
         if isinstance(context.until, int):
             split = replace(split, stop=context.until)
         client = Client(where, self._settings(ends=split.stop is not None))
@@ -195,6 +193,20 @@ class Kafka:
         except BaseException:
             client.close()
             raise
+
+    def _split(self, where: str, name: str) -> KafkaSplit:
+        split = split_of(name)
+        if split is None:
+            raise WrongPosition(
+                f"{where}: {name!r} is no partition of Kafka; it was another source when the job was born. Give the "
+                f"source a new uid"
+            )
+        if not is_among(self.topic, split.of.topic):
+            raise WrongPosition(
+                f"{where}: the job reads {name!r}, and the program names other topics ({self._where}). Name that topic "
+                f"as well, or give the source a new uid; if somebody has changed the job's tree, put it back"
+            )
+        return split
 
     def _settings(self, *, ends: bool) -> dict[str, object]:
         # That nothing comes after control records, a consumer is told when its request has waited for more.

@@ -116,6 +116,16 @@ def words(error: object) -> str:
     return f"{error.str()} ({error.name()})" if isinstance(error, KafkaError) else str(error)
 
 
+def is_among(topics: Topics, name: str) -> bool:
+    """True if a program that names these topics reads the one of this name.
+
+    A pattern has to match the whole name; topics of Kafka's own, whose names begin with two underscores, never match.
+    """
+    if isinstance(topics, Pattern):
+        return topics.fullmatch(name) is not None and not name.startswith("__")
+    return name == topics if isinstance(topics, str) else name in topics
+
+
 class Client:
     """A consumer, and what it has said of its connections. The caller closes it."""
 
@@ -178,14 +188,10 @@ class Cluster:
         self._client.close()
 
     def partitions(self, topics: Topics) -> list[TopicPartition]:
-        """Return all partitions that the topics have now, in order; `SourceVanished` if a named topic does not exist.
-
-        A pattern has to match the whole name; topics of Kafka's own, whose names begin with two underscores, never
-        match.
-        """
+        """Return all partitions that the topics have, in order; `SourceVanished` if a named topic does not exist."""
         if isinstance(topics, Pattern):
             everything = self._ask("the topics", lambda: self._client.consumer.list_topics(timeout=_ASK)).topics
-            names = [name for name in everything if topics.fullmatch(name) and not name.startswith("__")]
+            names = [name for name in everything if is_among(topics, name)]
         else:
             names = [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
         return [of for name in sorted(names) for of in self._partitions(name)]
