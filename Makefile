@@ -40,6 +40,15 @@ test-sinks: $(SERVERS)  ## jobs that write to real targets, all of which are kil
 test-servers: $(SERVERS)  ## the tests against real servers, which they start themselves
 	EPOCHCUT_PROFILE=$(PROFILE) $(BIN)/python -m pytest -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder -m servers $(ARGS)
 
+test-specs: $(VENV)/test .servers/tlc.stamp  ## histories of the protocols are checked by TLC against specifications in TLA+
+	EPOCHCUT_PROFILE=$(PROFILE) $(BIN)/python -m pytest -m specs tests/specs $(ARGS)
+
+# The model checker of TLA+, by Maven; its version is in the file it depends on.
+.servers/tlc.stamp: tests/specs/tlc.pom.xml
+	rm -rf .servers/tlc
+	mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.servers/tlc
+	@touch $@
+
 # An S3 server whose conditional puts are atomic, from its source; its version is pinned in the file it depends on.
 .servers/versitygw: tests/servers/versitygw.version
 	GOBIN=$(CURDIR)/.servers CGO_ENABLED=0 go install -trimpath -ldflags='-s -w' \
@@ -94,5 +103,5 @@ $(VENV)/demo $(VENV)/test $(VENV)/servers $(VENV)/lint: $(VENV)/bin/python setup
 	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
 	@touch $@
 
-.PHONY: help demo test coverage test-kills test-soak test-sinks test-servers fuzz lint bench clean
+.PHONY: help demo test coverage test-kills test-soak test-sinks test-servers test-specs fuzz lint bench clean
 .DEFAULT_GOAL := help

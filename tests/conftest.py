@@ -61,6 +61,8 @@ _FAILED: Final = pytest.StashKey[bool]()
 
 _WITHOUT_SERVERS: Final = "not servers"
 """The choice of `make test`."""
+_SPECS: Final = "specs"
+"""That of `make test-specs`."""
 _HIDDEN: Final = pytest.StashKey[list[str]]()
 
 
@@ -93,8 +95,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Tests against servers import clients which a run that leaves them out need not have."""
-    left_out = config.option.markexpr == _WITHOUT_SERVERS and collection_path == Path(__file__).parent / "servers"
+    """Leave out tests against servers, whose clients need not be there, and of TLC unless they alone are chosen."""
+    here, chosen = Path(__file__).parent, config.option.markexpr
+    left_out = chosen == _WITHOUT_SERVERS and collection_path == here / "servers"
+    left_out |= chosen != _SPECS and collection_path == here / "specs" / "test_specs.py"
     return left_out or None
 
 
