@@ -11,7 +11,7 @@ import argparse
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -26,7 +26,6 @@ from statebackend import (
     AggregateTable,
     Count,
     Epoch,
-    FileSet,
     KeyedState,
     Operator,
     Snapshot,
@@ -62,19 +61,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers are whatever python3 is
         spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
         try:
-            run(spark, (given.keep or Path(scratch) / "snapshots").absolute().as_uri(), Path(scratch) / "local")
+            run(spark, (given.keep or Path(scratch) / "snapshots").absolute().as_uri())
         finally:
             spark.stop()
 
 
-def run(spark: SparkSession, url: str, local: Path) -> None:
+def run(spark: SparkSession, url: str) -> None:
     """Count for some days; then compare the state with a query over all visits."""
     for day, parallelism in (*DAYS, DAYS[-1]):
-        counted = count(day, visits_of(spark, day), url, local, parallelism)
+        counted = count(day, visits_of(spark, day), url, parallelism)
         print(f"day {day}: {counted}")
     snapshot = SnapshotFolder(open_store(url), OPERATOR.uid).latest()
     assert snapshot is not None
-    users = state_of(spark, snapshot, url, local, parallelism=2)
+    users = state_of(spark, snapshot, url, parallelism=2)
     visits = visits_of(spark, DAYS[0][0])
     for day, _ in DAYS[1:]:
         visits = visits.union(visits_of(spark, day))
@@ -90,15 +89,14 @@ def visits_of(spark: SparkSession, day: int) -> DataFrame:
     return spark.range(VISITS_A_DAY).select(user.alias("user"), (number % 997).alias("cents"))
 
 
-def count(day: int, visits: DataFrame, url: str, local: Path, parallelism: int) -> str:
+def count(day: int, visits: DataFrame, url: str, parallelism: int) -> str:
     """One job: take the visits of a day into the state that the last one has left, unless they are in it."""
     folder = SnapshotFolder(open_store(url), OPERATOR.uid)
     generation = folder.begin()
     epoch, before = folder.next_epoch(generation), folder.latest()
     if before is not None and int(before.note) >= day:
         return f"is in the state since epoch {before.epoch}, and not counted again"
-    files = [file_set(before, partition, parallelism) for partition in range(parallelism)]
-    task = partial(count_partition, url=url, local=local, files=files, epoch=epoch)
+    task = partial(count_partition, url=url, epoch=epoch, before=before, parallelism=parallelism)
     parts = (
         visits.mapInArrow(partial(with_partition, parallelism), "user string, cents bigint, partition int")
         .repartitionById(parallelism, "partition")
@@ -110,59 +108,34 @@ def count(day: int, visits: DataFrame, url: str, local: Path, parallelism: int) 
     return f"{VISITS_A_DAY:,} visits counted in {parallelism} partitions; epoch {epoch} is complete"
 
 
-def file_set(snapshot: Snapshot | None, partition: int, parallelism: int) -> FileSet:
-    """What a partition starts from: its key groups' share of a snapshot, whatever parallelism that was made with."""
-    groups = OPERATOR.groups_of(partition, parallelism)
-    return FileSet(groups) if snapshot is None else snapshot.file_set(groups)
-
-
 def with_partition(parallelism: int, batches: Batches) -> Batches:
     """Say of each row which partition owns its key."""
     for batch in batches:
         yield batch.append_column("partition", OPERATOR.owners_of(batch.column("user"), parallelism))
 
 
-def count_partition(batches: Batches, *, url: str, local: Path, files: list[FileSet], epoch: Epoch) -> Batches:
+def count_partition(batches: Batches, *, url: str, epoch: Epoch, before: Snapshot | None, parallelism: int) -> Batches:
     """One task: open the partition's state, count, and say which files it consists of afterwards."""
-    task = task_context()
+    task = TaskContext.get()
+    assert task is not None
     partition = task.partitionId()
-    names = SnapshotFolder.names(epoch.generation, partition, task.taskAttemptId())
-    with opened(url, local, files[partition], names) as state:
+    with KeyedState.open_part(OPERATOR, url, epoch, before, partition, parallelism) as state:
         for batch in batches:
             state["users"].update(state.keys(batch.column("user")), {"cents": batch.column("cents")})
         part = pickle.dumps(state.snapshot(epoch))
     yield pa.record_batch({"partition": pa.array([partition], pa.int32()), "files": [part]})
 
 
-def opened(url: str, local: Path, files: FileSet, names: Callable[[], str]) -> KeyedState:
-    """A partition's state, in a local folder that this task alone uses."""
-    folder = local / f"task-{task_context().taskAttemptId()}"
-    return KeyedState(OPERATOR, folder, open_store(url), names, files)
-
-
-def unused() -> str:
-    """For a task that only reads."""
-    raise AssertionError("nothing is written")
-
-
-def task_context() -> TaskContext:
-    """Spark's own description of the running task."""
-    context = TaskContext.get()
-    assert context is not None
-    return context
-
-
-def state_of(spark: SparkSession, snapshot: Snapshot, url: str, local: Path, parallelism: int) -> DataFrame:
+def state_of(spark: SparkSession, snapshot: Snapshot, url: str, parallelism: int) -> DataFrame:
     """The state as a DataFrame."""
-    files = [file_set(snapshot, partition, parallelism) for partition in range(parallelism)]
-    task = partial(read_partition, url=url, local=local, files=files)
+    task = partial(read_partition, url=url, snapshot=snapshot, parallelism=parallelism)
     return spark.range(0, parallelism, 1, parallelism).mapInArrow(task, "user string, visits bigint, cents bigint")
 
 
-def read_partition(partitions: Batches, *, url: str, local: Path, files: list[FileSet]) -> Batches:
+def read_partition(partitions: Batches, *, url: str, snapshot: Snapshot, parallelism: int) -> Batches:
     """One task: all users of the partitions whose numbers come in; Spark may join what it reads with other tasks."""
     for partition in chain.from_iterable(batch.column("id").to_pylist() for batch in partitions):
-        with opened(url, local, files[partition], names=unused) as state:
+        with KeyedState.open_part(OPERATOR, url, snapshot.epoch, snapshot, partition, parallelism) as state:
             found = state["users"].keys_and_results()
             users = state.key_array(found.keys)
             yield pa.record_batch([users, *found.results.columns], names=["user", *found.results.schema.names])

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from secrets import token_hex
+from secrets import randbits, token_hex
 from shutil import rmtree
+from tempfile import mkdtemp
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
@@ -29,24 +30,32 @@ from statebackend.backends.unused_memory import keep_together
 from statebackend.entries import BLOCK, META_KEY, parse_head
 from statebackend.fail_points import reached
 from statebackend.files import FileSet, floors
-from statebackend.ids import Epoch
+from statebackend.ids import Epoch, Generation
 from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import KeyColumn, decode_keys, key_column
 from statebackend.keys.types import KeyType
 from statebackend.local_folder import WORK, lock_folder, remove_remains
 from statebackend.operator import Operator
 from statebackend.options import Options
+from statebackend.snapshot_folder import SnapshotFolder
 from statebackend.snapshots.catching_up import Add, CatchingUp, Replace, catching_up
 from statebackend.snapshots.local_files import LINKS, LocalFiles
 from statebackend.snapshots.persister import Persister, PersisterStatistics
 from statebackend.snapshots.restore import RestoreReport, fetch
+from statebackend.snapshots.snapshot_log import Snapshot
 from statebackend.snapshots.state_files import StateFiles
 from statebackend.snapshots.uploads import Durable, NotDurable
 from statebackend.states.contents import Contents, FrozenContents
 from statebackend.states.key_context import KeyContext
 from statebackend.states.schema import BrokenSchema, Schema, StateMismatch
 from statebackend.states.schema_fit import fitted
+from statebackend.stores.fsspec_store import open_store
 from statebackend.stores.store import BlobStore
+
+Where = str | Path | BlobStore
+"""A folder of snapshots: a path, a URI such as `s3://bucket/visits`, or a store that is open."""
+
+_ATTEMPT_BITS: Final = 62
 
 _FOR_BACKEND: Final = 4
 _FOR_OVERLAY: Final = 32
@@ -89,9 +98,98 @@ class _Opened:
 class KeyedState:
     """The states of an operator for some key groups, in one process. One thread opens it and calls all methods.
 
-    Everything written since the last snapshot is lost in a crash; what is in `folder` is only there to make the next
-    opening quick.
+        visits = Operator("visits", key=str, states={"count": ValueState(int, default=0)})
+
+        with KeyedState.open(visits, "snapshots") as state:
+            state.set_key("ann")
+            state["count"].set(state["count"].get() + 1)
+            state.save()
+
+    `open` is for one process that has all of the state, `open_part` for the tasks of a job that share it; the
+    constructor is for a host that brings files, names and epochs itself.
+
+    Everything written since the last snapshot is lost in a crash; what is in the local `folder` is only there to make
+    the next opening quick.
     """
+
+    _run: tuple[SnapshotFolder, Generation] | None = None
+    """The run that `open` has begun."""
+    _note = ""
+    _scratch: Path | None = None
+    """The local folder, if it is not to outlive the state."""
+
+    @classmethod
+    def open(
+        cls, operator: Operator, where: Where, *, folder: Path | None = None, options: Options | None = None
+    ) -> Self:
+        """Open all state of an operator, as it was saved last; `save` completes the next snapshot.
+
+        `where` holds the snapshots of this operator and of no other. With a local `folder` the next opening on this
+        machine downloads only what is new there; else a temporary one is used.
+
+        From then on every state that was opened there before is fenced: its `save` raises `FencedRun`. Raises
+        `ForeignSnapshot` if something else is in `where`, and what the constructor and `open_store` raise.
+        """
+        store = _store(where)
+        snapshots = SnapshotFolder(store, operator.uid)
+        generation, before = snapshots.begin(), snapshots.latest()
+        state = cls._of_snapshot(operator, store, before, generation, folder, options)
+        state._run = snapshots, generation
+        return state
+
+    @classmethod
+    def open_part(
+        cls,
+        operator: Operator,
+        where: Where,
+        epoch: Epoch,
+        before: Snapshot | None,
+        partition: int,
+        parallelism: int,
+        *,
+        folder: Path | None = None,
+        options: Options | None = None,
+    ) -> Self:
+        """Open one partition's state, out of so many, in a task of a job, as it was in the snapshot `before`.
+
+        The driver begins a run, and completes the epoch with what `snapshot(epoch)` returns in each task:
+
+            snapshots = SnapshotFolder(open_store(url), "visits")
+            before, epoch = snapshots.latest(), snapshots.next_epoch(snapshots.begin())
+            ...                                                     # tasks: {partition: state.snapshot(epoch)}
+            snapshots.complete(epoch, parts)
+
+        The parallelism may be another one than that of the snapshot. A task may be tried again, or twice at a time.
+        """
+        groups = operator.groups_of(partition, parallelism)
+        return cls._of_snapshot(operator, _store(where), before, epoch.generation, folder, options, partition, groups)
+
+    @classmethod
+    def _of_snapshot(
+        cls,
+        operator: Operator,
+        store: BlobStore,
+        before: Snapshot | None,
+        generation: Generation,
+        folder: Path | None,
+        options: Options | None,
+        partition: int = 0,
+        groups: KeyGroupRange | None = None,
+    ) -> Self:
+        groups = groups or operator.all_groups
+        files = FileSet(groups) if before is None else before.file_set(groups)
+        attempt = randbits(_ATTEMPT_BITS)  # no other task of this run and partition has it
+        names = SnapshotFolder.names(generation, partition, attempt)
+        local = folder or Path(mkdtemp(prefix="epochcut-state-"))
+        try:
+            state = cls(operator, local, store, names, files, options)
+        except BaseException:
+            if folder is None:
+                rmtree(local, ignore_errors=True)
+            raise
+        state._scratch = None if folder else local
+        state._note = before.note if before is not None else ""
+        return state
 
     def __init__(
         self,
@@ -393,6 +491,36 @@ class KeyedState:
             raise SnapshotFailed(f"{self._context.uid}: epoch {epoch} is not in the store: {answer.reason}")
         return answer.files
 
+    def save(self, note: str = "", *, keep: int = 2) -> Epoch:
+        """Cut, and complete the cut as the newest snapshot in the place where `open` found the state; return its epoch.
+
+        Returns when it is in the store: the next `open` begins with it, and gets the `note`. Of all snapshots there,
+        the `keep` newest stay. After a crash inside, the next `open` begins with this snapshot or with the one before.
+
+        Raises `FencedRun` if the state was opened there again since, and `SnapshotFailed`; then nothing is complete,
+        and what was written goes with the next `save`.
+        """
+        if self._run is None:
+            raise ValueError(
+                f"{self._context.uid}: this state was not opened with KeyedState.open; call snapshot(epoch), and let "
+                f"the driver complete the epoch"
+            )
+        snapshots, generation = self._run
+        epoch = snapshots.next_epoch(generation)
+        snapshots.complete(epoch, {0: self.snapshot(epoch)}, note=note)
+        self._note = note
+        self.completed(epoch)
+        snapshots.clean(keep)
+        return epoch
+
+    @property
+    def note(self) -> str:
+        """Return the note of the snapshot that was opened, or saved last; "" if there is none.
+
+        In `foreachBatch` it is the place for the number of the batch: Spark gives a batch again after a crash.
+        """
+        return self._note
+
     def rewind(self, epoch: Epoch, files: FileSet, names: Callable[[], str]) -> bool:
         """Go back in place to exactly what was cut at `epoch`; what was written and cut since is gone.
 
@@ -469,6 +597,8 @@ class KeyedState:
             self._backend.close()
             self._backend = None
         rmtree(self._work, ignore_errors=True)
+        if self._scratch is not None:
+            rmtree(self._scratch, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self
@@ -477,6 +607,10 @@ class KeyedState:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _store(where: Where) -> BlobStore:
+    return open_store(str(where)) if isinstance(where, str | Path) else where
 
 
 def _blocks(
