@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.decisions.restore import SubtaskRestore, earliest, plan_restore
+from recovery.decisions.restore import earliest, plan_restore
 from snapshot.cut.frames import LATEST, Watermark
 from snapshot.epochs.transaction_events import Committable
 from snapshot.ids import ChannelId, TransactionId
@@ -85,7 +85,7 @@ def source(*splits: Sequence[str], watermarks: Sequence[Watermark | None] = ()) 
     return OperatorSnapshot(UP, len(splits), tuple(subtasks))
 
 
-def own_data(restore: SubtaskRestore) -> list[tuple[ChannelId, int]]:
+def own_data(restore: SubtaskSnapshot) -> list[tuple[ChannelId, int]]:
     """What a partition keeps of the data in flight that it is given: its own key groups."""
     assert restore.state is not None
     return [
@@ -97,7 +97,7 @@ def own_data(restore: SubtaskRestore) -> list[tuple[ChannelId, int]]:
     ]
 
 
-def restored_then_cut(uid: Uid, restores: Sequence[SubtaskRestore]) -> OperatorSnapshot:
+def restored_then_cut(uid: Uid, restores: Sequence[SubtaskSnapshot]) -> OperatorSnapshot:
     """The next epoch, if nothing has happened in between: data in flight arrives at its new owner."""
     subtasks = []
     for restore in restores:
@@ -119,18 +119,7 @@ def restored_then_cut(uid: Uid, restores: Sequence[SubtaskRestore]) -> OperatorS
 
 def test_at_the_same_parallelism_every_partition_gets_its_own_again() -> None:
     operator = keyed(3, watermarks=[Watermark(1), None, Watermark(3, idle=True)])
-    assert plan_restore(operator, 3, MAX) == tuple(
-        SubtaskRestore(
-            COUNT,
-            subtask.partition,
-            subtask.state,
-            subtask.positions,
-            subtask.watermark,
-            subtask.channels,
-            subtask.committables,
-        )
-        for subtask in operator.subtasks
-    )
+    assert plan_restore(operator, 3, MAX) == operator.subtasks
 
 
 def test_a_partition_that_is_divided_gives_its_state_and_its_data_in_flight_to_both() -> None:

@@ -7,57 +7,30 @@ in it, and each keeps its own. No state is rewritten: the files are the same, se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from snapshot.cut.frames import LATEST, Watermark
-from snapshot.epochs.transaction_events import Committable
-from snapshot.tree.manifest import ChannelState, CommitPayload, OperatorSnapshot, SplitPosition, SubtaskSnapshot
-from statebackend.files import FileSet, rescaled
-from statebackend.ids import Partition, Uid
+from snapshot.tree.manifest import OperatorSnapshot, SubtaskSnapshot
+from statebackend.files import rescaled
+from statebackend.ids import Partition
 from statebackend.keygroups import check_parallelism, owner_of, range_of
 
 
-@dataclass(frozen=True, slots=True)
-class SubtaskRestore:
-    """What one subtask starts from.
-
-    It commits `committables`, announces `watermark` before anything else, unless that is the end of event time, and
-    then processes what of `channels` has its own keys, each channel in order, before any new input.
-    """
-
-    uid: Uid
-    partition: Partition
-    state: FileSet | None
-    positions: tuple[SplitPosition, ...]
-    watermark: Watermark | None
-    channels: tuple[ChannelState, ...]
-    committables: tuple[Committable[CommitPayload], ...]
-
-
-def plan_restore(operator: OperatorSnapshot, parallelism: int, max_parallelism: int) -> tuple[SubtaskRestore, ...]:
+def plan_restore(operator: OperatorSnapshot, parallelism: int, max_parallelism: int) -> tuple[SubtaskSnapshot, ...]:
     """Deal out one operator's parts at a parallelism; each partition gets its own again if that has not changed.
+
+    A partition commits the `committables` of its part, announces the `watermark` before anything else, unless that is
+    the end of event time, and then processes what of `channels` has its own keys, each channel in order, before any new
+    input.
 
     The caller owes that `max_parallelism` is the manifest's: it says which keys are in which group, for good.
     """
     check_parallelism(parallelism, max_parallelism)
     if parallelism == operator.parallelism:
-        return tuple(_as_it_was(operator.uid, subtask) for subtask in operator.subtasks)
+        return operator.subtasks
     return tuple(_dealt(operator, Partition(index), parallelism, max_parallelism) for index in range(parallelism))
 
 
-def _as_it_was(uid: Uid, subtask: SubtaskSnapshot) -> SubtaskRestore:
-    return SubtaskRestore(
-        uid,
-        subtask.partition,
-        subtask.state,
-        subtask.positions,
-        subtask.watermark,
-        subtask.channels,
-        subtask.committables,
-    )
-
-
-def _dealt(operator: OperatorSnapshot, partition: Partition, parallelism: int, max_parallelism: int) -> SubtaskRestore:
+def _dealt(operator: OperatorSnapshot, partition: Partition, parallelism: int, max_parallelism: int) -> SubtaskSnapshot:
     parents = _parents(operator, partition, parallelism, max_parallelism)
     groups = range_of(partition, parallelism, max_parallelism)
     states = [subtask.state for subtask in operator.subtasks if subtask.state is not None]
@@ -68,8 +41,7 @@ def _dealt(operator: OperatorSnapshot, partition: Partition, parallelism: int, m
         if subtask.partition % parallelism == partition
         for committable in subtask.committables
     )
-    return SubtaskRestore(
-        operator.uid,
+    return SubtaskSnapshot(
         partition,
         rescaled(states, groups) if states else None,
         tuple(positions[partition::parallelism]),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from recovery.decisions.notes import from_json
-from recovery.decisions.restore import SubtaskRestore, plan_restore
+from recovery.decisions.restore import plan_restore
 from recovery.offline.epoch_choice import Chosen, choose, go_back
 from recovery.offline.job_tree import NEWEST, JobTree
 from recovery.offline.stopped_job import refuse_if_it_runs, take_over
@@ -129,9 +129,9 @@ def plan_rescale(manifest: Manifest, to: int) -> RescalePlan:
     if to != before:
         _refuse_in_flight(manifest)
     parts = tuple(
-        _part(operator, restore, manifest.max_parallelism)
+        _part(operator, subtask, manifest.max_parallelism)
         for operator in manifest.operators
-        for restore in plan_restore(operator, to, manifest.max_parallelism)
+        for subtask in plan_restore(operator, to, manifest.max_parallelism)
     )
     files = {file.path: file.size for part in parts for file in part.files}
     return RescalePlan(
@@ -147,7 +147,9 @@ def rescaled_to(manifest: Manifest, to: int) -> Manifest:
         else replace(
             operator,
             parallelism=to,
-            subtasks=tuple(map(_subtask, plan_restore(operator, to, manifest.max_parallelism))),
+            subtasks=tuple(
+                replace(subtask, channels=()) for subtask in plan_restore(operator, to, manifest.max_parallelism)
+            ),
         )
         for operator in manifest.operators
     )
@@ -176,23 +178,17 @@ def _refuse_in_flight(manifest: Manifest) -> None:
         )
 
 
-def _subtask(restore: SubtaskRestore) -> SubtaskSnapshot:
-    return SubtaskSnapshot(
-        restore.partition, restore.state, restore.positions, restore.watermark, committables=restore.committables
-    )
-
-
-def _part(operator: OperatorSnapshot, restore: SubtaskRestore, max_parallelism: int) -> PartToRead:
-    state = restore.state
+def _part(operator: OperatorSnapshot, subtask: SubtaskSnapshot, max_parallelism: int) -> PartToRead:
+    state = subtask.state
     files = () if state is None else tuple(FileToRead(file.path, file.size, file.ranges) for file in state.files)
     return PartToRead(
-        restore.uid,
-        restore.partition,
+        operator.uid,
+        subtask.partition,
         None if state is None else state.range,
         () if state is None else _owners(state.range, operator.parallelism, max_parallelism),
         files,
-        tuple(position.split for position in restore.positions),
-        len(restore.committables),
+        tuple(position.split for position in subtask.positions),
+        len(subtask.committables),
         sum(file.size for file in files),
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
-from recovery.decisions.restore import SubtaskRestore, plan_restore
+from recovery.decisions.restore import plan_restore
 from recovery.testing.attempt import JOB
 from recovery.testing.messages import SOURCE, WINDOWS, Acknowledgement, Payload, Role, SourceCut, WindowCut
 from recovery.testing.stream import MAX_PARALLELISM, Item, Row, Stream, group_of
@@ -116,7 +116,7 @@ def roles_from(manifest: Manifest | None, parallelism: int, stream: Stream) -> t
     return tuple(_role(*parts, stream) for parts in zip(source, windows, strict=True))
 
 
-def _role(source: SubtaskRestore, windows: SubtaskRestore, stream: Stream) -> Role:
+def _role(source: SubtaskSnapshot, windows: SubtaskSnapshot, stream: Stream) -> Role:
     assert windows.state is not None
     return Role(
         windows.partition,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pytest import MonkeyPatch
@@ -135,7 +136,6 @@ def _(patch: MonkeyPatch) -> None:
     right = restore._dealt
 
     def dealt(*args: Any) -> Any:
-        made = right(*args)
-        return type(made)(made.uid, made.partition, made.state, made.positions, made.watermark, (), made.committables)
+        return replace(right(*args), channels=())
 
     patch.setattr(restore, "_dealt", dealt)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from recovery.decisions.restore import SubtaskRestore, plan_restore
+from recovery.decisions.restore import plan_restore
 from recovery.driver.tree.splits import SplitDealer, SplitRules, enumerator_splits
 from snapshot.epochs.coordinator_events import Publish
 from snapshot.host.partition.source_run import read_to
@@ -177,13 +177,13 @@ def without_output(manifest: Manifest, *, held: bool = False) -> Manifest:
     return replace(manifest, operators=tuple(operators))
 
 
-def _role(restore: SubtaskRestore, broadcast: bytes | None) -> Role:
+def _role(subtask: SubtaskSnapshot, broadcast: bytes | None) -> Role:
     return Role(
-        restore.state,
-        {at.split: at.position for at in restore.positions},
-        restore.watermark,
-        restore.channels,
-        restore.committables,
+        subtask.state,
+        {at.split: at.position for at in subtask.positions},
+        subtask.watermark,
+        subtask.channels,
+        subtask.committables,
         broadcast,
     )
 
