@@ -7,18 +7,15 @@ nothing happens any more.
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable
 
 from recovery import events as log
 from recovery.decisions.restarts import Cause, Failure
 from recovery.driver.attempts.coordinator_loop import CoordinatorLoop, Event, Instruction
 from recovery.driver.attempts.deployment import Deployed, Deployment, Overtaken
 from recovery.driver.attempts.environment import Environment, JobRecord
-from recovery.driver.attempts.failures import BreakAttempt, Consequence, GiveUpJob, JobFailed, before, failure_of
+from recovery.driver.attempts.failures import JobFailed, before, failure_of
 from recovery.driver.attempts.rebalancer import Rebalancer
 from recovery.driver.attempts.rebalancing import HandOver
 from recovery.driver.attempts.requests import End
@@ -28,8 +25,8 @@ from recovery.driver.claim import Start
 from recovery.driver.epochs import Epochs
 from recovery.driver.housekeeping import Housekeeping
 from recovery.driver.report import worker_events
+from recovery.driver.rollback import Damaged, Rollback
 from recovery.driver.settings.job import JobSettings
-from recovery.driver.tree.damage import faults_of, files_in_doubt
 from recovery.driver.tree.manifests import all_transactions_in
 from recovery.driver.tree.orphans import Orphans
 from recovery.driver.tree.owned import FencedOff, Removal
@@ -52,21 +49,13 @@ from snapshot.host.protocol.messages import (
     HasCommitted,
     Hello,
     Restored,
-    StandDown,
     WantsSplit,
 )
 from snapshot.journal.state import JournalState
-from statebackend.ids import Epoch, Incarnation, Partition
+from statebackend.ids import Incarnation, Partition
 
 OfAttempt = Restored | FirstOutput | WantsSplit | AllEnded | Figures
 FromPartition = Acknowledgement | HasCommitted | Declining | CannotCommit | CommitPutOff | Delivery | Failed | OfAttempt
-
-
-@dataclass(frozen=True, slots=True)
-class Damaged:
-    """Files of the epoch that was to be restored are not as they were written: a claim finds another epoch."""
-
-    faults: Mapping[str, str]
 
 
 class ClaimedJob:
@@ -88,10 +77,11 @@ class ClaimedJob:
         self._over = over
         self.tree = tree = start.tree
         note, deleting = environment.reporting.event, environment.threads.deleting
+        self._began_at = int(loop.now() * 1000)
         coordinator = Coordinator[Acknowledgement](
             settings.coordinator,
             start.generation,
-            now=self._now_ms(),
+            now=self._began_at,
             complete=start.epoch,
             last_number=tree.state.newest_complete.number,
             uncommitted=start.replay,
@@ -99,6 +89,7 @@ class ClaimedJob:
         self._coordinator = CoordinatorLoop(loop, coordinator, self._carry_out, environment.trace)
         self._standbys = Standbys(settings, environment.workers, tree, environment.reporting.trouble)
         self.deployment = Deployment(settings, environment, record, tree, start.found, self._standbys, self._deployed)
+        self._rollback = Rollback(environment, record, tree, self._coordinator, self.deployment, over)
         self._rebalancer = Rebalancer(
             settings, environment, self._standbys, self.deployment, self._may_move, self._moves
         )
@@ -116,9 +107,6 @@ class ClaimedJob:
         )
         self._housekeeping = Housekeeping(settings, loop, deleting, tree, note, self._epochs.compacted)
         self._orphans = Orphans(loop, deleting, tree, lambda: self.journal, note)
-        self._restored_epoch = start.epoch
-        self._in_doubt = False
-        """Files of the epoch are being looked at, or were found damaged."""
         self._closed = False
 
     def begin(self) -> None:
@@ -130,8 +118,8 @@ class ClaimedJob:
             self._environment.deliveries.delivered(all_transactions_in(self.tree.manifest(start.epoch)))
         if trace is not None:
             last_number = state.newest_complete.number
-            options, now = self._settings.coordinator, self._now_ms()
-            trace.begin(options, start.generation, now, start.epoch, last_number, start.replay)
+            options = self._settings.coordinator
+            trace.begin(options, start.generation, self._began_at, start.epoch, last_number, start.replay)
         self._note(
             log.Claimed(
                 at=time.time(),
@@ -167,12 +155,18 @@ class ClaimedJob:
         for part in (
             self._coordinator,
             self._epochs,
+            self._rollback,
             self.deployment,
             self._housekeeping,
             self._orphans,
             self._rebalancer,
         ):
             part.close()
+
+    def end(self) -> None:
+        """Do nothing any more, as the job is over; report a recovery that is under way, as far as it has come."""
+        self.close()
+        self._rollback.note_recovery(finally_=True)
 
     # --- what the coordinator says ------------------------------------------------------------------------------------
 
@@ -195,7 +189,8 @@ class ClaimedJob:
                     self._note(log.EpochSkipped(at=time.time(), reason=reason.value))
             case events.RollBack():
                 if not self._record.failures.is_planned(before(instruction.incarnation)):
-                    self._broken(instruction)
+                    self._rollback.broken(instruction)
+                    self._rebalancer.broken()
                 if not self._closed:
                     self._roll_back(instruction)
             case events.Stop(reason):
@@ -257,7 +252,7 @@ class ClaimedJob:
         if partition is not None and self.deployment.attempt is not None:
             cause = Cause.SILENT if silent else Cause.PROCESS
             why = f"{worker} is lost: {reason}"
-            self._fail(Failure(self.deployment.attempt.incarnation, cause, why, partition))
+            self._rollback.fail(Failure(self.deployment.attempt.incarnation, cause, why, partition))
         self._rebalancer.lost(worker)
 
     def followed(self, worker: str, message: Followed) -> None:
@@ -286,7 +281,7 @@ class ClaimedJob:
                 if self._is_current(message.incarnation):
                     self._environment.deliveries.add(message)
             case Failed():
-                self._fail(failure_of(message))
+                self._rollback.fail(failure_of(message))
             case Restored() | FirstOutput() | WantsSplit() | AllEnded() | Figures():
                 attempt = self.deployment.attempt
                 if self._is_current(message.incarnation) and attempt is not None:
@@ -302,7 +297,7 @@ class ClaimedJob:
                     self._all_restored(attempt)
             case FirstOutput():
                 clock.first_output(self._now())
-                self.note_recovery()
+                self._rollback.note_recovery()
             case WantsSplit(_, partition, uid):
                 attempt.wanted(partition, uid)
             case AllEnded(_, partition):
@@ -313,14 +308,14 @@ class ClaimedJob:
                 known = {uid: stage.window for uid, stage in message.stages.items() if stage.window}
                 self._record.windows.setdefault(partition, {}).update(known)
                 clock.lag(self._now(), partition, lag)
-                self.note_recovery()
+                self._rollback.note_recovery()
                 self._environment.reporting.figures(message)
 
     # --- attempts -----------------------------------------------------------------------------------------------------
 
     def _roll_back(self, roll_back: events.RollBack) -> None:
         self._record.endings.attempt_over()
-        self._restored_epoch = roll_back.epoch
+        self._rollback.restored_epoch = roll_back.epoch
         self._orphans.attempt_over()
         self.deployment.roll_back(roll_back)
 
@@ -334,7 +329,7 @@ class ClaimedJob:
             self._environment.reporting.trouble("taking epochs", reason)
         else:
             self._take_epochs(attempt)
-        self._rebalancer.runs(self._restored_epoch)
+        self._rebalancer.runs(self._rollback.restored_epoch)
 
     def _take_epochs(self, attempt: AttemptRun) -> None:
         if self._record.endings.draining:
@@ -342,93 +337,7 @@ class ClaimedJob:
         self._coordinator.tell(events.AttemptStarted(attempt.incarnation, frozenset(attempt.deployed.values())))
         self._epochs.ask_for_what_is_wanted()
 
-    # --- failures -----------------------------------------------------------------------------------------------------
-
-    def _fail(self, failure: Failure) -> None:
-        """Do what follows from a failure, unless it is about files that may be damaged: that is looked into first."""
-        failures, now = self._record.failures, self._loop.now()
-        if failure.incarnation.generation != self._coordinator.incarnation.generation or self._looks_into(failure):
-            return
-        if self._is_current(failure.incarnation) and not failures.is_planned(failure.incarnation):
-            self._record.clock.detected(self._now())
-        self._follow(failures.failed(failure, now, time.time(), random.random()))
-
-    def _broken(self, roll_back: events.RollBack) -> None:
-        """Time the recovery from the failure that ended the attempt; count the failure unless that was done."""
-        failures, clock = self._record.failures, self._record.clock
-        if not clock.running:
-            clock.detected(self._now())
-        self._follow(
-            failures.broken_by_coordinator(roll_back.incarnation, self._loop.now(), time.time(), random.random())
-        )
-        clock.decided(self._now())
-        self._record.restored_age = self._record.times.age(self._now())
-        self._rebalancer.broken()
-
-    def _follow(self, consequences: list[Consequence]) -> None:
-        for consequence in consequences:
-            match consequence:
-                case BreakAttempt(failure, pause):
-                    self.deployment.wait_until(self._loop.now() + pause)
-                    self._coordinator.tell(events.AttemptBroken(failure.incarnation, str(failure)))
-                case GiveUpJob(error, 0.0):
-                    self._over(error)
-                case GiveUpJob(error, after):
-                    self._loop.call_at(self._loop.now() + after, partial(self._over, error))
-                case _:
-                    self._note(consequence)
-
-    def _looks_into(self, failure: Failure) -> bool:
-        """Return True if a partition cannot be restored for files that may be damaged, which is looked into now."""
-        epoch = self._restored_epoch
-        if failure.cause is not Cause.UNUSABLE or self._coordinator.is_running:
-            return False
-        files, store = files_in_doubt(failure.reason, self.tree.manifest(epoch)), self._environment.store
-        if files and not self._in_doubt:
-            self._in_doubt = True
-            looked = partial(self._looked_into, failure, epoch)
-            self._environment.threads.aside.submit(lambda: faults_of(store, files), looked)
-        return bool(files)
-
-    def _looked_into(self, failure: Failure, epoch: Epoch | None, faults: Mapping[str, str] | BaseException) -> None:
-        self._in_doubt = False
-        if self._closed or self._coordinator.is_running or epoch != self._restored_epoch:
-            return
-        if isinstance(faults, Mapping) and faults:
-            self._stand_down(failure, faults)
-            return
-        why = "as it was written" if isinstance(faults, Mapping) else f"not: {type(faults).__name__}: {faults}"
-        reason = f"{failure.reason}; the driver reads it {why}"
-        self._fail(replace(failure, cause=Cause.RESOURCE, reason=reason))
-
-    def _stand_down(self, failure: Failure, faults: Mapping[str, str]) -> None:
-        """End the attempt, and have the job claimed anew, as a start does that finds an epoch damaged."""
-        self._in_doubt = True  # what else this epoch's partitions say changes nothing
-        why, incarnation, clock = "files of the epoch are damaged", self._coordinator.incarnation, self._record.clock
-        self._note(worker_events.damaged(failure))
-        clock.detected(self._now())
-        clock.decided(self._now())
-        self._record.failures.planned(incarnation)
-        self._environment.workers.send_all(StandDown(incarnation, why))
-        self.deployment.close()
-        self._coordinator.tell(events.AttemptBroken(incarnation, why))
-        self._over(Damaged(faults))
-
     # --- in short -----------------------------------------------------------------------------------------------------
-
-    def note_recovery(self, *, finally_: bool = False) -> None:
-        """Report a recovery that is over; with `finally_`, as far as it has come, also one that is under way."""
-        marks = self._record.clock.over(self._now(), finally_=finally_)
-        if marks is not None:
-            self._note(
-                log.Recovered(
-                    at=time.time(),
-                    incarnation=self._coordinator.incarnation,
-                    epoch=self._restored_epoch,
-                    epoch_age_ms=self._record.restored_age,
-                    marks=marks,
-                )
-            )
 
     def _is_current(self, incarnation: Incarnation) -> bool:
         return incarnation == self._coordinator.incarnation
@@ -438,6 +347,3 @@ class ClaimedJob:
 
     def _now(self) -> float:
         return self._loop.now() * 1000
-
-    def _now_ms(self) -> int:
-        return int(self._now())

@@ -17,8 +17,9 @@ from recovery.driver.attempts.environment import Environment, JobRecord
 from recovery.driver.attempts.failures import GiveUpJob, JobFailed
 from recovery.driver.attempts.requests import Answer, End, of_no_use
 from recovery.driver.claim import Start, claim
-from recovery.driver.claimed import ClaimedJob, Damaged
+from recovery.driver.claimed import ClaimedJob
 from recovery.driver.report import worker_events
+from recovery.driver.rollback import Damaged
 from recovery.driver.settings.job import JobSettings
 from recovery.driver.tree.identity import naming_checkpoints
 from recovery.driver.tree.owned import FencedOff, JournalInDoubt
@@ -139,8 +140,7 @@ class GenerationRun:
         self._deaths.close()
         match before:
             case (ClaimedJob() as job) | ClaimingAgain(job):
-                job.close()
-                job.note_recovery(finally_=True)
+                job.end()
                 if not isinstance(end, FencedOff | JournalInDoubt):
                     environment.threads.in_order.submit(job.tree.note_end, lambda _: None)
             case Claiming():
