@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from snapshot.host.protocol.messages import EpochTiming
+from snapshot.host.protocol.messages import PartitionCost
 from statebackend.ids import Epoch, Generation, Incarnation, Partition, Uid
 
 
@@ -231,15 +231,6 @@ class EpochSkipped(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionDone:
-    """A partition's part of an epoch became durable, and what it took."""
-
-    partition: Partition
-    since_trigger_ms: float
-    timing: EpochTiming
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EpochCompleted(Event):
     """The epoch is in the journal."""
 
@@ -253,7 +244,7 @@ class EpochCompleted(Event):
     state_bytes: int
     """Of all partitions together, as the next one."""
     channel_bytes: int
-    partitions: tuple[PartitionDone, ...] = ()
+    partitions: tuple[PartitionCost, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

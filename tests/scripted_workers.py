@@ -28,13 +28,13 @@ from snapshot.host.protocol.messages import (
     Deploy,
     Drain,
     EpochIsOver,
-    EpochTiming,
     Follow,
     Followed,
     FromWorker,
     HasCommitted,
     Hello,
     Leave,
+    PartitionCost,
     Restored,
     ToWorker,
     TriggerEpoch,
@@ -42,13 +42,18 @@ from snapshot.host.protocol.messages import (
 from snapshot.ids import TransactionId
 from snapshot.tree.frozen_json import NULL, Json
 from snapshot.tree.manifest import ChannelState, CommitPayload, SplitPosition, SubtaskSnapshot
-from statebackend.ids import Epoch, Uid
+from statebackend.ids import Epoch, Partition, Uid
 
 PATIENCE = 20.0
 OUT = Uid("out")
 SOURCE = Uid("numbers")
 SCHEMA = pa.schema({"row": pa.string()})
-TIMING = EpochTiming(alignment=1.0, sync=2.0, asynchronous=3.0, state_bytes=10, channel_bytes=5)
+
+
+def cost(partition: Partition) -> PartitionCost:
+    """What an epoch costs a scripted worker."""
+    return PartitionCost(partition, 0.0, 1.0, 2.0, 3.0, 10, 5)
+
 
 Message = TypeVar("Message")
 
@@ -209,7 +214,15 @@ class ScriptedWorker:
         }
         overtaken = tuple(state for state in habits.overtaken if state.channel.sender == deploy.partition)
         self._tell(
-            Acknowledgement(deploy.incarnation, deploy.partition, epoch, subtasks, overtaken, habits.broadcast, TIMING)
+            Acknowledgement(
+                deploy.incarnation,
+                deploy.partition,
+                epoch,
+                subtasks,
+                overtaken,
+                habits.broadcast,
+                cost(deploy.partition),
+            )
         )
 
     def _commit(self, epoch: Epoch) -> None:

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from recovery.decisions import notes
-from recovery.decisions.notes import Notes, Origin, PartTook
+from recovery.decisions.notes import Notes, Origin
 from recovery.offline.job_tree import JobTree, NoSuchEpoch, journal_of, open_tree
 from recovery.offline.stopped_job import take_over
 from recovery.savepoints.disposal import dispose
 from recovery.savepoints.gc import clean_up, take_over_and_plan
 from recovery.savepoints.listing import list_job, show_epoch
+from snapshot.host.protocol.messages import PartitionCost
 from statebackend.ids import Epoch, Partition
 from tests.command_line import Printed, run_command
 from tests.shop_job import tree_of
@@ -30,7 +31,7 @@ def tree(tmp_path: Path) -> Path:
     found = open_tree(str(folder))
     job, newest = take_over(found, "test"), found.find()
     origin = Origin("rescale", str(folder), 0, found.birth.job, newest.record.epoch)
-    took = (PartTook(Partition(0), 12.5, 0.25, 1.0, 10.0, 4711, 0),)
+    took = (PartitionCost(Partition(0), 12.5, 0.25, 1.0, 10.0, 4711, 0),)
     job.publish(replace(job.remade(newest.manifest, "rescale"), notes=notes.to_json(Notes("1.4", took, origin))))
     return folder
 

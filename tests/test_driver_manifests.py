@@ -24,7 +24,7 @@ from snapshot import Collection, Program, Stream, ToDriver
 from snapshot.cut.frames import Watermark
 from snapshot.epochs.coordinator_events import Publish
 from snapshot.epochs.transaction_events import Committable
-from snapshot.host.protocol.messages import Acknowledgement, EpochTiming
+from snapshot.host.protocol.messages import Acknowledgement, PartitionCost
 from snapshot.ids import ChannelId, JobId, TransactionId
 from snapshot.program.plan import Plan
 from snapshot.tree.frozen_json import NULL, Json
@@ -48,7 +48,7 @@ EPOCH = Epoch(Generation(2), 7)
 ATTEMPT = Incarnation(Generation(2), Attempt(3))
 MOST = 8
 SCHEMA = pa.schema({"k": pa.string(), "n": pa.int64()})
-TIMING = EpochTiming(0, 0, 0, 0, 0)
+COST = PartitionCost(Partition(0), 0, 0, 0, 0, 0, 0)
 
 
 def program(source: str = "numbers", count: str = "count", out: str = "out") -> Program:
@@ -89,7 +89,7 @@ def acknowledged(
         COUNT: SubtaskSnapshot(own, state(partition), watermark=Watermark(30 + partition), channels=received),
     }
     states = {COUNT: broadcast} if broadcast else {}
-    return Acknowledgement(ATTEMPT, own, EPOCH, subtasks, overtaken, states, TIMING)
+    return Acknowledgement(ATTEMPT, own, EPOCH, subtasks, overtaken, states, COST)
 
 
 def publish(*contents: Acknowledgement, savepoint: bool = False, base: Epoch | None = None) -> Publish[Acknowledgement]:

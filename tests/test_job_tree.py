@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from recovery.decisions import notes
-from recovery.decisions.notes import Notes, Origin, PartTook
+from recovery.decisions.notes import Notes, Origin
 from recovery.driver.tree.identity import WrongJob
 from recovery.offline.job_tree import JobTree, NoSuchEpoch, UnusableEpoch, find_jobs, open_tree
 from recovery.offline.stopped_job import take_over
+from snapshot.host.protocol.messages import PartitionCost
 from snapshot.ids import JobId
 from snapshot.journal.entries import NewerJournal, Rewound
 from snapshot.tree.frozen_json import NULL, Json
@@ -125,7 +126,7 @@ def test_jobs_are_found_at_a_place_and_below_it(tmp_path: Path) -> None:
 
 
 def test_notes_are_read_as_they_were_written() -> None:
-    took = (PartTook(Partition(1), 12.5, 0.25, 1.0, 10.0, 4711, 0),)
+    took = (PartitionCost(Partition(1), 12.5, 0.25, 1.0, 10.0, 4711, 0),)
     before = Origin("bootstrap", "/tables", 5)
     origin = Origin("fork", "/data/clicks", 1_700_000_000_000, JobId("clicks-1"), Epoch.parse("17-2"), before)
     for written in (Notes(), Notes("1.4"), Notes("1.4", took), Notes(origin=origin)):
@@ -151,4 +152,6 @@ def test_notes_that_are_not_understood_are_left_out(found: object) -> None:
 
 def test_a_time_that_is_no_number_of_milliseconds_is_not_known() -> None:
     took = [[0, 10**400, 2.0, None, 4.0, 5, 6]]
-    assert notes.from_json(Json.of({"took": took})) == Notes(took=(PartTook(Partition(0), 0.0, 2.0, 0.0, 4.0, 5, 6),))
+    assert notes.from_json(Json.of({"took": took})) == Notes(
+        took=(PartitionCost(Partition(0), 0.0, 2.0, 0.0, 4.0, 5, 6),)
+    )

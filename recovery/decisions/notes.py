@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from snapshot.host.protocol.messages import PartitionCost
 from snapshot.ids import JobId
 from snapshot.tree.frozen_json import NULL, Json, JsonLike
 from snapshot.tree.manifest import Manifest
@@ -41,24 +42,11 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class PartTook:
-    """What an epoch took in one partition, in milliseconds, and how many bytes were written for it."""
-
-    partition: Partition
-    since_trigger_ms: float
-    alignment_ms: float
-    sync_ms: float
-    async_ms: float
-    state_bytes: int
-    channel_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Notes:
     """What is known. `program` is the version that the program's author gave it (option `program_version`)."""
 
     program: str = ""
-    took: tuple[PartTook, ...] = ()
+    took: tuple[PartitionCost, ...] = ()
     origin: Origin | None = None
 
 
@@ -120,11 +108,11 @@ def _origin_from(found: JsonLike, most: int) -> Origin | None:
             return None
 
 
-def _took_from(found: JsonLike) -> PartTook | None:
+def _took_from(found: JsonLike) -> PartitionCost | None:
     match found:
         case [int(partition), *times, int(state), int(channel)] if len(times) == len(_TIMES):
             since, alignment, sync, later = map(_milliseconds, times)
-            return PartTook(Partition(partition), since, alignment, sync, later, state, channel)
+            return PartitionCost(Partition(partition), since, alignment, sync, later, state, channel)
         case _:
             return None
 

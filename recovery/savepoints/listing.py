@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from recovery.decisions.notes import Origin, PartTook, from_json
+from recovery.decisions.notes import Origin, from_json
 from recovery.driver.settings.program_fit import held_by
 from recovery.driver.tree.address import JobNotRunning, NotAllowed, home_of, read_for
 from recovery.offline.job_tree import NEWEST, JobTree, NoSuchEpoch, UnusableEpoch
+from snapshot.host.protocol.messages import PartitionCost
 from snapshot.journal.entries import Pinner
 from snapshot.journal.state import EpochRecord, EpochState
 from snapshot.tree.frozen_json import NULL
@@ -113,7 +114,7 @@ class EpochInFull:
     digest: str
     operators: tuple[OperatorInFull, ...]
     files: tuple[FileInFull, ...]
-    took: tuple[PartTook, ...]
+    took: tuple[PartitionCost, ...]
     passed_over: tuple[str, ...] = ()
 
 

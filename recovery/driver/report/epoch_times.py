@@ -5,12 +5,11 @@ What always holds: an epoch's report has every partition that acknowledged it on
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from recovery.decisions.notes import PartTook
-from recovery.events import EpochCompleted, PartitionDone
-from snapshot.host.protocol.messages import Acknowledgement
+from recovery.events import EpochCompleted
+from snapshot.host.protocol.messages import Acknowledgement, PartitionCost
 from statebackend.ids import Epoch
 
 _NOTED: Final = 100
@@ -20,7 +19,7 @@ _NOTED: Final = 100
 class _UnderWay:
     triggered_at: float
     savepoint: bool
-    done: list[PartitionDone] = field(default_factory=list)
+    costs: list[PartitionCost] = field(default_factory=list)
 
 
 class EpochTimes:
@@ -38,31 +37,30 @@ class EpochTimes:
         """Take note that a partition's part is durable; do nothing for an epoch that is over."""
         epoch = self._epochs.get(said.epoch)
         if epoch is not None:
-            since = now - epoch.triggered_at
-            epoch.done.append(PartitionDone(partition=said.partition, since_trigger_ms=since, timing=said.timing))
+            epoch.costs.append(replace(said.cost, since_trigger_ms=now - epoch.triggered_at))
 
-    def taken(self, epoch: Epoch) -> tuple[PartTook, ...]:
+    def taken(self, epoch: Epoch) -> tuple[PartitionCost, ...]:
         """Return, for the notes, what the epoch took in each partition so far; of very many partitions, the slowest."""
         under_way = self._epochs.get(epoch)
-        slowest = sorted(under_way.done if under_way else (), key=lambda done: -done.since_trigger_ms)[:_NOTED]
-        return tuple(_noted(done) for done in sorted(slowest, key=lambda done: done.partition))
+        slowest = sorted(under_way.costs if under_way else (), key=lambda cost: -cost.since_trigger_ms)[:_NOTED]
+        return tuple(sorted(slowest, key=lambda cost: cost.partition))
 
     def completed(self, epoch: Epoch, now: float, at: float) -> EpochCompleted:
         """Return the report of an epoch that is in the journal now, and forget the epoch."""
         under_way = self._epochs.pop(epoch, None) or _UnderWay(now, savepoint=False)
         self._last_complete = under_way.triggered_at
-        timings = [done.timing for done in under_way.done]
+        costs = sorted(under_way.costs, key=lambda cost: cost.partition)
         return EpochCompleted(
             at=at,
             epoch=epoch,
             savepoint=under_way.savepoint,
             since_trigger_ms=now - under_way.triggered_at,
-            alignment_ms=max((timing.alignment for timing in timings), default=0.0),
-            sync_ms=max((timing.sync for timing in timings), default=0.0),
-            async_ms=max((timing.asynchronous for timing in timings), default=0.0),
-            state_bytes=sum(timing.state_bytes for timing in timings),
-            channel_bytes=sum(timing.channel_bytes for timing in timings),
-            partitions=tuple(sorted(under_way.done, key=lambda done: done.partition)),
+            alignment_ms=max((cost.alignment_ms for cost in costs), default=0.0),
+            sync_ms=max((cost.sync_ms for cost in costs), default=0.0),
+            async_ms=max((cost.async_ms for cost in costs), default=0.0),
+            state_bytes=sum(cost.state_bytes for cost in costs),
+            channel_bytes=sum(cost.channel_bytes for cost in costs),
+            partitions=tuple(costs),
         )
 
     def given_up(self, epoch: Epoch) -> None:
@@ -72,16 +70,3 @@ class EpochTimes:
     def age(self, now: float) -> float | None:
         """Return the time since the last complete epoch was triggered, or None if this driver has completed none."""
         return None if self._last_complete is None else now - self._last_complete
-
-
-def _noted(done: PartitionDone) -> PartTook:
-    timing = done.timing
-    return PartTook(
-        done.partition,
-        done.since_trigger_ms,
-        timing.alignment,
-        timing.sync,
-        timing.asynchronous,
-        timing.state_bytes,
-        timing.channel_bytes,
-    )

@@ -29,7 +29,7 @@ from snapshot.fail_points import reached
 from snapshot.host.partition.channel_state import Frames, size_of
 from snapshot.host.partition.stage_run import StageCut
 from snapshot.host.partition.stalls import PendingEpoch
-from snapshot.host.protocol.messages import Acknowledgement, Declining, EpochTiming, FromWorker
+from snapshot.host.protocol.messages import Acknowledgement, Declining, FromWorker, PartitionCost
 from snapshot.tree.manifest import ChannelState, CommitPayload, SubtaskSnapshot
 from statebackend.files import FileSet
 from statebackend.ids import NO_EPOCH, Epoch, Incarnation, Partition, Uid
@@ -167,7 +167,6 @@ class EpochTracker:
                 overtaken += channels.overtaken
             if isinstance(content.at_cut, StageCut) and content.at_cut.broadcast is not None:
                 broadcast[uid] = content.at_cut.broadcast
-        timing = self._timing(epoch, subtasks)
         return Acknowledgement(
             self._incarnation,
             self._partition,
@@ -175,7 +174,7 @@ class EpochTracker:
             subtasks,
             tuple(sorted(overtaken, key=lambda state: state.channel)),
             broadcast,
-            timing,
+            self._cost(epoch, subtasks),
         )
 
     def _subtask(self, content: SubtaskContent[Content]) -> SubtaskSnapshot:
@@ -191,13 +190,15 @@ class EpochTracker:
             committables=committables if isinstance(committables, tuple) else (),
         )
 
-    def _timing(self, epoch: Epoch, subtasks: Mapping[Uid, SubtaskSnapshot]) -> EpochTiming:
+    def _cost(self, epoch: Epoch, subtasks: Mapping[Uid, SubtaskSnapshot]) -> PartitionCost:
         clock = self._clocks[epoch]
         files = [file for one in subtasks.values() if one.state is not None for file in one.state.files]
-        return EpochTiming(
-            alignment=clock.alignment * 1000,
-            sync=clock.sync * 1000,
-            asynchronous=(monotonic() - clock.last_cut) * 1000,
+        return PartitionCost(
+            self._partition,
+            since_trigger_ms=0.0,
+            alignment_ms=clock.alignment * 1000,
+            sync_ms=clock.sync * 1000,
+            async_ms=(monotonic() - clock.last_cut) * 1000,
             state_bytes=sum(file.size for file in files if file.epoch == epoch),
             channel_bytes=clock.channel_bytes,
         )

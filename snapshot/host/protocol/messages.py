@@ -111,14 +111,17 @@ class AllEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class EpochTiming:
-    """What an epoch took in one partition, in milliseconds from its trigger's arrival, and what it stored."""
+class PartitionCost:
+    """What an epoch cost in one partition: milliseconds from its trigger's arrival there, and what was stored."""
 
-    alignment: float
+    partition: Partition
+    since_trigger_ms: float
+    """From the trigger until the driver heard that all is durable; 0 in what the partition itself says."""
+    alignment_ms: float
     """The longest of its stages."""
-    sync: float
+    sync_ms: float
     """In which its event loop did nothing else, all stages together."""
-    asynchronous: float
+    async_ms: float
     """From the last cut until all was durable."""
     state_bytes: int
     """Of the files that were written for this epoch."""
@@ -139,7 +142,7 @@ class Acknowledgement:
     subtasks: Mapping[Uid, SubtaskSnapshot]
     overtaken: tuple[ChannelState, ...]
     broadcast: Mapping[Uid, bytes]
-    timing: EpochTiming
+    cost: PartitionCost
 
     @property
     def has_committables(self) -> bool:
