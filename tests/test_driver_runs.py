@@ -172,7 +172,7 @@ def test_the_status_and_the_events_tell_what_happened(tmp_path: Path, cluster: S
     assert [done.partition for done in epoch.partitions] == [0, 1]
     lines = [json.loads(line) for line in run.events_file.read_text().splitlines()]
     assert [line["event"] for line in lines] == [type(event).__name__ for event in run.events]
-    assert lines[-1] == {"time": lines[-1]["time"], "event": "Stopped", "savepoint": None}
+    assert lines[-1] == {"time": lines[-1]["time"], "event": "Stopped", "savepoint": None, "cancelled": False}
 
 
 def test_a_recorded_trace_replays_through_a_fresh_coordinator(tmp_path: Path, cluster: ScriptedCluster) -> None:
