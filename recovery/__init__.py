@@ -6,9 +6,9 @@ what jobs are run with is loaded on demand.
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from statebackend.on_demand import on_demand
 
 if TYPE_CHECKING:
     from recovery.attached import Attached as Attached
@@ -61,48 +61,43 @@ if TYPE_CHECKING:
     from recovery.savepoints.rescaling import rescale as rescale
     from recovery.schemes.passive import Passive as Passive
     from snapshot.host.protocol.options import Following as Following
+    from statebackend.errors import EpochcutError as EpochcutError
+    from statebackend.errors import JobError as JobError
+    from statebackend.errors import OptionError as OptionError
+    from statebackend.errors import ProgramError as ProgramError
+    from statebackend.errors import SavepointError as SavepointError
+    from statebackend.errors import StoreError as StoreError
 
 _HOME = {
-    "attached": ("Attached", "CommandDeclined", "ConnectionLost", "attach"),
-    "driver.attempts.failures": ("JobFailed",),
-    "driver.claim": ("StartRefused",),
-    "driver.launchers.java_archive": ("NoJavaArchive", "quick_java"),
-    "driver.launchers.launch": ("CannotLaunch",),
-    "driver.launchers.local_processes": ("LocalProcesses",),
-    "driver.launchers.spark_settings": ("spark_settings",),
-    "driver.launchers.spark_tasks": ("SparkTasks",),
-    "driver.report.status": ("RunState", "RunStatus"),
-    "driver.settings.options": ("Tls", "UnknownOption", "UnusableTls"),
-    "driver.settings.program_fit": ("ProgramDoesNotFit",),
-    "driver.tree.address": ("JobNotRunning", "NotAllowed"),
-    "driver.tree.identity": ("WrongJob",),
-    "driver.tree.owned": ("FencedOff", "JournalInDoubt"),
-    "offline.epoch_choice": ("OutputWouldRepeat",),
-    "offline.job_tree": ("NoSuchEpoch", "UnusableEpoch", "open_tree"),
-    "offline.new_tree": ("TargetExists",),
-    "offline.stopped_job": ("JobRuns",),
-    "restart_strategies": ("ExponentialDelay", "FailureRate", "FixedDelay", "NoRestart"),
-    "running": ("Run", "run"),
-    "savepoints.bootstrapping": ("StateFrom", "bootstrap"),
-    "savepoints.copying": ("copy", "fork", "move"),
-    "savepoints.data_frames": ("register",),
-    "savepoints.editing": ("ChangedBy", "ChangedRows", "edit"),
-    "savepoints.repair": ("CannotRepair", "repair"),
-    "savepoints.rescaling": ("CannotRescale", "rescale"),
-    "schemes.passive": ("Following", "Passive"),
+    "recovery.attached": ("Attached", "CommandDeclined", "ConnectionLost", "attach"),
+    "recovery.driver.attempts.failures": ("JobFailed",),
+    "recovery.driver.claim": ("StartRefused",),
+    "recovery.driver.launchers.java_archive": ("NoJavaArchive", "quick_java"),
+    "recovery.driver.launchers.launch": ("CannotLaunch",),
+    "recovery.driver.launchers.local_processes": ("LocalProcesses",),
+    "recovery.driver.launchers.spark_settings": ("spark_settings",),
+    "recovery.driver.launchers.spark_tasks": ("SparkTasks",),
+    "recovery.driver.report.status": ("RunState", "RunStatus"),
+    "recovery.driver.settings.options": ("Tls", "UnknownOption", "UnusableTls"),
+    "recovery.driver.settings.program_fit": ("ProgramDoesNotFit",),
+    "recovery.driver.tree.address": ("JobNotRunning", "NotAllowed"),
+    "recovery.driver.tree.identity": ("WrongJob",),
+    "recovery.driver.tree.owned": ("FencedOff", "JournalInDoubt"),
+    "recovery.offline.epoch_choice": ("OutputWouldRepeat",),
+    "recovery.offline.job_tree": ("NoSuchEpoch", "UnusableEpoch", "open_tree"),
+    "recovery.offline.new_tree": ("TargetExists",),
+    "recovery.offline.stopped_job": ("JobRuns",),
+    "recovery.restart_strategies": ("ExponentialDelay", "FailureRate", "FixedDelay", "NoRestart"),
+    "recovery.running": ("Run", "run"),
+    "recovery.savepoints.bootstrapping": ("StateFrom", "bootstrap"),
+    "recovery.savepoints.copying": ("copy", "fork", "move"),
+    "recovery.savepoints.data_frames": ("register",),
+    "recovery.savepoints.editing": ("ChangedBy", "ChangedRows", "edit"),
+    "recovery.savepoints.repair": ("CannotRepair", "repair"),
+    "recovery.savepoints.rescaling": ("CannotRescale", "rescale"),
+    "recovery.schemes.passive": ("Passive",),
+    "snapshot.host.protocol.options": ("Following",),
+    "statebackend.errors": ("EpochcutError", "JobError", "OptionError", "ProgramError", "SavepointError", "StoreError"),
 }
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = sorted(_MODULE_OF)
-
-
-def __getattr__(name: str) -> object:
-    module = _MODULE_OF.get(name)
-    if module is None:
-        here = sys.modules[__name__]  # told so that Python says which name is near
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=here)
-    return getattr(import_module(f"{__name__}.{module}"), name)
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+__all__, __getattr__, __dir__ = on_demand(__name__, _HOME)

@@ -48,6 +48,7 @@ from snapshot.host.net.control import ControlConnection
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.net.handshake_io import Proved
 from snapshot.host.net.tls import TlsRefused, UnusableTls
+from statebackend.errors import JobError
 from statebackend.ids import Epoch, Partition, Uid
 from statebackend.stores.limited_store import find_limited
 
@@ -56,11 +57,11 @@ _PATIENCE: Final = 10.0
 Answer = TypeVar("Answer")
 
 
-class CommandDeclined(Exception):
+class CommandDeclined(JobError):
     """The job cannot do what was asked; the message is its reason."""
 
 
-class ConnectionLost(Exception):
+class ConnectionLost(JobError):
     """The job's driver has ended, or is gone, or does not answer; the message says what is known."""
 
 

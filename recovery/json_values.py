@@ -14,13 +14,14 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statebackend.errors import SavepointError
 from statebackend.keys.columns import key_column
 from statebackend.keys.types import KeyType, WrongKeyType
 
 _NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-class WrongText(ValueError):
+class WrongText(SavepointError, ValueError):
     """Text that is no value of the type that is asked for; the message says which type, and how it is written."""
 
 

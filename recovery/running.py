@@ -55,7 +55,7 @@ from snapshot.operators.aggregate import RunningAggregate
 from snapshot.operators.row_class import mappings_of
 from snapshot.program.pickling import dumps
 from snapshot.program.plan import Plan
-from snapshot.program.problems import Problem, ProgramError, near_names
+from snapshot.program.problems import InvalidProgram, Problem, near_names
 from snapshot.program.program import Program
 from snapshot.program.source import AvailableNow, Source
 from snapshot.program.stream import Stream
@@ -302,7 +302,7 @@ def run(
     epoch; if not, a new job begins under the name `job`. `every` is the interval between epochs; `mode` is "aligned",
     "unaligned" or "at-least-once". All other options are listed below, with their defaults.
 
-    Raises, before anything starts: `UnknownOption`, `NotADuration`, `ContradictingOptions`, `ProgramError` with all
+    Raises, before anything starts: `UnknownOption`, `NotADuration`, `ContradictingOptions`, `InvalidProgram` with all
     errors of the program, `WrongJob`, `JobRuns` if a driver of the job lives on this host, `CannotLaunch` for too few
     task slots or a session that was stopped, `UnusableTls` for files that cannot be used, an error of the store.
     `Run.wait` raises errors found while the job starts, such as a missing source, or a program that does not fit the
@@ -314,7 +314,7 @@ def run(
     files, storage = options.get("tls"), storage_options(options)
     tls = None if files is None else files.load()
     if isinstance(cast("object", program), Stream):
-        raise ProgramError([Problem("", "the stream is written nowhere; end it with .write(sink, uid=...)")])
+        raise InvalidProgram([Problem("", "the stream is written nowhere; end it with .write(sink, uid=...)")])
     program.check()
     launcher = launcher or (LocalProcesses() if spark is None else SparkTasks(spark, options.get("driver_host")))
     warnings = [*launcher.check(parallelism + scheme.standbys), *([tls.warning] if tls and tls.warning else [])]
@@ -415,7 +415,7 @@ def _folder_at(uri: str) -> tuple[Path, ...]:
 
 
 def _examine(plan: Plan, job: JobId, *, available_now: bool) -> None:
-    """Raise `ProgramError` for sources and sinks that cannot serve; warn of results that would never come.
+    """Raise `InvalidProgram` for sources and sinks that cannot serve; warn of results that would never come.
 
     A source has to say what is available now, if that is asked for; a sink's target has to take the program's rows.
     """
@@ -431,7 +431,7 @@ def _examine(plan: Plan, job: JobId, *, available_now: bool) -> None:
         for sentence in sink.sink.examine(job, sink.uid, sink.schema)
     ]
     if problems:
-        raise ProgramError(problems)
+        raise InvalidProgram(problems)
     endless = [uid for uid, source in sources.items() if not source.bounded]
     if endless and not available_now:
         for uid, operator in plan.keyed.items():
@@ -461,7 +461,7 @@ def _pickled(plan: Plan) -> bytes:
             f"it cannot be sent to the processes that run it: {type(error).__name__}: {error}; functions must not "
             "refer to what belongs to this process, such as a lock, an open file or a Spark session",
         )
-        raise ProgramError([problem]) from error
+        raise InvalidProgram([problem]) from error
 
 
 def _progress_line(wanted: bool | None) -> ProgressLine:

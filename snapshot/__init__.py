@@ -6,9 +6,9 @@ programs are written with, states and aggregations of `statebackend` included, i
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from statebackend.on_demand import on_demand
 
 if TYPE_CHECKING:
     from snapshot.connectors.delta.sink import ToDelta as ToDelta
@@ -51,9 +51,21 @@ if TYPE_CHECKING:
     from snapshot.program.keyed_stream import KeyedStream as KeyedStream
     from snapshot.program.keyed_stream import WindowedStream as WindowedStream
     from snapshot.program.plan import EventTime as EventTime
-    from snapshot.program.problems import ProgramError as ProgramError
+    from snapshot.program.problems import InvalidProgram as InvalidProgram
     from snapshot.program.program import Program as Program
+    from snapshot.program.sink import SinkError as SinkError
+    from snapshot.program.source import SourceError as SourceError
+    from snapshot.program.source import WrongRecord as WrongRecord
     from snapshot.program.stream import Stream as Stream
+    from statebackend.columns import NotASchema as NotASchema
+    from statebackend.durations import Duration as Duration
+    from statebackend.durations import NotADuration as NotADuration
+    from statebackend.errors import EpochcutError as EpochcutError
+    from statebackend.errors import JobError as JobError
+    from statebackend.errors import OptionError as OptionError
+    from statebackend.errors import ProgramError as ProgramError
+    from statebackend.errors import SavepointError as SavepointError
+    from statebackend.errors import StoreError as StoreError
     from statebackend.states.aggregates import AggregateTable as AggregateTable
     from statebackend.states.codecs import Codec as Codec
     from statebackend.states.codecs import Pickled as Pickled
@@ -94,20 +106,25 @@ _HOME = {
     "snapshot.connectors.rocksdb.sink": ("ToRocksDB", "read_rocksdb"),
     "snapshot.connectors.sql.postgres_sink": ("ToPostgres",),
     "snapshot.connectors.sql.sqlite_sink": ("ToSQLite",),
-    "snapshot.operators.broadcast": ("KeyedBroadcastProcess", "Broadcast"),
+    "snapshot.operators.broadcast": ("Broadcast", "KeyedBroadcastProcess"),
     "snapshot.operators.connected": ("KeyedCoProcess",),
-    "snapshot.operators.keyed_function": ("OpenContext", "ProcessContext"),
     "snapshot.operators.function_operator": ("KeyedProcess",),
+    "snapshot.operators.keyed_function": ("OpenContext", "ProcessContext"),
     "snapshot.operators.process_batch": ("BatchContext", "BatchProcess"),
     "snapshot.operators.row_class": ("Row", "RowLike"),
     "snapshot.operators.windows.calls": ("WindowFunction",),
     "snapshot.operators.windows.kinds": ("Session", "Sliding", "Tumbling"),
-    "snapshot.program.connected_streams": ("ConnectedStreams", "ControlledStream", "ControlStream"),
+    "snapshot.program.connected_streams": ("ConnectedStreams", "ControlStream", "ControlledStream"),
     "snapshot.program.keyed_stream": ("KeyedStream", "WindowedStream"),
     "snapshot.program.plan": ("EventTime",),
-    "snapshot.program.problems": ("ProgramError",),
+    "snapshot.program.problems": ("InvalidProgram",),
     "snapshot.program.program": ("Program",),
+    "snapshot.program.sink": ("SinkError",),
+    "snapshot.program.source": ("SourceError", "WrongRecord"),
     "snapshot.program.stream": ("Stream",),
+    "statebackend.columns": ("NotASchema",),
+    "statebackend.durations": ("Duration", "NotADuration"),
+    "statebackend.errors": ("EpochcutError", "JobError", "OptionError", "ProgramError", "SavepointError", "StoreError"),
     "statebackend.states.aggregates": ("AggregateTable",),
     "statebackend.states.codecs": ("Codec", "Pickled"),
     "statebackend.states.declarations": ("AggregatingState", "ListState", "MapState", "ReducingState", "ValueState"),
@@ -118,18 +135,5 @@ _HOME = {
     "statebackend.tables.values.accumulators": ("Accumulator",),
     "statebackend.tables.values.aggregations": ("Aggregation", "Count", "First", "Last", "Max", "Mean", "Min", "Sum"),
 }
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = sorted(_MODULE_OF)
-
-
-def __getattr__(name: str) -> object:
-    module = _MODULE_OF.get(name)
-    if module is None:
-        here = sys.modules[__name__]  # told so that Python says which name is near
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=here)
-    return getattr(import_module(module), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_MODULE_OF])
+__all__, __getattr__, __dir__ = on_demand(__name__, _HOME)

@@ -6,23 +6,34 @@ its identifiers stay light.
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from statebackend.on_demand import on_demand
+
 if TYPE_CHECKING:
+    from statebackend.columns import NotASchema as NotASchema
+    from statebackend.durations import Duration as Duration
+    from statebackend.durations import NotADuration as NotADuration
+    from statebackend.errors import EpochcutError as EpochcutError
+    from statebackend.errors import JobError as JobError
+    from statebackend.errors import OptionError as OptionError
+    from statebackend.errors import ProgramError as ProgramError
+    from statebackend.errors import SavepointError as SavepointError
+    from statebackend.errors import StoreError as StoreError
     from statebackend.files import FileSet as FileSet
     from statebackend.ids import Attempt as Attempt
     from statebackend.ids import Epoch as Epoch
     from statebackend.ids import Generation as Generation
     from statebackend.ids import Partition as Partition
     from statebackend.keyed_state import KeyedState as KeyedState
+    from statebackend.keyed_state import SnapshotFailed as SnapshotFailed
     from statebackend.keygroups import range_of as range_of
     from statebackend.operator import Operator as Operator
     from statebackend.options import Options as Options
     from statebackend.snapshot_folder import SnapshotFolder as SnapshotFolder
     from statebackend.snapshots.snapshot_log import Snapshot as Snapshot
     from statebackend.states.aggregates import AggregateTable as AggregateTable
+    from statebackend.states.codec_choice import NoCodec as NoCodec
     from statebackend.states.codecs import Codec as Codec
     from statebackend.states.codecs import NotEncodable as NotEncodable
     from statebackend.states.codecs import Pickled as Pickled
@@ -34,12 +45,17 @@ if TYPE_CHECKING:
     from statebackend.states.list_state import ListHandle as ListHandle
     from statebackend.states.map_state import MapHandle as MapHandle
     from statebackend.states.namespaces import Window as Window
+    from statebackend.states.row_form import UnreadableValue as UnreadableValue
+    from statebackend.states.row_form import WrongValueType as WrongValueType
+    from statebackend.states.schema import StateMismatch as StateMismatch
     from statebackend.states.timer_state import Timers as Timers
     from statebackend.states.ttl import Ttl as Ttl
     from statebackend.states.value_state import AggregatingHandle as AggregatingHandle
     from statebackend.states.value_state import ReducingHandle as ReducingHandle
     from statebackend.states.value_state import ValueHandle as ValueHandle
     from statebackend.stores.fsspec_store import open_store as open_store
+    from statebackend.stores.store import BlobStoreError as BlobStoreError
+    from statebackend.tables.table import Table as Table
     from statebackend.tables.values.accumulators import Accumulator as Accumulator
     from statebackend.tables.values.aggregations import Aggregation as Aggregation
     from statebackend.tables.values.aggregations import Count as Count
@@ -49,41 +65,38 @@ if TYPE_CHECKING:
     from statebackend.tables.values.aggregations import Mean as Mean
     from statebackend.tables.values.aggregations import Min as Min
     from statebackend.tables.values.aggregations import Sum as Sum
+    from statebackend.tables.values.spec import TableError as TableError
 
 _HOME = {
-    "files": ("FileSet",),
-    "ids": ("Attempt", "Epoch", "Generation", "Partition"),
-    "keyed_state": ("KeyedState",),
-    "keygroups": ("range_of",),
-    "operator": ("Operator",),
-    "options": ("Options",),
-    "snapshot_folder": ("SnapshotFolder",),
-    "snapshots.snapshot_log": ("Snapshot",),
-    "states.aggregates": ("AggregateTable",),
-    "states.codecs": ("Codec", "NotEncodable", "Pickled"),
-    "states.declarations": ("AggregatingState", "ListState", "MapState", "ReducingState", "ValueState"),
-    "states.list_state": ("ListHandle",),
-    "states.map_state": ("MapHandle",),
-    "states.namespaces": ("Window",),
-    "states.timer_state": ("Timers",),
-    "states.ttl": ("Ttl",),
-    "states.value_state": ("AggregatingHandle", "ReducingHandle", "ValueHandle"),
-    "stores.fsspec_store": ("open_store",),
-    "tables.values.accumulators": ("Accumulator",),
-    "tables.values.aggregations": ("Aggregation", "Count", "First", "Last", "Max", "Mean", "Min", "Sum"),
+    "statebackend.columns": ("NotASchema",),
+    "statebackend.durations": ("Duration", "NotADuration"),
+    "statebackend.errors": ("EpochcutError", "JobError", "OptionError", "ProgramError", "SavepointError", "StoreError"),
+    "statebackend.files": ("FileSet",),
+    "statebackend.ids": ("Attempt", "Epoch", "Generation", "Partition"),
+    "statebackend.keyed_state": ("KeyedState", "SnapshotFailed"),
+    "statebackend.keygroups": ("range_of",),
+    "statebackend.operator": ("Operator",),
+    "statebackend.options": ("Options",),
+    "statebackend.snapshot_folder": ("SnapshotFolder",),
+    "statebackend.snapshots.snapshot_log": ("Snapshot",),
+    "statebackend.states.aggregates": ("AggregateTable",),
+    "statebackend.states.codec_choice": ("NoCodec",),
+    "statebackend.states.codecs": ("Codec", "NotEncodable", "Pickled"),
+    "statebackend.states.declarations": ("AggregatingState", "ListState", "MapState", "ReducingState", "ValueState"),
+    "statebackend.states.list_state": ("ListHandle",),
+    "statebackend.states.map_state": ("MapHandle",),
+    "statebackend.states.namespaces": ("Window",),
+    "statebackend.states.row_form": ("UnreadableValue", "WrongValueType"),
+    "statebackend.states.schema": ("StateMismatch",),
+    "statebackend.states.timer_state": ("Timers",),
+    "statebackend.states.ttl": ("Ttl",),
+    "statebackend.states.value_state": ("AggregatingHandle", "ReducingHandle", "ValueHandle"),
+    "statebackend.stores.fsspec_store": ("open_store",),
+    "statebackend.stores.store": ("BlobStoreError",),
+    "statebackend.tables.table": ("Table",),
+    "statebackend.tables.values.accumulators": ("Accumulator",),
+    "statebackend.tables.values.aggregations": ("Aggregation", "Count", "First", "Last", "Max", "Mean", "Min", "Sum"),
+    "statebackend.tables.values.spec": ("TableError",),
 }
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = sorted(_MODULE_OF)
-
-
-def __getattr__(name: str) -> object:
-    module = _MODULE_OF.get(name)
-    if module is None:
-        here = sys.modules[__name__]  # told so that Python says which name is near
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=here)
-    return getattr(import_module(f"{__name__}.{module}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_MODULE_OF])
+__all__, __getattr__, __dir__ = on_demand(__name__, _HOME)

@@ -14,6 +14,8 @@ from typing import Final, TypeAlias, get_args, get_origin
 
 import pyarrow as pa
 
+from statebackend.errors import ProgramError
+
 SchemaLike: TypeAlias = "pa.Schema | Mapping[str, object]"
 """An Arrow schema, or for each column's name an Arrow type, the name of one such as "float64", or one of `int`,
 `float`, `str`, `bool`, `bytes`, `datetime`, `date`, `time`, `timedelta` (of Python's `datetime`), `list[...]` of one,
@@ -33,7 +35,7 @@ _PYTHON: Final[Mapping[object, pa.DataType]] = {
 }
 
 
-class NotASchema(ValueError):
+class NotASchema(ProgramError, ValueError):
     """Something that declares no schema; each of `reasons` says which column, and what would do."""
 
     def __init__(self, *reasons: str) -> None:

@@ -11,6 +11,8 @@ import re
 from decimal import Decimal
 from typing import Final, Literal, TypeAlias
 
+from statebackend.errors import OptionError
+
 Duration: TypeAlias = str | dt.timedelta | Literal[0]
 """A text such as "5s" or "1 second", or Python's own. A number has no unit, and only 0 needs none."""
 
@@ -25,7 +27,7 @@ _UNITS: Final = {name: size for size, names in _NAMES.items() for name in names}
 _TEXT: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*")
 
 
-class NotADuration(ValueError):
+class NotADuration(OptionError, ValueError):
     """Something that is no span of time; the message says what would be one, and for which option it was given."""
 
     def __init__(self, given: object, why: str = "", advice: str = "", option: str = "") -> None:

@@ -22,11 +22,12 @@ import struct
 import zlib
 from typing import Final, NewType
 
+from statebackend.errors import StoreError
 from statebackend.ids import KeyGroup
 from statebackend.keygroups import KeyGroupRange
 
 
-class BrokenEntry(ValueError):
+class BrokenEntry(StoreError, ValueError):
     """An entry of a file of state that was not written like this: its name, or what it begins with, is cut short."""
 
 

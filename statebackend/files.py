@@ -32,6 +32,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
+from statebackend.errors import StoreError
 from statebackend.ids import Epoch, KeyGroup
 from statebackend.keygroups import KeyGroupRange, joined, without
 from statebackend.stores.store import LONGEST_PART, LONGEST_PATH, could_be_ours
@@ -42,11 +43,11 @@ _ABOVE_ALL: Final = (1 << 64) - 1
 """A number that no epoch has, and that still fits into a stamp."""
 
 
-class FileSetError(ValueError):
+class FileSetError(StoreError, ValueError):
     """A file set that breaks a rule: from a bug, or from a manifest that somebody made up."""
 
 
-class PathError(ValueError):
+class PathError(StoreError, ValueError):
     """A reference that is not a plain path relative to its tree; it might point outside."""
 
 

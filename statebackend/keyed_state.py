@@ -28,6 +28,7 @@ from statebackend.backends.scratch_file import ScratchFile
 from statebackend.backends.sst import read_sst
 from statebackend.backends.unused_memory import keep_together
 from statebackend.entries import BLOCK, META_KEY, parse_head
+from statebackend.errors import StoreError
 from statebackend.fail_points import reached
 from statebackend.files import FileSet, floors
 from statebackend.ids import Epoch, Generation
@@ -68,7 +69,7 @@ class ForkedState(BackendError):
     """The state was opened by the process that this one was forked from; the folder and the threads are that one's."""
 
 
-class SnapshotFailed(Exception):
+class SnapshotFailed(StoreError):
     """What was cut could not be brought into the store. Nothing is lost: it goes with the next snapshot."""
 
 

@@ -31,6 +31,7 @@ from statebackend.backends.sst import read_sst
 from statebackend.canonical.exporting import StateExport
 from statebackend.canonical.source import OneKey, StateSource
 from statebackend.entries import META_KEY, ROW, after, delimited, head
+from statebackend.errors import SavepointError
 from statebackend.files import FileRef, FileSet, floors
 from statebackend.keygroups import KeyGroupRange, key_group_of
 from statebackend.operator import Operator
@@ -50,7 +51,7 @@ from statebackend.stores.store import BlobStore
 _MEMORY: Final = 64 << 20
 
 
-class UnreadableState(ValueError):
+class UnreadableState(SavepointError, ValueError):
     """Files that do not say what they hold, or a state that cannot be read as it was asked for."""
 
 

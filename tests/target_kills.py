@@ -31,7 +31,7 @@ from snapshot.tree.frozen_json import Json
 from snapshot.tree.manifest_json import decode
 from statebackend import open_store
 from statebackend.ids import Uid
-from statebackend.stores.store import BlobStore, StoreError
+from statebackend.stores.store import BlobStore, BlobStoreError
 from tests.jobs.comparison import Comparison
 from tests.jobs.driver import Settings
 from tests.jobs.job import SPLITS
@@ -110,7 +110,7 @@ class Reader:
                 continue
             try:
                 positions = positions_of_newest(open_store(self._tree.as_uri()))
-            except (StoreError, KeyError):
+            except (BlobStoreError, KeyError):
                 continue
             self._judge(np.sort(numbers), positions)
 

@@ -19,9 +19,9 @@ from snapshot import (
     PAUSE,
     Files,
     Generate,
+    InvalidProgram,
     Kafka,
     Program,
-    ProgramError,
     Stream,
     ToDriver,
     Tumbling,
@@ -147,7 +147,7 @@ def test_a_source_that_cannot_say_what_there_is_now_is_refused_before_there_is_a
     tmp_path: Path, source: Any, complaint: str
 ) -> None:
     program = Stream.read(source, uid="in").write(ToDriver(), uid="out")
-    with pytest.raises(ProgramError, match=complaint):
+    with pytest.raises(InvalidProgram, match=complaint):
         start_scripted(tmp_path, ScriptedCluster(), program, available_now=True)
     assert list(tmp_path.iterdir()) == []
 

@@ -13,7 +13,7 @@ import pytest
 
 from statebackend.stores.local_store import LocalStore
 from statebackend.stores.memory_store import MemoryStore
-from statebackend.stores.store import BlobInfo, BlobNotFound, Creation, StoreError, check_path
+from statebackend.stores.store import BlobInfo, BlobNotFound, BlobStoreError, Creation, check_path
 from statebackend.testing.blob_race import race_for_one_name
 from statebackend.testing.blob_store import READ_MEANWHILE, BrokenPromise, check_blob_store
 
@@ -159,7 +159,7 @@ class LooksAnywhere(MemoryStore):
     ],
 )
 def test_a_store_that_breaks_a_promise_fails_the_kit(broken: type[MemoryStore], promise: str) -> None:
-    with pytest.raises((BrokenPromise, StoreError), match=promise):
+    with pytest.raises((BrokenPromise, BlobStoreError), match=promise):
         check_blob_store(partial(broken, f"kit-{token_hex(8)}"))
 
 
@@ -206,10 +206,10 @@ def test_a_store_that_breaks_a_promise_between_processes_loses_the_race(
 class FailsInTheRace(LocalStore):
     def create(self, path: str, data: bytes) -> Creation:
         if path.endswith("0000000003.json"):
-            raise StoreError("the disk is on fire")
+            raise BlobStoreError("the disk is on fire")
         return super().create(path, data)
 
 
 def test_an_error_in_a_race_is_raised_as_it_is(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="on fire"):
+    with pytest.raises(BlobStoreError, match="on fire"):
         race_for_one_name(partial(FailsInTheRace, tmp_path), processes=3, rounds=5)

@@ -17,7 +17,7 @@ import recovery
 import snapshot
 import statebackend
 from recovery.driver.settings.options import RunOptions, described
-from snapshot import ProcessContext, ProgramError, Stream
+from snapshot import InvalidProgram, ProcessContext, Stream
 from statebackend import Pickled, ValueState
 from statebackend.columns import schema_of
 from statebackend.states.codec_choice import NoCodec, codec_of
@@ -91,7 +91,7 @@ def test_a_type_without_a_codec_is_refused_with_those_that_have_one() -> None:
 
 def test_a_stream_that_is_written_nowhere_is_refused() -> None:
     stream = Stream.read(snapshot.Collection([], schema_of({"n": int})), uid="numbers")
-    with pytest.raises(ProgramError, match=r"written nowhere; end it with \.write"):
+    with pytest.raises(InvalidProgram, match=r"written nowhere; end it with \.write"):
         recovery.run(stream, checkpoints="nowhere")  # type: ignore[arg-type]
 
 

@@ -111,9 +111,9 @@ TRANSCRIPT = [
         "    output = {'user': 'strin'}\n"
         "    def on_window(self, key, window, rows, ctx): ...\n"
         "timed.key_by('user').window(Tumbling('1m')).process(Spread, uid='s').write(out, uid='o').check()",
-        "ProgramError: the program cannot run, 1 problem:\n  - s: column 'user' is declared as 'strin'; give an Arrow "
-        "type such as pyarrow.string() or 'string', or one of int, float, str, bool, bytes, datetime, date, time, "
-        "timedelta",
+        "InvalidProgram: the program cannot run, 1 problem:\n  - s: column 'user' is declared as 'strin'; give an "
+        "Arrow type such as pyarrow.string() or 'string', or one of int, float, str, bool, bytes, datetime, date, "
+        "time, timedelta",
     ),
     (
         "the type of a sum is said",
@@ -125,19 +125,19 @@ TRANSCRIPT = [
     (
         "a column stands where an aggregation should",
         "payments.key_by('user').aggregate(uid='sums', spent='cents').write(out, uid='o').check()",
-        "ProgramError: the program cannot run, 1 problem:\n  - sums: spent='cents' is no aggregation; give one such as "
-        "spent=Sum('column')",
+        "InvalidProgram: the program cannot run, 1 problem:\n  - sums: spent='cents' is no aggregation; give one such "
+        "as spent=Sum('column')",
     ),
     (
         "texts are summed",
         "payments.key_by('user').aggregate(uid='sums', spent=Sum('user')).write(out, uid='o').check()",
-        "ProgramError: the program cannot run, 1 problem:\n  - sums: spent: Sum('user') is over integers or floats, "
+        "InvalidProgram: the program cannot run, 1 problem:\n  - sums: spent: Sum('user') is over integers or floats, "
         "and its column is of string; cast it before",
     ),
     (
         "lists have no greatest",
         "payments.key_by('user').aggregate(uid='most', most=Max('tags')).write(out, uid='o').check()",
-        "ProgramError: the program cannot run, 1 problem:\n  - most: most: Max('tags') cannot be over a column of "
+        "InvalidProgram: the program cannot run, 1 problem:\n  - most: most: Max('tags') cannot be over a column of "
         "list<item: string>: it takes numbers, decimals of up to 18 digits, times, booleans, texts and bytes; a "
         "ValueState or ReducingState keeps anything",
     ),
@@ -150,7 +150,8 @@ TRANSCRIPT = [
     (
         "the key of a table is misspelt",
         "payments.select('user', 'cents').write(ToSQLite('a.db', 't', key='usr'), uid='o').check()",
-        "ProgramError: the program cannot run, 1 problem:\n  - o: key: there is no column 'usr'; did you mean 'user'?",
+        "InvalidProgram: the program cannot run, 1 problem:\n"
+        "  - o: key: there is no column 'usr'; did you mean 'user'?",
     ),
     (
         "a record of Kafka has two keys",
@@ -167,7 +168,7 @@ TRANSCRIPT = [
     (
         "write is forgotten",
         "recovery.run(payments, checkpoints=folder)",
-        "ProgramError: the program cannot run, 1 problem:\n  - the stream is written nowhere; end it with "
+        "InvalidProgram: the program cannot run, 1 problem:\n  - the stream is written nowhere; end it with "
         ".write(sink, uid=...)",
     ),
     (
@@ -195,7 +196,7 @@ TRANSCRIPT = [
     (
         "windows have no event time",
         "payments.key_by('user').window(Tumbling('1m')).count(uid='c').write(out, uid='o').check()",
-        "ProgramError: the program cannot run, 1 problem:\n  - c: the rows have no event time: say where it is with "
+        "InvalidProgram: the program cannot run, 1 problem:\n  - c: the rows have no event time: say where it is with "
         "with_event_time, or use Tumbling.processing",
     ),
     (
@@ -287,8 +288,8 @@ TOLD = [
     (
         "files are divided by a column that is not there",
         "payments.select('user', 'cents').write(ToFiles('out', partition_by='usr'), uid='o').check()",
-        "ProgramError: the program cannot run, 1 problem:\n  - o: partition_by: there is no column 'usr'; did you mean "
-        "'user'?",
+        "InvalidProgram: the program cannot run, 1 problem:\n  - o: partition_by: there is no column 'usr'; did you "
+        "mean 'user'?",
     ),
     (
         "options are misspelt",

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot import AggregateTable, BatchContext, BatchProcess, Collection, Count, ProgramError, Stream, ToDriver
+from snapshot import AggregateTable, BatchContext, BatchProcess, Collection, Count, InvalidProgram, Stream, ToDriver
 from snapshot.cut.frames import LATEST
 from snapshot.operators.function_operator import KeyedProcess, Process
 from snapshot.operators.keyed_function import (
@@ -567,9 +567,9 @@ def test_a_harness_says_what_it_does_not_know(tmp_path: Path) -> None:
         OperatorHarness(Windowed(), tmp_path)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="is no KeyedProcess, BatchProcess or Program"):
         OperatorHarness(print, tmp_path)  # type: ignore[arg-type]
-    with pytest.raises(ProgramError, match="Unsaid: it is not said which rows come out; give schema="):
+    with pytest.raises(InvalidProgram, match="Unsaid: it is not said which rows come out; give schema="):
         OperatorHarness(Unsaid, tmp_path, columns=PAID, key="user")
-    with pytest.raises(ProgramError, match="Loud: there is no key column 'usr'"):
+    with pytest.raises(InvalidProgram, match="Loud: there is no key column 'usr'"):
         OperatorHarness(Loud, tmp_path, columns=PAID, key="usr")
 
 

@@ -13,11 +13,11 @@ import pytest
 from snapshot import (
     ConnectedStreams,
     ControlledStream,
+    InvalidProgram,
     KeyedCoProcess,
     KeyedProcess,
     KeyedStream,
     Program,
-    ProgramError,
     Session,
     Sliding,
     Stream,
@@ -52,7 +52,7 @@ def same(row: Row) -> Row:
 
 
 def problems(program: Program, max_parallelism: int = 128) -> list[str]:
-    with pytest.raises(ProgramError) as caught:
+    with pytest.raises(InvalidProgram) as caught:
         program.check(max_parallelism)
     return [str(problem) for problem in caught.value.problems]
 
@@ -71,7 +71,7 @@ def test_a_program_without_mistakes_passes() -> None:
 
 def test_all_mistakes_are_reported_at_once() -> None:
     program = clicks("a b").key_by("usr").count(uid="").write(Nowhere(), uid="out")
-    with pytest.raises(ProgramError) as caught:
+    with pytest.raises(InvalidProgram) as caught:
         program.plan(max_parallelism=0)
     assert str(caught.value).splitlines() == [
         "the program cannot run, 4 problems:",
@@ -126,7 +126,7 @@ def test_several_mistakes_of_a_step_and_what_they_do_not_concern_are_reported_at
 
 
 def test_an_error_can_be_pickled() -> None:
-    with pytest.raises(ProgramError) as caught:
+    with pytest.raises(InvalidProgram) as caught:
         Program(()).check()
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 

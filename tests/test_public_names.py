@@ -1,37 +1,40 @@
-"""What a program imports from the package itself."""
+"""What a program imports from the packages themselves."""
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
-from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+import recovery
+import snapshot
 import statebackend
+from tests.public_names import typed_names
 
-SOURCE = Path(statebackend.__file__).read_text()
-TYPED = {
-    alias.asname or alias.name: f"{node.module}"
-    for node in ast.walk(ast.parse(SOURCE))
-    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("statebackend.")
-    for alias in node.names
-}
+PACKAGES = (statebackend, snapshot, recovery)
 
 
-@pytest.mark.parametrize("name", sorted(TYPED))
-def test_each_name_that_a_type_checker_sees_is_there_at_run_time(name: str) -> None:
-    found = getattr(statebackend, name)
-    assert found.__name__ == name
-    assert found.__module__ == TYPED[name] or callable(found)
-    assert name in dir(statebackend)
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
+def test_each_name_that_a_type_checker_sees_is_there_at_run_time(package: ModuleType) -> None:
+    for name, module in typed_names(package).items():
+        assert getattr(package, name) is getattr(sys.modules[module], name), name
+        assert name in dir(package)
 
 
-def test_a_star_brings_all_of_them_and_nothing_else() -> None:
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
+def test_a_star_brings_all_of_them_and_nothing_else(package: ModuleType) -> None:
     found: dict[str, object] = {}
-    exec("from statebackend import *", found)
-    assert found.keys() - {"__builtins__"} == TYPED.keys()
+    exec(f"from {package.__name__} import *", found)
+    assert found.keys() - {"__builtins__"} == typed_names(package).keys()
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
+def test_a_name_that_two_packages_have_is_one_thing(package: ModuleType) -> None:
+    for other in PACKAGES:
+        for name in typed_names(other).keys() & typed_names(package).keys():
+            assert getattr(other, name) is getattr(package, name), name
 
 
 def test_a_name_that_is_not_there_is_an_ordinary_error() -> None:

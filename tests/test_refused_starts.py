@@ -19,7 +19,7 @@ from snapshot.epochs.coordinator_options import ContradictingOptions
 from snapshot.host.net.listener import PortTaken
 from snapshot.host.protocol.messages import Address
 from snapshot.ids import JobId
-from snapshot.program.problems import ProgramError
+from snapshot.program.problems import InvalidProgram
 from snapshot.program.program import Program
 from snapshot.program.source import SourceVanished
 from statebackend.durations import NotADuration
@@ -54,7 +54,7 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], dict[str, Any]]]
     "every": (NotADuration, "every: 1 is no duration: .* say '1s' or '1ms'", lambda _: {"every": 1}),
     "parallelism": (ContradictingOptions, "max_parallelism of at least 129", lambda _: {"parallelism": 129}),
     "a late option": (NotADuration, "stop_timeout: 5 is no duration", lambda _: {"stop_timeout": 5}),
-    "a target": (ProgramError, "out: ", lambda folder: {"of": without_a_table(folder)}),
+    "a target": (InvalidProgram, "out: ", lambda folder: {"of": without_a_table(folder)}),
     "a source": (SourceVanished, "there is no file at", lambda folder: {"of": reading(folder / "nothing")}),
 }
 

@@ -18,7 +18,7 @@ import pytest
 import recovery
 from recovery.command.status import in_words
 from recovery.events import AnyEvent, BadRows, EpochCompleted
-from snapshot import PAUSE, Collection, Files, Program, ProgramError, Stream, ToDriver
+from snapshot import PAUSE, Collection, Files, InvalidProgram, Program, Stream, ToDriver
 from snapshot.epochs.trace import replay
 from snapshot.operators.row_class import Row
 from tests.program_parts import Nowhere
@@ -68,7 +68,7 @@ def check_exact(run: recovery.Run) -> None:
 def test_targets_that_cannot_take_the_rows_are_named_before_anything_starts(tmp_path: Path) -> None:
     numbers = Stream.read(Collection([("a", 1)], NUMBERS), uid="numbers")
     broken = Nowhere(amiss=("there is no table counts", "its server refuses the password"))
-    with pytest.raises(ProgramError) as caught:
+    with pytest.raises(InvalidProgram) as caught:
         start(tmp_path, recovery.LocalProcesses(), numbers.write(broken, uid="out"))
     assert [str(problem) for problem in caught.value.problems] == [f"out: {sentence}" for sentence in broken.amiss]
     assert not list((tmp_path / "local").glob("*"))

@@ -18,7 +18,7 @@ from snapshot import Program, Stream, ToDriver, ToFiles
 from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.ids import JobId, TransactionId
 from snapshot.journal.entries import Committed
-from snapshot.program.problems import ProgramError
+from snapshot.program.problems import InvalidProgram
 from snapshot.program.sink import CommitAnswer, SinkContext, SinkWriter
 from snapshot.tree.manifest import CommitPayload
 from statebackend.fail_points import at
@@ -223,6 +223,6 @@ def test_a_program_without_the_sink_and_a_target_that_is_away_are_refused(stoppe
         commit_output(with_sink(stopped, Nowhere(), "other"), stopped.tree)
     with pytest.raises(ProgramDoesNotFit):
         abort_output(with_sink(stopped, Nowhere(), "other"), stopped.tree, accept_loss=True)
-    with pytest.raises(ProgramError, match="nobody answers"):
+    with pytest.raises(InvalidProgram, match="nobody answers"):
         commit_output(with_sink(stopped, Nowhere(amiss=["nobody answers"])), stopped.tree)
     assert stopped.tree.state.number == number

@@ -18,7 +18,7 @@ from statebackend.stores.fsspec_store import open_store
 from statebackend.stores.limited_store import LimitedStore, find_limited_later, open_limited
 from statebackend.stores.local_store import LocalStore
 from statebackend.stores.patience import PAUSES, Patience
-from statebackend.stores.store import BlobInfo, BlobStore, Creation, StoreError, StoreUnavailable, UnknownOutcome
+from statebackend.stores.store import BlobInfo, BlobStore, BlobStoreError, Creation, StoreUnavailable, UnknownOutcome
 from statebackend.testing.blob_store import CHECKS, OpenStore
 from tests.wrapped_store import WrappedStore
 
@@ -262,7 +262,7 @@ def test_an_answer_is_no_failure_whatever_it_is() -> None:
 def test_who_waits_for_a_store_stops_when_nobody_wants_the_answer_any_more() -> None:
     told = threading.Event()
     patience = Patience(PATIENCE * 10, waiting=lambda *_: told.set())
-    ended: list[StoreError] = []
+    ended: list[BlobStoreError] = []
 
     def ask() -> None:
         raise StoreUnavailable("not now")
@@ -270,7 +270,7 @@ def test_who_waits_for_a_store_stops_when_nobody_wants_the_answer_any_more() -> 
     def wait() -> None:
         try:
             patience.ask(ask)
-        except StoreError as error:
+        except BlobStoreError as error:
             ended.append(error)
 
     thread = threading.Thread(target=wait)

@@ -8,44 +8,28 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from recovery.attached import CommandDeclined, ConnectionLost
+from recovery.attached import ConnectionLost
 from recovery.driver.attempts.failures import JobFailed
 from recovery.driver.claim import StartRefused
-from recovery.driver.launchers.launch import CannotLaunch
-from recovery.driver.settings.options import UnknownOption
-from recovery.driver.settings.program_fit import ProgramDoesNotFit
 from recovery.driver.tree.address import JobNotRunning, NotAllowed
 from recovery.driver.tree.identity import BirthLost, WrongJob
-from recovery.driver.tree.owned import DamagedBroadcast, FencedOff, JournalInDoubt
-from recovery.inject.moments import MomentPassed
+from recovery.driver.tree.owned import DamagedBroadcast
 from recovery.json_values import WrongText
-from recovery.offline.epoch_choice import OutputWouldRepeat
 from recovery.offline.job_tree import NoSuchEpoch, UnusableEpoch
 from recovery.offline.new_tree import TargetExists
 from recovery.offline.reading import NoSuchState
-from recovery.offline.stopped_job import JobRuns, NotAdmitted
+from recovery.offline.stopped_job import JobRuns
 from recovery.savepoints.comparing import CannotCompare
-from recovery.savepoints.programs import NoSuchProgram
 from recovery.savepoints.repair import CannotRepair
-from recovery.savepoints.rescaling import CannotRescale
-from recovery.savepoints.restoring import BeyondMaximum
-from recovery.savepoints.sinks import NotCommitted
-from snapshot.epochs.coordinator_options import ContradictingOptions
 from snapshot.journal.entries import JournalError
-from snapshot.program.problems import ProgramError
-from snapshot.program.sink import SinkError
 from snapshot.tree.manifest import ManifestError
-from statebackend.backends.backend import BackendError, DamagedFile
+from statebackend.backends.backend import DamagedFile
 from statebackend.canonical.schema import CanonicalError
-from statebackend.durations import NotADuration
 from statebackend.entries import BrokenEntry
-from statebackend.keyed_state import SnapshotFailed
+from statebackend.errors import JobError, OptionError, ProgramError, SavepointError, StoreError
 from statebackend.keys.types import BrokenKey
 from statebackend.snapshots.transfer import MissingFile, UnknownChecksum
 from statebackend.state_reader import UnreadableState
-from statebackend.states.row_form import UnreadableValue
-from statebackend.states.schema import StateMismatch
-from statebackend.stores.store import StoreError
 from statebackend.tables.format.blocks import BlockError
 
 
@@ -122,28 +106,11 @@ ERRORS: Final[tuple[tuple[type[Exception], Exit], ...]] = (
     (TargetExists, Exit.EXISTS),
     (JobRuns, Exit.RUNS),
     (ConnectionLost, Exit.ENDED),
-    (CommandDeclined, Exit.DECLINED),
-    (MomentPassed, Exit.DECLINED),
-    (NotAdmitted, Exit.DECLINED),
-    (OutputWouldRepeat, Exit.DECLINED),
-    (CannotRescale, Exit.DECLINED),
-    (BeyondMaximum, Exit.DECLINED),
-    (NotCommitted, Exit.DECLINED),
-    (SinkError, Exit.DECLINED),
-    (CannotLaunch, Exit.DECLINED),
-    (UnknownOption, Exit.USAGE),
-    (ContradictingOptions, Exit.USAGE),
-    (NotADuration, Exit.USAGE),
-    (FencedOff, Exit.DECLINED),
-    (JournalInDoubt, Exit.DECLINED),
-    (BackendError, Exit.DECLINED),
-    (SnapshotFailed, Exit.DECLINED),
-    (NoSuchProgram, Exit.UNFIT),
-    (ProgramError, Exit.UNFIT),
-    (ProgramDoesNotFit, Exit.UNFIT),
-    (StateMismatch, Exit.UNFIT),
-    (UnreadableValue, Exit.UNFIT),
     (JobFailed, Exit.FAILED),
+    (OptionError, Exit.USAGE),
+    (ProgramError, Exit.UNFIT),
+    (SavepointError, Exit.DECLINED),
+    (JobError, Exit.DECLINED),
     (StoreError, Exit.DECLINED),
     (OSError, Exit.DECLINED),
 )

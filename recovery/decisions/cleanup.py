@@ -29,10 +29,11 @@ from typing import Final
 from snapshot.journal.entries import Removed
 from snapshot.journal.state import JournalState
 from snapshot.tree.layout import EndNoted, JournalEntry, JournalSummary, ManifestFile, SharedFile, parse
+from statebackend.errors import StoreError
 from statebackend.ids import Epoch, Generation, Incarnation
 
 
-class CleanupError(Exception):
+class CleanupError(StoreError):
     """What was observed contradicts itself or is not enough, so that nothing may be deleted."""
 
 

@@ -37,6 +37,7 @@ from snapshot.program.source import Available, AvailableNow, Source
 from snapshot.tree.layout import SHARED
 from snapshot.tree.manifest import DamagedManifest, Manifest, NewerManifest, check_job
 from snapshot.tree.manifest_json import decode, digest
+from statebackend.errors import JobError
 from statebackend.ids import Epoch, Generation, Uid
 from statebackend.stores.patience import Patience
 from statebackend.stores.store import BlobInfo, BlobNotFound, BlobStore
@@ -44,7 +45,7 @@ from statebackend.stores.store import BlobInfo, BlobNotFound, BlobStore
 _CLAIMS: Final = 20
 
 
-class StartRefused(Exception):
+class StartRefused(JobError):
     """The job cannot go on from what is in its tree; the message lists every reason. Only the claim was made.
 
     `unusable` are the complete epochs that cannot be used.

@@ -13,10 +13,11 @@ from typing import Final
 
 from recovery.events import AnyEvent, EpochAbandoned, EpochCompleted, EpochTriggered
 from statebackend.durations import NotADuration, in_words, milliseconds
+from statebackend.errors import JobError, OptionError
 from statebackend.ids import Epoch
 
 
-class NotAMoment(ValueError):
+class NotAMoment(OptionError, ValueError):
     """The text names no moment."""
 
     def __init__(self, given: str, why: str = "") -> None:
@@ -26,7 +27,7 @@ class NotAMoment(ValueError):
         )
 
 
-class MomentPassed(Exception):
+class MomentPassed(JobError):
     """The moment will not come any more; the message says why."""
 
 

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from statebackend.durations import in_words
+from statebackend.errors import JobError, OptionError
 from statebackend.ids import Partition
 
 Present: TypeAlias = Mapping[str, Partition | None]
@@ -22,14 +23,14 @@ Present: TypeAlias = Mapping[str, Partition | None]
 _FORMS: Final = "worker:2, standby:0, driver, executor:2, link:0-1, link:2-driver or random"
 
 
-class NotATarget(ValueError):
+class NotATarget(OptionError, ValueError):
     """The text names nothing that a fault could happen to."""
 
     def __init__(self, given: str) -> None:
         super().__init__(f"{given!r} is no target; write {_FORMS}")
 
 
-class NoSuchTarget(Exception):
+class NoSuchTarget(JobError):
     """The target is not there now; the message says what is."""
 
 
@@ -148,7 +149,7 @@ def placed(present: Present) -> Sequence[Partition]:
     return sorted(has for has in present.values() if has is not None)
 
 
-class ContradictingOrder(ValueError):
+class ContradictingOrder(OptionError, ValueError):
     """The parts of an order do not go together; the message says which."""
 
 

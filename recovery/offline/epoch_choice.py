@@ -19,6 +19,7 @@ from snapshot.journal.entries import Rewound
 from snapshot.journal.state import OutputMade
 from snapshot.tree.layout import SHARED
 from snapshot.tree.manifest import ForeignJob, Manifest, check_job
+from statebackend.errors import SavepointError
 from statebackend.ids import Epoch
 from statebackend.stores.patience import Patience
 from statebackend.stores.store import StoreUnavailable
@@ -27,7 +28,7 @@ _PATIENCE: Final = 10.0
 _LOOKS: Final = 20
 
 
-class OutputWouldRepeat(Exception):
+class OutputWouldRepeat(SavepointError):
     """The job has made output after the epoch, which would be made once more; say if that is accepted."""
 
 

@@ -20,6 +20,7 @@ from snapshot.journal.store import StoredJournal
 from snapshot.tree.layout import ASIDE, EPOCHS, JOB, JOURNAL, MOVED, UNFINISHED
 from snapshot.tree.manifest import DamagedManifest, ForeignJob, Manifest, NewerManifest, check_job
 from snapshot.tree.manifest_json import decode, digest
+from statebackend.errors import SavepointError
 from statebackend.ids import Epoch
 from statebackend.stores.fsspec_store import absolute
 from statebackend.stores.limited_store import find_limited
@@ -37,11 +38,11 @@ _LEFT: Final = re.compile(
 )
 
 
-class NoSuchEpoch(ValueError):
+class NoSuchEpoch(SavepointError, ValueError):
     """The job has no such epoch, or has it no more; the message lists those that it has."""
 
 
-class UnusableEpoch(Exception):
+class UnusableEpoch(SavepointError):
     """The epoch is complete, but its manifest cannot be used; the message says which one, and why."""
 
     def __init__(self, epoch: Epoch, reason: str) -> None:

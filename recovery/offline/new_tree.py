@@ -53,6 +53,7 @@ from snapshot.tree.layout import (
 )
 from snapshot.tree.manifest import Manifest
 from snapshot.tree.manifest_json import digest, encode
+from statebackend.errors import SavepointError
 from statebackend.ids import Attempt, Generation, Incarnation, Partition
 from statebackend.stores.fsspec_store import is_trial
 from statebackend.stores.limited_store import find_limited, open_limited
@@ -61,7 +62,7 @@ from statebackend.stores.store import BlobNotFound, BlobStore, StoreUnavailable,
 _SECONDS: Final = 60.0
 
 
-class TargetExists(ValueError):
+class TargetExists(SavepointError, ValueError):
     """The place for a new tree is not free; the message says what is there."""
 
 

@@ -24,6 +24,7 @@ from snapshot.journal.writer import JournalWriter, Refused, Won
 from snapshot.tree.manifest import OperatorSnapshot
 from statebackend.canonical.schema import TableForm
 from statebackend.canonical.source import StateSource
+from statebackend.errors import SavepointError
 from statebackend.files import FileRef, FileSet, rescaled
 from statebackend.ids import Epoch, KeyGroup, Uid
 from statebackend.keygroups import KeyGroupRange, key_group_of
@@ -32,7 +33,7 @@ from statebackend.operator import Operator
 from statebackend.snapshots.transfer import MissingFile
 from statebackend.state_reader import StateReader, read_schema
 from statebackend.states.schema import Schema, StateSpec
-from statebackend.stores.store import StoreError
+from statebackend.stores.store import BlobStoreError
 
 
 @contextmanager
@@ -46,7 +47,7 @@ def pinned(tree: JobTree, epoch: Epoch) -> Iterator[None]:
         _write(tree, Pinned(pin, epoch, Pinner.READER))
         yield
     finally:  # also of a pin that was interrupted: it may be there
-        with suppress(JournalInDoubt, JournalError, StoreError, NoSuchEpoch):
+        with suppress(JournalInDoubt, JournalError, BlobStoreError, NoSuchEpoch):
             _write(tree, Unpinned(pin))
 
 
@@ -62,7 +63,7 @@ def _write(tree: JobTree, body: Body) -> None:
             raise JournalInDoubt(f"{tree.uri}: whether {body} is in the journal cannot be told: {outcome}")
 
 
-class NoSuchState(LookupError):
+class NoSuchState(SavepointError, LookupError):
     """The epoch has no such operator or state; the message lists those that it has."""
 
 

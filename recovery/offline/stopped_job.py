@@ -34,17 +34,18 @@ from snapshot.journal.writer import Fenced, Forgotten, JournalWriter, Refused, W
 from snapshot.tree.layout import Content, ManifestFile, SharedFile, path_of
 from snapshot.tree.manifest import Manifest, ManifestKind, only_carries
 from snapshot.tree.manifest_json import digest, encode
+from statebackend.errors import JobError, SavepointError
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition
 
 _PATIENCE: Final = 10.0
 """Seconds in which a driver that runs has answered."""
 
 
-class JobRuns(Exception):
+class JobRuns(JobError):
     """The job runs, and would have to be stopped first; the message says where it runs and how."""
 
 
-class NotAdmitted(Exception):
+class NotAdmitted(SavepointError):
     """The journal does not admit what was to be done; the message is its reason. Nothing was done."""
 
 

@@ -96,7 +96,7 @@ def bootstrap(
 ) -> Bootstrapped:
     """Make a job with one epoch, in which these states of the program's operators are what the tables say.
 
-    Raises `TargetExists`, `ProgramError`, `NoSuchState` for what the program does not declare, `CanonicalError` for
+    Raises `TargetExists`, `InvalidProgram`, `NoSuchState` for what the program does not declare, `CanonicalError` for
     tables that cannot be, and what the store and the local disk raise. Then, and after a crash, there is no job at the
     place, and it can be done again. A partition's rows are in memory, or on the local disk, until they are written.
     """

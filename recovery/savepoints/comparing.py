@@ -18,6 +18,7 @@ from recovery.offline.reading import BytesRead, EpochReading, NoSuchState, Opera
 from recovery.savepoints.inspecting import StateRows
 from statebackend.canonical.by_key import kept_by_key, table_of_group
 from statebackend.canonical.schema import KEY
+from statebackend.errors import SavepointError
 from statebackend.files import FileSet
 from statebackend.ids import Epoch, KeyGroup, Uid
 from statebackend.keygroups import KeyGroupRange
@@ -26,7 +27,7 @@ from statebackend.state_reader import StateReader
 from statebackend.states.schema import StateSpec
 
 
-class CannotCompare(ValueError):
+class CannotCompare(SavepointError, ValueError):
     """Two epochs whose keys cannot be told to be the same: of other key types, or another maximum parallelism."""
 
 

@@ -14,9 +14,10 @@ from pathlib import Path
 from types import ModuleType
 
 from snapshot.program.program import Program
+from statebackend.errors import ProgramError
 
 
-class NoSuchProgram(ValueError):
+class NoSuchProgram(ProgramError, ValueError):
     """There is no program under this name, or it cannot be imported; the message says why."""
 
 

@@ -47,6 +47,7 @@ from snapshot.tree.layout import (
 )
 from snapshot.tree.manifest import DamagedManifest, Manifest
 from snapshot.tree.manifest_json import decode, digest
+from statebackend.errors import SavepointError
 from statebackend.ids import Epoch
 from statebackend.stores.fsspec_store import absolute
 from statebackend.stores.limited_store import find_limited
@@ -58,7 +59,7 @@ _PATIENCE: Final = 10.0
 _Content = TypeVar("_Content")
 
 
-class CannotRepair(Exception):
+class CannotRepair(SavepointError):
     """Nothing can be made of what is there; the message says why, and what would help. Nothing was done."""
 
 

@@ -17,13 +17,14 @@ from recovery.offline.stopped_job import refuse_if_it_runs, take_over
 from snapshot.ids import JobId
 from snapshot.journal.state import OutputMade
 from snapshot.tree.manifest import Manifest, OperatorSnapshot, SubtaskSnapshot
+from statebackend.errors import SavepointError
 from statebackend.ids import Epoch, Partition, Uid
 from statebackend.keygroups import KeyGroupRange, owner_of
 
 HOW = "rescale"
 
 
-class CannotRescale(ValueError):
+class CannotRescale(SavepointError, ValueError):
     """The epoch cannot be dealt out to so many partitions; the message says why, and what can be done instead."""
 
 

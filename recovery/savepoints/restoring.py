@@ -25,6 +25,7 @@ from recovery.schemes.passive import Passive
 from snapshot.journal.state import OutputMade
 from snapshot.program.program import Program
 from statebackend.durations import Duration
+from statebackend.errors import SavepointError
 from statebackend.ids import Epoch, Uid
 from statebackend.keygroups import check_parallelism
 
@@ -53,7 +54,7 @@ class ToRestore:
     """What the epoch carries, which the job commits as it starts."""
 
 
-class BeyondMaximum(ValueError):
+class BeyondMaximum(SavepointError, ValueError):
     """A parallelism that the job cannot have."""
 
 
@@ -71,7 +72,7 @@ def plan_restore_of(
 ) -> ToRestore:
     """Check that the program can be started so, and return the plan; nothing is done.
 
-    Raises `JobRuns`, what `epoch_choice.choose` raises, `ProgramError`, `ProgramDoesNotFit` and `BeyondMaximum`.
+    Raises `JobRuns`, what `epoch_choice.choose` raises, `InvalidProgram`, `ProgramDoesNotFit` and `BeyondMaximum`.
     """
     if into is None:
         refuse_if_it_runs(tree, job_folder)

@@ -27,10 +27,11 @@ from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.ids import JobId, TransactionId
 from snapshot.journal.entries import Committed
 from snapshot.program.plan import ToSink
-from snapshot.program.problems import Problem, ProgramError
+from snapshot.program.problems import InvalidProgram, Problem
 from snapshot.program.program import Program
 from snapshot.program.sink import CommitAnswer, SinkContext, SinkWriter
 from snapshot.tree.manifest import CommitPayload
+from statebackend.errors import SavepointError
 from statebackend.ids import Attempt, Epoch, Incarnation, Partition, Uid
 
 _PAUSES: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -39,7 +40,7 @@ PATIENCE: Final = 60.0
 """Seconds for which a target that puts a commit off is asked again."""
 
 
-class NotCommitted(Exception):
+class NotCommitted(SavepointError):
     """A target does not commit, or says nothing; the message names the transaction. Doing it again goes on."""
 
 
@@ -128,8 +129,9 @@ def commit_output(
     """Commit what the newest epoch carries, by the sinks of the program, and journal that.
 
     Output that was prepared for one of `accept_places` is committed there, although the sinks write to other places.
-    Raises `JobRuns`, what `epoch_choice.choose` raises, `ProgramDoesNotFit` if the program lacks a sink, `ProgramError`
-    for a target that cannot be reached, and `NotCommitted`: then some may be committed, and it can be done again.
+    Raises `JobRuns`, what `epoch_choice.choose` raises, `ProgramDoesNotFit` if the program lacks a sink,
+    `InvalidProgram` for a target that cannot be reached, and `NotCommitted`: then some may be
+    committed, and it can be done again.
     """
     refuse_if_it_runs(tree, job_folder)
     chosen = choose(tree)
@@ -254,7 +256,7 @@ def _examine(job: JobId, sinks: Mapping[Uid, ToSink]) -> None:
         Problem(uid, sentence) for uid, sink in sinks.items() for sentence in sink.sink.examine(job, uid, sink.schema)
     ]
     if problems:
-        raise ProgramError(problems)
+        raise InvalidProgram(problems)
 
 
 def _commit(

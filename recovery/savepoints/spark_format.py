@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from recovery.offline.job_tree import NEWEST, JobTree, open_tree
 from recovery.offline.reading import EpochReading, OperatorStates, read_epoch
 from statebackend.canonical.schema import KEY, KEY_GROUP
+from statebackend.errors import OptionError
 from statebackend.files import FileSet
 from statebackend.ids import KeyGroup, Partition
 from statebackend.keygroups import KeyGroupRange, key_group_of, range_of
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _NEEDED: Final = ("checkpoints", "uid", "state")
 
 
-class WrongOption(ValueError):
+class WrongOption(OptionError, ValueError):
     """An option of the format that is missing, or makes no sense; the message says which."""
 
 

@@ -24,7 +24,7 @@ from statebackend.files import FileRef, FileSet
 from statebackend.ids import Epoch, Uid
 from statebackend.keys.columns import key_column
 from statebackend.state_reader import StateReader, UnreadableState
-from statebackend.stores.store import BlobStore, StoreError
+from statebackend.stores.store import BlobStore, BlobStoreError
 from statebackend.tables.format.blocks import BlockError
 
 _AT_ONCE = 8
@@ -182,8 +182,8 @@ def _check_keys(store: BlobStore, state: FileSet, folder: Path) -> tuple[int, li
                     misplaced += _misplaced(batch, reader)
                 if misplaced:
                     wrong.append(f"state {spec.name!r}: {misplaced} rows have keys of other key groups")
-    except StoreError as error:
-        raise StoreError(f"state could not be read a second time: {error}") from error
+    except BlobStoreError as error:
+        raise BlobStoreError(f"state could not be read a second time: {error}") from error
     return counted, wrong
 
 

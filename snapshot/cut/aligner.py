@@ -21,6 +21,7 @@ from enum import Enum
 
 from snapshot.cut.frames import Data, End, Frame, Marker, MarkerMode, Watermark
 from snapshot.ids import ChannelId
+from statebackend.errors import JobError
 from statebackend.ids import NO_EPOCH, Epoch
 
 
@@ -137,7 +138,7 @@ class AllEnded:
 AlignerInstruction = Process | AlignmentBegan | Cut | InFlight | Missed | ChannelEnded | AllEnded
 
 
-class FrameAfterEnd(Exception):
+class FrameAfterEnd(JobError):
     """A channel went on after its end: its sender is broken, and nothing that it says can be trusted."""
 
     def __init__(self, channel: ChannelId) -> None:

@@ -14,12 +14,14 @@ from hashlib import blake2b
 from hmac import compare_digest
 from typing import Final
 
+from statebackend.errors import JobError
+
 SEAL_SIZE: Final = 16
 _PLACE: Final = struct.Struct(">QQ")
 _LENGTH: Final = struct.Struct(">I")
 
 
-class UnusableRecord(Exception):
+class UnusableRecord(JobError):
     """A connection cannot be read on. The text is for the log, and says what the peer sent."""
 
 

@@ -28,6 +28,7 @@ from typing import Final, TypeAlias
 
 from snapshot.cut.frames import Data, End, Frame, Marker, MarkerMode, Watermark
 from snapshot.cut.seals import SEAL_SIZE, Seals, is_sealed, seal
+from statebackend.errors import JobError
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation
 
 VERSION: Final = 1
@@ -53,7 +54,7 @@ _MODES = {1: MarkerMode.ALIGNED, 2: MarkerMode.UNALIGNED, 3: MarkerMode.AT_LEAST
 _MODE_CODES = {mode: code for code, mode in _MODES.items()}
 
 
-class WireError(Exception):
+class WireError(JobError):
     """A channel that cannot be read on. Its attempt is over: drop the connection and roll back."""
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from snapshot.cut.frames import MarkerMode
+from statebackend.errors import OptionError
 
 
-class ContradictingOptions(ValueError):
+class ContradictingOptions(OptionError, ValueError):
     """Options that cannot all be meant; the message names them and says what to change."""
 
 

@@ -20,6 +20,7 @@ from snapshot.cut.frames import Marker
 from snapshot.epochs import coordinator_events as events
 from snapshot.epochs.coordinator import Coordinator
 from snapshot.epochs.coordinator_options import CoordinatorOptions
+from statebackend.errors import JobError
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation
 
 FORMAT = "epochcut.coordinator"
@@ -37,7 +38,7 @@ _KINDS: Mapping[str, type] = {
 }
 
 
-class NoTrace(ValueError):
+class NoTrace(JobError, ValueError):
     """Lines that are no trace of a coordinator, or one of a version that this program does not know."""
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NewType
 
+from statebackend.errors import StoreError
 from statebackend.files import check_path
 from statebackend.ids import Epoch, Generation
 
@@ -24,7 +25,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _DIGEST = re.compile(r"[a-z0-9]+:[0-9a-f]+")
 
 
-class JournalError(Exception):
+class JournalError(StoreError):
     """Something about the journal that stops whoever works with it."""
 
 

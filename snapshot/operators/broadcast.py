@@ -19,6 +19,7 @@ from snapshot.operators.keyed_function import FunctionRun, KeyedFunction, NoKeyH
 from snapshot.operators.operator import OperatorContext
 from snapshot.operators.row_class import Row
 from snapshot.operators.rows import Rows
+from statebackend.errors import ProgramError
 from statebackend.ids import Uid
 from statebackend.states.codec_choice import Declared, codec_of
 from statebackend.states.codecs import Codec, NotEncodable
@@ -32,11 +33,11 @@ V = TypeVar("V")
 _FORMAT: Final = 1
 
 
-class BroadcastMismatch(Exception):
+class BroadcastMismatch(ProgramError):
     """Broadcast state in a snapshot that the program declares otherwise, or that is damaged."""
 
 
-class BroadcastReadOnly(TypeError):
+class BroadcastReadOnly(ProgramError, TypeError):
     """Broadcast state was changed for a row that is not of the control stream, so other partitions would not know."""
 
 

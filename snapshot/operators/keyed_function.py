@@ -21,6 +21,7 @@ from snapshot.cut.frames import EARLIEST
 from snapshot.operators.operator import OperatorContext
 from snapshot.operators.row_class import Row, RowLike, batch_of, rows_of, shown, values_of
 from snapshot.operators.rows import Rows, Times
+from statebackend.errors import ProgramError
 from statebackend.ids import Partition, Uid
 from statebackend.keys.structs import StructKey
 from statebackend.keys.times import DateKey, TimestampKey
@@ -50,19 +51,19 @@ _SAMPLED: Final = 16
 """Of so many keys one is looked up to see whether the state of all is in memory."""
 
 
-class WithoutTimers(TypeError):
+class WithoutTimers(ProgramError, TypeError):
     """A timer was asked for by a function that has no `on_timer`."""
 
 
-class WithoutEventTime(TypeError):
+class WithoutEventTime(ProgramError, TypeError):
     """A timer in event time was asked for in a stream whose rows have no event times."""
 
 
-class NoKeyHere(LookupError):
+class NoKeyHere(ProgramError, LookupError):
     """State or a timer of a key was asked for by a function that is called for a row without a key."""
 
 
-class UnknownSide(LookupError):
+class UnknownSide(ProgramError, LookupError):
     """A row was emitted to a side output that is not declared."""
 
 

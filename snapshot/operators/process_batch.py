@@ -21,6 +21,7 @@ from snapshot.operators.keyed_function import KeyedFunction, OpenContext, Unknow
 from snapshot.operators.operator import OperatorContext
 from snapshot.operators.row_class import column_problems
 from snapshot.operators.rows import Rows, Times, keys_in
+from statebackend.errors import ProgramError
 from statebackend.keyed_state import KeyedState
 from statebackend.keys.columns import KeyColumn
 
@@ -28,7 +29,7 @@ TimesLike: TypeAlias = "NDArray[np.integer[Any]] | np.integer[Any] | int | None"
 """Event times of rows: one for each, one for all, or those of the batch that the function was called with."""
 
 
-class WrongBatch(TypeError):
+class WrongBatch(ProgramError, TypeError):
     """What a function emitted is no batch of the schema that was declared for this output, or has no event times."""
 
 

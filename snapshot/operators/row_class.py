@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statebackend.errors import ProgramError
 from statebackend.states.codec_choice import NoCodec, codec_of
 from statebackend.states.codec_shapes import StructCodec
 from statebackend.states.codecs import Codec, NotEncodable
@@ -35,11 +36,11 @@ _LAST_SECOND: Final = 253_402_300_800
 """The years 1 to 9999, in seconds since 1970."""
 
 
-class NoPlainValue(ValueError):
+class NoPlainValue(ProgramError, ValueError):
     """A value of a batch that plain Python has no object for; the message names its column, its row and the limit."""
 
 
-class WrongRow(TypeError):
+class WrongRow(ProgramError, TypeError):
     """What a function gave is no row of the schema that was declared for its output; `at` is which of its results."""
 
     def __init__(self, text: str, at: int) -> None:

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from snapshot.operators.operator import Apply, name_of
 from snapshot.operators.row_class import Row, RowLike, WrongRow, batch_of, column_problems, rows_of, shown
 from snapshot.operators.rows import Rows
+from statebackend.errors import ProgramError
 
 Batches: TypeAlias = "pa.RecordBatch | Iterable[pa.RecordBatch] | None"
 
 
-class WrongResult(TypeError):
+class WrongResult(ProgramError, TypeError):
     """What a function gave is not what its step takes: not the right kind of thing, or not as many."""
 
 

@@ -15,10 +15,11 @@ from snapshot.operators.operator import Input, KeyedOperator, Transform, name_of
 from snapshot.program.nodes import Aggregating, Change, Changed, Processing, Reducing, Selected, Way, Work
 from snapshot.program.problems import unknown_column
 from statebackend.columns import NotASchema, SchemaLike, schema_of
+from statebackend.errors import ProgramError
 from statebackend.tables.values.aggregations import Aggregation
 
 
-class CannotBuild(ValueError):
+class CannotBuild(ProgramError, ValueError):
     """A step that cannot be made of what was said; each of `reasons` is a sentence."""
 
     def __init__(self, reasons: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 from snapshot.operators.operator import name_of
 from snapshot.program.nodes import Node, Operated, Read, Rebalanced, United, Written, before, label_of, place_of
 from snapshot.program.pickling import dumps
-from snapshot.program.problems import Problem, ProgramError
+from snapshot.program.problems import InvalidProgram, Problem
 from snapshot.program.resolve import Resolution, resolved
 from snapshot.program.sink import Abilities
 from statebackend.keygroups import LARGEST_MAX_PARALLELISM
@@ -29,7 +29,7 @@ _MOST_CHAINED: Final = 100
 
 
 def checked(outputs: Sequence[Written], max_parallelism: int) -> Resolution:
-    """Return what follows from the program's steps; raise `ProgramError` if anything is wrong with them."""
+    """Return what follows from the program's steps; raise `InvalidProgram` if anything is wrong with them."""
     found = resolved(outputs)
     problems = [
         *_bounds(outputs, max_parallelism),
@@ -41,7 +41,7 @@ def checked(outputs: Sequence[Written], max_parallelism: int) -> Resolution:
         *_unpicklable(outputs, found),
     ]
     if problems:
-        raise ProgramError(list(dict.fromkeys(problems)))
+        raise InvalidProgram(list(dict.fromkeys(problems)))
     return found
 
 

@@ -12,6 +12,8 @@ from typing import cast
 
 import pyarrow as pa
 
+from statebackend.errors import ProgramError
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -24,7 +26,7 @@ class Problem:
         return f"{self.where}: {self.what}" if self.where else self.what
 
 
-class ProgramError(ValueError):
+class InvalidProgram(ProgramError, ValueError):
     """A program that cannot run; the message lists all that is wrong with it. Nothing has been started."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
@@ -33,8 +35,8 @@ class ProgramError(ValueError):
         lines = "".join(f"\n  - {problem}" for problem in self.problems)
         super().__init__(f"the program cannot run, {count}:{lines}")
 
-    def __reduce__(self) -> tuple[type[ProgramError], tuple[Sequence[Problem]]]:
-        return (ProgramError, (self.problems,))
+    def __reduce__(self) -> tuple[type[InvalidProgram], tuple[Sequence[Problem]]]:
+        return (InvalidProgram, (self.problems,))
 
 
 def no_such_step(of: str, name: str, steps: type, others: Sequence[type], advice: str) -> AttributeError:

@@ -30,15 +30,15 @@ class Program:
         return Program.of(self, other)
 
     def plan(self, max_parallelism: int = DEFAULT_MAX_PARALLELISM) -> Plan:
-        """Return the stages that it runs as; equal programs have equal ones. `ProgramError` lists all that is wrong."""
+        """Return the stages that it runs as, equal for equal programs. `InvalidProgram` lists all that is wrong."""
         return compiled(self.outputs, checked(self.outputs, max_parallelism), max_parallelism)
 
     def check(self, max_parallelism: int = DEFAULT_MAX_PARALLELISM) -> None:
-        """Find every mistake that can be found without running; `ProgramError` lists them all."""
+        """Find every mistake that can be found without running; `InvalidProgram` lists them all."""
         checked(self.outputs, max_parallelism)
 
     def explain(self) -> str:
-        """Describe its graph: stages, chains, exchanges, uids, schemas and keys. `ProgramError` if it cannot run."""
+        """Describe its graph: stages, chains, exchanges, uids, schemas and keys. `InvalidProgram` if it cannot run."""
         return explained(self.plan())
 
     def __repr__(self) -> str:

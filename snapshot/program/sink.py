@@ -16,10 +16,11 @@ from snapshot.epochs.transaction_events import CommitOutcome, Committable
 from snapshot.ids import JobId, TransactionId
 from snapshot.operators.rows import Rows
 from snapshot.tree.manifest import CommitPayload, StoredFile
+from statebackend.errors import JobError
 from statebackend.ids import Incarnation, Partition, Uid
 
 
-class SinkError(Exception):
+class SinkError(JobError):
     """A sink that cannot take rows; the message names the sink, the target and what to do."""
 
 

@@ -13,10 +13,11 @@ from typing import Protocol, runtime_checkable
 import pyarrow as pa
 
 from snapshot.tree.frozen_json import JsonLike
+from statebackend.errors import JobError
 from statebackend.ids import Attempt, Partition
 
 
-class SourceError(Exception):
+class SourceError(JobError):
     """A source that cannot be read, or is not what it says; the message names the source, the split and what to do."""
 
 

@@ -51,7 +51,7 @@ from snapshot.operators.row_class import Row, RowLike, batch_of, rows_of
 from snapshot.operators.rows import Rows, joined, keys_in
 from snapshot.program.building import CannotBuild, operator_of
 from snapshot.program.nodes import NO_SIDES, Processing, Way
-from snapshot.program.problems import Problem, ProgramError, near_names
+from snapshot.program.problems import InvalidProgram, Problem, near_names
 from snapshot.program.program import Program
 from statebackend.columns import SchemaLike, schema_of
 from statebackend.files import FileSet, rescaled
@@ -112,7 +112,7 @@ class OperatorHarness:
 
         A `KeyedProcess` or `BatchProcess`, a class or an instance, needs the `columns` of its rows, the `key` among
         them, and `timed` if the rows have event times; `schema` and `sides` as in `KeyedStream.process`. A `Program`
-        needs the `uid` of the step to run. `ProgramError` says what is wrong with either.
+        needs the `uid` of the step to run. `InvalidProgram` says what is wrong with either.
 
         When `overdue` says so, an operator that can be interrupted is; it is given what it left at once.
 
@@ -334,7 +334,7 @@ def _operator(
     except CannotBuild as error:
         problems = [Problem(made.__name__, reason) for reason in error.reasons]
     if problems:
-        raise ProgramError(problems)
+        raise InvalidProgram(problems)
     return operator
 
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from statebackend.errors import StoreError
+
 JsonLike: TypeAlias = "bool | int | float | str | Sequence[JsonLike] | Mapping[str, JsonLike] | None"
 
 
@@ -17,7 +19,7 @@ _DEEPEST: Final = 100
 """Python reads what is nested deeper at one depth of calls, and fails at another."""
 
 
-class NotJson(ValueError):
+class NotJson(StoreError, ValueError):
     """A value that JSON cannot give back as it was."""
 
 

@@ -19,6 +19,7 @@ from snapshot.cut.frames import Watermark
 from snapshot.epochs.transaction_events import Committable
 from snapshot.ids import ChannelId, JobId, SubtaskId
 from snapshot.tree.frozen_json import NULL, Json
+from statebackend.errors import StoreError
 from statebackend.files import FileRef, FileSet, check_file
 from statebackend.ids import NO_EPOCH, Attempt, Epoch, Incarnation, KeyGroup, Partition, Uid
 from statebackend.keygroups import KeyGroupRange, boundaries
@@ -28,7 +29,7 @@ _COMMITTABLES: Callable[[SubtaskSnapshot], tuple[Committable[CommitPayload], ...
 _Name = TypeVar("_Name", str, ChannelId)
 
 
-class ManifestError(ValueError):
+class ManifestError(StoreError, ValueError):
     """Something about a manifest that stops whoever works with it."""
 
 

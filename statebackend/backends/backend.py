@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Protocol
 
 from statebackend.entries import META_KEY, STAMP, group_of
+from statebackend.errors import StoreError
 from statebackend.ids import KeyGroup
 from statebackend.keygroups import KeyGroupRange
 
 
-class BackendError(Exception):
+class BackendError(StoreError):
     """Something that a backend cannot do; the message says with which file or folder, and what to do."""
 
 

@@ -29,6 +29,7 @@ from typing import Final
 import pyarrow as pa
 
 from statebackend.canonical.arrow_values import Natural, natural_of
+from statebackend.errors import SavepointError
 from statebackend.ids import Uid
 from statebackend.states.schema import BrokenSchema, Schema, StateKind, StateSpec
 from statebackend.tables.values.accumulators import Accumulator
@@ -58,7 +59,7 @@ _IN_BYTES: Final = b"bytes"
 _ACCUMULATORS: Final = re.compile(r"(.*) version ([0-9]+) \((.*)\)", re.DOTALL)
 
 
-class CanonicalError(ValueError):
+class CanonicalError(SavepointError, ValueError):
     """A table that cannot be taken; the message says which file, which state, which column, and what to do."""
 
 

@@ -13,8 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from statebackend.errors import StoreError
 
-class BrokenPacking(ValueError):
+
+class BrokenPacking(StoreError, ValueError):
     """Bytes that are not the fields that they should be."""
 
 

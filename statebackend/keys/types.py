@@ -16,6 +16,7 @@ from typing import ClassVar, Final, NoReturn
 import numpy as np
 import pyarrow as pa
 
+from statebackend.errors import ProgramError, StoreError
 from statebackend.keys.hashing import hash_bytes, hash_null, hash_word
 
 _ALL: Final = (1 << 64) - 1
@@ -24,7 +25,7 @@ _FLOATS: Final = {16: struct.Struct("<e"), 32: struct.Struct("<f"), 64: _DOUBLE}
 _NAN: Final = struct.pack("<Q", 0x7FF8000000000000)
 
 
-class WrongKeyType(TypeError):
+class WrongKeyType(ProgramError, TypeError):
     """A key, or a column of keys, that the declared type does not hold; the message says declared and given."""
 
     def __init__(self, declared: KeyType, given: str, why: str) -> None:
@@ -34,11 +35,11 @@ class WrongKeyType(TypeError):
         self.why = why
 
 
-class UndeclarableKeyType(ValueError):
+class UndeclarableKeyType(ProgramError, ValueError):
     """Something that keys cannot be declared as; the message says what."""
 
 
-class BrokenKey(ValueError):
+class BrokenKey(StoreError, ValueError):
     """Bytes that are not the canonical bytes of any key of the declared type: damaged, or of another type."""
 
 

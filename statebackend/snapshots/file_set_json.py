@@ -16,6 +16,7 @@ import json
 from reprlib import repr as _shown
 from typing import NoReturn
 
+from statebackend.errors import StoreError
 from statebackend.files import FileKind, FileRef, FileSet
 from statebackend.ids import Epoch, KeyGroup
 from statebackend.keygroups import KeyGroupRange
@@ -25,7 +26,7 @@ _FILE = frozenset({"path", "key_groups", "epoch", "kind", "size", "checksum"})
 _SET = frozenset({"key_groups", "files"})
 
 
-class FileSetJsonError(ValueError):
+class FileSetJsonError(StoreError, ValueError):
     """Not what was written for a file or a set; `place` says where in the value, as in `.key_groups[0]`."""
 
     def __init__(self, place: str, reason: str) -> None:

@@ -20,6 +20,7 @@ from statebackend import entries as naming
 from statebackend import fail_points
 from statebackend.backends.backend import Backend, BackendError, LocalDiskError
 from statebackend.backends.unused_memory import give_back
+from statebackend.errors import StoreError
 from statebackend.fail_points import reached
 from statebackend.files import FileKind, FileRef, FileSet
 from statebackend.ids import NO_EPOCH, Epoch
@@ -33,7 +34,7 @@ from statebackend.snapshots.uploads import Durable, Emptied, Merged, NotDurable,
 from statebackend.stores.store import BlobStore
 
 
-class EpochOrder(ValueError):
+class EpochOrder(StoreError, ValueError):
     """A cut for an epoch that is not later than the last one, or than what was restored; nothing was cut."""
 
 

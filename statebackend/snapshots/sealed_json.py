@@ -10,12 +10,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 
+from statebackend.errors import StoreError
 
-class DamagedDocument(ValueError):
+
+class DamagedDocument(StoreError, ValueError):
     """The bytes are not a document of the expected format, or not as they were written."""
 
 
-class NewerDocument(ValueError):
+class NewerDocument(StoreError, ValueError):
     """The document has a version that this program does not know."""
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
+from statebackend.errors import StoreError
 from statebackend.files import FileSet, FileSetError, rescaled, union
 from statebackend.ids import NO_EPOCH, Attempt, Epoch, Generation, Partition
 from statebackend.keygroups import KeyGroupRange
@@ -38,7 +39,7 @@ _ENTRY = re.compile(LOG + r"/([0-9]{10})\.json")
 _STATE = re.compile(SHARED + rf"/{_NUMBER}-{_NUMBER}-{_NUMBER}-{_NUMBER}\.sst")
 
 
-class SnapshotFolderError(Exception):
+class SnapshotFolderError(StoreError):
     """Something that a folder of snapshots does not do or cannot read; the message says which file, and what to do."""
 
 

@@ -19,7 +19,7 @@ from typing import Final, Protocol, TypeVar
 from statebackend.backends.backend import BackendError, DamagedFile, LocalDiskFull
 from statebackend.files import FileRef
 from statebackend.snapshots.local_files import is_full, local_disk
-from statebackend.stores.store import BlobNotFound, BlobStore, StoreError, StoreUnavailable
+from statebackend.stores.store import BlobNotFound, BlobStore, BlobStoreError, StoreUnavailable
 
 ALGORITHM: Final = "sha256"
 """Of all checksums that this program writes, and the only one that it can check."""
@@ -83,7 +83,7 @@ def upload_all(
     def upload(item: Upload) -> None:
         try:
             store.upload(item.local, item.path)
-        except StoreError as error:
+        except BlobStoreError as error:
             error.add_note(f"while uploading {item.local} as {item.path}")
             raise
 
@@ -146,7 +146,7 @@ def copy_all(
             _download(source, file, local)
             try:
                 target.upload(local, file.path)
-            except StoreError as error:
+            except BlobStoreError as error:
                 error.add_note(f"while copying {_named(file)}")
                 raise
         finally:
@@ -168,7 +168,7 @@ def _download(store: BlobStore, file: Checked, target: Path) -> None:
             f"{_named(file)} is not in {store}: it was deleted, or the tree was copied without it; restore an epoch "
             f"that does not name it, or bring it back"
         ) from error
-    except StoreError as error:
+    except BlobStoreError as error:
         if isinstance(error, StoreUnavailable) and is_full(error):
             raise LocalDiskFull(
                 f"no room for {_named(file)} of {file.size} bytes in {target.parent}; make room or use a larger disk"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from statebackend.errors import StoreError
 from statebackend.files import FileKind, FileRef, FileSet
 from statebackend.ids import NO_EPOCH, Epoch
 from statebackend.keygroups import KeyGroupRange, without
@@ -50,7 +51,7 @@ class Persisted:
     """Whether the deltas say anew all that those of earlier epochs have said."""
 
 
-class UploadsError(ValueError):
+class UploadsError(StoreError, ValueError):
     """An answer that would let something count before what it was made of is durable: a bug of the caller."""
 
 

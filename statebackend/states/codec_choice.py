@@ -13,6 +13,7 @@ from typing import Final, Protocol, TypeAlias, TypeVar, Union, cast, get_args, g
 
 import pyarrow as pa
 
+from statebackend.errors import ProgramError
 from statebackend.states.codec_shapes import OptionalCodec, StructCodec, TupleCodec
 from statebackend.states.codecs import (
     UTC_ZERO,
@@ -56,7 +57,7 @@ _PLAIN: Final[dict[object, Callable[[], Codec[object]]]] = cast(
 )  # fmt: skip
 
 
-class NoCodec(TypeError):
+class NoCodec(ProgramError, TypeError):
     """A declared type whose values nobody knows how to encode; the message says what to declare instead."""
 
 

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from typing import Final, Generic, TypeVar, cast
 
+from statebackend.errors import ProgramError
+
 T = TypeVar("T")
 S = TypeVar("S")
 
@@ -20,7 +22,7 @@ LARGEST_VERSION: Final = 255
 """A version takes one byte before each value."""
 
 
-class NotEncodable(TypeError):
+class NotEncodable(ProgramError, TypeError):
     """A value that a codec does not take; the message says what it expects and what came."""
 
 

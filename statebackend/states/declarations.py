@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Self, TypeVar, cast, overload
 
 from statebackend.backends.scratch_file import NewFile, ScratchFile
+from statebackend.errors import ProgramError
 from statebackend.ids import Uid
 from statebackend.states.codec_choice import Declared, codec_of
 from statebackend.states.codecs import Codec
@@ -59,7 +60,7 @@ class Place:
         return RowForm(self.uid, self.spec.name, self.spec.id, self.context.key_type, codec, ttl)
 
 
-class NotOpen(AttributeError):
+class NotOpen(ProgramError, AttributeError):
     """A declared state was used before it was opened for a partition."""
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from statebackend import entries
 from statebackend.entries import StateId, delimited
+from statebackend.errors import ProgramError
 from statebackend.ids import KeyGroup, Uid
 from statebackend.keygroups import KeyGroupRange, key_group_of
 from statebackend.keys.columns import KeyColumn, canonical_column, key_column
@@ -142,11 +143,11 @@ def no_such_method(state: HasMethods, name: str) -> AttributeError:
     return AttributeError(f"a {type(state).__name__.removeprefix('Encoded')} has no {name!r}; it has {state.methods}")
 
 
-class ForeignKey(LookupError):
+class ForeignKey(ProgramError, LookupError):
     """A key whose key group another partition owns: it was routed wrongly, or by another maximum parallelism."""
 
 
-class NoKey(LookupError):
+class NoKey(ProgramError, LookupError):
     """State was used before a key was set."""
 
 

@@ -13,6 +13,7 @@ from datetime import date
 from typing import Final, Generic, TypeVar, cast
 
 from statebackend.entries import delimited, sortable, undelimited, unsortable
+from statebackend.errors import ProgramError
 from statebackend.states.codec_choice import BoundedIntCodec, Declared, codec_of
 from statebackend.states.codec_shapes import TupleCodec
 from statebackend.states.codecs import (
@@ -38,7 +39,7 @@ _ALL: Final = (1 << 64) - 1
 _NAN: Final = 0x7FF8000000000000
 
 
-class NoMapKey(TypeError):
+class NoMapKey(ProgramError, TypeError):
     """A declared type whose values cannot be map keys."""
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from statebackend.entries import sortable, unsortable
+from statebackend.errors import ProgramError
 
 NO_NAMESPACE: Final = b""
 """State that is kept by the key alone."""
@@ -16,7 +17,7 @@ NO_NAMESPACE: Final = b""
 _SIZE: Final = 16
 
 
-class NotAWindow(ValueError):
+class NotAWindow(ProgramError, ValueError):
     """A namespace that is not that of a window."""
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from statebackend import entries
 from statebackend.entries import StateId
+from statebackend.errors import ProgramError
 from statebackend.ids import Uid
 from statebackend.keygroups import key_group_of
 from statebackend.keys.types import KeyType
@@ -24,7 +25,7 @@ from statebackend.states.ttl import EXPIRY, Ttl, alive, expiry_of
 T = TypeVar("T")
 
 
-class WrongValueType(TypeError):
+class WrongValueType(ProgramError, TypeError):
     """A value that is not of the type which the state was declared with."""
 
     def __init__(self, uid: Uid, state: str, declared: str, reason: str) -> None:
@@ -32,7 +33,7 @@ class WrongValueType(TypeError):
         self.uid, self.state, self.declared = uid, state, declared
 
 
-class UnreadableValue(ValueError):
+class UnreadableValue(ProgramError, ValueError):
     """A value in a file that the declared codec cannot read."""
 
 

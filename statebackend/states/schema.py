@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Final, TypeVar, cast, get_args
 
 from statebackend.entries import StateId, state_id
+from statebackend.errors import ProgramError, StoreError
 from statebackend.ids import Uid
 from statebackend.keygroups import check_parallelism
 from statebackend.keys.types import KeyType
@@ -25,7 +26,7 @@ _FORMAT: Final = 1
 _FORMAT_OF_META: Final = 1
 
 
-class StateMismatch(ValueError):
+class StateMismatch(ProgramError, ValueError):
     """State that was declared otherwise when it was written; the message says which, and what can be done."""
 
     def __init__(self, uid: Uid, state: str | None, reason: str) -> None:
@@ -33,7 +34,7 @@ class StateMismatch(ValueError):
         self.uid, self.state = uid, state
 
 
-class BrokenSchema(ValueError):
+class BrokenSchema(StoreError, ValueError):
     """Text that is no schema of ours: damaged, or written by a newer version."""
 
 

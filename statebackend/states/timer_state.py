@@ -17,6 +17,7 @@ from typing import Final
 from statebackend import entries
 from statebackend.backends.row_store import RowStore
 from statebackend.entries import HEAD_SIZE, StateId
+from statebackend.errors import ProgramError
 from statebackend.ids import KeyGroup
 from statebackend.states.declarations import Declaration, Place
 from statebackend.states.key_context import KeyContext
@@ -31,7 +32,7 @@ _LATEST: Final = (1 << 63) - 1
 _TIME_SIZE: Final = 8
 
 
-class TimerTimeError(ValueError):
+class TimerTimeError(ProgramError, ValueError):
     """A timer for a time that does not fit in 64 bits."""
 
 

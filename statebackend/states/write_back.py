@@ -18,6 +18,7 @@ from itertools import chain, islice
 from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar, cast
 
 from statebackend.entries import StateId
+from statebackend.errors import StoreError
 from statebackend.states.key_context import Address, KeyContext
 
 S = TypeVar("S")
@@ -80,7 +81,7 @@ class Rows(Protocol):
         """Return rows from `start` up to, not including, `end`, in order, as they are when this is called."""
 
 
-class LayerOrder(RuntimeError):
+class LayerOrder(StoreError, RuntimeError):
     """Frozen values were released before older ones, which would be read again instead of them."""
 
 

@@ -12,7 +12,14 @@ from fsspec.implementations.local import LocalFileSystem
 
 from statebackend.stores.local_store import LocalStore
 from statebackend.stores.memory_store import MemoryStore
-from statebackend.stores.store import BadBlobPath, BlobStore, Creation, StoreError, StoreUnavailable, UnsuitableStore
+from statebackend.stores.store import (
+    BadBlobPath,
+    BlobStore,
+    BlobStoreError,
+    Creation,
+    StoreUnavailable,
+    UnsuitableStore,
+)
 
 _TRIAL: Final = re.compile(r"probe-[0-9a-f]{32}")
 _PASSWORD: Final = re.compile(r"://[^/]*:[^/]*@")
@@ -137,7 +144,7 @@ def _try_out(store: BlobStore) -> None:
             store.delete(path)
     except UnsuitableStore:
         raise
-    except StoreError as error:
+    except BlobStoreError as error:
         raise StoreUnavailable(f"could not open {store}: {error.__cause__ or error}") from error
     if answers != [Creation.CREATED, Creation.EXISTED]:
         raise UnsuitableStore(

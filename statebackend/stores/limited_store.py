@@ -17,7 +17,7 @@ from secrets import token_hex
 from typing import Final, Generic, TypeVar
 
 from statebackend.stores.fsspec_store import find_store, open_store
-from statebackend.stores.store import BlobInfo, BlobStore, Creation, StoreError, StoreUnavailable, UnknownOutcome
+from statebackend.stores.store import BlobInfo, BlobStore, BlobStoreError, Creation, StoreUnavailable, UnknownOutcome
 
 _SLOWEST: Final = 1 << 20
 """Bytes in a second that an upload gets in addition to the limit of a call."""
@@ -131,7 +131,7 @@ class LimitedStore:
         call: Callable[[], _Answer],
         size: int = 0,
         *,
-        lost: type[StoreError] = StoreUnavailable,
+        lost: type[BlobStoreError] = StoreUnavailable,
         progress: Callable[[], int] = lambda: 0,
         if_late: Callable[[], object] = lambda: None,
     ) -> _Answer:
@@ -169,7 +169,7 @@ def _limited(
     call: Callable[[], _Answer],
     limit: float,
     *,
-    lost: type[StoreError] = StoreUnavailable,
+    lost: type[BlobStoreError] = StoreUnavailable,
     progress: Callable[[], int] = lambda: 0,
     if_late: Callable[[], object] = lambda: None,
 ) -> _Answer:

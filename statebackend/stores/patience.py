@@ -11,7 +11,7 @@ from collections.abc import Callable
 from threading import Event
 from typing import Final, TypeVar
 
-from statebackend.stores.store import StoreError, StoreUnavailable
+from statebackend.stores.store import BlobStoreError, StoreUnavailable
 
 PAUSES: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 """Seconds before each repetition; the last one counts for all that follow."""
@@ -34,7 +34,7 @@ class Patience:
         self,
         seconds: float = BRIEF,
         sleep: Callable[[float], object] | None = None,
-        waiting: Callable[[float, StoreError], object] = lambda *_: None,
+        waiting: Callable[[float, BlobStoreError], object] = lambda *_: None,
         answered: Callable[[float], object] = lambda _: None,
     ) -> None:
         self.seconds = seconds
@@ -66,7 +66,7 @@ class Patience:
         """End all waits for the store, now and later, as the answers are not needed any more."""
         self._given_up.set()
 
-    def pause(self, seconds: float, error: StoreError) -> None:
+    def pause(self, seconds: float, error: BlobStoreError) -> None:
         """Let so much time pass; raise the error if everything was given up."""
         if not self._given_up.is_set():
             self._sleep(seconds)
@@ -83,7 +83,7 @@ class Trial:
         self._slept = 0.0
         self._failures = 0
 
-    def wait(self, error: StoreError) -> None:
+    def wait(self, error: BlobStoreError) -> None:
         """Return when it is time to ask again after this error, or raise it if there is no time left."""
         now = time.monotonic()
         if self._failed_at is None:

@@ -19,8 +19,8 @@ from s3fs import S3FileSystem
 from statebackend.stores.store import (
     BlobInfo,
     BlobNotFound,
+    BlobStoreError,
     Creation,
-    StoreError,
     StoreUnavailable,
     UnknownOutcome,
     UnsuitableStore,
@@ -172,7 +172,7 @@ class S3Store:
     def _calling(self, action: str, path: str) -> Iterator[str]:
         try:
             yield self._key(path)
-        except StoreError:
+        except BlobStoreError:
             raise
         # What can come out of s3fs, aiobotocore, aiohttp and asyncio has no common ancestor below this.
         except Exception as error:

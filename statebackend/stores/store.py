@@ -12,6 +12,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
+from statebackend.errors import StoreError
+
 LONGEST_PART = 200
 LONGEST_PATH = 800
 _PART = re.compile(rf"[A-Za-z0-9_=@+,~-][A-Za-z0-9_=@+,~.-]{{0,{LONGEST_PART - 1}}}")
@@ -33,30 +35,30 @@ class BlobInfo:
     size: int
 
 
-class StoreError(Exception):
+class BlobStoreError(StoreError):
     """Something that storage did not do; the message says to which blob of which store, and what to do."""
 
 
-class BlobNotFound(StoreError):
+class BlobNotFound(BlobStoreError):
     """The store is there and answered that it has no such blob."""
 
 
-class StoreUnavailable(StoreError):
+class StoreUnavailable(BlobStoreError):
     """The store could not be reached, or would not do it; the cause says why. From `create`: nothing was made."""
 
 
-class UnknownOutcome(StoreError):
+class UnknownOutcome(BlobStoreError):
     """The answer to a create was lost: the blob may be there, may not, or may yet appear. Never a success.
 
     Whoever created asks again: a second `create` of the same blob, or a `read`, tells whose blob it is.
     """
 
 
-class UnsuitableStore(StoreError):
+class UnsuitableStore(BlobStoreError):
     """The store cannot keep what `BlobStore` promises, so it was refused; the message says what to use instead."""
 
 
-class BadBlobPath(StoreError, ValueError):
+class BadBlobPath(BlobStoreError, ValueError):
     """A path that not every store could hold, or that points outside of the store."""
 
 

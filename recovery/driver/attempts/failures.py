@@ -15,6 +15,7 @@ from recovery.decisions.restarts import Cause, Death, Failure, GiveUp, Known, Re
 from recovery.events import AttemptFailed, Trouble, WorkerDied
 from snapshot.host.protocol.messages import Failed, FailureKind
 from snapshot.readable import readable
+from statebackend.errors import JobError
 from statebackend.ids import Attempt, Incarnation, Partition
 
 _BETTER_CAUSE: Final = 0.3
@@ -24,7 +25,7 @@ _SETTLE: Final = 0.01
 """Seconds between a broken channel and the next deployment: mostly a process is dead, whose connection says so soon."""
 
 
-class JobFailed(Exception):
+class JobFailed(JobError):
     """The job is over, and was not meant to be; started again it goes on from its last complete epoch.
 
     Its text is what Python prints if nobody catches it, so it has no control characters of a record or a server in it.

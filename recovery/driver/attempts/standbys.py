@@ -15,12 +15,13 @@ from recovery.driver.tree.manifests import states_in
 from recovery.driver.tree.owned import Tree
 from snapshot.host.protocol.messages import Follow, Followed, StandBy
 from snapshot.host.protocol.options import Following
+from statebackend.errors import JobError
 from statebackend.ids import Epoch, Partition
 
 Trouble = Callable[[str, BaseException], object]
 
 
-class CannotFollow(Exception):
+class CannotFollow(JobError):
     """A process that stands by could not get an epoch ready; it tries the next one, and the job goes on as before."""
 
 

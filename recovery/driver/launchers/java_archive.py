@@ -19,6 +19,7 @@ from secrets import token_hex
 from typing import Final
 
 from statebackend.child_python import command_of, environment
+from statebackend.errors import JobError
 
 _MODULE: Final = "recovery.driver.launchers.java_archive"
 _CACHE: Final = "epochcut"
@@ -32,7 +33,7 @@ _TOLD: Final = 60
 """So many lines of what went wrong are told."""
 
 
-class NoJavaArchive(Exception):
+class NoJavaArchive(JobError):
     """The file could not be made; the message says why. Spark starts without it, more slowly."""
 
 

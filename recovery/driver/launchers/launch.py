@@ -11,9 +11,10 @@ from typing import Protocol, runtime_checkable
 
 from snapshot.host.net.tls import Tls
 from snapshot.host.protocol.messages import Address
+from statebackend.errors import JobError
 
 
-class CannotLaunch(Exception):
+class CannotLaunch(JobError):
     """The job's processes cannot be started as things are; the message says what to change. Nothing was started."""
 
 

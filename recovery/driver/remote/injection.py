@@ -34,10 +34,11 @@ from recovery.inject.targets import (
 from snapshot.host.faults.injector import stop_for
 from snapshot.host.protocol.messages import Address, BreakInside, Cut, Delay, Fault, Inject, Kill, Links, Stop
 from snapshot.host.protocol.messages import Injected as SaidByWorker
+from statebackend.errors import JobError
 from statebackend.ids import Epoch
 
 
-class NotInjected(Exception):
+class NotInjected(JobError):
     """The process that was told cannot bring the fault about; the message has its reason."""
 
 

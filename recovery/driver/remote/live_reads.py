@@ -16,11 +16,12 @@ from recovery.driver.report.status import RunStatus
 from recovery.driver.settings.job import JobSettings
 from recovery.json_values import WrongText, typed_key
 from snapshot.host.protocol.messages import ReadState, StateRead
+from statebackend.errors import JobError
 from statebackend.ids import Partition
 from statebackend.keygroups import key_group_of, owner_of
 
 
-class NotReadable(Exception):
+class NotReadable(JobError):
     """What was to be read is not there, or not now; the message says why."""
 
 

@@ -22,9 +22,10 @@ from snapshot.host.net.tls import Tls as Tls
 from snapshot.host.net.tls import UnusableTls as UnusableTls
 from snapshot.host.protocol.options import HostOptions
 from statebackend.durations import Duration, milliseconds
+from statebackend.errors import OptionError
 
 
-class UnknownOption(TypeError):
+class UnknownOption(OptionError, TypeError):
     """An option that does not exist; the message names the one that was probably meant."""
 
 

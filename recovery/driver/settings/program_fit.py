@@ -13,6 +13,7 @@ from enum import Enum
 from snapshot.program.plan import Plan
 from snapshot.tree.frozen_json import NULL
 from snapshot.tree.manifest import Manifest, OperatorSnapshot
+from statebackend.errors import ProgramError
 from statebackend.ids import Epoch, Uid
 
 
@@ -25,7 +26,7 @@ class Kind(Enum):
     PASSING = "operator without state"
 
 
-class ProgramDoesNotFit(ValueError):
+class ProgramDoesNotFit(ProgramError, ValueError):
     """The program cannot go on from the epoch; the message lists all that is in the way."""
 
 

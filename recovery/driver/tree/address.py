@@ -22,6 +22,7 @@ from snapshot.host.net.tls import Tls
 from snapshot.host.partition.folders import user_folder
 from snapshot.host.protocol.messages import Address
 from snapshot.ids import JobId
+from statebackend.errors import JobError
 from statebackend.stores.fsspec_store import same_place
 
 FILE: Final = "driver.json"
@@ -30,7 +31,7 @@ _VERSION: Final = 1
 _MOST: Final = 64 << 10
 
 
-class JobNotRunning(Exception):
+class JobNotRunning(JobError):
     """No driver of the job runs on this host; the message says where it was looked for, and what was found."""
 
 
@@ -42,7 +43,7 @@ class DriverSilent(JobNotRunning):
     """The process of the job's driver is there and does not answer: it may be paused. The message names it."""
 
 
-class NotAllowed(Exception):
+class NotAllowed(JobError):
     """The job runs, or has run, and this user may not speak to it; the message says why."""
 
 

@@ -20,6 +20,7 @@ from recovery.driver.tree.evidence import about_lost_birth, left_without_birth
 from snapshot.epochs.coordinator_options import ContradictingOptions
 from snapshot.ids import JobId
 from snapshot.tree.layout import JOB, MOVED, UNFINISHED
+from statebackend.errors import JobError
 from statebackend.keygroups import DEFAULT_MAX_PARALLELISM, LARGEST_MAX_PARALLELISM
 from statebackend.stores.store import BlobNotFound, BlobStore, StoreUnavailable, UnsuitableStore
 
@@ -30,7 +31,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ID: Final = re.compile(rf"({_NAME.pattern})-[0-9a-f]{{8}}")
 
 
-class WrongJob(ValueError):
+class WrongJob(JobError, ValueError):
     """The tree belongs to another job, or to one that was born otherwise; the message says what to do."""
 
 

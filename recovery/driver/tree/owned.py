@@ -26,21 +26,22 @@ from snapshot.journal.writer import Fenced, Forgotten, JournalWriter, Outcome, R
 from snapshot.tree.layout import EPOCHS, SHARED, Content, EndNoted, ManifestFile, SharedFile, parse, path_of
 from snapshot.tree.manifest import Inline, Manifest, StoredFile, only_carries
 from snapshot.tree.manifest_json import digest, encode
+from statebackend.errors import JobError, StoreError
 from statebackend.ids import Epoch, Generation, Incarnation, Partition, Uid
 from statebackend.stores.patience import Patience
-from statebackend.stores.store import BlobNotFound, BlobStore, StoreError
+from statebackend.stores.store import BlobNotFound, BlobStore, BlobStoreError
 
 _BROADCASTS_KEPT: Final = 2
 
 
-class JournalInDoubt(Exception):
+class JournalInDoubt(StoreError):
     """It is not known what became of an entry, however long the store was asked.
 
     The driver ends, and whoever starts next reads what counts.
     """
 
 
-class FencedOff(Exception):
+class FencedOff(JobError):
     """A newer driver has claimed the job, so this one is over."""
 
     def __init__(self, by: Generation) -> None:
@@ -181,7 +182,7 @@ class Tree:
             manifest = manifest_of(publish, part(kept), end_of(self.state))
             data = encode(manifest)
             self._store.write(path, data)
-        except (StoreError, ValueError) as error:
+        except (BlobStoreError, ValueError) as error:
             return PublicationFailed(epoch, f"its manifest could not be written: {error}")
         reached(fail_points.MANIFEST_WRITTEN)
         carried = only_carries(manifest, self.state.newest_usable)
@@ -304,7 +305,7 @@ def propose(journal: StoredJournal, writer: JournalWriter, body: Body) -> Outcom
     """Bring the entry into the journal; raise `JournalInDoubt` if the store leaves open whether it is there."""
     try:
         return journal.propose(writer, fresh_nonce(), body)
-    except StoreError as error:
+    except BlobStoreError as error:
         raise JournalInDoubt(
             f"the store did not say whether {body} is in the journal now, as often as it was asked (option "
             f"store_patience); start the job again when the store works: {error}"
@@ -335,7 +336,7 @@ def read_broadcast(store: BlobStore, manifest: Manifest) -> dict[Uid, bytes]:
     return found
 
 
-class DamagedBroadcast(Exception):
+class DamagedBroadcast(StoreError):
     """The broadcast state of an epoch is not as it was written: a file at `path`, and what is wrong with it."""
 
     def __init__(self, epoch: Epoch, path: str, fault: str) -> None:

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from snapshot.epochs.splits import SplitEnumerator
 from snapshot.tree.frozen_json import Json
+from statebackend.errors import JobError
 from statebackend.ids import Partition
 
 
-class BadEnumerator(ValueError):
+class BadEnumerator(JobError, ValueError):
     """An epoch whose list of unassigned splits is none."""
 
 

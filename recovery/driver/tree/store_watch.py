@@ -12,7 +12,7 @@ from typing import Final
 from recovery import events as log
 from snapshot.host.net.event_loop import EventLoop
 from statebackend.stores.patience import Patience
-from statebackend.stores.store import StoreError
+from statebackend.stores.store import BlobStoreError
 
 _SHORT: Final = 1.0
 _NOW_AND_THEN: Final = 10.0
@@ -33,7 +33,7 @@ class _Watch:
         self._patience = patience
         self._said_at: float | None = None
 
-    def waiting(self, seconds: float, error: StoreError) -> None:
+    def waiting(self, seconds: float, error: BlobStoreError) -> None:
         """Take note that the store has been failing for `seconds`."""
         self._loop.wake(lambda: self._fails(seconds, error))
 
@@ -41,7 +41,7 @@ class _Watch:
         """Take note that the store answers again, after failing for `seconds`."""
         self._loop.wake(lambda: self._answers(seconds))
 
-    def _fails(self, seconds: float, error: StoreError) -> None:
+    def _fails(self, seconds: float, error: BlobStoreError) -> None:
         now = self._loop.now()
         if seconds >= _SHORT and (self._said_at is None or now - self._said_at >= _NOW_AND_THEN):
             self._said_at = now

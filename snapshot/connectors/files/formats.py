@@ -18,6 +18,7 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
 from snapshot.operators.row_class import shown_row
+from statebackend.errors import JobError
 
 WrittenFormat: TypeAlias = Literal["parquet", "jsonl", "csv"]
 
@@ -29,7 +30,7 @@ _PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 EXTENSIONS: Final = {"parquet": "parquet", "jsonl": "jsonl", "csv": "csv"}
 
 
-class Unsayable(ValueError):
+class Unsayable(JobError, ValueError):
     """A value that the format has no way to say; the message names its column and its row, and says what to do."""
 
 

@@ -14,6 +14,8 @@ from time import monotonic
 from typing import Final
 from urllib.parse import urlsplit
 
+from statebackend.errors import JobError
+
 KEY_HEADER: Final = "Idempotency-Key"
 _AGAIN: Final = frozenset({408, 409, 425, 429})
 """What of 4xx says nothing against the rows: too slow, the same key is being worked on, too early, too many."""
@@ -25,11 +27,11 @@ _LONGEST_WAIT: Final = 300.0
 """Seconds for which a server may ask not to be asked."""
 
 
-class NotSent(Exception):
+class NotSent(JobError):
     """It is not known that the server has taken the rows; they have to be sent again."""
 
 
-class NotTaken(Exception):
+class NotTaken(JobError):
     """The server says that it does not take the rows."""
 
 

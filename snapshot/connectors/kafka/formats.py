@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from snapshot.connectors.files.line_formats import are_objects, json_objects
 from snapshot.connectors.kafka.columns import ERROR, Record, column_of, is_kafkas
+from statebackend.errors import JobError
 
 Value: TypeAlias = "bytes | None"
 Columns: TypeAlias = Mapping[str, "ArrayLike | pa.Array | Sequence[object]"]
@@ -30,7 +31,7 @@ RAW: Final = pa.schema([pa.field("value", pa.binary())])
 """The schema of raw records, unless another is given."""
 
 
-class BadRecord(Exception):
+class BadRecord(JobError):
     """A record's value that does not fit."""
 
     def __init__(self, record: Record, problem: object) -> None:

@@ -24,6 +24,7 @@ from rocksdict import AccessType, DBCompressionType, Options, Rdict, SstFileWrit
 from snapshot.connectors.files.line_formats import LineParser
 from snapshot.connectors.files.renaming_folder import make_folder
 from statebackend.backends.rocksdb_tables import by_moving, iterate, quiet, table_options
+from statebackend.errors import JobError
 
 STAGED: Final = ".staged"
 _LOCK: Final = ".committer"
@@ -37,7 +38,7 @@ _MANY_FILES: Final = 8
 _READ_AT_ONCE: Final = 50_000
 
 
-class FolderError(Exception):
+class FolderError(JobError):
     """The database could not be opened or changed; the message says why, and nothing is known of what was done."""
 
 

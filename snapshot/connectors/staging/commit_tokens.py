@@ -26,6 +26,7 @@ from snapshot.epochs.token_commit import Outcome, TargetAnswer, TokenCommit, Tok
 from snapshot.epochs.transaction_events import parse_transaction_id, transaction_id
 from snapshot.ids import JobId, TransactionId
 from snapshot.program.sink import CommitAnswer
+from statebackend.errors import JobError
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 
 
@@ -119,7 +120,7 @@ def overtaken(fence: tuple[int, int] | None, ours: Incarnation, job: JobId, uid:
     )
 
 
-class TargetError(Exception):
+class TargetError(JobError):
     """A step that did not succeed: `answer` says what that means (UNKNOWN, FENCED or REFUSED), the message why."""
 
     def __init__(self, answer: TargetAnswer, reason: str) -> None:

@@ -21,6 +21,7 @@ from snapshot.ids import TransactionId
 from snapshot.program.sink import CommitAnswer, SinkContext, UnusableOutput
 from snapshot.tree.frozen_json import JsonLike
 from snapshot.tree.manifest import CommitPayload
+from statebackend.errors import JobError
 
 MADE_BY: Final = "sink"
 """Where a payload names the class of its sink."""
@@ -37,15 +38,15 @@ UNREADABLE_FIELDS: Final = (ValueError, OverflowError, RecursionError, pa.ArrowE
 """What reading a payload may raise that its sink did not write."""
 
 
-class BadPayload(ValueError):
+class BadPayload(JobError, ValueError):
     """A payload that the sink did not make like this; the message says in which field."""
 
 
-class AnotherKind(ValueError):
+class AnotherKind(JobError, ValueError):
     """A payload of another kind of sink; the message says what to do."""
 
 
-class OtherPlace(ValueError):
+class OtherPlace(JobError, ValueError):
     """A payload whose rows are for a place that is not the sink's, and was not allowed; the message says what to do."""
 
 

@@ -29,7 +29,7 @@ from snapshot.tree.manifest import CommitPayload, StoredFile
 from statebackend.backends.backend import DamagedFile
 from statebackend.ids import Uid
 from statebackend.snapshots.transfer import MissingFile
-from statebackend.stores.store import StoreError
+from statebackend.stores.store import BlobStoreError
 
 
 class StagedRows:
@@ -110,13 +110,13 @@ def batches_in(file: StoredFile, data: bytes) -> Sequence[pa.RecordBatch]:
     return batches
 
 
-UNREADABLE: Final = (MissingFile, DamagedFile, BadPayload, pa.ArrowInvalid, StoreError)
+UNREADABLE: Final = (MissingFile, DamagedFile, BadPayload, pa.ArrowInvalid, BlobStoreError)
 """What may be raised when staged rows are read."""
 
 
 def unreadable(error: Exception) -> CommitAnswer:
     """Turn one of the errors in `UNREADABLE` into the answer to a commit whose rows could not be read."""
-    if isinstance(error, StoreError):
+    if isinstance(error, BlobStoreError):
         return CommitAnswer(CommitOutcome.RETRY_LATER, f"the rows that were staged could not be read: {error}")
     return CommitAnswer(CommitOutcome.FAILED, f"the rows that were staged in the job's tree cannot be had: {error}")
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from snapshot.fail_points import POINTS
+from statebackend.errors import OptionError
 from statebackend.fail_points import at
 
 VARIABLE: Final = "EPOCHCUT_CRASH_AT"
@@ -22,7 +23,7 @@ makes the file and dies by SIGKILL at once; if the file is there already, it goe
 """
 
 
-class UnknownCrash(ValueError):
+class UnknownCrash(OptionError, ValueError):
     """What was asked for is not readable, or names a point that does not exist."""
 
 

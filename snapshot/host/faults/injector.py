@@ -18,9 +18,10 @@ from snapshot.host.faults.fault_proxy import FaultProxy, Reroutable
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.protocol.executor import executor_process
 from snapshot.host.protocol.messages import Address, BreakInside, Cut, Delay, Fault, Inject, Injected, Kill, Links, Stop
+from statebackend.errors import OptionError
 
 
-class NoSuchFault(Exception):
+class NoSuchFault(OptionError):
     """The fault cannot be brought about here; the message says why."""
 
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from snapshot.ids import ChannelId
+from statebackend.errors import JobError
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 
 MAX_KIND: Final = 4096
 _MAX_NUMBER: Final = 2**32 - 1
 
 
-class UnusableKind(Exception):
+class UnusableKind(JobError):
     """What a connection is for cannot be said or understood."""
 
 

@@ -16,6 +16,7 @@ from typing import Final, Generic, TypeVar, cast
 from snapshot.cut.seals import RecordReader, RecordWriter, UnusableRecord
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.net.handshake_io import Proved
+from statebackend.errors import JobError
 
 Sent = TypeVar("Sent")
 Received = TypeVar("Received")
@@ -30,7 +31,7 @@ unread for so long, as a process may that is in one slow call when a large role 
 _READ = 256 << 10
 
 
-class OverLongMessage(Exception):
+class OverLongMessage(JobError):
     """A message is longer than its receiver would accept; nothing of it has been sent."""
 
 

@@ -30,6 +30,7 @@ from typing import Final
 
 from snapshot.cut.seals import Seals
 from snapshot.host.net.connection_kinds import MAX_KIND, ConnectionKind, UnusableKind, kind_bytes, parse_kind
+from statebackend.errors import JobError
 
 VERSION: Final = 2
 NONCE_SIZE: Final = 32
@@ -48,7 +49,7 @@ _CLAIM = struct.Struct(f">{_PROOF}sH")
 _ANSWER = struct.Struct(f">{_PROOF}sBH")
 
 
-class HandshakeRefused(Exception):
+class HandshakeRefused(JobError):
     """The connection is to be closed. The text is for the log, and says what the peer did."""
 
 

@@ -26,6 +26,7 @@ from snapshot.host.net.handshake import NONCE_SIZE, HandshakeRefused, HostHandsh
 from snapshot.host.net.handshake_io import HandshakeIO, Proved
 from snapshot.host.net.tls import TlsSide
 from snapshot.host.protocol.messages import Address
+from statebackend.errors import JobError
 
 _BACKLOG: Final = 4096
 """What speaks and is not accepted yet, and what is silent for less than `_FIRST_WORD`. With more of it, connections are
@@ -35,7 +36,7 @@ _FIRST_WORD: Final = 1
 _AFTER_AN_ERROR: Final = 0.1
 
 
-class PortTaken(Exception):
+class PortTaken(JobError):
     """None of the ports that may be listened at is free."""
 
 

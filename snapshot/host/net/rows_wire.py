@@ -16,11 +16,12 @@ import pyarrow as pa
 
 from snapshot.cut.frames import Data
 from snapshot.operators.rows import Rows
+from statebackend.errors import JobError
 
 _TIME = pa.field("event time", pa.int64(), nullable=False)
 
 
-class MalformedBatch(Exception):
+class MalformedBatch(JobError):
     """The payload of a data frame is no batch of the edge's schema. The attempt is over: the peer is broken."""
 
 

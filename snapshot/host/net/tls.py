@@ -23,6 +23,7 @@ from typing import Final, NoReturn
 from snapshot.cut.wire import Buffer
 from snapshot.host.net.event_loop import KeepingSocket
 from snapshot.host.net.handshake import HandshakeRefused
+from statebackend.errors import OptionError
 
 _AT_ONCE: Final = 64 << 10
 """So much is encrypted before the kernel is asked whether it takes it, or read before it is decrypted: four records."""
@@ -34,7 +35,7 @@ _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTI
 _ERRNO: Final = re.compile(r"^\[Errno \d+\] ")
 
 
-class UnusableTls(Exception):
+class UnusableTls(OptionError):
     """There can be no TLS with these files on this host; the message says which, and why."""
 
 

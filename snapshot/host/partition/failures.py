@@ -20,14 +20,14 @@ from statebackend.keyed_state import ForkedState
 from statebackend.keys.types import BrokenKey
 from statebackend.snapshots.transfer import MissingFile, UnknownChecksum
 from statebackend.states.schema import BrokenSchema, StateMismatch
-from statebackend.stores.store import StoreError
+from statebackend.stores.store import BlobStoreError
 
 _UNUSABLE: Final = (
     StateMismatch, BrokenSchema, DamagedFile, MissingFile, UnknownChecksum, ManifestError, ForkedState,
     UnusableOutput, WrongPosition, BrokenEntry, BrokenKey,
 )  # fmt: skip
 _CHANNEL: Final = (WireError, FrameAfterEnd, MalformedBatch)
-_RESOURCE: Final = (BackendError, StoreError, SourceError, SinkError, OSError)
+_RESOURCE: Final = (BackendError, BlobStoreError, SourceError, SinkError, OSError)
 
 _STATE: Final = "statebackend."
 _OURS: Final = ("snapshot", "statebackend", "recovery")

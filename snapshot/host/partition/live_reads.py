@@ -11,11 +11,12 @@ import pyarrow.ipc as ipc
 
 from statebackend.canonical.exporting import StateExport
 from statebackend.canonical.source import OneKey, source_of
+from statebackend.errors import JobError
 from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import key_group_of
 
 
-class StillOpening(Exception):
+class StillOpening(JobError):
     """The state is not there yet; the message says whose."""
 
 

@@ -16,13 +16,14 @@ from typing import Final
 
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.protocol.messages import StageFigures, Stalled
+from statebackend.errors import JobError
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 
 _LONGEST: Final = 1e10
 """No process has run for so many seconds."""
 
 
-class MalformedWord(Exception):
+class MalformedWord(JobError):
     """What came between two beats makes no sense."""
 
 

@@ -80,6 +80,7 @@ from snapshot.program.pickling import loads
 from snapshot.program.plan import Plan
 from snapshot.readable import readable
 from statebackend.child_python import outlive_sigterm
+from statebackend.errors import JobError
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from statebackend.stores.limited_store import find_limited_later
 from statebackend.stores.store import BlobStore
@@ -99,7 +100,7 @@ _COLLECT: Final = (50_000, 20, 100)
 they become more, takes a third of a process's time."""
 
 
-class DriverLost(Exception):
+class DriverLost(JobError):
     """The driver cannot be reached, or is gone: what is durable is in the store, and whoever starts next goes on."""
 
 

@@ -22,6 +22,7 @@ import pyarrow.ipc as ipc
 from numpy.typing import NDArray
 
 from statebackend import entries
+from statebackend.errors import StoreError
 from statebackend.keys.columns import KeyColumn
 from statebackend.keys.hashing import hash_column
 from statebackend.keys.types import KeyType
@@ -44,7 +45,7 @@ IN_THIS_THREAD: Final = ipc.IpcReadOptions(use_threads=False)
 """A block is small: to wake other threads for it takes longer than to read it."""
 
 
-class BlockError(Exception):
+class BlockError(StoreError):
     """A block that cannot be used; the message says of which state, key group and epoch."""
 
 

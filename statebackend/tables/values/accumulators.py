@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import DTypeLike, NDArray
 
+from statebackend.errors import ProgramError
+
 Column = NDArray[np.generic]
 
 OBJECTS: Final[np.dtype[np.generic]] = np.dtype(object)
@@ -30,7 +32,7 @@ _WEIGHED: Final = 256
 """What a column of objects takes is known from so many of them."""
 
 
-class AggregationError(ValueError):
+class AggregationError(ProgramError, ValueError):
     """An aggregation that is declared or fed with what it cannot handle; the message says what to do instead."""
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from statebackend.entries import StateId, state_id
+from statebackend.errors import ProgramError
 from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.columns import KeyColumn
 from statebackend.keys.types import KeyType
@@ -30,7 +31,7 @@ _NOTHING: Final = np.empty(0, dtype=np.uint8)
 _NOWHERE: Final = np.zeros(1, dtype=np.int64)
 
 
-class TableError(ValueError):
+class TableError(ProgramError, ValueError):
     """A table that is declared or used wrongly; the message says which table, and what to do."""
 
 
