@@ -9,13 +9,13 @@ is at its epoch, deltas of that epoch included, and no tombstones. A file keeps 
 the set of key groups for which it is *valid*: a rescale narrows it (projection), a consolidation takes away what a
 new base says better.
 
-What a delta says of a table may be accumulators alone: their keys are then in the base of the group, and whoever makes
-another base takes them over into that, as long as all of them are there (see `values_blocks`). A base that has them no
+What a delta says of a table may be accumulators alone: their keys are then in the base of the group, and the next base
+takes them over, as long as all of them are there (see `values_blocks`). A base that has them no
 more hides these accumulators, which are older, and so does every later one: deltas are only merged when all bases to
 come are younger than the merge (see `Planner.changed`). So a delta needs nothing but its group's base.
 
 Epochs must rise along a job's history, and their numbers with them. Within a job the journal's generations see to
-that; whoever begins a new job from these files must begin with a generation and a number above those of every file.
+that; a new job that begins from these files must begin with a generation and a number above those of every file.
 
 `restore_plan` is the specification of a restore. `floors` is the cheap way to the same state, for a store whose
 entries carry the number of their file's epoch: take all files whole, in restore order, delete nothing, and when
@@ -44,7 +44,7 @@ _ABOVE_ALL: Final = (1 << 64) - 1
 
 
 class FileSetError(StoreError, ValueError):
-    """A file set that breaks a rule: from a bug, or from a manifest that somebody made up."""
+    """A file set that breaks a rule: from a bug, or from a forged manifest."""
 
 
 class PathError(StoreError, ValueError):

@@ -20,7 +20,7 @@ from statebackend.snapshots.transfer import download_all
 from statebackend.stores.store import BlobStore
 
 _AT_ONCE: Final = 2
-"""Downloads: whoever follows must not take the network from those who work."""
+"""Downloads: a standby must not take the network from the partitions that work."""
 
 
 @dataclass(frozen=True, slots=True)

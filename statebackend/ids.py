@@ -59,7 +59,7 @@ NO_EPOCH = Epoch(Generation(0), 0)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Incarnation:
-    """Who is speaking: a generation and its attempt. Anything older than the current one is refused."""
+    """The sender of a message: a generation and its attempt. Anything older than the current one is refused."""
 
     generation: Generation
     attempt: Attempt

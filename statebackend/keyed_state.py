@@ -62,7 +62,7 @@ _FOR_BACKEND: Final = 4
 _FOR_OVERLAY: Final = 32
 _FOR_UNUSED: Final = 16
 """Parts of the memory: for what is read of the backend, and of the rows that memory had no room for, and for what
-nobody uses any more and is not given back yet."""
+is not used any more and not given back yet."""
 
 
 class ForkedState(BackendError):

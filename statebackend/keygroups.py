@@ -1,4 +1,4 @@
-"""Key-group ranges and who owns them: contiguous, disjoint and together all groups, at any parallelism."""
+"""Key-group ranges and their partitions: contiguous, disjoint and together all groups, at any parallelism."""
 
 from __future__ import annotations
 

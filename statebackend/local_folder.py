@@ -15,7 +15,7 @@ from statebackend.backends.backend import BackendError, LocalDiskError
 from statebackend.snapshots.local_files import local_disk
 
 LOCK: Final = "lock"
-"""The file in the folder of a state that is locked while somebody works there."""
+"""The file in the folder of a state that is locked while the state is open."""
 WORK: Final = "work-"
 """What the names of scratch folders begin with, in the folder of a state."""
 

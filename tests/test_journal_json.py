@@ -177,7 +177,7 @@ def resealed(**changes: object) -> bytes:
         ({"nonce": 5}, "'nonce' is 5"),
         ({"nonce": ""}, "nonce ''"),
         ({"driver": None}, "'driver' is missing"),
-        ({"colour": "red"}, "fields that nobody knows: colour"),
+        ({"colour": "red"}, "unknown fields: colour"),
         ({"kind": "married"}, "its kind is 'married'"),
         ({"kind": "committed", "by": 1, "epoch": "one"}, "'one' is not an epoch"),
         ({"kind": "pinned", "pin": "p", "epoch": "1-1", "pinner": "nobody"}, "'nobody'"),

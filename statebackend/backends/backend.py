@@ -24,7 +24,7 @@ class BackendError(StoreError):
 
 
 class DamagedFile(BackendError):
-    """A file that is no file of entries, or not any more: cut short, changed, or somebody else's."""
+    """A file that is no file of entries, or not any more: cut short, changed, or of another program."""
 
 
 class LocalDiskError(BackendError):

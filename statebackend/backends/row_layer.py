@@ -25,7 +25,7 @@ _SHIFT_RATHER_THAN_SORT: Final = 64
 
 
 class NameIndex:
-    """Names that are only sorted when somebody asks for their order, and only those asked for.
+    """Names that are only sorted when their order is asked for, and only those asked for.
 
     Adding costs next to nothing, and a range within one head costs what has been added under that head since. A name
     that is removed leaves nothing behind. Measured with a million names of one state in 128 groups, adding one and
@@ -108,7 +108,7 @@ ENTRY_OVERHEAD: Final = 150
 """What an entry costs in memory besides its bytes, about."""
 
 _STEPS: Final = 256
-"""In so many steps rows leave memory: whoever writes rows never waits for many of them."""
+"""In so many steps rows leave memory: a writer of rows never waits for many of them."""
 
 _NEVER: Final = 1 << 62
 
@@ -116,7 +116,7 @@ _NEVER: Final = 1 << 62
 class RowLayer:
     """Rows by name. Written by one thread until it is frozen; then it does not change, and any thread may read it.
 
-    Whoever writes does so in `entries`, `index` and `size`, and calls `make_room` when `size` passes `alarm`. `fresh`
+    A writer changes `entries`, `index` and `size`, and calls `make_room` when `size` passes `alarm`. `fresh`
     are names in `entries` of which nothing below this layer knows: a deletion of one need not be said, only done.
     """
 

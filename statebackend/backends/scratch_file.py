@@ -1,7 +1,7 @@
 """A file for what memory has no room for, and a folder for a backend: neither outlives the process.
 
-What always holds: the file has no name, so it is gone with the process, or when nobody has it; the folder is new when a
-backend begins, removed when it ends, and never used again after a crash.
+What always holds: the file has no name, so it is gone with the process, or when nothing refers to it; the folder is new
+when a backend begins, removed when it ends, and never used again after a crash.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def make_fresh(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise BackendError(
-                f"{folder} is not empty. A backend is never opened a second time, as nobody could tell what a crash "
+                f"{folder} is not empty. A backend is never opened a second time, as it could not tell what a crash "
                 f"left in it: delete the folder, or give another one"
             )
 

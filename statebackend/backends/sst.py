@@ -4,7 +4,7 @@ What always holds: a file is written once, from entries in the order of their na
 `write_sst` returns; all entries in it have one stamp, the number of the epoch that wrote it; and every block has a
 checksum that is verified when it is read.
 
-RocksDB does not show deletions to those who iterate. Whoever merges files, or takes them into something else than
+RocksDB does not show deletions in an iteration. A program that merges files, or takes them into something else than
 RocksDB, needs them, so the file lists the names of the deleted once more, compressed, under `DELETED`. That costs 4 to
 6 bytes per deletion for keys such as numbers or `user-123` (the deletion itself 7 to 9, a small row 25), and 53 for
 keys of 80 random letters (61, 85); a file without deletions pays nothing.

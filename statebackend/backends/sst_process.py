@@ -212,7 +212,7 @@ def _info(answer: bytes) -> SstInfo | None:
 
 
 class _Portions(io.RawIOBase):
-    """One file's entries: what comes in the shared memory, portion by portion. At an end if nobody fills it."""
+    """One file's entries: what comes in the shared memory, portion by portion. Ends if it is not filled any more."""
 
     def __init__(self, portion: int, requests: BinaryIO, answers: BinaryIO) -> None:
         self._portion = portion

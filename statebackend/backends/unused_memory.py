@@ -1,4 +1,4 @@
-"""Memory that nobody uses any more goes back to the system, which does not see that by itself.
+"""Memory that is not used any more goes back to the system, which does not see that by itself.
 
 What always holds: nothing depends on it; where the C library cannot do it, the memory stays with the process.
 """

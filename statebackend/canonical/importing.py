@@ -55,7 +55,7 @@ _PLACES: Final = 1 << 32
 
 
 class StateNotEmpty(CanonicalError):
-    """Tables are taken by state that has nothing yet, or nobody could tell what they replace."""
+    """Tables are taken by state that has nothing yet: else it would not be known what they replace."""
 
 
 class KeysOutside(CanonicalError):

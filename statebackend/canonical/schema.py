@@ -1,8 +1,8 @@
 """How the canonical table of a state looks: one row per entry, columns for people, and metadata that says whose it is.
 
-What always holds: the columns follow from the state's declaration in the metadata alone; so a table can be read by
-whoever has it, on any backend, at any parallelism and by any later version; what is not such a table is refused by an
-error that says which file, state and column.
+What always holds: the columns follow from the state's declaration in the metadata alone; so a table can be read on
+any backend, at any parallelism and by any later version; what is not such a table is refused by an error that says
+which file, state and column.
 
     key         the key, in its declared type
     namespace   null, or a window's start and end, or any other namespace's bytes
@@ -72,7 +72,7 @@ class NewerTable(CanonicalError):
 
 
 class ForeignTable(CanonicalError):
-    """A table of another operator, or of somebody else altogether."""
+    """A table of another operator, or of another program altogether."""
 
 
 class TableMismatch(CanonicalError):

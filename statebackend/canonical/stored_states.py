@@ -1,4 +1,4 @@
-"""States opened as their files say they were declared, without the program that did: for whoever reads and edits them.
+"""States opened as their files say they were declared, without the program that did: to be read and edited.
 
 What always holds: an operator made by `as_stored` fits every file set that the schema is of; what is opened gives no
 values to functions, it has rows, tables of accumulators and the form in which they lie.
@@ -150,4 +150,4 @@ def _table(place: Place) -> Table:
 
 
 _BYTES_PER_KEY: Final = 200
-"""What a key is taken to need in memory, as long as nobody knows."""
+"""What a key is taken to need in memory, as long as it is not known."""

@@ -39,7 +39,7 @@ class Policy:
     """How much space may be wasted: the files of a state may take this many times what lives in them.
 
     More space means fewer bytes rewritten per epoch, and more files and bytes that a restore reads. Without `rewrites`
-    nothing is ever rewritten, for somebody who makes one epoch and leaves.
+    nothing is ever rewritten, for a program that makes one epoch and ends.
     """
 
     space_amplification: float = 2.25

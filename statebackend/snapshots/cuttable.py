@@ -1,4 +1,4 @@
-"""What can be cut: keyed state in memory, as those see it who make files of it.
+"""What can be cut: keyed state in memory, as the threads see it that make files of it.
 
 What always holds: what was frozen does not change any more, and is readable until it is released.
 """

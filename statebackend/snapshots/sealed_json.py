@@ -110,7 +110,7 @@ class Fields:
     def close(self) -> None:
         """Refuse fields that were not taken."""
         if self._values:
-            raise DamagedDocument(f"it has fields that nobody knows: {', '.join(sorted(self._values))}")
+            raise DamagedDocument(f"it has unknown fields: {', '.join(sorted(self._values))}")
 
     def _take(self, name: str) -> object:
         if name not in self._values:

@@ -2,11 +2,11 @@
 
 What always holds: entries are numbered, each is created once, on top of the one before, and says all that counts from
 then on: the newest run, the snapshots that are kept, and the floor. So only the newest entry is read, besides those
-that are snapshots themselves. A run is fenced by the entry with which the next one claims its generation: whoever
-wants to follow on it with an older one is refused.
+that are snapshots themselves. A run is fenced by the entry with which the next one claims its generation: what
+an older one wants to add after that is refused.
 
-An entry at or below the floor may be gone, and a number there may be created again, by somebody who has slept: that is
-void. Hence whoever has created an entry reads the newest one before relying on it (see `counts`).
+An entry at or below the floor may be gone, and a number there may be created again, by a process that slept: that is
+void. Hence the creator of an entry reads the newest one before relying on it (see `counts`).
 
     log/0000000042.json                             an entry; of kind completed, it is a snapshot
     shared/<generation>-<partition>-<attempt>-<n>.sst   state

@@ -53,7 +53,7 @@ class Checked(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A local file, and the path in the store that nobody else uses."""
+    """A local file, and the path in the store that no other file has."""
 
     local: Path
     path: str

@@ -1,6 +1,6 @@
 """What a base says: of all live entries of some key groups, those that are still worth keeping, blocks joined.
 
-What always holds: whoever reads state at the base's epoch sees the same in the base as in the entries that it was made
+What always holds: a reader of state at the base's epoch sees the same in the base as in the entries that it was made
 of; what had expired at that epoch is not in it. Keys to which accumulators of later epochs may refer are kept as they
 are.
 

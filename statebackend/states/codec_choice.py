@@ -58,7 +58,7 @@ _PLAIN: Final[dict[object, Callable[[], Codec[object]]]] = cast(
 
 
 class NoCodec(ProgramError, TypeError):
-    """A declared type whose values nobody knows how to encode; the message says what to declare instead."""
+    """A declared type whose values cannot be encoded; the message says what to declare instead."""
 
 
 def codec_of(declared: Declared[T]) -> Codec[T]:

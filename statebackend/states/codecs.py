@@ -1,7 +1,7 @@
 """How the values of a state become bytes: each codec has a name, a version, and reads what its older versions wrote.
 
 What always holds: `decode(encode(value), version)` gives back an equal value of the same types; a value that `accept`
-let through can be encoded; and nothing is pickled unless somebody declared `Pickled()`.
+let through can be encoded; and nothing is pickled unless `Pickled()` is declared.
 """
 
 from __future__ import annotations

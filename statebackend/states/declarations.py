@@ -36,7 +36,7 @@ R = TypeVar("R")
 H_co = TypeVar("H_co", covariant=True)
 
 DEFAULT_CACHE_BYTES: Final = 64 << 20
-"""What the cache of one state may take, unless somebody says otherwise."""
+"""What the cache of one state may take, unless the options say otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class NotOpen(ProgramError, AttributeError):
 class Declaration(ABC, Generic[H_co]):
     """A state that is declared; `H` is what one works with once it is opened.
 
-    As an attribute of a class it declares that the instances have an attribute with the opened state: whoever opens
-    it puts it there, and it is `NotOpen` until then.
+    As an attribute of a class it declares that the instances have an attribute with the opened state: opening
+    puts it there, and it is `NotOpen` until then.
     """
 
     @overload

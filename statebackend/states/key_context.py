@@ -162,7 +162,7 @@ _UNSET: Final = _Unset()
 class KeyContext:
     """What all keyed states of an operator in a partition share. For one thread.
 
-    `watermark` and `processing_time` are milliseconds, set by whoever drives the operator; no clock is read here.
+    `watermark` and `processing_time` are milliseconds, set by the host of the operator; no clock is read here.
     `restored_epoch` is the number of the epoch that the state was restored from, 0 for a new one. What is written
     from here on sorts behind all that was written up to that epoch.
     """

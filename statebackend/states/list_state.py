@@ -2,7 +2,7 @@
 
 What always holds: elements are in the order in which they were added, also across restores. Each has a number; these
 begin anew at every restore, above all that were given before: with 2^32 times the number of the epoch after the one
-restored. So appending never looks at what is there. (Between two epochs nobody adds 2^32 elements to one state.)
+restored. So appending never looks at what is there. (No program adds 2^32 elements to one state between two epochs.)
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ class WriteBack(Generic[S]):
     `absent` is what to hand out where there is no value.
 
     A value is read as `young[address]`, and written by `admit(address)` if `young` does not have the address, and then
-    into `young` and `dirty`, as `write` does; these two are public for the sake of those who cannot afford the calls.
+    into `young` and `dirty`, as `write` does; these two are public for callers that cannot afford the calls.
     """
 
     __slots__ = (

@@ -1,8 +1,8 @@
 """A store whose calls come back: one that hangs is given up after a time, as if the store could not be reached.
 
-What always holds: nobody waits longer than the limit says; what a call that was given up still does is no harm, as no
-blob has two contents and no two attempts use one name: a create is then of unknown outcome, and a download that comes
-late leaves nothing behind.
+What always holds: no caller waits longer than the limit says; what a call that was given up still does is no harm, as
+no blob has two contents and no two attempts use one name: a create is then of unknown outcome, and a download that
+comes late leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class _Later:
     def found(self) -> BlobStore:
         """Return the store, or raise what `find_store` raises."""
         if self._store is None:
-            alone = self._finding.acquire(timeout=self._patience)  # whoever takes longer hangs, and others may not
+            alone = self._finding.acquire(timeout=self._patience)  # one that takes longer hangs, and others may not
             try:
                 if self._store is None:
                     self._store = find_store(self._uri)
@@ -235,7 +235,7 @@ class _Call(Generic[_Answer]):
 class _Callers:
     """The threads that make calls, of all stores in the process: as many as there are calls at once.
 
-    A call is made with the priority of whoever waits for it: a thread inherits that of who starts it, and keeps it.
+    A call is made with the priority of the thread that waits for it: a thread inherits its starter's, and keeps it.
     """
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ A blob is first a temporary file in the same folder, whose name begins with a do
 it get its name, and only when the folder is on the disk too is it reported. A hard link fails if the name is taken,
 which is what makes one creator of many.
 
-A tree may have come from somebody else, so below the root no link is followed, and nothing is read but regular files:
+A tree may have come from another user, so below the root no link is followed, and nothing is read but regular files:
 what lies elsewhere is neither read, written nor deleted.
 """
 
@@ -81,7 +81,7 @@ class LocalStore:
                 raise
             raise UnknownOutcome(f"whether {path} was linked into {self} is unknown: {error}") from error
         try:
-            # Also for those who lost: they will act on the entry, so it must not vanish with the machine.
+            # Also where another create won: the caller acts on the entry, so it must not vanish with the machine.
             _flush_folder(target.parent)
         except OSError as error:
             raise UnknownOutcome(f"whether {path} is safe in {self} is unknown: {error}") from error
@@ -154,7 +154,7 @@ class LocalStore:
         self._remove_empty(file.parent)
 
     def _remove_empty(self, folder: Path) -> None:
-        with suppress(OSError):  # it has something in it, or somebody else was quicker
+        with suppress(OSError):  # it has something in it, or another process was quicker
             while folder != self.root:
                 folder.rmdir()
                 self._durable_folders.discard(folder)
@@ -254,7 +254,7 @@ def _locked_new_file(folder: Path) -> Iterator[tuple[Path, BinaryIO]]:
         with new.open("xb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX)
-                # Between making and locking it, somebody who tidies up may have taken it for abandoned.
+                # Between making and locking it, a process that tidies up may have taken it for abandoned.
                 if os.fstat(file.fileno()).st_nlink:
                     yield new, file
                     return

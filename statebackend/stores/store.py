@@ -50,7 +50,7 @@ class StoreUnavailable(BlobStoreError):
 class UnknownOutcome(BlobStoreError):
     """The answer to a create was lost: the blob may be there, may not, or may yet appear. Never a success.
 
-    Whoever created asks again: a second `create` of the same blob, or a `read`, tells whose blob it is.
+    The creator asks again: a second `create` of the same blob, or a `read`, tells whose blob it is.
     """
 
 
@@ -67,7 +67,7 @@ class BlobStore(Protocol):
 
     - *Read after write, list after write*: when a call that makes a blob has returned, every `read`, `stat` and
       `list` that begins afterwards, in any process on any machine that shares the store, sees the blob.
-    - *Whole or absent*: nobody ever sees a blob that is empty or cut short because its writer is not yet ready or
+    - *Whole or absent*: no reader ever sees a blob that is empty or cut short because its writer is not yet ready or
       has died.
     - *One creator*: of any number of racing `create` calls for one path, in any processes, exactly one is told
       `CREATED`, and the blob has that one's content. All others are told `EXISTED`, or get `UnknownOutcome`.

@@ -1,4 +1,4 @@
-"""Processes race to create the same journal entry: exactly one is told that it did, and all others know who it was.
+"""Processes race to create the same journal entry: exactly one is told that it did, and all others know which one.
 
 What is checked is what fencing rests on, between operating system processes as drivers are, each with its own store.
 """
@@ -48,7 +48,7 @@ def race_for_one_name(open_store: OpenStore, processes: int = 32, rounds: int = 
     folder, start = f"race-{token_hex(8)}", context.Barrier(processes)
     with ProcessPoolExecutor(processes, context, initializer=_take_place, initargs=(start,)) as racers:
         running = [racers.submit(_race, open_store, folder, rounds, racer) for racer in range(processes)]
-        # The error that ended the race, not the broken barrier of those who waited in vain for its racer.
+        # The error that ended the race, not the broken barrier of the racers that waited in vain for it.
         wait(running)
         errors = [error for error in (racer.exception() for racer in running) if error is not None]
         for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):

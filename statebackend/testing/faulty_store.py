@@ -49,7 +49,7 @@ class FaultyStore(MemoryStore):
     def upload(self, source: Path, path: str) -> None:
         """Wait, and then fail or not."""
         if not self._open.wait(_PATIENCE):
-            raise StoreUnavailable(f"{path} has waited for {_PATIENCE} s: nobody has called go_on")
+            raise StoreUnavailable(f"{path} has waited for {_PATIENCE} s: go_on was not called")
         with self._lock:
             self._count += 1
             second = self._count % 2 == 0

@@ -149,7 +149,7 @@ class Basket(RowWise):
         basket.append(number)
         state[self.name].set(basket)
         model.put(place, None, basket)
-        basket.append(-1)  # which nobody has set
+        basket.append(-1)  # which was never set
 
     def read_one(self, state: KeyedState) -> object:
         """Return the list."""

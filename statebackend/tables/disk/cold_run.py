@@ -193,7 +193,7 @@ def _four_bits(mixed: Places) -> Places:
 
 
 class Run:
-    """Rows that were written by a `RunWriter`. Closed when nobody has it any more."""
+    """Rows that were written by a `RunWriter`. Closed when nothing refers to it any more."""
 
     def __init__(self, writer: RunWriter) -> None:
         self._heads, self._keys = writer.heads_file, writer.keys_file

@@ -5,8 +5,8 @@ keys that they refer to: their rows have these accumulators, all of them, and wh
 values themselves. Kept keys are never written anew, only copied as they are.
 
 For kept keys to be there as long as values refer to them, it is enough that two sides keep a rule, each for itself.
-Whoever writes values refers to the keys of an epoch only if none of these has been gone at any cut since. And whoever
-makes a base of entries keeps the newest of their keys if all of them are still there, whichever entries say so: see
+A cut writes values that refer to the keys of an epoch only if none of these has been gone at any cut since. And a base
+that is made of entries keeps the newest of their keys if all of them are still there, whichever entries say so: see
 `settled`.
 """
 

@@ -35,7 +35,7 @@ _MANY = 1 << 16
 _FEWEST_KEPT = 16
 _LARGEST_KEPT = 8 << 20
 """Keys are stored apart if groups have so many of them or more, and no more bytes of keys and accumulators than that,
-both on average: who makes a base has all of one group in memory, with the blocks that came since."""
+both on average: making a base takes all of one group into memory, with the blocks that came since."""
 
 OTHERS = 8
 """Keys are kept anew when more than that part of all is not kept."""
