@@ -59,9 +59,9 @@ from snapshot.program.problems import InvalidProgram, Problem, near_names
 from snapshot.program.program import Program
 from snapshot.program.source import AvailableNow, Source
 from snapshot.program.stream import Stream
-from snapshot.readable import readable, readable_logger
 from statebackend.durations import Duration
 from statebackend.ids import Epoch, Uid
+from statebackend.readable import readable, readable_logger
 from statebackend.stores.fsspec_store import absolute
 from statebackend.stores.limited_store import open_limited
 

@@ -16,7 +16,7 @@ PACKAGES = ("statebackend", "snapshot", "recovery")
 PURE = {
     "statebackend/ids.py", "statebackend/entries.py", "statebackend/files.py", "statebackend/keygroups.py",
     "statebackend/fail_points.py", "statebackend/errors.py", "statebackend/on_demand.py",
-    "snapshot/ids.py", "snapshot/readable.py", "snapshot/fail_points.py",
+    "snapshot/ids.py", "statebackend/readable.py", "snapshot/fail_points.py",
     "snapshot/cut", "snapshot/epochs", "snapshot/journal", "snapshot/tree", "snapshot/host/flow",
     "recovery/decisions", "recovery/schemes", "recovery/restart_strategies.py", "recovery/events.py",
     "recovery/inject", "recovery/testing",

@@ -16,7 +16,7 @@ import recovery
 from recovery.command.exits import Exit
 from recovery.command.main import _parser
 from snapshot import Kafka
-from snapshot.readable import readable
+from statebackend.readable import readable
 from tests.command_line import run_command
 from tests.forger import FORGERIES, LEFT, Forger, program, stopped_tree
 from tests.shop_job import SALES

@@ -26,8 +26,8 @@ from recovery.events import Trouble
 from recovery.offline.job_tree import open_tree
 from recovery.offline.stopped_job import take_over
 from snapshot import Collection, Stream, ToDriver
-from snapshot.readable import one_line, readable
 from statebackend.ids import Epoch
+from statebackend.readable import one_line, readable
 from tests.command_line import run_command
 from tests.shop_job import tree_of
 

@@ -23,7 +23,7 @@ from recovery.attached import Attached, attach
 from recovery.command.exits import WrongUsage
 from recovery.driver.report.event_log import plain
 from recovery.offline.job_tree import NEWEST
-from snapshot.readable import one_line, readable
+from statebackend.readable import one_line, readable
 
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 

@@ -11,7 +11,7 @@ from recovery.command.exits import WrongUsage
 from recovery.offline.job_tree import NEWEST, open_tree
 from recovery.offline.reading import read_epoch
 from recovery.savepoints.comparing import Compared, KeyDiff, compare
-from snapshot.readable import one_line
+from statebackend.readable import one_line
 
 _EXAMPLE: Final = """examples:
   $ recovery diff --checkpoints /data/clicks --epoch 212-2 --epoch 213-3 --rows

@@ -15,7 +15,7 @@ from recovery.driver.report.event_log import plain
 from recovery.offline.job_tree import NEWEST, open_tree
 from recovery.offline.reading import EpochReading, read_epoch
 from recovery.savepoints.inspecting import StateRows, Summary, Wanted, rows_of, summarise
-from snapshot.readable import one_line
+from statebackend.readable import one_line
 
 _EXAMPLE: Final = """examples:
   $ recovery inspect --checkpoints /data/clicks

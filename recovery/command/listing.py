@@ -34,9 +34,9 @@ from recovery.savepoints.listing import (
     list_job,
     show_epoch,
 )
-from snapshot.readable import one_line
 from snapshot.tree.manifest import ManifestKind
 from statebackend.ids import NO_EPOCH
+from statebackend.readable import one_line
 
 _LIST = """example:
   $ recovery list /data

@@ -38,7 +38,7 @@ from recovery.command.arguments import complain
 from recovery.command.choices import in_command
 from recovery.command.exits import MEANINGS, Exit, exit_of
 from snapshot.program.problems import near_names
-from snapshot.readable import readable
+from statebackend.readable import readable
 
 _UNKNOWN: Final = re.compile(r"argument VERB: invalid choice: '(.*?)' \(choose from (.*)\)")
 

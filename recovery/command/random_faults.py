@@ -22,8 +22,8 @@ from recovery.events import AnyEvent, Finished, GaveUp, Recovered, Stopped
 from recovery.inject.report import Entry, Injected, KindTotals, Report
 from recovery.inject.schedule import Group, RandomFaults, Schedule, Span
 from recovery.inject.targets import Kind, Order, TheDriver
-from snapshot.readable import readable
 from statebackend.durations import NotADuration, milliseconds
+from statebackend.readable import readable
 
 _HEADING: Final = (
     f"{'fault':8}{'done':>6}{'declined':>10}{'recovered':>11}{'output back, ms':>22}{'caught up, ms':>22}\n"

@@ -11,9 +11,9 @@ from recovery import json_values
 from recovery.inject.moments import NotAMoment, parse_moment
 from recovery.inject.targets import NotATarget, parse_target
 from snapshot.epochs.trace import NoTrace, TraceDiffers, replay
-from snapshot.readable import one_line, readable
 from statebackend.durations import NotADuration, milliseconds
 from statebackend.ids import Epoch
+from statebackend.readable import one_line, readable
 from tests.fuzz.decoder import Decoder, texts
 from tests.test_trace import recorded
 

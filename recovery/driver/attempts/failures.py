@@ -14,9 +14,9 @@ from typing import Final
 from recovery.decisions.restarts import Cause, Death, Failure, GiveUp, Known, Restart, RestartLimit
 from recovery.events import AttemptFailed, Trouble, WorkerDied
 from snapshot.host.protocol.messages import Failed, FailureKind
-from snapshot.readable import readable
 from statebackend.errors import JobError
 from statebackend.ids import Attempt, Incarnation, Partition
+from statebackend.readable import readable
 
 _BETTER_CAUSE: Final = 0.3
 """Seconds for which a failure without a cause of its own waits for one that explains it, before the job is given up."""

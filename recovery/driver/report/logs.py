@@ -12,7 +12,7 @@ from typing import Final
 
 from recovery import events as log
 from snapshot.epochs.coordinator_events import AbandonReason
-from snapshot.readable import readable_logger
+from statebackend.readable import readable_logger
 
 _JOB: Final = readable_logger("epochcut.job")
 _EPOCHS: Final = readable_logger("epochcut.epochs")

@@ -10,7 +10,7 @@ import time
 from typing import Final, Protocol
 
 from recovery.driver.report.status import RunStatus
-from snapshot.readable import one_line
+from statebackend.readable import one_line
 
 _EVERY: Final = 0.25
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from snapshot.connectors.staging.commit_tokens import TargetError
 from snapshot.epochs.token_commit import TargetAnswer
-from snapshot.readable import readable_logger
+from statebackend.readable import readable_logger
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, Producer

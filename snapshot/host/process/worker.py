@@ -78,10 +78,10 @@ from snapshot.host.protocol.options import use_storage
 from snapshot.ids import ChannelId
 from snapshot.program.pickling import loads
 from snapshot.program.plan import Plan
-from snapshot.readable import readable
 from statebackend.child_python import outlive_sigterm
 from statebackend.errors import JobError
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
+from statebackend.readable import readable
 from statebackend.stores.limited_store import find_limited_later
 from statebackend.stores.store import BlobStore
 
