@@ -36,6 +36,7 @@ from recovery.driver.remote.command_messages import (
     TakeSavepoint,
     Told,
 )
+from recovery.driver.report.event_log import KEPT
 from recovery.driver.report.status import RunStatus
 from recovery.driver.tree.address import FILE, DriverSilent, JobNotRunning, NotAllowed, Reach, home_of, read, read_for
 from recovery.driver.tree.identity import find_birth
@@ -87,7 +88,8 @@ class Attached:
         self._lost = ""
         self._last = 0
         self._answers: dict[int, Answered | Declined] = {}
-        self._events: deque[AnyEvent] = deque()
+        self._events: deque[AnyEvent] = deque(maxlen=KEPT)
+        self._unread: deque[AnyEvent] = deque()
         self._following = False
         self._over: AnyEvent | None = None
         self._connection: ControlConnection[Asked, FromDriver] | None = None
@@ -153,33 +155,41 @@ class Attached:
 
     def _end(self, command: Command[None]) -> AnyEvent | None:
         """Give a command that ends the job, and return how it ended; `ConnectionLost` if it failed."""
-        self.follow()
+        events = self.follow()
         self.ask(command)
-        for _ in self.events():
+        for _ in events:
             pass
         if isinstance(self._over, GaveUp):
             raise ConnectionLost(f"job {self.job} failed before it had stopped: {self._over.reason}")
         return self._over
 
-    def follow(self) -> None:
-        """Begin to receive events, for `next_event`; do nothing if the job has agreed to that before."""
+    @property
+    def events(self) -> tuple[AnyEvent, ...]:
+        """Return the newest ten thousand events that have come since `follow`, oldest first."""
+        return tuple(self._events)
+
+    def follow(self) -> Iterator[AnyEvent]:
+        """Begin to receive events, unless that was done before; return an iterator over them.
+
+        It yields each event that `next_event` has not returned, as it happens, until the job ends; `ConnectionLost` if
+        the driver died.
+        """
         if not self._following:
             self.ask(FollowEvents())
             self._following = True
+        return self._each_event()
 
     def next_event(self, timeout: float | None = None) -> AnyEvent | None:
         """Return the next event since `follow`; None after `timeout` seconds, `ConnectionLost` after the last one."""
         self.follow()
-        self._loop.run(lambda: bool(self._events or self._lost), timeout)
-        if self._events:
-            return self._events.popleft()
+        self._loop.run(lambda: bool(self._unread or self._lost), timeout)
+        if self._unread:
+            return self._unread.popleft()
         if self._lost:
             raise ConnectionLost(self._lost)
         return None
 
-    def events(self) -> Iterator[AnyEvent]:
-        """Yield each event as it happens, until the job ends; `ConnectionLost` if its driver died."""
-        self.follow()
+    def _each_event(self) -> Iterator[AnyEvent]:
         while True:
             try:
                 event = self.next_event()
@@ -263,6 +273,7 @@ class Attached:
         match message:
             case Told(event):
                 self._events.append(event)
+                self._unread.append(event)
                 if isinstance(event, Finished | Stopped | GaveUp):
                     self._over = event
             case Answered() | Declined():

@@ -163,7 +163,8 @@ def test_events_end_when_the_job_does_and_its_file_is_gone(tmp_path: Path) -> No
         wait_for(attached, EpochCompleted)
         attached.inject(Order(Kind.STOP, ONE, lasting=50))
         run.cancel()
-        events = list(attached.events())
+        events = list(attached.follow())
+        assert attached.events[-len(events) :] == tuple(events), "and those before that the test has waited for"
     assert isinstance(events[-1], Stopped)
     assert events[-1].cancelled
     assert any(isinstance(event, FaultInjected) for event in events)
@@ -252,14 +253,11 @@ class Over(recovery.Attached):
         self.job = JobId("clicks-1")
         self._over = over
 
-    def follow(self) -> None:
-        pass
+    def follow(self) -> Iterator[AnyEvent]:
+        return iter(())
 
     def ask(self, command: Command[Answer], timeout: float | None = 0.0) -> Answer:
         return None  # type: ignore[return-value]  # as the wishes to end are answered
-
-    def events(self) -> Iterator[AnyEvent]:
-        return iter(())
 
 
 @pytest.mark.parametrize(
