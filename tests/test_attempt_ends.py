@@ -20,9 +20,9 @@ from snapshot.host.net.control import OverLongMessage
 from snapshot.host.net.event_loop import Background, EventLoop
 from snapshot.host.net.handshake_io import Proved
 from snapshot.host.partition.attempt import Environment, PartitionAttempt
+from snapshot.host.partition.opening import placement_of
 from snapshot.host.partition.sink_run import SinkIdentity, SinkRun
 from snapshot.host.partition.source_run import SourceRun
-from snapshot.host.partition.stage_operators import placement_of
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.host.process.worker import Worker

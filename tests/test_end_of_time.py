@@ -14,7 +14,7 @@ import pytest
 from snapshot import EOF, PAUSE, BatchProcess, Collection, Stream, ToDriver, Tumbling
 from snapshot.connectors.memory.collection import Item
 from snapshot.cut.frames import EARLIEST, LATEST, Data, End, Frame, Marker, MarkerMode, Watermark
-from snapshot.host.partition.stage_operators import open_state
+from snapshot.host.partition.opening import open_state
 from snapshot.host.partition.stage_run import StageRun
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.protocol.messages import Drain, Role

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from snapshot.host.partition import stage_operators
-from snapshot.host.partition.stage_operators import OpenedState
+from snapshot.host.partition import opening
+from snapshot.host.partition.opening import OpenedState
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.process import standby as following
 from snapshot.host.process.standby import Follower
@@ -193,7 +193,7 @@ def test_what_a_role_waits_for_is_done_with_the_priority_of_whoever_has_the_role
         priorities.put(os.getpriority(os.PRIO_PROCESS, 0))
         assert closed.wait(PATIENCE)
         priorities.put(os.getpriority(os.PRIO_PROCESS, 0))
-        return stage_operators.from_files(*given)
+        return opening.from_files(*given)
 
     monkeypatch.setattr(following, "from_files", from_files)
     usual = os.getpriority(os.PRIO_PROCESS, 0)

@@ -12,7 +12,7 @@ import pytest
 
 from snapshot.cut.frames import LATEST, End, Marker, MarkerMode, Watermark
 from snapshot.host.partition.channel_state import stored
-from snapshot.host.partition.stage_operators import StatePlacement, open_state
+from snapshot.host.partition.opening import StatePlacement, open_state
 from snapshot.host.partition.stage_run import StageRun
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles

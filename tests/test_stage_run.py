@@ -16,7 +16,7 @@ from snapshot.host.flow.allowances import UNLIMITED, Allowance
 from snapshot.host.net.rows_wire import RowsWire
 from snapshot.host.partition import channel_state
 from snapshot.host.partition.channel_state import Frames, recalled, stored
-from snapshot.host.partition.stage_operators import StatePlacement
+from snapshot.host.partition.opening import StatePlacement
 from snapshot.host.partition.stage_run import StageCut, StageRun
 from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.host.protocol.messages import Role

@@ -11,8 +11,8 @@ import pyarrow as pa
 from snapshot import Stream, ToDriver, Tumbling
 from snapshot.connectors.memory.collection import Collection
 from snapshot.cut.frames import Data, End, Watermark
+from snapshot.host.partition.opening import StatePlacement, open_state
 from snapshot.host.partition.source_times import SourceTimes
-from snapshot.host.partition.stage_operators import StatePlacement, open_state
 from snapshot.host.partition.stage_run import StageRun
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from snapshot.program.sink import SinkError
-from snapshot.structured.batch_writes import identity_of, target_of
+from snapshot.structured.batch_log import identity_of, target_of
 from snapshot.structured.formats import FORMATS, HTTP, Files, Kafka, SQLite, _Format
 from statebackend.stores.memory_store import MemoryStore
 from statebackend.stores.store import Creation, UnknownOutcome

@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 import snapshot
 from snapshot.program.sink import Sink, SinkError
-from snapshot.structured.batch_writes import identity_of, target_of
+from snapshot.structured.batch_log import identity_of, target_of
 from snapshot.structured.query import SinkQuery, Written, refuse
 from snapshot.structured.sink_options import BATCH, sink_of
 from statebackend.stores.fsspec_store import open_store

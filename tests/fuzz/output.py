@@ -29,7 +29,7 @@ from snapshot.ids import ChannelId, JobId, TransactionId
 from snapshot.operators.broadcast import Broadcast, BroadcastMismatch, BroadcastStates
 from snapshot.operators.rows import Rows
 from snapshot.program.sink import SinkContext, SinkError
-from snapshot.structured import batch_log, batch_writes
+from snapshot.structured import batch_log
 from snapshot.testing.sinks import SCHEMA, SinkEnvironment
 from snapshot.tree.frozen_json import NotJson
 from snapshot.tree.layout import parse
@@ -134,7 +134,7 @@ OUTPUT: Final[dict[str, Decoder]] = {
         json_changed,
     ),
     "identities of batches": Decoder(
-        batch_writes._parsed,
+        batch_log._parsed,
         lambda: [dumped({"version": 1, "identity": "0" * 32, "target": "files, uri x"})],
         (SinkError,),
         json_changed,

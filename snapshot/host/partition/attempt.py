@@ -27,10 +27,10 @@ from snapshot.host.partition.channel_state import Frames, stored
 from snapshot.host.partition.epoch_tracker import ChannelParts, EpochTracker
 from snapshot.host.partition.failures import is_of_state, kind_of, text_of, traceback_of
 from snapshot.host.partition.last_words import LastWords
-from snapshot.host.partition.live_reads import StillOpening, rows_of_key
+from snapshot.host.partition.opening import NOTHING, OpenedState, StatePlacement
 from snapshot.host.partition.router import Sending
 from snapshot.host.partition.sink_run import SinkIdentity, SinkRun
-from snapshot.host.partition.stage_operators import NOTHING, KeyedRun, OpenedState, StatePlacement
+from snapshot.host.partition.stage_operators import KeyedRun, StillOpening, rows_of_key
 from snapshot.host.partition.stage_run import Gate, StageCut, StageRun
 from snapshot.host.partition.stalls import StallWatch
 from snapshot.host.partition.state_cache import StateCache

@@ -1,28 +1,156 @@
 """The keyed states of one partition on their way into an attempt, each in a thread beside the event loop.
 
 What always holds: of each state exactly one of `on_opened` and `on_failed` is told, once, in the loop's thread, unless
-it is closed before. A state that comes after that is kept at hand for the next opening, which waits for it a while; if
-that has not waited, it is closed.
+it is closed before. A state that comes after that goes into the cache for the next opening, which waits for it a while;
+if that has not waited, it is closed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from pathlib import Path
+from time import monotonic
+from typing import Final, Literal
 
 from snapshot.host.net.event_loop import Background, EventLoop
 from snapshot.host.partition.failures import kind_of, text_of, traceback_of
-from snapshot.host.partition.stage_operators import OpenedState, StatePlacement, open_state
+from snapshot.host.partition.folders import job_folder, open_in_folder
 from snapshot.host.partition.state_cache import StateCache
-from snapshot.host.protocol.messages import Deploy, Failed
+from snapshot.host.partition.tree_files import TreeFiles
+from snapshot.host.protocol.messages import Deploy, Failed, Role
+from snapshot.host.protocol.options import HostOptions
+from snapshot.operators.operator import KeyedOperator
 from snapshot.program.plan import Plan
-from statebackend.ids import Uid
+from statebackend.ids import Epoch, Partition, Uid
+from statebackend.keyed_state import KeyedState
+from statebackend.keygroups import KeyGroupRange, range_of
+from statebackend.operator import Operator as StateOperator
+from statebackend.options import Options
+from statebackend.snapshots.restore import RestoreReport
+from statebackend.stores.store import BlobStore
+
+NOTHING: Final = Role()
+"""What an operator starts from that the epoch knows nothing of."""
 
 _AT_ONCE: Final = 4
 _PATIENCE: Final = 2.0
 """Seconds for which an opening waits for the one before: a state that is open at last is at hand at once, but a store
 that does not answer would hold up all."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatePlacement:
+    """Where an operator's state is kept: which partition it is, and which folder and store it has."""
+
+    uid: Uid
+    partition: Partition
+    parallelism: int
+    max_parallelism: int
+    role: Role
+    options: HostOptions
+    store: BlobStore
+    files: TreeFiles
+    local: Path
+    time_goes_on: bool = False
+    window: int = 0
+    """How many rows each sender had under way in the last attempt; 0 if that is not known."""
+
+
+def placement_of(uid: Uid, deploy: Deploy, plan: Plan, files: TreeFiles, store: BlobStore) -> StatePlacement:
+    """Return the placement of a stage's operator in a deployment."""
+    return StatePlacement(
+        uid,
+        deploy.partition,
+        deploy.parallelism,
+        plan.max_parallelism,
+        deploy.roles.get(uid, NOTHING),
+        deploy.options,
+        store,
+        files,
+        job_folder(deploy.local, deploy.job),
+        deploy.time_goes_on,
+        deploy.windows.get(uid, 0),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenedState:
+    """An operator's state as the epoch has it, and how long its files and its opening took, in milliseconds.
+
+    `in_place` if it was open in the process already.
+    """
+
+    state: KeyedState
+    downloaded_ms: float
+    opened_ms: float
+    in_place: bool
+
+
+def open_state(
+    operator: KeyedOperator, placement: StatePlacement, epoch: Epoch | None, cache: StateCache, wake: Callable[[], None]
+) -> OpenedState:
+    """Bring the state back as the epoch has it: the one at hand, or else from files, which takes as long as reading
+    them does. Any thread may do it, and then hand it over.
+
+    It is kept in the partition's own folder; if a process that does not react any more still holds that, in another
+    one. `wake` is called in any thread when the `poll` of a state that was not at hand has something.
+    """
+    began = monotonic()
+    groups = range_of(placement.partition, placement.parallelism, placement.max_parallelism)
+    state = cache.take(placement.uid, groups, epoch, placement.role.state, placement.files.state_name)
+    if state is not None:
+        return OpenedState(state, 0.0, (monotonic() - began) * 1000, in_place=True)
+    return from_files(operator, placement, wake, KeyedState.read_ahead)
+
+
+def from_files(
+    operator: KeyedOperator, placement: StatePlacement, wake: Callable[[], None], load: Callable[[KeyedState], object]
+) -> OpenedState:
+    """Open the state from its files, and `load` what is to be in memory before it is used."""
+    groups = range_of(placement.partition, placement.parallelism, placement.max_parallelism)
+    declared = StateOperator(placement.uid, operator.inputs[0].key_type, operator.states, placement.max_parallelism)
+    began = fetched = monotonic()
+
+    def progress(_: RestoreReport) -> None:
+        nonlocal fetched
+        fetched = monotonic()
+
+    state = _opened(declared, placement, groups, wake, progress)
+    try:
+        load(state)
+    except BaseException:
+        state.close()
+        raise
+    return OpenedState(state, (fetched - began) * 1000, (monotonic() - fetched) * 1000, in_place=False)
+
+
+def _opened(
+    declared: StateOperator,
+    placement: StatePlacement,
+    groups: KeyGroupRange,
+    wake: Callable[[], None],
+    progress: Callable[[RestoreReport], None],
+) -> KeyedState:
+    backend: Literal["heap", "rocksdb"] = "heap" if placement.options.state_backend == "heap" else "rocksdb"
+    options = Options(backend=backend, memory=placement.options.state_memory)
+
+    def opened(folder: Path, beside: Path) -> KeyedState:
+        return KeyedState(
+            declared,
+            folder,
+            placement.store,
+            placement.files.state_name,
+            placement.role.state,
+            options,
+            groups=groups,
+            wake=wake,
+            on_progress=progress,
+            beside=beside,
+        )
+
+    return open_in_folder(placement.local, placement.uid, placement.partition, opened)
 
 
 class Opening:

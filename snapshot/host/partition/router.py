@@ -1,13 +1,15 @@
-"""Rows of a stage on their way to the next one: divided over the receivers, gathered into batches, put on channels.
+"""Rows of a stage on their way: through the chains after its operator, to its sinks, and on channels to the next stage.
 
-What always holds: on each channel rows leave in the order in which they came, and a frame that is put is behind all
-rows that came before it. No frame has more than `batch_bytes`, but for a single row that has. As far as rows before can
-tell, neither have the rows that wait for others on a channel, nor those that it has `room` for at once.
+What always holds: rows go through a chain one batch after the other, completely, before the operator goes on. On each
+channel rows leave in the order in which they came, and a frame that is put comes after all rows that came before it. No
+frame has more than `batch_bytes`, but for a single row that has. As far as rows before can tell, neither have the rows
+that wait for others on a channel, nor those that it has `room` for at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
@@ -18,10 +20,71 @@ from snapshot.cut.frames import Data, Frame
 from snapshot.host.flow.allowances import Allowance
 from snapshot.host.net.rows_wire import RowsWire
 from snapshot.ids import ChannelId
+from snapshot.operators.operator import Apply
 from snapshot.operators.rows import Rows, joined, keys_in
-from snapshot.program.plan import Edge, Exchange
+from snapshot.program.plan import Edge, Exchange, Step, Target, ToEdge, ToSink
+from statebackend.ids import Uid
 from statebackend.keys.columns import key_column
 from statebackend.keys.types import KeyType
+
+Take = Callable[[Rows], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Where chains lead to: sinks, edges, and the place where rows get their event time."""
+
+    sinks: Mapping[Uid, Take]
+    edges: Mapping[Edge, Take]
+    stamp: Callable[[Step, Rows], Rows]
+
+
+def chained(targets: Sequence[Target], ends: Ends) -> Take:
+    """Return a function that takes rows to all of these targets."""
+    takes = [_take(target, ends) for target in targets]
+    if len(takes) == 1:
+        return takes[0]
+
+    def fan_out(rows: Rows) -> None:
+        for take in takes:
+            take(rows)
+
+    return fan_out
+
+
+def _take(target: Target, ends: Ends) -> Take:
+    match target:
+        case ToSink(uid):
+            return ends.sinks[uid]
+        case ToEdge(edge):
+            return ends.edges[edge]
+        case Step(transform, event_time, then):
+            after = chained(then, ends)
+            if event_time is not None:
+                after = _stamped(ends.stamp, target, after)
+            return after if transform is None else _transformed(transform.open(), transform.label, after)
+
+
+def _stamped(stamp: Callable[[Step, Rows], Rows], step: Step, after: Take) -> Take:
+    def take(rows: Rows) -> None:
+        after(stamp(step, rows))
+
+    return take
+
+
+def _transformed(apply: Apply, label: str, after: Take) -> Take:
+    def take(rows: Rows) -> None:
+        try:
+            results = apply(rows)
+        except BaseException as error:
+            error.add_note(f"in {label}")
+            raise
+        for result in results:
+            if len(result):
+                after(result)
+
+    return take
+
 
 _NO_LIMIT: Final = 1 << 62
 

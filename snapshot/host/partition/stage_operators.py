@@ -6,34 +6,23 @@ What always holds: an operator gives its rows to the stage's chain in the call i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from time import monotonic
-from typing import Final, Literal, Protocol
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.ipc as ipc
 
 from snapshot.cut.frames import EARLIEST
 from snapshot.cut.watermarks import going_on
-from snapshot.host.partition.folders import job_folder, open_in_folder
-from snapshot.host.partition.state_cache import StateCache
-from snapshot.host.partition.tree_files import TreeFiles
-from snapshot.host.protocol.messages import Deploy, Role
-from snapshot.host.protocol.options import HostOptions
+from snapshot.host.partition.opening import StatePlacement
 from snapshot.operators.operator import Closing, Cutting, Emit, KeyedOperator, Note, Operator, OperatorContext
 from snapshot.operators.rows import Rows
-from snapshot.program.plan import Plan
-from statebackend.ids import Epoch, Partition, Uid
+from statebackend.canonical.exporting import StateExport
+from statebackend.canonical.source import OneKey, source_of
+from statebackend.errors import JobError
+from statebackend.ids import Epoch
 from statebackend.keyed_state import KeyedState
-from statebackend.keygroups import KeyGroupRange, range_of
-from statebackend.operator import Operator as StateOperator
-from statebackend.options import Options
-from statebackend.snapshots.restore import RestoreReport
+from statebackend.keygroups import key_group_of
 from statebackend.snapshots.uploads import Durable, NotDurable
-from statebackend.stores.store import BlobStore
-
-NOTHING: Final = Role()
-"""What an operator starts from that the epoch knows nothing of."""
-
-_FOLDERS: Final = 16
 
 
 class StageOperator(Protocol):
@@ -103,119 +92,6 @@ class Awaited:
         raise AssertionError("an operator that has no state yet was cut")
 
 
-@dataclass(frozen=True, slots=True)
-class StatePlacement:
-    """Where an operator's state is kept: which partition it is, and which folder and store it has."""
-
-    uid: Uid
-    partition: Partition
-    parallelism: int
-    max_parallelism: int
-    role: Role
-    options: HostOptions
-    store: BlobStore
-    files: TreeFiles
-    local: Path
-    time_goes_on: bool = False
-    window: int = 0
-    """How many rows each sender had under way in the last attempt; 0 if that is not known."""
-
-
-def placement_of(uid: Uid, deploy: Deploy, plan: Plan, files: TreeFiles, store: BlobStore) -> StatePlacement:
-    """Return the placement of a stage's operator in a deployment."""
-    return StatePlacement(
-        uid,
-        deploy.partition,
-        deploy.parallelism,
-        plan.max_parallelism,
-        deploy.roles.get(uid, NOTHING),
-        deploy.options,
-        store,
-        files,
-        job_folder(deploy.local, deploy.job),
-        deploy.time_goes_on,
-        deploy.windows.get(uid, 0),
-    )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class OpenedState:
-    """An operator's state as the epoch has it, and how long its files and its opening took, in milliseconds.
-
-    `in_place` if it was open in the process already.
-    """
-
-    state: KeyedState
-    downloaded_ms: float
-    opened_ms: float
-    in_place: bool
-
-
-def open_state(
-    operator: KeyedOperator, placement: StatePlacement, epoch: Epoch | None, cache: StateCache, wake: Callable[[], None]
-) -> OpenedState:
-    """Bring the state back as the epoch has it: the one at hand, or else from files, which takes as long as reading
-    them does. Any thread may do it, and then hand it over.
-
-    It is kept in the partition's own folder; if a process that does not react any more still holds that, in another
-    one. `wake` is called in any thread when the `poll` of a state that was not at hand has something.
-    """
-    began = monotonic()
-    groups = range_of(placement.partition, placement.parallelism, placement.max_parallelism)
-    state = cache.take(placement.uid, groups, epoch, placement.role.state, placement.files.state_name)
-    if state is not None:
-        return OpenedState(state, 0.0, (monotonic() - began) * 1000, in_place=True)
-    return from_files(operator, placement, wake, KeyedState.read_ahead)
-
-
-def from_files(
-    operator: KeyedOperator, placement: StatePlacement, wake: Callable[[], None], load: Callable[[KeyedState], object]
-) -> OpenedState:
-    """Open the state from its files, and `load` what is to be in memory before it is used."""
-    groups = range_of(placement.partition, placement.parallelism, placement.max_parallelism)
-    declared = StateOperator(placement.uid, operator.inputs[0].key_type, operator.states, placement.max_parallelism)
-    began = fetched = monotonic()
-
-    def progress(_: RestoreReport) -> None:
-        nonlocal fetched
-        fetched = monotonic()
-
-    state = _opened(declared, placement, groups, wake, progress)
-    try:
-        load(state)
-    except BaseException:
-        state.close()
-        raise
-    return OpenedState(state, (fetched - began) * 1000, (monotonic() - fetched) * 1000, in_place=False)
-
-
-def _opened(
-    declared: StateOperator,
-    placement: StatePlacement,
-    groups: KeyGroupRange,
-    wake: Callable[[], None],
-    progress: Callable[[RestoreReport], None],
-) -> KeyedState:
-    backend: Literal["heap", "rocksdb"] = "heap" if placement.options.state_backend == "heap" else "rocksdb"
-    options = Options(backend=backend, memory=placement.options.state_memory)
-
-    def opened(folder: Path, beside: Path) -> KeyedState:
-        return KeyedState(
-            declared,
-            folder,
-            placement.store,
-            placement.files.state_name,
-            placement.role.state,
-            options,
-            groups=groups,
-            wake=wake,
-            on_progress=progress,
-            beside=beside,
-        )
-
-    return open_in_folder(placement.local, placement.uid, placement.partition, opened)
-
-
 class KeyedRun:
     """A keyed operator at work on its state, in one attempt; the state stays whoever's it is."""
 
@@ -266,3 +142,28 @@ class KeyedRun:
         """Close the operator; the state stays as the operator left it."""
         if isinstance(self.operator, Closing):
             self.operator.close()
+
+
+class StillOpening(JobError):
+    """The state is not there yet; the message says whose."""
+
+
+def rows_of_key(state: KeyedState, key: bytes | None, name: str | None) -> tuple[tuple[str, bytes], ...]:
+    """Return the key's canonical rows, of one state or of all: each state's name with its rows as an Arrow stream.
+
+    They are read as they are now, and not as an epoch has them: a roll-back may still undo them.
+
+    Raise `StateMismatch` if there is no such state. In the event loop's thread, between two calls of the operator.
+    """
+    schema = state.schema
+    specs = schema.states if name is None else (schema.state(name),)
+    group = key_group_of(schema.key_type.hash_of(key), schema.max_parallelism)
+    source, found = source_of(state), []
+    for spec in specs:
+        export = StateExport(source, spec, OneKey(key, group))
+        sink = pa.BufferOutputStream()
+        with ipc.new_stream(sink, export.schema) as stream:
+            for batch in export.batches():
+                stream.write_batch(batch)
+        found.append((spec.name, sink.getvalue().to_pybytes()))
+    return tuple(found)

@@ -21,14 +21,14 @@ from snapshot.host.flow.allowances import Allowance, Allowances
 from snapshot.host.flow.gathering import Gathering
 from snapshot.host.flow.pace import Pace, Yield
 from snapshot.host.net.rows_wire import RowsWire
-from snapshot.host.partition.chain import Ends, chained
 from snapshot.host.partition.channel_state import Frames, recalled
 from snapshot.host.partition.last_words import LastWords, Notes
-from snapshot.host.partition.router import Router, Sending
+from snapshot.host.partition.opening import StatePlacement
+from snapshot.host.partition.router import Ends, Router, Sending, chained
 from snapshot.host.partition.sink_run import SinkRun
 from snapshot.host.partition.source_run import SourceRun
 from snapshot.host.partition.source_times import SourceTimes
-from snapshot.host.partition.stage_operators import Awaited, KeyedRun, Passage, StageOperator, StatePlacement
+from snapshot.host.partition.stage_operators import Awaited, KeyedRun, Passage, StageOperator
 from snapshot.host.protocol.messages import Role, StageFigures
 from snapshot.host.protocol.options import HostOptions
 from snapshot.ids import ChannelId

@@ -19,7 +19,7 @@ from typing import Final, cast
 
 from snapshot.host.partition.failures import text_of
 from snapshot.host.partition.folders import folder_of, job_folder, open_in_folder
-from snapshot.host.partition.stage_operators import StatePlacement, from_files
+from snapshot.host.partition.opening import StatePlacement, from_files
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.host.protocol.executor import memory_of_process

@@ -42,8 +42,7 @@ from snapshot.host.partition.attempt import Environment, PartitionAttempt
 from snapshot.host.partition.failures import kind_of, text_of, traceback_of
 from snapshot.host.partition.folders import job_folder, remove_state
 from snapshot.host.partition.last_words import LastWords
-from snapshot.host.partition.opening import Opening
-from snapshot.host.partition.stage_operators import OpenedState, StatePlacement, placement_of
+from snapshot.host.partition.opening import OpenedState, Opening, StatePlacement, placement_of
 from snapshot.host.partition.stalls import LoopWatch
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
