@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m examples.points",
         description=__doc__,
-        epilog="example: python -m examples.points --checkpoints points, until Ctrl-C; the tour is in the README",
+        epilog="example: python -m examples.points --checkpoints points, until Ctrl-C; a tour is in recovery/README.md",
     )
     parser.add_argument("--checkpoints", default="points", metavar="URI", help="of the job (%(default)s)")
     parser.add_argument("--output", default="points-output", metavar="URI", help="of its files (%(default)s)")

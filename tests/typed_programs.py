@@ -1,4 +1,4 @@
-"""What type checkers say of programs as people write them: those of the README, of docstrings, and the examples.
+"""Programs as people write them, given to type checkers: those of the pages, of docstrings, and the examples.
 
 `make lint` runs it. Both checkers find the types of this package by its `py.typed`, and check programs as they do by
 default.
@@ -18,12 +18,12 @@ from typing import Final
 from tests.test_help import PUBLIC, WITH_EXAMPLES
 
 ROOT: Final = Path(__file__).parent.parent
-README: Final = (ROOT / "README.md").read_text()
+PAGES: Final = ("README.md", "snapshot/README.md", "statebackend/README.md", "recovery/README.md")
 
 GIVEN: Final = (
     "from pyspark.sql import SparkSession\n\nspark = SparkSession.builder.getOrCreate()\ndf = spark.range(1)\n"
 )
-"""What the README's queries of Spark have already."""
+"""What the pages' queries of Spark have already."""
 
 AS_PEOPLE_EXPECT: Final = """
 from typing import assert_type
@@ -70,8 +70,12 @@ def completed(folder: SnapshotFolder, files: FileSet) -> None:
 
 def programs() -> Iterator[tuple[str, str]]:
     """Names and texts."""
-    for number, block in enumerate(re.findall(r"```py(?:thon)?\n(.*?)```", README, re.DOTALL)):
-        yield f"readme_{number}", GIVEN + block if re.search(r"\bspark\b", block) else block
+    for page in PAGES:
+        for number, (kind, block) in enumerate(
+            re.findall(r"```(py|python)\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+        ):
+            name = page.removesuffix(".md").replace("/", "_").lower()
+            yield f"{name}_{number}", GIVEN + block if kind == "py" else block
     for number, (place, example) in enumerate(WITH_EXAMPLES):
         used = sorted({(package.__name__, name) for package, name in PUBLIC if re.search(rf"\b{name}\b", example)})
         imports = [f"from {package} import {name}" for package, name in used]

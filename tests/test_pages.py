@@ -1,0 +1,339 @@
+"""The pages tell the truth: their programs do what they show, and the files, commands and places they name exist."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from shlex import split
+
+import pyarrow as pa
+import pytest
+
+import recovery
+from examples import points
+from recovery import events
+from recovery.command.main import _parser
+from snapshot import Collection, Stream, ToDriver
+from tests.seeded import commit, cut, state, storage  # noqa: F401  (importing fills the table)
+from tests.seeded.error import ERRORS
+
+ROOT = Path(__file__).parent.parent
+PATIENCE = 120.0
+
+
+def pages() -> dict[str, str]:
+    """Return the text of every page, by its path."""
+    places = ("*.md", ".github/*.md", "*/README.md", "tests/bench/**/*.md")
+    paths = sorted({path for place in places for path in ROOT.glob(place)})
+    return {str(path.relative_to(ROOT)): path.read_text() for path in paths}
+
+
+PAGES = pages()
+
+
+@dataclass(frozen=True)
+class Block:
+    """A code block of a page. `shown` is the block without a language after it: its output, if there is one."""
+
+    page: str
+    number: int
+    language: str
+    text: str
+    shown: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.page}-{self.number}"
+
+
+def blocks(page: str) -> Iterator[Block]:
+    texts = re.findall(r"^```(\w*)\n(.*?)^```$", PAGES[page], re.DOTALL | re.MULTILINE)
+    for number, (language, text) in enumerate(texts):
+        shown = texts[number + 1][1] if number + 1 < len(texts) and not texts[number + 1][0] else None
+        yield Block(page, number, language, text, shown)
+
+
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+
+
+def in_language(language: str) -> list[Block]:
+    return [block for block in BLOCKS if block.language == language]
+
+
+PROGRAMS = [block for block in in_language("python") if block.page != ".github/CONTRIBUTING.md"]
+QUERIES = in_language("py")
+COMMANDS = in_language("sh")
+TOURS = in_language("console")
+
+
+def test_every_block_is_of_a_kind_that_is_run() -> None:
+    assert {block.language for block in BLOCKS} == {"python", "py", "sh", "console", ""}
+    outputs = [block for block in BLOCKS if block.shown is not None]
+    assert len(outputs) == len(in_language("")), "a block without a language stands behind the program that prints it"
+    assert all(block.language == "python" for block in outputs)
+    assert [block.page for block in TOURS] == ["recovery/README.md"]
+
+
+def run_program(text: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    (folder / "program.py").write_text(text)
+    return subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=folder,
+        env={"PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=str)
+def test_a_program_prints_what_the_page_shows(program: Block, tmp_path: Path) -> None:
+    done = run_program(program.text, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    printed = [line for line in done.stdout.splitlines() if "hears of a broken link" not in line]
+    shown = (program.shown or "").splitlines()
+    assert [line for line in printed if line.strip()] == [line for line in shown if line.strip()]
+
+
+SESSION = """\
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+spark.sparkContext.setLogLevel("OFF")
+Path("in").mkdir()
+Path("in/rows.json").write_text('{"user": "ann", "count": 2}\\n{"user": "bob", "count": 1}\\n')
+df = spark.readStream.schema("user string, count long").json("in")
+"""
+CHECK = """
+import sqlite3
+
+for query in spark.streams.active:
+    query.processAllAvailable()
+    query.stop()
+print(sorted(user for user, _ in sqlite3.connect("totals.db").execute("SELECT user, count FROM totals")))
+spark.stop()
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("query", QUERIES, ids=str)
+def test_a_query_of_spark_writes_its_rows(query: Block, tmp_path: Path) -> None:
+    done = run_program(
+        f"{SESSION}{query.text}{CHECK}",
+        tmp_path,
+        **{**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)},
+    )
+    assert done.stdout.splitlines()[-1:] == ["['ann', 'bob']"], done.stderr[-3000:]
+
+
+def lines_of(block: Block) -> list[str]:
+    return [line.split(" #")[0].strip() for line in block.text.replace("\\\n", " ").splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("block", COMMANDS, ids=str)
+def test_a_command_of_a_page_can_be_given(block: Block) -> None:
+    for line in lines_of(block):
+        words = [word for word in split(line) if not re.fullmatch(r"[A-Z_]+=\S*", word)]
+        match words:
+            case ["make", *_]:
+                continue  # a test of its own looks for all targets
+            case ["recovery", *arguments]:
+                assert _parser().parse_args(arguments[: arguments.index(">")] if ">" in arguments else arguments)
+            case [python, "-m", module, *_] if python.endswith("python"):
+                assert find_spec(module), line
+            case ["spark-submit", *_]:
+                assert set(re.findall(r"--conf (spark\.[\w.]+)=", line)) <= SETTINGS
+            case _:
+                pytest.fail(f"{block}: nothing checks {line!r}")
+
+
+SETTINGS = {
+    name
+    for path in ("recovery/driver/launchers/spark_settings.py", "tests/servers/test_yarn.py", "tests/servers/yarn.py")
+    for name in re.findall(r"spark\.[\w.]+\w", (ROOT / path).read_text())
+}
+
+
+EPOCH = re.compile(r"\b\d+-\d\b")
+
+
+def alike(text: str) -> str:
+    """Return a transcript without what differs from run to run: numbers, sizes, times, names, widths of columns."""
+    text = re.sub(r"[0-9a-f]{8}\b", "ID", text)
+    text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "TIME", text)
+    text = re.sub(r"\b[\d.]+ (?:bytes|[kMG]B)", "SIZE", text)
+    text = re.sub(r"\d+(?:-\d+)?", "N", text)
+    text = re.sub(r"\bfiles?\b", "file", text)
+    return "\n".join(re.sub(r"[ ]+", " ", line).strip() for line in text.splitlines())
+
+
+class Tour:
+    """A folder in which the tour's job runs, and commands are given as in other terminals."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+        shutil.copy(ROOT / "examples" / "points.py", folder)
+        self._checkpoints = str(folder / "points")
+        self._run = recovery.run(
+            points.program(str(folder / "points-output")), checkpoints=self._checkpoints, job="points", parallelism=2
+        )
+        self._restored: list[subprocess.Popen[str]] = []
+        self.await_commits(3)
+
+    def await_commits(self, count: int) -> None:
+        with recovery.attach(self._checkpoints, timeout=PATIENCE) as job:
+            job.follow()
+            while count:
+                event = job.next_event(PATIENCE)
+                assert event is not None, "nothing happens"
+                count -= isinstance(event, events.EpochCommitted)
+
+    def give(self, command: str) -> str:
+        """Return what a command prints; of `restore`, which runs on, the first line, when its job has committed."""
+        started = subprocess.Popen(
+            [sys.executable, "-m", *split(command)],
+            cwd=self.folder,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        if not command.startswith("recovery restore"):
+            out, err = started.communicate(timeout=PATIENCE)
+            assert (started.returncode, err) == (0, ""), err
+            return out.replace(str(self.folder), "/jobs")
+        self._restored.append(started)
+        assert started.stderr is not None
+        first = started.stderr.readline()
+        while not self._runs_here():
+            with suppress(subprocess.TimeoutExpired):
+                pytest.fail(f"{command} has ended with {started.wait(0.1)}")
+        self.await_commits(1)
+        return first
+
+    def _runs_here(self) -> bool:
+        try:
+            recovery.attach(self._checkpoints).close()
+        except recovery.JobNotRunning:
+            return False
+        return True
+
+    def close(self) -> None:
+        self._run.cancel()
+        for one in self._restored:
+            one.kill()
+            one.communicate()
+
+
+@pytest.mark.timeout(300)
+def test_the_tour_prints_what_the_page_shows(tmp_path: Path) -> None:
+    (page,) = TOURS
+    steps = re.findall(r"^\$ (recovery .*)\n((?:(?!\$ ).*\n?)*)", page.text, re.MULTILINE)
+    assert len(steps) >= 9
+    tour = Tour(tmp_path)
+    epochs: dict[str, str] = {}
+    """Those of this run, by those of the page."""
+
+    def present(found: re.Match[str]) -> str:
+        return epochs[found[0]]
+
+    try:
+        for command, shown in steps:
+            printed = tour.give(EPOCH.sub(present, command))
+            assert alike(printed).split() == alike(shown).split(), command
+            epochs.update(zip(EPOCH.findall(shown), EPOCH.findall(printed), strict=True))
+    finally:
+        tour.close()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_files_that_a_page_names_exist(page: str) -> None:
+    named = re.findall(r"`((?:tests|snapshot|statebackend|recovery)/[\w/.]+(?:\.(?:py|md|svg|json)|/))`", PAGES[page])
+    tests = {path.name for path in (ROOT / "tests").glob("**/test_*.py")}
+    assert [name for name in named if not (ROOT / name).exists()] == []
+    assert set(re.findall(r"`(test_\w+\.py)`", PAGES[page])) <= tests
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_modules_that_a_page_names_can_be_imported(page: str) -> None:
+    for name in set(re.findall(r"`((?:snapshot|statebackend|recovery)(?:\.[a-z_]+)+)`", PAGES[page])):
+        module, _, last = name.rpartition(".")
+        assert find_spec(name) or hasattr(import_module(module), last), name
+
+
+WALKS = [page for page in PAGES if "## The walk" in PAGES[page]]
+
+
+@pytest.mark.parametrize("page", WALKS)
+def test_a_walk_names_functions_and_classes_that_are_there(page: str) -> None:
+    """What stands before a file's name in parentheses, and whatever has a capital or a dot in it, is defined there."""
+    walks = "".join(re.findall(r"^## The walk.*?(?=^## (?!The walk)|\Z)", PAGES[page], re.DOTALL | re.MULTILINE))
+    assert walks.count("\n") <= 66
+    sources = "\n".join(
+        path.read_text()
+        for package in ("snapshot", "statebackend", "recovery")
+        for path in (ROOT / package).rglob("*.py")
+    )
+    names = {name for name in re.findall(r"`(\w+(?:\.\w+)*)(?:\(\w*\))?`", walks) if not name.islower() or "_" in name}
+    missing = [
+        name
+        for name in names
+        for part in name.split(".")
+        if not re.search(rf"\b(?:class|def) {part}\b|^ *{part}(?:: \w+)? = ", sources, re.MULTILINE)
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[page]):
+        if target.startswith("https://"):
+            continue
+        path, _, heading = target.partition("#")
+        found = (ROOT / page).parent / path if path else ROOT / page
+        assert found.exists(), target
+        if heading:
+            headings = re.findall(r"^#+ (.*)$", found.read_text(), re.MULTILINE)
+            assert heading in [re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings], target
+
+
+def test_a_recorded_run_is_replayed_as_the_page_says(tmp_path: Path) -> None:
+    numbers = Stream.read(Collection([{"n": n} for n in range(100)], pa.schema({"n": pa.int64()})), uid="numbers")
+    with recovery.run(
+        numbers.write(ToDriver(), uid="out"), checkpoints=tmp_path / "tree", trace=tmp_path / "trace.jsonl"
+    ) as run:
+        assert len(list(run.rows("out"))) == 100
+    (program,) = [block for block in in_language("python") if block.page == ".github/CONTRIBUTING.md"]
+    done = run_program(program.text, tmp_path)
+    assert re.fullmatch(r"\d+ events, all answered as in the run\n", done.stdout), done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_examples_that_a_page_names_exist(page: str) -> None:
+    names = set(re.findall(r"\bexamples\.(\w+)`", PAGES[page]))
+    assert all((ROOT / "examples" / f"{name}.py").exists() for name in names), names
+
+
+def test_the_commands_that_pages_name_are_in_the_makefile() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {one for page in PAGES.values() for one in re.findall(r"(?:`|^)make ([a-z-]+)", page, re.MULTILINE)}
+    assert named <= targets
+
+
+def test_the_seeded_errors_are_counted_right() -> None:
+    assert f"{len(ERRORS)} protocol errors" in PAGES["tests/README.md"]
+
+
+def test_the_first_page_stays_short() -> None:
+    assert PAGES["README.md"].count("\n") <= 150
