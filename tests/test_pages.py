@@ -125,7 +125,6 @@ spark.stop()
 """
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("query", QUERIES, ids=str)
 def test_a_query_of_spark_writes_its_rows(query: Block, tmp_path: Path) -> None:
     done = run_program(
@@ -148,7 +147,7 @@ def test_a_command_of_a_page_can_be_given(block: Block) -> None:
             case ["make", *_]:
                 continue  # a test of its own looks for all targets
             case ["recovery", *arguments]:
-                assert _parser().parse_args(arguments[: arguments.index(">")] if ">" in arguments else arguments)
+                _parser().parse_args(arguments)
             case [python, "-m", module, *_] if python.endswith("python"):
                 assert find_spec(module), line
             case ["spark-submit", *_]:
@@ -236,7 +235,6 @@ class Tour:
             one.communicate()
 
 
-@pytest.mark.timeout(300)
 def test_the_tour_prints_what_the_page_shows(tmp_path: Path) -> None:
     (page,) = TOURS
     steps = re.findall(r"^\$ (recovery .*)\n((?:(?!\$ ).*\n?)*)", page.text, re.MULTILINE)
