@@ -27,7 +27,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 import recovery
-from recovery.events import AttemptFailed, Marks, WorkerJoined
+from recovery import AttemptFailed, Marks, WorkerJoined
 from snapshot import (
     Generate,
     KeyedProcess,

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import pyarrow as pa
 
 import recovery
-from recovery.events import WorkerJoined
+from recovery import WorkerJoined
 from snapshot import Kafka, KeyedProcess, ProcessContext, Program, Row, Stream, ToKafka, ValueState
 
 if TYPE_CHECKING:

@@ -16,22 +16,32 @@ from random import Random
 from textwrap import indent, wrap
 from typing import TypeVar
 
-from recovery.testing.attempt import WorkerPlan
-from recovery.testing.driver import Driver
-from recovery.testing.generation import DriverPlan
-from recovery.testing.messages import Acknowledgement, Deploy, EpochIsOver, OnChannel, Restored, TriggerEpoch
-from recovery.testing.observer import Observer
-from recovery.testing.sink import TargetKind
-from recovery.testing.store import SimulatedStore
-from recovery.testing.stream import Item, RecordId, Stream
-from recovery.testing.target import SimulatedTarget
-from recovery.testing.worker import STORE, TARGET, Worker
-from snapshot.cut.frames import Data, Marker
-from snapshot.epochs.coordinator_options import CoordinatorOptions
-from snapshot.testing import Cut, Faults, History, Kind, Process, Record, Schedule, Simulation
-from snapshot.testing.diagram import as_text
-from snapshot.testing.diagram_svg import as_svg
-from statebackend.ids import Epoch, Incarnation
+from recovery.testing import (
+    STORE,
+    TARGET,
+    Acknowledgement,
+    CoordinatorOptions,
+    Data,
+    Deploy,
+    Driver,
+    DriverPlan,
+    EpochIsOver,
+    Item,
+    Marker,
+    Observer,
+    OnChannel,
+    RecordId,
+    Restored,
+    SimulatedStore,
+    SimulatedTarget,
+    Stream,
+    TargetKind,
+    TriggerEpoch,
+    Worker,
+    WorkerPlan,
+)
+from snapshot.testing import Cut, Faults, History, Kind, Process, Record, Schedule, Simulation, as_svg, as_text
+from statebackend import Epoch, Incarnation
 
 T = TypeVar("T")
 

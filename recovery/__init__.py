@@ -34,6 +34,35 @@ if TYPE_CHECKING:
     from recovery.driver.tree.identity import WrongJob as WrongJob
     from recovery.driver.tree.owned import FencedOff as FencedOff
     from recovery.driver.tree.owned import JournalInDoubt as JournalInDoubt
+    from recovery.events import AnyEvent as AnyEvent
+    from recovery.events import AttemptFailed as AttemptFailed
+    from recovery.events import BadRows as BadRows
+    from recovery.events import Claimed as Claimed
+    from recovery.events import Deployed as Deployed
+    from recovery.events import EpochAbandoned as EpochAbandoned
+    from recovery.events import EpochCommitted as EpochCommitted
+    from recovery.events import EpochCompleted as EpochCompleted
+    from recovery.events import EpochSkipped as EpochSkipped
+    from recovery.events import EpochsRemoved as EpochsRemoved
+    from recovery.events import EpochTriggered as EpochTriggered
+    from recovery.events import Event as Event
+    from recovery.events import FaultInjected as FaultInjected
+    from recovery.events import Finished as Finished
+    from recovery.events import GaveUp as GaveUp
+    from recovery.events import Marks as Marks
+    from recovery.events import Moved as Moved
+    from recovery.events import NoEpochs as NoEpochs
+    from recovery.events import OrphansDeleted as OrphansDeleted
+    from recovery.events import PartitionRestored as PartitionRestored
+    from recovery.events import PeerRefused as PeerRefused
+    from recovery.events import Recovered as Recovered
+    from recovery.events import Running as Running
+    from recovery.events import Stalled as Stalled
+    from recovery.events import Stopped as Stopped
+    from recovery.events import Trouble as Trouble
+    from recovery.events import WorkerDied as WorkerDied
+    from recovery.events import WorkerJoined as WorkerJoined
+    from recovery.events import WorkerLost as WorkerLost
     from recovery.offline.epoch_choice import OutputWouldRepeat as OutputWouldRepeat
     from recovery.offline.job_tree import NoSuchEpoch as NoSuchEpoch
     from recovery.offline.job_tree import UnusableEpoch as UnusableEpoch
@@ -83,6 +112,37 @@ _HOME = {
     "recovery.driver.tree.address": ("JobNotRunning", "NotAllowed"),
     "recovery.driver.tree.identity": ("WrongJob",),
     "recovery.driver.tree.owned": ("FencedOff", "JournalInDoubt"),
+    "recovery.events": (
+        "AnyEvent",
+        "AttemptFailed",
+        "BadRows",
+        "Claimed",
+        "Deployed",
+        "EpochAbandoned",
+        "EpochCommitted",
+        "EpochCompleted",
+        "EpochSkipped",
+        "EpochTriggered",
+        "EpochsRemoved",
+        "Event",
+        "FaultInjected",
+        "Finished",
+        "GaveUp",
+        "Marks",
+        "Moved",
+        "NoEpochs",
+        "OrphansDeleted",
+        "PartitionRestored",
+        "PeerRefused",
+        "Recovered",
+        "Running",
+        "Stalled",
+        "Stopped",
+        "Trouble",
+        "WorkerDied",
+        "WorkerJoined",
+        "WorkerLost",
+    ),
     "recovery.offline.epoch_choice": ("OutputWouldRepeat",),
     "recovery.offline.job_tree": ("NoSuchEpoch", "UnusableEpoch", "open_tree"),
     "recovery.offline.new_tree": ("TargetExists",),

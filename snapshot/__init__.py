@@ -31,6 +31,12 @@ if TYPE_CHECKING:
     from snapshot.connectors.rocksdb.sink import read_rocksdb as read_rocksdb
     from snapshot.connectors.sql.postgres_sink import ToPostgres as ToPostgres
     from snapshot.connectors.sql.sqlite_sink import ToSQLite as ToSQLite
+    from snapshot.connectors.staging.payloads import place_text as place_text
+    from snapshot.connectors.staging.payloads import read_payload as read_payload
+    from snapshot.epochs.transaction_events import CommitOutcome as CommitOutcome
+    from snapshot.epochs.transaction_events import Committable as Committable
+    from snapshot.ids import JobId as JobId
+    from snapshot.ids import TransactionId as TransactionId
     from snapshot.operators.broadcast import Broadcast as Broadcast
     from snapshot.operators.broadcast import KeyedBroadcastProcess as KeyedBroadcastProcess
     from snapshot.operators.connected import KeyedCoProcess as KeyedCoProcess
@@ -41,6 +47,7 @@ if TYPE_CHECKING:
     from snapshot.operators.process_batch import BatchProcess as BatchProcess
     from snapshot.operators.row_class import Row as Row
     from snapshot.operators.row_class import RowLike as RowLike
+    from snapshot.operators.rows import Rows as Rows
     from snapshot.operators.windows.calls import WindowFunction as WindowFunction
     from snapshot.operators.windows.kinds import Session as Session
     from snapshot.operators.windows.kinds import Sliding as Sliding
@@ -53,11 +60,37 @@ if TYPE_CHECKING:
     from snapshot.program.plan import EventTime as EventTime
     from snapshot.program.problems import InvalidProgram as InvalidProgram
     from snapshot.program.program import Program as Program
+    from snapshot.program.sink import Abilities as Abilities
+    from snapshot.program.sink import CommitAnswer as CommitAnswer
+    from snapshot.program.sink import CommitsTogether as CommitsTogether
+    from snapshot.program.sink import HoldsRows as HoldsRows
+    from snapshot.program.sink import Sealed as Sealed
+    from snapshot.program.sink import Sink as Sink
+    from snapshot.program.sink import SinkContext as SinkContext
     from snapshot.program.sink import SinkError as SinkError
+    from snapshot.program.sink import SinkWriter as SinkWriter
+    from snapshot.program.sink import Staging as Staging
+    from snapshot.program.sink import UnusableOutput as UnusableOutput
+    from snapshot.program.source import Available as Available
+    from snapshot.program.source import AvailableNow as AvailableNow
+    from snapshot.program.source import Batch as Batch
+    from snapshot.program.source import Exhausted as Exhausted
+    from snapshot.program.source import Later as Later
+    from snapshot.program.source import Reader as Reader
+    from snapshot.program.source import Reading as Reading
+    from snapshot.program.source import Resuming as Resuming
+    from snapshot.program.source import Source as Source
     from snapshot.program.source import SourceError as SourceError
+    from snapshot.program.source import SourceVanished as SourceVanished
+    from snapshot.program.source import SplitContext as SplitContext
+    from snapshot.program.source import WrongPosition as WrongPosition
     from snapshot.program.source import WrongRecord as WrongRecord
     from snapshot.program.stream import Stream as Stream
+    from snapshot.tree.frozen_json import JsonLike as JsonLike
+    from snapshot.tree.manifest import CommitPayload as CommitPayload
+    from snapshot.tree.manifest import StoredFile as StoredFile
     from statebackend.columns import NotASchema as NotASchema
+    from statebackend.columns import SchemaLike as SchemaLike
     from statebackend.durations import Duration as Duration
     from statebackend.durations import NotADuration as NotADuration
     from statebackend.errors import EpochcutError as EpochcutError
@@ -66,6 +99,11 @@ if TYPE_CHECKING:
     from statebackend.errors import ProgramError as ProgramError
     from statebackend.errors import SavepointError as SavepointError
     from statebackend.errors import StoreError as StoreError
+    from statebackend.ids import Attempt as Attempt
+    from statebackend.ids import Epoch as Epoch
+    from statebackend.ids import Incarnation as Incarnation
+    from statebackend.ids import Partition as Partition
+    from statebackend.ids import Uid as Uid
     from statebackend.states.aggregates import AggregateTable as AggregateTable
     from statebackend.states.codecs import Codec as Codec
     from statebackend.states.codecs import Pickled as Pickled
@@ -106,12 +144,16 @@ _HOME = {
     "snapshot.connectors.rocksdb.sink": ("ToRocksDB", "read_rocksdb"),
     "snapshot.connectors.sql.postgres_sink": ("ToPostgres",),
     "snapshot.connectors.sql.sqlite_sink": ("ToSQLite",),
+    "snapshot.connectors.staging.payloads": ("place_text", "read_payload"),
+    "snapshot.epochs.transaction_events": ("CommitOutcome", "Committable"),
+    "snapshot.ids": ("JobId", "TransactionId"),
     "snapshot.operators.broadcast": ("Broadcast", "KeyedBroadcastProcess"),
     "snapshot.operators.connected": ("KeyedCoProcess",),
     "snapshot.operators.function_operator": ("KeyedProcess",),
     "snapshot.operators.keyed_function": ("OpenContext", "ProcessContext"),
     "snapshot.operators.process_batch": ("BatchContext", "BatchProcess"),
     "snapshot.operators.row_class": ("Row", "RowLike"),
+    "snapshot.operators.rows": ("Rows",),
     "snapshot.operators.windows.calls": ("WindowFunction",),
     "snapshot.operators.windows.kinds": ("Session", "Sliding", "Tumbling"),
     "snapshot.program.connected_streams": ("ConnectedStreams", "ControlStream", "ControlledStream"),
@@ -119,12 +161,42 @@ _HOME = {
     "snapshot.program.plan": ("EventTime",),
     "snapshot.program.problems": ("InvalidProgram",),
     "snapshot.program.program": ("Program",),
-    "snapshot.program.sink": ("SinkError",),
-    "snapshot.program.source": ("SourceError", "WrongRecord"),
+    "snapshot.program.sink": (
+        "Abilities",
+        "CommitAnswer",
+        "CommitsTogether",
+        "HoldsRows",
+        "Sealed",
+        "Sink",
+        "SinkContext",
+        "SinkError",
+        "SinkWriter",
+        "Staging",
+        "UnusableOutput",
+    ),
+    "snapshot.program.source": (
+        "Available",
+        "AvailableNow",
+        "Batch",
+        "Exhausted",
+        "Later",
+        "Reader",
+        "Reading",
+        "Resuming",
+        "Source",
+        "SourceError",
+        "SourceVanished",
+        "SplitContext",
+        "WrongPosition",
+        "WrongRecord",
+    ),
     "snapshot.program.stream": ("Stream",),
-    "statebackend.columns": ("NotASchema",),
+    "snapshot.tree.frozen_json": ("JsonLike",),
+    "snapshot.tree.manifest": ("CommitPayload", "StoredFile"),
+    "statebackend.columns": ("NotASchema", "SchemaLike"),
     "statebackend.durations": ("Duration", "NotADuration"),
     "statebackend.errors": ("EpochcutError", "JobError", "OptionError", "ProgramError", "SavepointError", "StoreError"),
+    "statebackend.ids": ("Attempt", "Epoch", "Incarnation", "Partition", "Uid"),
     "statebackend.states.aggregates": ("AggregateTable",),
     "statebackend.states.codecs": ("Codec", "Pickled"),
     "statebackend.states.declarations": ("AggregatingState", "ListState", "MapState", "ReducingState", "ValueState"),

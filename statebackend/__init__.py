@@ -12,6 +12,7 @@ from statebackend.on_demand import on_demand
 
 if TYPE_CHECKING:
     from statebackend.columns import NotASchema as NotASchema
+    from statebackend.columns import SchemaLike as SchemaLike
     from statebackend.durations import Duration as Duration
     from statebackend.durations import NotADuration as NotADuration
     from statebackend.errors import EpochcutError as EpochcutError
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from statebackend.ids import Attempt as Attempt
     from statebackend.ids import Epoch as Epoch
     from statebackend.ids import Generation as Generation
+    from statebackend.ids import Incarnation as Incarnation
     from statebackend.ids import Partition as Partition
+    from statebackend.ids import Uid as Uid
     from statebackend.keyed_state import KeyedState as KeyedState
     from statebackend.keyed_state import SnapshotFailed as SnapshotFailed
     from statebackend.keygroups import range_of as range_of
@@ -68,11 +71,11 @@ if TYPE_CHECKING:
     from statebackend.tables.values.spec import TableError as TableError
 
 _HOME = {
-    "statebackend.columns": ("NotASchema",),
+    "statebackend.columns": ("NotASchema", "SchemaLike"),
     "statebackend.durations": ("Duration", "NotADuration"),
     "statebackend.errors": ("EpochcutError", "JobError", "OptionError", "ProgramError", "SavepointError", "StoreError"),
     "statebackend.files": ("FileSet",),
-    "statebackend.ids": ("Attempt", "Epoch", "Generation", "Partition"),
+    "statebackend.ids": ("Attempt", "Epoch", "Generation", "Incarnation", "Partition", "Uid"),
     "statebackend.keyed_state": ("KeyedState", "SnapshotFailed"),
     "statebackend.keygroups": ("range_of",),
     "statebackend.operator": ("Operator",),
