@@ -16,12 +16,11 @@ from typing import Self, TypeVar
 
 import pyarrow as pa
 
-from recovery.driver.attempts.workers import Workers
+from recovery.driver.attempts.workers import Appeared, Reported, WorkerEvent, Workers
 from recovery.driver.tree.manifests import DriversPart, manifest_of, roles_from, states_in
 from snapshot.cut.frames import Marker, MarkerMode
 from snapshot.epochs.coordinator_events import Publish
 from snapshot.host.net.event_loop import EventLoop
-from snapshot.host.net.handshake_io import Proved
 from snapshot.host.process.worker import DriverLost, Worker
 from snapshot.host.protocol.messages import (
     Acknowledgement,
@@ -71,7 +70,7 @@ class DrivenWorker:
         self._options = options or HostOptions(batch_rows=64, status_interval=20)
         self._loop = EventLoop()
         secret = token_bytes(32)
-        self._workers = Workers(self._loop, "127.0.0.1", secret, PATIENCE, self)
+        self._workers = Workers(self._loop, "127.0.0.1", secret, PATIENCE, self._hears)
         self._hello: Hello | None = None
         self._worker = Worker(self._workers.address, secret, 0, 0)
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -92,21 +91,14 @@ class DrivenWorker:
 
     # --- what the driver's port hears
 
-    def appeared(self, hello: Hello) -> bool:
-        self._hello = hello
-        return True
-
-    def lost(self, worker: str, reason: str, *, silent: bool, unusable: bool) -> None:
-        pass
-
-    def commanded(self, proved: Proved, name: str) -> None:
-        pass
-
-    def reported(self, worker: str, message: FromWorker) -> None:
-        self.said.append(message)
-
-    def refused(self, peer: str, reason: str) -> None:
-        pass
+    def _hears(self, event: WorkerEvent) -> None:
+        match event:
+            case Appeared(hello):
+                self._hello = hello
+            case Reported(_, message):
+                self.said.append(message)
+            case _:
+                pass
 
     # --- what a test does
 

@@ -12,13 +12,12 @@ from secrets import token_bytes
 import pyarrow as pa
 import pytest
 
-from recovery.driver.attempts.workers import Workers
+from recovery.driver.attempts.workers import Appeared, WorkerEvent, Workers
 from snapshot.connectors.files.sink import ToFiles
 from snapshot.epochs.transaction_events import Committable
 from snapshot.host.net.channel_setup import ChannelSetup, Connections
 from snapshot.host.net.control import OverLongMessage
 from snapshot.host.net.event_loop import Background, EventLoop
-from snapshot.host.net.handshake_io import Proved
 from snapshot.host.partition.attempt import Environment, PartitionAttempt
 from snapshot.host.partition.opening import placement_of
 from snapshot.host.partition.sink_run import SinkIdentity, SinkRun
@@ -219,42 +218,21 @@ def test_what_a_sink_has_still_to_prepare_when_its_attempt_ends_is_not_begun(tmp
     loop.close()
 
 
-class Letting:
-    """A driver that lets every process go at once."""
-
-    def __init__(self) -> None:
-        self.workers: Workers | None = None
-        self.hello: Hello | None = None
-
-    def appeared(self, hello: Hello) -> bool:
-        self.hello = hello
-        assert self.workers is not None
-        self.workers.send(hello.worker, Leave("there is nothing to do"))
-        return True
-
-    def lost(self, worker: str, reason: str, *, silent: bool, unusable: bool) -> None:
-        pass
-
-    def reported(self, worker: str, message: FromWorker) -> None:
-        pass
-
-    def commanded(self, proved: Proved, name: str) -> None:
-        pass
-
-    def refused(self, peer: str, reason: str) -> None:
-        pass
-
-
 def test_a_process_that_is_let_go_listens_no_more_though_it_may_live_on() -> None:
-    loop, driver, secret = EventLoop(), Letting(), token_bytes(32)
-    driver.workers = Workers(loop, "127.0.0.1", secret, LIMIT, driver)
-    worker = Worker(driver.workers.address, secret, 0, 1)
+    loop, secret, there = EventLoop(), token_bytes(32), list[Hello]()
+
+    def let_go(event: WorkerEvent) -> None:
+        if isinstance(event, Appeared):
+            there.append(event.hello)
+            workers.send(event.hello.worker, Leave("there is nothing to do"))
+
+    workers = Workers(loop, "127.0.0.1", secret, LIMIT, let_go)
+    worker = Worker(workers.address, secret, 0, 1)
     thread = threading.Thread(target=worker.run, daemon=True)
     thread.start()
     assert loop.run(lambda: not thread.is_alive(), LIMIT)
-    assert driver.hello is not None
-    address = driver.hello.address
+    address = there[0].address
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((address.host, address.port), LIMIT)
-    driver.workers.close()
+    workers.close()
     loop.close()

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import recovery
-from recovery.driver.attempts.workers import Workers
+from recovery.driver.attempts.workers import Appeared, Commanded, Lost, Refused, Reported, WorkerEvent, Workers
 from recovery.driver.remote.command_messages import Asked, StopJob
 from recovery.driver.remote.commands import Commands
 from recovery.events import WorkerDied, WorkerLost
@@ -27,10 +27,9 @@ from snapshot.cut.wire import encode
 from snapshot.host.net import channel_setup
 from snapshot.host.net.connector import Connecting
 from snapshot.host.net.event_loop import EventLoop, Watch
-from snapshot.host.net.handshake_io import Proved
 from snapshot.host.net.tls import Tls, TlsSide
 from snapshot.host.process.worker import DriverLost, Worker
-from snapshot.host.protocol.messages import Address, FromWorker, Hello
+from snapshot.host.protocol.messages import Address, Hello
 from statebackend.ids import Attempt, Generation, Incarnation
 from tests.certificates import Authority
 from tests.connections import sealed, tcp_pair
@@ -109,7 +108,7 @@ class Scene:
     process_said: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        workers = Workers(self.loop, HOME, SECRET, LIMIT, self, tls=self.tls)
+        workers = Workers(self.loop, HOME, SECRET, LIMIT, self.hears, tls=self.tls)
         self.stack.callback(workers.close)
         self.workers = workers
         self.relay = Relay(self.loop, self.stack, workers.address)
@@ -129,21 +128,18 @@ class Scene:
     def until(self, true: Callable[[], bool]) -> None:
         assert self.loop.run(true, LIMIT), (self.reasons, self.refusals)
 
-    def appeared(self, hello: Hello) -> bool:
-        self.hello = hello
-        return True
-
-    def lost(self, worker: str, reason: str, *, silent: bool, unusable: bool) -> None:
-        self.reasons.append(reason)
-
-    def reported(self, worker: str, message: FromWorker) -> None:
-        self.reasons.append(f"it said {message}")
-
-    def commanded(self, proved: Proved, name: str) -> None:
-        pass
-
-    def refused(self, peer: str, reason: str) -> None:
-        self.refusals.append(reason)
+    def hears(self, event: WorkerEvent) -> None:
+        match event:
+            case Appeared(hello):
+                self.hello = hello
+            case Lost(reason=reason):
+                self.reasons.append(reason)
+            case Reported(_, message):
+                self.reasons.append(f"it said {message}")
+            case Refused(_, reason):
+                self.refusals.append(reason)
+            case Commanded():
+                pass
 
 
 @pytest.fixture(params=["plain", "tls"])

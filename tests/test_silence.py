@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from recovery.driver.attempts import workers
-from recovery.driver.attempts.workers import Workers
+from recovery.driver.attempts.workers import Appeared, Lost, WorkerEvent, Workers
 from snapshot.cut.frames import Data, Frame
 from snapshot.epochs.coordinator_options import ContradictingOptions
 from snapshot.host.net.channels import ReceivingChannel, SendingChannel
@@ -23,7 +23,6 @@ from snapshot.host.net.listener import Listener
 from snapshot.host.process import worker
 from snapshot.host.process.heartbeat import Beats, Heartbeat
 from snapshot.host.process.worker import DriverLost, Worker
-from snapshot.host.protocol.messages import FromWorker, Hello
 from snapshot.host.protocol.options import HostOptions
 from snapshot.ids import ChannelId
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
@@ -121,35 +120,11 @@ def test_a_time_that_the_kernel_cannot_count_is_refused() -> None:
         replace(OPTIONS, channel_timeout=999)
 
 
-class Lost:
-    """A driver that hears nothing but that its process is there, and lost."""
-
-    def __init__(self) -> None:
-        self.there = False
-        self.reasons: list[str] = []
-
-    def appeared(self, hello: Hello) -> bool:
-        self.there = True
-        return True
-
-    def lost(self, worker: str, reason: str, *, silent: bool, unusable: bool) -> None:
-        self.reasons.append(reason)
-
-    def reported(self, worker: str, message: FromWorker) -> None:
-        pass
-
-    def commanded(self, proved: Proved, name: str) -> None:
-        pass
-
-    def refused(self, peer: str, reason: str) -> None:
-        pass
-
-
 def test_a_process_is_lost_to_its_driver_if_only_its_beats_come_and_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (workers, worker):
         monkeypatch.setattr(module, "SILENCE", 1_000)
-    loop, driver, secret, said = EventLoop(), Lost(), b"a secret of 16 b", list[str]()
-    port = Workers(loop, "127.0.0.1", secret, LIMIT, driver)
+    loop, secret, said, heard = EventLoop(), b"a secret of 16 b", list[str](), list[WorkerEvent]()
+    port = Workers(loop, "127.0.0.1", secret, LIMIT, heard.append)
     process = Worker(port.address, secret, 0, 0)
 
     def run() -> None:
@@ -160,12 +135,13 @@ def test_a_process_is_lost_to_its_driver_if_only_its_beats_come_and_leaves(monke
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    assert loop.run(lambda: driver.there, LIMIT)
+    assert loop.run(lambda: any(isinstance(event, Appeared) for event in heard), LIMIT)
     assert process._control is not None
     for end in (process._control, next(iter(port._workers.values())).control):
         deafen(end._sock)
-    assert loop.run(lambda: bool(said and driver.reasons), LIMIT)
-    assert "timed out" in driver.reasons[0]
+    assert loop.run(lambda: bool(said) and isinstance(heard[-1], Lost), LIMIT)
+    assert isinstance(heard[-1], Lost)
+    assert "timed out" in heard[-1].reason
     assert "timed out" in said[0]
     thread.join(LIMIT)
     port.close()

@@ -23,7 +23,7 @@ from recovery import events as log
 from recovery.driver.attempts.environment import Environment, Threads
 from recovery.driver.attempts.failures import JobFailed
 from recovery.driver.attempts.requests import End, EndKind, of_no_use
-from recovery.driver.attempts.workers import Workers
+from recovery.driver.attempts.workers import Appeared, Commanded, Lost, Refused, Reported, WorkerEvent, Workers
 from recovery.driver.generation import GenerationRun
 from recovery.driver.launchers.launch import CannotLaunch, Launcher, Scouting, TellsExitCodes
 from recovery.driver.remote.command_messages import (
@@ -49,12 +49,11 @@ from recovery.driver.tree import address as reach
 from snapshot.epochs.trace import TraceWriter
 from snapshot.host.net.event_loop import Background, EventLoop
 from snapshot.host.net.handshake import TurnedAway
-from snapshot.host.net.handshake_io import HungUp, Proved
+from snapshot.host.net.handshake_io import HungUp
 from snapshot.host.net.tls import TlsSide
 from snapshot.host.partition.folders import remove_state
 from snapshot.host.protocol.messages import (
     BeatEvery,
-    FromWorker,
     Hello,
     Injected,
     StateRead,
@@ -206,44 +205,47 @@ class Driver:
 
     # --- what the processes tell --------------------------------------------------------------------------------------
 
-    def appeared(self, hello: Hello) -> bool:
-        """Take in a process, unless it is one too many; return True if it is to stay."""
-        scouting = self._scouting
-        if scouting is not None and scouting.is_scout(hello.launch):
-            if not self._the_generation.wants(hello):
-                return False
-            scouting.keep(hello.launch, hello.worker)
-        elif not self._launcher.appeared(hello.launch, hello.worker):
-            return False
-        if self._workers is not None:
-            self._workers.send(hello.worker, BeatEvery(self._settings.host.heartbeat))
-            if self._options.storage_options:
-                self._workers.send(hello.worker, UseStorage(self._options.storage_options))
-        self._the_generation.appeared(hello)
-        return True
-
-    def lost(self, worker: str, reason: str, *, silent: bool, unusable: bool) -> None:
-        """Tell the launcher, the live reads and the generation of a process that is lost."""
-        self._launcher.lost(worker, silent=silent)
-        if self._live_reads is not None:
-            self._live_reads.lost(worker)
-        self._the_generation.lost(worker, reason, silent=silent, unusable=unusable)
-
-    def reported(self, worker: str, message: FromWorker) -> None:
-        """Give a process's message to the injection, to the live reads, or to the generation."""
-        match message:
-            case Injected():
+    def _heard(self, event: WorkerEvent) -> None:
+        match event:
+            case Reported(worker, Injected() as message):
                 if self._injection is not None:
                     self._injection.said(worker, message)
-            case StateRead():
+            case Reported(worker, StateRead() as message):
                 if self._live_reads is not None:
                     self._live_reads.said(worker, message)
-            case _:
+            case Reported(worker, message):
                 self._the_generation.reported(worker, message)
+            case Appeared(hello):
+                self._appeared(hello)
+            case Lost(worker, reason, silent, unusable):
+                self._launcher.lost(worker, silent=silent)
+                if self._live_reads is not None:
+                    self._live_reads.lost(worker)
+                self._the_generation.lost(worker, reason, silent=silent, unusable=unusable)
+            case Commanded(proved, name):
+                self._commands.take(proved, name)
+            case Refused(peer, reason):
+                self.refused(peer, reason)
 
-    def commanded(self, proved: Proved, name: str) -> None:
-        """Serve commands on this connection."""
-        self._commands.take(proved, name)
+    def _appeared(self, hello: Hello) -> None:
+        """Take in a process, unless it is one too many."""
+        assert self._workers is not None
+        if not self._is_wanted(hello):
+            self._workers.dismiss(hello.worker, "there is another process in its slot")
+            return
+        self._workers.send(hello.worker, BeatEvery(self._settings.host.heartbeat))
+        if self._options.storage_options:
+            self._workers.send(hello.worker, UseStorage(self._options.storage_options))
+        self._the_generation.appeared(hello)
+
+    def _is_wanted(self, hello: Hello) -> bool:
+        scouting = self._scouting
+        if scouting is None or not scouting.is_scout(hello.launch):
+            return self._launcher.appeared(hello.launch, hello.worker)
+        if not self._the_generation.wants(hello):
+            return False
+        scouting.keep(hello.launch, hello.worker)
+        return True
 
     def refused(self, peer: str, reason: str) -> None:
         """Report a peer that was refused, but not a process of the job that comes as the job is over."""
@@ -296,7 +298,7 @@ class Driver:
         try:
             secret = token_bytes(32)
             lost_after, tls = self._settings.lost_after / 1000, self._options.tls
-            workers = Workers(loop, self._launcher.host, secret, lost_after, self, self._options.ports, tls)
+            workers = Workers(loop, self._launcher.host, secret, lost_after, self._heard, self._options.ports, tls)
             self._workers = workers
             trace = self._open_trace()
             codes = self._launcher if isinstance(self._launcher, TellsExitCodes) else None

@@ -7,9 +7,8 @@ told, and it is sent away.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from snapshot.host.net.connection_kinds import ChannelOf, CommandOf, ConnectionKind, ControlOf, HeartbeatOf, LastWordsOf
 from snapshot.host.net.control import SILENCE, ControlConnection, OverLongMessage
@@ -23,30 +22,52 @@ from snapshot.host.process.heartbeat import Beats
 from snapshot.host.protocol.messages import Address, CannotHear, FromWorker, Hello, Leave, Stalled, ToWorker
 
 
-class WorkerEvents(Protocol):
-    """Who hears of the processes, in the loop's thread."""
+@dataclass(frozen=True, slots=True)
+class Appeared:
+    """A process is there, and free. One that is too many is dismissed."""
 
-    def appeared(self, hello: Hello) -> bool:
-        """Take a process that is there, and free; return False if it is one too many.
+    hello: Hello
 
-        It is let go then, and not reported lost.
-        """
 
-    def lost(self, worker: str, reason: str, *, silent: bool, unusable: bool) -> None:
-        """Take note that a process is not there any more.
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A process is not there any more.
 
-        `silent` if it only has shown no sign of life for too long, `unusable` if it was given up for what came on the
-        connection between it and the driver.
-        """
+    `silent` if it only has shown no sign of life for too long, `unusable` if it was given up for what came on the
+    connection between it and the driver.
+    """
 
-    def reported(self, worker: str, message: FromWorker) -> None:
-        """Take a process's message."""
+    worker: str
+    reason: str
+    silent: bool
+    unusable: bool
 
-    def commanded(self, proved: Proved, name: str) -> None:
-        """Take the connection of a peer of this name that has proved the secret, and wants to give the job commands."""
 
-    def refused(self, peer: str, reason: str) -> None:
-        """Take note that a peer was turned away at the driver's port, or that several were (see `Refusals`)."""
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A process has said something."""
+
+    worker: str
+    message: FromWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Commanded:
+    """A peer of this name has proved the secret, and wants to give the job commands on this connection."""
+
+    proved: Proved
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A peer was turned away at the driver's port, or several were (see `Refusals`)."""
+
+    peer: str
+    reason: str
+
+
+WorkerEvent = Appeared | Lost | Reported | Commanded | Refused
 
 
 @dataclass(slots=True)
@@ -62,7 +83,10 @@ class _Worker:
 
 
 class Workers:
-    """Listens at a port, from now until `close`. `lost_after` is in seconds."""
+    """Listens at a port, from now until `close`. `lost_after` is in seconds.
+
+    `tell` hears of the processes, in the loop's thread.
+    """
 
     def __init__(
         self,
@@ -70,19 +94,19 @@ class Workers:
         host: str,
         secret: bytes,
         lost_after: float,
-        events: WorkerEvents,
+        tell: Callable[[WorkerEvent], object],
         ports: Sequence[int] = (0,),
         tls: TlsSide | None = None,
     ) -> None:
         self._loop = loop
         self._lost_after = lost_after
-        self._events = events
+        self._tell = tell
         self._workers: dict[str, _Worker] = {}
         self._early_beats: dict[str, Beats] = {}
         self._words: dict[str, WordsHeard] = {}
         self._late: dict[str, _Worker] = {}
         """Those that are lost, and whose connection still stands: they may wake up."""
-        self._refusals = Refusals(loop, events.refused)
+        self._refusals = Refusals(loop, lambda peer, reason: tell(Refused(peer, reason)))
         self._listener = Listener(
             loop,
             host,
@@ -193,7 +217,7 @@ class Workers:
             case LastWordsOf(name):
                 self._words[name] = WordsHeard(self._loop, proved.sock)
             case CommandOf(name):
-                self._events.commanded(proved, name)
+                self._tell(Commanded(proved, name))
             case ChannelOf():
                 proved.sock.close()
 
@@ -218,7 +242,7 @@ class Workers:
 
     def _stalled(self, name: str, stalled: Stalled) -> None:
         if name in self._workers:
-            self._events.reported(name, stalled)
+            self._tell(Reported(name, stalled))
 
     def _silent(self, name: str, peer: str, why: str) -> None:
         """Forget a heartbeat's connection that is gone, and may come back: only silence counts as loss."""
@@ -235,11 +259,9 @@ class Workers:
             self._lose(worker, f"what came to it from the driver cannot be used: {message.reason}", unusable=True)
         elif isinstance(message, Hello):
             worker.hello = message
-            if not self._events.appeared(message):
-                worker.hello, worker.turned_away = None, True
-                self.send(worker.name, Leave("there is another process in its slot"))
+            self._tell(Appeared(message))
         else:
-            self._events.reported(worker.name, message)
+            self._tell(Reported(worker.name, message))
 
     def _look_for_signs_of_life(self) -> None:
         now = self._loop.now()
@@ -260,7 +282,7 @@ class Workers:
         else:
             self._close(worker)
         if not worker.turned_away:
-            self._events.lost(worker.name, reason, silent=silent, unusable=unusable)
+            self._tell(Lost(worker.name, reason, silent, unusable))
         unheard = self.take_words(worker.name)
         if unheard is not None:
             unheard.close()
