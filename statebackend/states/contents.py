@@ -29,7 +29,7 @@ from statebackend.states.timer_state import TimerState
 from statebackend.states.value_state import CachedState
 from statebackend.states.write_back import FrozenValues
 from statebackend.tables.memory.frozen import FrozenTable
-from statebackend.tables.memory.space import OTHERS
+from statebackend.tables.memory.kept_keys import OTHERS
 from statebackend.tables.table import Table
 
 _TYPICAL_ENTRY: Final = 100

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from statebackend.tables.memory.clock import TouchClock
 from statebackend.tables.values.accumulators import Column, bytes_of
 from statebackend.tables.values.aggregations import Slots
 
@@ -92,6 +93,63 @@ class BeforeImages:
             slots = slots[slots < limit]  # the others have got their keys since
             for name, before in whole.items():
                 columns[name][slots] = before[slots]
+
+
+class Images:
+    """The before-images of one namespace, of every interval to which one may go back, the youngest last.
+
+    What they occupy is counted by the clock, over all namespaces.
+    """
+
+    def __init__(self, clock: TouchClock) -> None:
+        self._clock = clock
+        self._intervals: list[BeforeImages] = []
+
+    def __bool__(self) -> bool:
+        """True if something is noted."""
+        return bool(self._intervals)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the memory that the notes occupy, about."""
+        return sum(images.nbytes for images in self._intervals)
+
+    def _now(self) -> BeforeImages:
+        if not self._intervals or self._intervals[-1].interval != self._clock.interval:
+            self._intervals.append(BeforeImages(self._clock.interval))
+        return self._intervals[-1]
+
+    def changing(self, slots: Slots, columns: Mapping[str, Column]) -> None:
+        """Note these slots' accumulators before they first change in this interval."""
+        self._clock.noted_bytes += self._now().changing(slots, columns)
+
+    def born(self, slots: Slots) -> None:
+        """Note that these slots get a key."""
+        self._clock.noted_bytes += self._now().born(slots)
+
+    def died(self, slots: Slots, columns: Mapping[str, Column]) -> None:
+        """Note that these slots lose their keys, which are kept for now."""
+        self._clock.noted_bytes += self._now().died(slots, columns)
+
+    def begin_with(self, columns: Mapping[str, Column], room: float) -> None:
+        """Begin the interval with all accumulators, which were copied anyway, if they take no more bytes than that."""
+        images = BeforeImages(self._clock.interval, columns)
+        if images.nbytes <= room:
+            self._intervals.append(images)
+            self._clock.noted_bytes += images.nbytes
+
+    def forget(self) -> None:
+        """Forget the intervals before the clock's `kept`."""
+        while self._intervals and self._intervals[0].interval < self._clock.kept:
+            gone = self._intervals.pop(0)
+            self._clock.noted_bytes -= gone.nbytes + gone.kept_bytes
+
+    def put_back(self, interval: int, columns: Mapping[str, Column], alive: NDArray[np.bool_]) -> bool:
+        """Make these what they were when this interval began, and forget all; False if nothing has changed since."""
+        since, self._intervals = [some for some in self._intervals if some.interval >= interval], []
+        for images in reversed(since):
+            images.put_back(columns, alive)
+        return bool(since)
 
 
 def _bytes_of(columns: Mapping[str, Column]) -> int:

@@ -19,7 +19,7 @@ from statebackend import entries
 from statebackend.keygroups import KeyGroupRange
 from statebackend.tables.format.blocks import CLEAR, Block, Encoder, arrow_keys, encode, joined
 from statebackend.tables.format.values_blocks import KeysEncoder, ValuesEncoder
-from statebackend.tables.memory.kept_keys import KeptKeys, by_group, parts_of
+from statebackend.tables.memory.kept_keys import KeptKeys, Known, by_group, parts_of
 from statebackend.tables.memory.slot_index import SlotIndex
 from statebackend.tables.values.accumulators import OBJECTS, Column, blank, clear
 from statebackend.tables.values.aggregations import Slots
@@ -49,14 +49,6 @@ class Changed:
     slots: Sequence[Slots]
     columns: Mapping[str, Column]
     by_slot: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Known:
-    """Keys of a namespace that a cut has kept, and the slots of all others that are there, in pieces."""
-
-    kept: KeptKeys
-    others: Sequence[Slots]
 
 
 _NOTHING = Changed((), {}, False)

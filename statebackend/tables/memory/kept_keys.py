@@ -5,8 +5,11 @@ What always holds: these keys have been at these slots since the cut; the table 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from threading import Lock
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +17,12 @@ from numpy.typing import NDArray
 from statebackend.tables.memory.slot_index import SlotIndex
 from statebackend.tables.values.aggregations import Slots
 from statebackend.tables.values.spec import Layout
+
+OTHERS: Final = 8
+"""Keys are kept anew when more than that part of all is not kept."""
+
+_PIECES: Final = 256
+"""What has come with so many batches is noted as one."""
 
 
 class KeptKeys:
@@ -47,6 +56,54 @@ class KeptKeys:
                 order = by_group(places)
                 self._slots, self._parts = self._slots[order], parts_of(places[order])
             return self._slots, self._parts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """Keys of a namespace that a cut has kept, and the slots of all others that are there, in pieces."""
+
+    kept: KeptKeys
+    others: Sequence[Slots]
+
+
+class LastKept:
+    """What the last cut has kept that kept all keys there were, and what has come since.
+
+    The keeping ends when one of these keys has left, or many others have come.
+    """
+
+    def __init__(self) -> None:
+        self._kept: KeptKeys | None = None
+        self._others: list[Slots] = []
+        self._others_count = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Return about how much memory it occupies."""
+        return sum(slots.nbytes for slots in self._others) + (0 if self._kept is None else self._kept.nbytes)
+
+    def keep(self, keys: KeptKeys) -> None:
+        """Begin with keys that a cut has just kept, and no others."""
+        self._kept, self._others, self._others_count = keys, [], 0
+
+    def forget(self) -> None:
+        """End the keeping: a key has left."""
+        self._kept, self._others, self._others_count = None, [], 0
+
+    def come(self, slots: Slots) -> None:
+        """Note that the keys at these slots have come."""
+        if self._kept is None:
+            return
+        self._others.append(slots)
+        self._others_count += len(slots)
+        if OTHERS * self._others_count > len(self._kept) + self._others_count:
+            self.forget()
+        elif len(self._others) > _PIECES:
+            self._others = [np.concatenate(self._others)]
+
+    def known(self) -> Known | None:
+        """Return what is kept at present; None if the keeping has ended."""
+        return None if self._kept is None else Known(self._kept, tuple(self._others))
 
 
 def by_group(places: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -10,69 +10,33 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from statebackend.keys.columns import KeyColumn
 from statebackend.tables.format.blocks import Block, arrow_keys
-from statebackend.tables.memory.before_images import BeforeImages
-from statebackend.tables.memory.frozen import Changed, Deleted, FrozenSpace, Known
-from statebackend.tables.memory.kept_keys import KeptKeys
+from statebackend.tables.memory.before_images import Images
+from statebackend.tables.memory.clock import TouchClock
+from statebackend.tables.memory.frozen import Changed, Deleted, FrozenSpace
+from statebackend.tables.memory.kept_keys import LastKept
 from statebackend.tables.memory.slot_index import ABSENT, SlotIndex
-from statebackend.tables.values.accumulators import OBJECTS, Column, blank, bytes_of, clear
+from statebackend.tables.memory.touches import LONG_AGO, Touches
+from statebackend.tables.values.accumulators import OBJECTS, Column, blank, bytes_of, clear, grown
 from statebackend.tables.values.aggregations import Slots
 from statebackend.tables.values.spec import Layout
 
 _FEW = 16
 """For so many keys a namespace has room at first: there may be thousands of namespaces."""
 
-_MANY = 1 << 16
-"""Arrays of so many items grow in great steps: room that nothing was written to takes no memory, copies take time."""
-
 _FEWEST_KEPT = 16
 _LARGEST_KEPT = 8 << 20
 """Keys are stored apart if groups have so many of them or more, and no more bytes of keys and accumulators than that,
 both on average: making a base takes all of one group into memory, with the blocks that came since."""
 
-OTHERS = 8
-"""Keys are kept anew when more than that part of all is not kept."""
-
-_PIECES = 256
-"""What has come with so many batches is noted as one."""
-
-_LONG_AGO = -1
-_BORN = -2
-"""When a key was touched that was not, and that is new since then or since the last cut."""
-
 _NONE: Slots = np.empty(0, dtype=np.int64)
 
 Mask = NDArray[np.bool_]
-_Item = TypeVar("_Item", bound=np.generic)
-
-
-@dataclass(slots=True)
-class TouchClock:
-    """Numbers what is touched, over all namespaces; what was touched since the last cut has a number from `cut` on.
-
-    The times between cuts are numbered, too. Of those from `kept` on it is noted what was there before; of none if
-    `kept` is yet to come. What is noted in all namespaces takes about so many bytes. Whenever keys leave, or come that
-    are not new, that is one more of the `losses`.
-    """
-
-    now: int = 0
-    cut: int = 0
-    interval: int = 0
-    kept: int = 0
-    noted_bytes: int = 0
-    losses: int = 0
-
-    @property
-    def notes(self) -> bool:
-        """True if what is there is noted before it changes."""
-        return self.kept <= self.interval
 
 
 class TableSpace:
@@ -89,39 +53,27 @@ class TableSpace:
             name: blank(_FEW, accumulator.dtype) for name, accumulator in layout.columns.items()
         }
         self._objects = [name for name, accumulator in layout.columns.items() if accumulator.dtype == OBJECTS]
-        self._touched: NDArray[np.int64] = np.zeros(_FEW, dtype=np.int64)
         self._added: NDArray[np.int64] = np.zeros(_FEW, dtype=np.int64)
-        self._is_dirty: Mask = np.zeros(_FEW, dtype=np.bool_)
-        """Whether it was touched since the last cut: in one byte, as this is asked for every row of every batch."""
+        self._touches = Touches(clock, _FEW)
         self._alive: Mask = np.zeros(_FEW, dtype=np.bool_)
         self._same: Mask = np.zeros(_FEW, dtype=np.bool_)
         self._dead: list[Slots] = []
         self._may_come_back: deque[tuple[int, Slots]] = deque()
         """Dead keys to which one may go back, with the interval in which they died."""
         self._dead_count = 0
-        self._some_born = False
-        self._images: list[BeforeImages] = []
+        self._images = Images(clock)
         self._new_groups = layout.no_groups()
         self._readers: list[weakref.ref[FrozenSpace]] = []
-        self._kept: KeptKeys | None = None
-        self._others: list[Slots] = []
-        """What has come since a cut has kept all keys that there were, unless one of these has left or many have come.
-        """
-        self._others_count = 0
+        self._kept = LastKept()
         self.stored_groups = layout.no_groups()
         """In which groups there may be blocks of this namespace that were frozen since the last clear."""
-        self._dirty: list[Slots] = []
-        self._dirty_count = 0
-        self._begin_epoch()
-
-    def _begin_epoch(self) -> None:
-        if 8 * self._dirty_count > self.slot_limit:
-            self._is_dirty.fill(False)
-        else:
-            for slots in self._dirty:
-                self._is_dirty[slots] = False
-        self._dirty, self._dirty_count = [], 0
         self._deleted: list[Deleted] = []
+        self._removed_some = False
+
+    def begin(self) -> None:
+        """Begin an epoch with nothing changed or removed: what is here is what was stored."""
+        self._touches.begin_epoch()
+        self._deleted = []
         self._removed_some = False
 
     def __len__(self) -> int:
@@ -134,11 +86,10 @@ class TableSpace:
 
     def memory_bytes(self) -> int:
         """Return about how much memory it occupies."""
-        by_slot = (*self.columns.values(), self._touched, self._added, self._is_dirty, self._alive, self._same)
-        per_slot = sum(array.itemsize for array in by_slot)
-        lists = sum(slots.nbytes for slots in (*self._dirty, *self._others))
-        kept = 0 if self._kept is None else self._kept.nbytes
-        return self._index.memory_bytes() + self._index.slot_limit * per_slot + self.object_bytes() + lists + kept
+        by_slot = (*self.columns.values(), self._added, self._alive, self._same)
+        per_slot = sum(array.itemsize for array in by_slot) + Touches.BYTES_PER_SLOT
+        lists = self._touches.list_bytes + self._kept.nbytes
+        return self._index.memory_bytes() + self._index.slot_limit * per_slot + self.object_bytes() + lists
 
     def object_bytes(self) -> int:
         """Return the part of it that texts and bytes take, which is given back with their keys."""
@@ -157,7 +108,7 @@ class TableSpace:
 
     def noted_bytes(self) -> int:
         """Return about how much more it occupies to go back to former cuts."""
-        return sum(images.nbytes for images in self._images)
+        return self._images.nbytes
 
     # --- finding and adding -------------------------------------------------------------------------------------------
 
@@ -174,8 +125,8 @@ class TableSpace:
         if len(new):
             if self._clock.notes:
                 if len(new) > len(added):
-                    self._changing(np.setdiff1d(new, added))
-                self._clock.noted_bytes += self._now().born(new)
+                    self._images.changing(np.setdiff1d(new, added), self.columns)
+                self._images.born(new)
             self._begin(new)
         return slots, new
 
@@ -194,33 +145,19 @@ class TableSpace:
     def _grow(self) -> None:
         limit = self._index.slot_limit
         if limit > len(self._alive):
-            self._alive, self._same = _grown(self._alive, limit), _grown(self._same, limit)
-            self._is_dirty = _grown(self._is_dirty, limit)
-            self._touched, self._added = _grown(self._touched, limit), _grown(self._added, limit)
-            self.columns = {name: _grown(column, limit) for name, column in self.columns.items()}
+            self._alive, self._same = grown(self._alive, limit), grown(self._same, limit)
+            self._added = grown(self._added, limit)
+            self._touches.grow(limit)
+            self.columns = {name: grown(column, limit) for name, column in self.columns.items()}
 
     def _begin(self, slots: Slots) -> None:
         self._alive[slots] = True
-        self._same[slots] = self._is_dirty[slots] = False
-        self._touched[slots] = _BORN
-        self._some_born = True
+        self._same[slots] = False
+        self._touches.born(slots)
         self._added[slots] = self._clock.now
-        self._note_others(slots)
+        self._kept.come(slots)
         self._new_groups[self._layout.places(self._index.hashes[slots])] = True
         self.reset(slots)
-
-    def _note_others(self, slots: Slots) -> None:
-        if self._kept is None:
-            return
-        self._others.append(slots)
-        self._others_count += len(slots)
-        if OTHERS * self._others_count > len(self._kept) + self._others_count:
-            self._forget_kept()
-        elif len(self._others) > _PIECES:
-            self._others = [np.concatenate(self._others)]
-
-    def _forget_kept(self) -> None:
-        self._kept, self._others, self._others_count = None, [], 0
 
     def reset(self, slots: Slots) -> None:
         """Give these keys the accumulators that a key begins with."""
@@ -241,8 +178,8 @@ class TableSpace:
             slots, _, new = self._find_or_add(keys)  # they were there at every cut to which one may go back
         self._begin(new)
         self._lose()
-        self._added[slots] = self._touched[slots] = _LONG_AGO
-        self._is_dirty[slots] = False
+        self._added[slots] = LONG_AGO
+        self._touches.not_lately(slots)
         for name, column in block.columns.items():
             self.columns[name][slots] = column
         self.stored_groups[self._layout.places(keys.hashes)] = True
@@ -253,40 +190,25 @@ class TableSpace:
 
     def bring_back(self, slots: Slots, columns: Mapping[str, Column]) -> None:
         """Give keys that are new here the accumulators that they have in `ColdKeys`: to remove them is news."""
-        self._added[slots] = _LONG_AGO
+        self._added[slots] = LONG_AGO
         for name, column in columns.items():
             self.columns[name][slots] = column
 
     def same(self, slots: Slots) -> None:
         """Note that these keys, which were brought back, were not changed: `ColdKeys` has them as they are here."""
         self._same[slots] = True
-        self._is_dirty[slots] = False
-        self._touched[slots] = _LONG_AGO
+        self._touches.not_lately(slots)
 
     def touch(self, slots: Slots) -> None:
         """Note that these keys were changed. The same slot may come repeatedly."""
-        clock = self._clock
-        fresh = slots[~self._is_dirty.take(slots)]
-        if not len(fresh):
-            return
-        if clock.notes:
-            before = self._touched[fresh] if self._some_born else None
-        numbers = np.arange(clock.now, clock.now + len(fresh))
-        self._touched[fresh] = numbers
-        first = self._touched[fresh] == numbers
-        fresh = fresh[first]  # of a slot that came repeatedly, one
-        clock.now += len(numbers)
-        if clock.notes:
-            self._changing(fresh if before is None else fresh[before[first] != _BORN])
-        self._some_born = False
+        fresh, changing = self._touches.touch(slots)
+        if len(changing):
+            self._images.changing(changing, self.columns)
         self._same[fresh] = False
-        self._is_dirty[fresh] = True
-        self._dirty.append(fresh)
-        self._dirty_count += len(fresh)
 
     def look_at(self, slots: Slots) -> None:
         """Note that these keys were read: more recently than what was touched before the last cut."""
-        self._touched[slots] = np.maximum(self._touched[slots], self._clock.cut - 1)
+        self._touches.look_at(slots)
 
     # --- looking around -----------------------------------------------------------------------------------------------
 
@@ -304,7 +226,7 @@ class TableSpace:
 
     def touched(self, slots: Slots) -> NDArray[np.int64]:
         """Return when these keys were first touched in the epoch of their last use: small is long ago."""
-        return self._touched[slots]
+        return self._touches.when(slots)
 
     # --- removing -----------------------------------------------------------------------------------------------------
 
@@ -323,14 +245,14 @@ class TableSpace:
         if for_good or not self._clock.notes:
             self._dead.append(slots)
         else:
-            self._clock.noted_bytes += self._now().died(slots, self.columns)
+            self._images.died(slots, self.columns)
             self._may_come_back.append((self._clock.interval, slots))
         self._dead_count += len(slots)
         self._let_go()
 
     def _lose(self) -> None:
         self._clock.losses += 1
-        self._forget_kept()
+        self._kept.forget()
 
     def in_groups(self, groups: Mask) -> Slots:
         """Return the slots of the keys of these groups."""
@@ -341,10 +263,6 @@ class TableSpace:
         """Drop these keys, each given once, as if never loaded; no block has to say anything of that."""
         self._bury(slots, for_good=True)
 
-    def begin(self) -> None:
-        """Begin an epoch with nothing changed or removed: what is here is what was stored."""
-        self._begin_epoch()
-
     def changed_of(self, slots: Slots) -> Slots:
         """Return those of these slots that `ColdKeys` does not have as they are here."""
         return slots[~self._same[slots]]
@@ -354,7 +272,7 @@ class TableSpace:
 
         None if that is nothing. The caller reads it at once. `cleared` are groups that were emptied before.
         """
-        few = slots[self._is_dirty[slots]]
+        few = slots[self._touches.is_dirty[slots]]
         deleted, self._deleted = self._deleted, []
         if not len(few) and not deleted and cleared is None:
             return None
@@ -396,31 +314,17 @@ class TableSpace:
 
     # --- going back ---------------------------------------------------------------------------------------------------
 
-    def _now(self) -> BeforeImages:
-        if not self._images or self._images[-1].interval != self._clock.interval:
-            self._images.append(BeforeImages(self._clock.interval))
-        return self._images[-1]
-
-    def _changing(self, slots: Slots) -> None:
-        if len(slots):
-            self._clock.noted_bytes += self._now().changing(slots, self.columns)
-
     def begins_with(self, part: FrozenSpace, room: float) -> None:
         """Note all accumulators if they were copied for this part, which was just frozen, and there is room for them.
 
         They need not be noted once more then. The caller owes that no key will be loaded any more.
         """
         if part.by_slot is not None:
-            images = BeforeImages(self._clock.interval, part.by_slot)
-            if images.nbytes <= room:
-                self._images.append(images)
-                self._clock.noted_bytes += images.nbytes
+            self._images.begin_with(part.by_slot, room)
 
     def forget_images(self) -> None:
         """Forget what is noted to go back to cuts before the clock's `kept`."""
-        while self._images and self._images[0].interval < self._clock.kept:
-            gone = self._images.pop(0)
-            self._clock.noted_bytes -= gone.nbytes + gone.kept_bytes
+        self._images.forget()
 
     def rewind(self, interval: int) -> None:
         """Go back to the keys and accumulators of when this interval began. All else is as after that cut.
@@ -428,12 +332,9 @@ class TableSpace:
         The table moves the clock on when all namespaces are rewound, beyond this interval and all that were begun.
         """
         self._lose()
-        images, self._images = [some for some in self._images if some.interval >= interval], []
-        if not images:
+        if not self._images.put_back(interval, self.columns, self._alive):
             return
-        for some in reversed(images):
-            some.put_back(self.columns, self._alive)
-        self._begin_epoch()
+        self.begin()
         self._new_groups[:] = False
         in_use = self._index.occupied()
         self._dead = [in_use[~self._alive[in_use]]]
@@ -450,7 +351,7 @@ class TableSpace:
     @property
     def has_changes(self) -> bool:
         """True if a key was changed or removed since the last cut."""
-        return bool(self._dirty or self._deleted)
+        return bool(self._touches.dirty or self._deleted)
 
     def freeze(self, namespace: bytes, cleared: Mask | None, *, all_here: bool) -> FrozenSpace:
         """Return what changed since the last cut. `cleared` are groups that were emptied before.
@@ -461,7 +362,7 @@ class TableSpace:
         part = self._changes(namespace, cleared, all_here)
         self.stored_groups |= self._new_groups
         self._new_groups[:] = False
-        self._begin_epoch()
+        self.begin()
         self._readers = [ref for ref in self._readers if (reader := ref()) is not None and not reader.has_read]
         self._readers.append(weakref.ref(part))
         return part
@@ -472,31 +373,31 @@ class TableSpace:
         It pays if values are at most that part of all bytes, and there are enough of them to be stored apart; of texts
         and bytes it is not known how long they are.
         """
-        self._forget_kept()
+        self._kept.forget()
         if self._objects:
             return
         slots, groups = self.slots(), len(self._layout.groups)
         of_values = len(slots) * sum(accumulator.dtype.itemsize for accumulator in self._layout.columns.values())
         size = of_values + self._index.key_bytes(slots)
         if len(slots) >= _FEWEST_KEPT * groups and size <= _LARGEST_KEPT * groups and of_values <= most_values * size:
-            self._kept = part.keep_keys(epoch_number)
+            self._kept.keep(part.keep_keys(epoch_number))
 
     def _changes(self, namespace: bytes, cleared: Mask | None, all_here: bool) -> FrozenSpace:
         # Writing all is better than leaving a few keys to older blocks; copying all is quicker than gathering many.
-        whole = all_here and 8 * self._dirty_count >= 7 * len(self) > 0 and not self._removed_some
+        whole = all_here and 8 * self._touches.dirty_count >= 7 * len(self) > 0 and not self._removed_some
         limit = self._index.slot_limit
-        if whole or 8 * self._dirty_count > limit:
-            slots = [self.slots()] if whole else [self._still_here()] if self._removed_some else self._dirty
+        if whole or 8 * self._touches.dirty_count > limit:
+            slots = [self.slots()] if whole else [self._still_here()] if self._removed_some else self._touches.dirty
             changed = Changed(slots, {name: column[:limit].copy() for name, column in self.columns.items()}, True)
         else:
             few = self._still_here()
             changed = Changed([few], {name: column[few] for name, column in self.columns.items()}, False)
-        known = Known(self._kept, tuple(self._others)) if whole and self._kept is not None else None
+        known = self._kept.known() if whole else None
         return FrozenSpace(self._layout, namespace, self._index, changed, self._deleted, cleared, whole, known)
 
     def _still_here(self) -> Slots:
         """Return the changed slots that have a key, each once: those of removed keys may have none, or another."""
-        slots = np.concatenate([_NONE, *self._dirty])
+        slots = np.concatenate([_NONE, *self._touches.dirty])
         if not self._removed_some:
             return slots
         slots = slots[self._alive[slots]]
@@ -506,10 +407,3 @@ class TableSpace:
         mask = np.zeros(limit, dtype=np.bool_)
         mask[slots] = True
         return np.flatnonzero(mask)
-
-
-def _grown(array: NDArray[_Item], least: int) -> NDArray[_Item]:
-    """Return the same items with nothing after them, at least so many as asked for."""
-    result = cast("NDArray[_Item]", blank(max(least, (2 if len(array) < _MANY else 8) * len(array)), array.dtype))
-    result[: len(array)] = array
-    return result

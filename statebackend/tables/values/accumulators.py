@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,11 @@ _OF_OBJECT: Final = 50
 
 _WEIGHED: Final = 256
 """What a column of objects takes is known from so many of them."""
+
+_MANY: Final = 1 << 16
+"""Arrays of so many items grow in great steps: room that nothing was written to takes no memory, copies take time."""
+
+_Item = TypeVar("_Item", bound=np.generic)
 
 
 class AggregationError(ProgramError, ValueError):
@@ -76,6 +81,13 @@ class Accumulator:
 def blank(items: int, dtype: np.dtype[np.generic]) -> Column:
     """Return a column of so many items that no key has written to."""
     return np.full(items, None) if dtype == OBJECTS else np.zeros(items, dtype=dtype)
+
+
+def grown(array: NDArray[_Item], least: int) -> NDArray[_Item]:
+    """Return the same items with nothing after them, at least so many as asked for."""
+    result = cast("NDArray[_Item]", blank(max(least, (2 if len(array) < _MANY else 8) * len(array)), array.dtype))
+    result[: len(array)] = array
+    return result
 
 
 def clear(column: Column, at: NDArray[np.int64] | NDArray[np.bool_]) -> None:
