@@ -12,9 +12,18 @@ promise raises `AssertionError`.
 
 from __future__ import annotations
 
+from statebackend.readable import readable
+
 
 class EpochcutError(Exception):
-    """The base of all errors of epochcut."""
+    """The base of all errors of epochcut.
+
+    Python prints the text of an error that is not caught, so control characters of a record, of a server or of
+    somebody's tree are escaped in it.
+    """
+
+    def __str__(self) -> str:
+        return readable(super().__str__())
 
 
 class ProgramError(EpochcutError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import pickle
 import sys
 import time
 import traceback
@@ -21,13 +22,19 @@ from recovery.command.arguments import in_columns, in_lines
 from recovery.command.main import main
 from recovery.decisions import notes
 from recovery.decisions.notes import Notes, Origin
+from recovery.driver.attempts.failures import JobFailed
 from recovery.driver.report.logs import JobLogger
+from recovery.driver.tree.identity import WrongJob
 from recovery.events import Trouble
 from recovery.offline.job_tree import open_tree
+from recovery.offline.reading import NoSuchState
 from recovery.offline.stopped_job import take_over
 from snapshot import Collection, Stream, ToDriver
+from snapshot.operators.transforms import WrongResult
+from statebackend.errors import EpochcutError
 from statebackend.ids import Epoch
 from statebackend.readable import one_line, readable
+from statebackend.snapshots.file_set_json import FileSetJsonError
 from tests.command_line import run_command
 from tests.shop_job import tree_of
 
@@ -138,6 +145,23 @@ def test_events_are_logged_without_controls() -> None:
     finally:
         logging.getLogger("epochcut").removeHandler(handler)
     assert heard.getvalue() == "job clicks: sink: the server answers \\x1b]52;c;cm0gLXJmIH4=\\x07\nand more\n"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        EpochcutError(f"it says {TITLE}"),
+        WrongJob(f"there is no job called {TITLE}"),  # a `ValueError` as well
+        WrongResult(f"a function gave {TITLE}"),  # a `TypeError`
+        NoSuchState(f"there is no state {TITLE}"),  # a `LookupError`
+        FileSetJsonError("", f"there is no {TITLE}"),
+        JobFailed("a reason", f"ValueError: {TITLE}"),
+    ],
+)
+def test_the_text_of_an_error_has_no_controls_when_python_prints_it(error: EpochcutError) -> None:
+    for printed in (str(error), "".join(traceback.format_exception(error)), f"{pickle.loads(pickle.dumps(error))}"):
+        assert r"\x1b]0;owned\x07" in printed
+        assert "\x1b" not in printed
 
 
 def test_what_a_program_ends_with_that_meets_a_hostile_record_has_no_controls(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from statebackend.errors import StoreError
 from statebackend.files import FileKind, FileRef, FileSet
 from statebackend.ids import Epoch, KeyGroup
 from statebackend.keygroups import KeyGroupRange
+from statebackend.readable import readable
 
 _IS_DELTA, _DELTA, _BASE = FileKind.DELTA, f'"{FileKind.DELTA.value}"', f'"{FileKind.BASE.value}"'
 _FILE = frozenset({"path", "key_groups", "epoch", "kind", "size", "checksum"})
@@ -35,7 +36,7 @@ class FileSetJsonError(StoreError, ValueError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.reason}" if self.place else self.reason
+        return readable(f"{self.place}: {self.reason}" if self.place else self.reason)
 
 
 def to_json(files: FileSet) -> str:

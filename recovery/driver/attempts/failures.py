@@ -16,7 +16,6 @@ from recovery.events import AttemptFailed, Trouble, WorkerDied
 from snapshot.host.protocol.messages import Failed, FailureKind
 from statebackend.errors import JobError
 from statebackend.ids import Attempt, Incarnation, Partition
-from statebackend.readable import readable
 
 _BETTER_CAUSE: Final = 0.3
 """Seconds for which a failure without a cause of its own waits for one that explains it, before the job is given up."""
@@ -26,13 +25,10 @@ _SETTLE: Final = 0.01
 
 
 class JobFailed(JobError):
-    """The job is over, and was not meant to be; started again it goes on from its last complete epoch.
-
-    Its text is what Python prints if nobody catches it, so it has no control characters of a record or a server in it.
-    """
+    """The job is over, and was not meant to be; started again it goes on from its last complete epoch."""
 
     def __init__(self, reason: str, traceback: str = "") -> None:
-        super().__init__(readable(f"{reason}\n\n{traceback}".rstrip()))
+        super().__init__(f"{reason}\n\n{traceback}".rstrip())
         self.reason = reason
         self.traceback = traceback
 
