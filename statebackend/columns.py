@@ -1,4 +1,4 @@
-"""Schemas as people declare them: Arrow's own, or names with Arrow or Python types.
+"""Schemas as people declare them: Arrow's own, names with Arrow or Python types, or Spark's, as DDL or a `StructType`.
 
 What always holds: a schema that was declared has no two columns of one name and no metadata, so that rows of two
 schemas are alike exactly if the schemas are equal.
@@ -15,11 +15,12 @@ from typing import Final, TypeAlias, get_args, get_origin
 import pyarrow as pa
 
 from statebackend.errors import ProgramError
+from statebackend.spark_schemas import SparkStruct, UnreadableSchema, fields_of_ddl, fields_of_struct
 
-SchemaLike: TypeAlias = "pa.Schema | Mapping[str, object]"
-"""An Arrow schema, or for each column's name an Arrow type, the name of one such as "float64", or one of `int`,
+SchemaLike: TypeAlias = "pa.Schema | Mapping[str, object] | str | SparkStruct"
+"""An Arrow schema; or for each column's name an Arrow type, the name of one such as "float64", or one of `int`,
 `float`, `str`, `bool`, `bytes`, `datetime`, `date`, `time`, `timedelta` (of Python's `datetime`), `list[...]` of one,
-or a mapping for a struct.
+or a mapping for a struct; or as Spark writes it, "user string, n bigint" or a `StructType`.
 """
 
 _PYTHON: Final[Mapping[object, pa.DataType]] = {
@@ -49,8 +50,13 @@ def schema_of(declared: SchemaLike) -> pa.Schema:
         schema = declared.remove_metadata()
     elif isinstance(declared, Mapping):
         schema = pa.schema(_fields_of(declared))
+    elif isinstance(declared, str) or hasattr(declared, "fields"):
+        schema = pa.schema(_fields_of_spark(declared))
     else:
-        raise NotASchema(f"{declared!r} is no schema; give a pyarrow.Schema, or a dict of column names and types")
+        raise NotASchema(
+            f"{declared!r} is no schema; give a pyarrow.Schema, a dict of column names and types, a StructType of "
+            "Spark, or a text such as 'user string, n bigint'"
+        )
     twice = sorted(name for name, count in Counter(schema.names).items() if count > 1)
     if twice:
         raise NotASchema(f"the schema has more than one column {twice[0]!r}; give each a name of its own")
@@ -72,6 +78,13 @@ def _fields_of(declared: Mapping[str, object]) -> list[pa.Field]:
     if reasons:
         raise NotASchema(*reasons)
     return fields
+
+
+def _fields_of_spark(declared: str | SparkStruct) -> list[pa.Field]:
+    try:
+        return fields_of_ddl(declared) if isinstance(declared, str) else fields_of_struct(declared)
+    except (UnreadableSchema, pa.ArrowInvalid) as error:
+        raise NotASchema(str(error)) from None
 
 
 def _name(name: object) -> str:

@@ -244,7 +244,8 @@ def test_a_selection_of_nothing_or_of_a_column_twice_is_refused() -> None:
         ({"a": complex}, "column 'a' is declared as <class 'complex'>; give an Arrow type"),
         ({1: int}, "a column is called 1; a name is a text"),
         (pa.schema([("a", pa.int64()), ("a", pa.int64())]), "the schema has more than one column 'a'"),
-        ("a int", "'a int' is no schema; give a pyarrow.Schema, or a dict"),
+        ("a in", "the schema 'a in' cannot be read: column 'a' is of type 'in', which is none of tinyint"),
+        (["a"], "['a'] is no schema; give a pyarrow.Schema, a dict"),
     ],
 )
 def test_what_declares_no_schema_is_refused(schema: SchemaLike, why: str) -> None:
