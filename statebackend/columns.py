@@ -15,7 +15,7 @@ from typing import Final, TypeAlias, get_args, get_origin
 import pyarrow as pa
 
 from statebackend.errors import ProgramError
-from statebackend.spark_schemas import SparkStruct, UnreadableSchema, fields_of_ddl, fields_of_struct
+from statebackend.spark_schemas import SparkStruct, fields_of_ddl, fields_of_struct
 
 SchemaLike: TypeAlias = "pa.Schema | Mapping[str, object] | str | SparkStruct"
 """An Arrow schema; or for each column's name an Arrow type, the name of one such as "float64", or one of `int`,
@@ -83,7 +83,7 @@ def _fields_of(declared: Mapping[str, object]) -> list[pa.Field]:
 def _fields_of_spark(declared: str | SparkStruct) -> list[pa.Field]:
     try:
         return fields_of_ddl(declared) if isinstance(declared, str) else fields_of_struct(declared)
-    except (UnreadableSchema, pa.ArrowInvalid) as error:
+    except ValueError as error:  # a decimal with too many digits is one of Arrow
         raise NotASchema(str(error)) from None
 
 
