@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -31,7 +28,6 @@ from statebackend.stores.memory_store import MemoryStore
 
 VISITS = Operator("visits", key=str, states={"count": ValueState(int, default=0)}, max_parallelism=16)
 USERS = Operator("users", key=str, states={"users": AggregateTable(n=Count())}, max_parallelism=16)
-PAGE = Path(__file__).parent.parent / "statebackend" / "README.md"
 
 
 @pytest.fixture(autouse=True)
@@ -210,20 +206,3 @@ def everything(where: str, snapshot: Snapshot) -> dict[str, int]:
         with KeyedState.open_part(USERS, where, snapshot.epoch, snapshot, partition, 3) as state:
             found |= counts(state)
     return found
-
-
-def test_the_programs_of_the_page_print_what_it_shows(tmp_path: Path) -> None:
-    programs = re.findall(r"```python\n(.*?)```\s*```\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert programs
-    for number, (program, shown) in enumerate(programs):
-        folder = tmp_path / f"program {number}"
-        folder.mkdir()
-        (folder / "program.py").write_text(program)
-        done = subprocess.run(
-            [sys.executable, "program.py"],
-            cwd=folder,
-            env={"PYTHONPATH": str(PAGE.parent.parent)},
-            capture_output=True,
-            text=True,
-        )
-        assert (done.stderr, done.stdout.split()) == ("", shown.split())

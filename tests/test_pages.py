@@ -108,7 +108,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+spark = spark.config("spark.sql.shuffle.partitions", "1").getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
 Path("in").mkdir()
 Path("in/rows.json").write_text('{"user": "ann", "count": 2}\\n{"user": "bob", "count": 1}\\n')
