@@ -251,7 +251,7 @@ class KeyedState:
         local = LocalFiles(folder / LINKS)
         if beside is not None:
             local.adopt(files.files, beside)
-        fetched = fetch(files, store, local, self._work / "fetched", options.downloads_at_once, on_progress)
+        fetched = fetch(files, store, local, self._work / "fetched", on_progress)
         reached(fail_points.RESTORE_FETCHED)
         backend = self._backend = self._new_backend(files)
         backend.ingest(fetched.paths)
@@ -288,7 +288,6 @@ class KeyedState:
             store=opened.store,
             local=opened.local,
             policy=options.policy,
-            uploads_at_once=options.uploads_at_once,
             wake=opened.wake,
             unused=options.memory // _FOR_UNUSED,
         )
@@ -355,7 +354,7 @@ class KeyedState:
             if beside is not None:
                 opened.local.adopt(plan.files.files, beside)
             folder = self._work / "fetched"
-            fetched = fetch(plan.files, opened.store, opened.local, folder, self._options.downloads_at_once)
+            fetched = fetch(plan.files, opened.store, opened.local, folder)
             report = fetched.report
             paths = {file.path: path for file, path in zip(plan.files.files, fetched.paths, strict=True)}
             for step in plan.steps:

@@ -39,8 +39,6 @@ class Options:
     backend: Literal["rocksdb", "heap"] | OpenBackend = "rocksdb"
     memory: int = 256 << 20
     policy: Policy = field(default_factory=Policy)
-    uploads_at_once: int = 4
-    downloads_at_once: int = 8
     allow_dropped: frozenset[str] = frozenset()
     renamed: Mapping[str, str] = field(default_factory=dict)
 

@@ -13,8 +13,10 @@ from statebackend import (
     AggregateTable,
     Count,
     Epoch,
+    Generation,
     KeyedState,
     Operator,
+    Options,
     Snapshot,
     SnapshotFolder,
     ValueState,
@@ -119,6 +121,35 @@ def test_nothing_is_left_on_the_local_disk_but_in_a_folder_that_was_given(tmp_pa
         assert state.restored.downloaded_bytes == 0
         assert visits_of(state, "ann") == [1]
     assert list(temporary.iterdir()) == []
+
+
+def test_a_task_that_is_given_a_local_folder_finds_there_what_the_last_one_had(tmp_path: Path) -> None:
+    where, local = tmp_path / "snapshots", tmp_path / "local"
+    with KeyedState.open(VISITS, where) as state:
+        visit(state, "ann")
+        state.save()
+    snapshots = SnapshotFolder(open_store(str(where)), "visits")
+    before = snapshots.latest()
+    downloaded = []
+    for epoch in (snapshots.next_epoch(snapshots.begin()), snapshots.next_epoch(snapshots.begin())):
+        with KeyedState.open_part(VISITS, where, epoch, before, 0, 1, folder=local) as state:
+            downloaded.append(state.restored.downloaded_bytes > 0)
+    assert downloaded == [True, False]
+
+
+def test_a_state_is_kept_as_the_options_say(tmp_path: Path, temporary: Path) -> None:
+    options = Options(backend="heap", memory=64 << 20)
+    epoch = Epoch(Generation(1), 1)
+    with (
+        KeyedState.open(VISITS, tmp_path / "one", options=options) as state,
+        KeyedState.open_part(VISITS, tmp_path / "other", epoch, None, 0, 1, options=options) as part,
+    ):
+        for one in (state, part):
+            visit(one, "ann")
+            assert one.statistics().disk_bytes == 0
+        state.save()
+        part.snapshot(epoch)
+        assert not list(temporary.glob("**/CURRENT")), "which RocksDB has in its folder"
 
 
 def test_nothing_is_left_on_the_local_disk_when_opening_fails(tmp_path: Path, temporary: Path) -> None:

@@ -29,7 +29,7 @@ from statebackend.snapshots.consolidation import Consolidate, Merge, Planner, Po
 from statebackend.snapshots.cuttable import Clearable, Cuttable, Frozen
 from statebackend.snapshots.local_files import LocalFiles
 from statebackend.snapshots.state_files import NotLinked, StateFiles
-from statebackend.snapshots.transfer import Upload, upload_all
+from statebackend.snapshots.transfer import UPLOADS_AT_ONCE, Upload, upload_all
 from statebackend.snapshots.uploads import Durable, Emptied, Merged, NotDurable, Persisted, Uploads
 from statebackend.stores.store import BlobStore
 
@@ -173,7 +173,6 @@ class Persister:
         store: BlobStore,
         local: LocalFiles,
         policy: Policy,
-        uploads_at_once: int = 4,
         wake: Callable[[], None] | None = None,
         unused: int | None = None,
     ) -> None:
@@ -186,7 +185,6 @@ class Persister:
         self._files = files
         self._store = store
         self._local = local
-        self._at_once = uploads_at_once
         self._wake = wake
         self._unused = unused
         self._policy = policy
@@ -214,7 +212,7 @@ class Persister:
 
     def _new_attempt(self, files: FileSet) -> _Attempt:
         began = max((file.epoch for file in files.files), default=NO_EPOCH)
-        return _Attempt(began, Planner(self._policy, began), ThreadPoolExecutor(self._at_once, "epochcut-upload"))
+        return _Attempt(began, Planner(self._policy, began), ThreadPoolExecutor(UPLOADS_AT_ONCE, "epochcut-upload"))
 
     @property
     def files(self) -> FileSet:
@@ -576,7 +574,7 @@ class Persister:
         self._tell(_Rewritten(changes, epoch, made, reason), attempt)
 
     def _put(self, files: Sequence[FileRef]) -> None:
-        upload_all(self._store, [Upload(self._local_copy(file), file.path) for file in files], self._at_once)
+        upload_all(self._store, [Upload(self._local_copy(file), file.path) for file in files])
         with self._counting:
             self._uploaded_bytes += sum(file.size for file in files)
 

@@ -14,7 +14,7 @@ from statebackend import fail_points
 from statebackend.fail_points import reached
 from statebackend.files import FileRef, FileSet
 from statebackend.snapshots.local_files import LocalFiles, local_disk
-from statebackend.snapshots.transfer import download_all, target_in
+from statebackend.snapshots.transfer import DOWNLOADS_AT_ONCE, download_all, target_in
 from statebackend.stores.store import BlobStore
 
 
@@ -50,8 +50,9 @@ def fetch(
     store: BlobStore,
     local: LocalFiles | None,
     folder: Path,
-    threads: int = 8,
     on_progress: Callable[[RestoreReport], None] | None = None,
+    *,
+    threads: int = DOWNLOADS_AT_ONCE,
 ) -> Fetched:
     """Put all files of the set into the folder, which is made if absent and used for nothing else.
 

@@ -22,6 +22,9 @@ from statebackend.snapshots.local_files import is_full, local_disk
 from statebackend.stores.store import BlobNotFound, BlobStore, BlobStoreError, StoreUnavailable
 
 ALGORITHM: Final = "sha256"
+
+UPLOADS_AT_ONCE: Final = 4
+DOWNLOADS_AT_ONCE: Final = 8
 """Of all checksums that this program writes, and the only one that it can check."""
 
 _Item = TypeVar("_Item")
@@ -72,7 +75,10 @@ def target_in(folder: Path, file: Checked) -> Path:
 
 
 def upload_all(
-    store: BlobStore, uploads: Iterable[Upload], threads: int = 4, on_done: Callable[[Upload], None] | None = None
+    store: BlobStore,
+    uploads: Iterable[Upload],
+    threads: int = UPLOADS_AT_ONCE,
+    on_done: Callable[[Upload], None] | None = None,
 ) -> None:
     """Put all these files into the store, so many at a time; `on_done` is called for each, in the caller's thread.
 
@@ -94,7 +100,7 @@ def download_all(
     store: BlobStore,
     files: Iterable[FileRef],
     folder: Path,
-    threads: int = 8,
+    threads: int = DOWNLOADS_AT_ONCE,
     on_done: Callable[[FileRef, Path], None] | None = None,
 ) -> tuple[Path, ...]:
     """Put all these files into the folder, each where `target_in` says; the caller owes that they differ in path.
@@ -130,13 +136,12 @@ def copy_all(
     target: BlobStore,
     files: Iterable[Checked],
     folder: Path,
-    threads: int = 8,
     on_done: Callable[[Checked], None] | None = None,
 ) -> None:
     """Put all these files into another store under the same names, each checked on its way through the folder.
 
     `on_done` is called in the caller's thread for each that is there. The folder needs room for as many of the largest
-    as there are threads. Raises what `download_all` and `upload_all` raise; then some may be in the target, and doing
+    as are copied at once. Raises what `download_all` and `upload_all` raise; then some may be in the target, and doing
     it all again is harmless. A crash leaves files in the folder as well.
     """
 
@@ -152,7 +157,7 @@ def copy_all(
         finally:
             local.unlink(missing_ok=True)
 
-    _all_at_once(copy, sorted(files, key=lambda file: -file.size), threads, on_done)
+    _all_at_once(copy, sorted(files, key=lambda file: -file.size), DOWNLOADS_AT_ONCE, on_done)
 
 
 def _download(store: BlobStore, file: Checked, target: Path) -> None:
