@@ -12,12 +12,12 @@ import fsspec
 import pyarrow as pa
 import pyarrow.dataset
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from snapshot.connectors.files.folder import open_folder
 from snapshot.connectors.files.formats import WrittenFormat
-from snapshot.connectors.files.hive_folders import NO_VALUE, divided, folders_of, too_long
+from snapshot.connectors.files.hive_folders import NO_VALUE, divided, folders_of, is_folder, too_long
 from snapshot.connectors.files.listed_folder import committed_files
 from snapshot.connectors.files.names import transaction_of
 from snapshot.connectors.files.sink import ToFiles
@@ -138,11 +138,11 @@ def test_each_row_is_in_the_folder_of_its_values_and_keeps_its_place(rows: list[
 
 def test_pyarrow_reads_the_columns_back(tmp_path: Path) -> None:
     rows = pa.table(
-        {"n": [1, 2, 3, 4], "user": ["a/b", "ü=", None, "a/b"], "day": [date(2026, 1, n) for n in (1, 1, 2, 2)]}
+        {"n": [1, 2, 3, 4], "user": ["a/b", "ü=\0", None, "a/b"], "day": [date(2026, 1, n) for n in (1, 1, 2, 2)]}
     )
     written(str(tmp_path / "out"), rows, partition_by=("day", "user"))
     assert {str(path.parent.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("day=*/*/part-*")} == {
-        "day=2026-01-01/user=a%2Fb", "day=2026-01-01/user=ü%3D",
+        "day=2026-01-01/user=a%2Fb", "day=2026-01-01/user=ü%3D%00",
         f"day=2026-01-02/user={NO_VALUE}", "day=2026-01-02/user=a%2Fb",
     }  # fmt: skip
     kinds = pa.dataset.partitioning(pa.schema({"day": pa.date32(), "user": pa.string()}), flavor="hive")
@@ -179,14 +179,15 @@ def test_more_folders_than_anybody_wants_are_refused(tmp_path: Path, monkeypatch
         written(str(tmp_path), rows, partition_by="user")
 
 
-@given(st.text(min_size=60, max_size=90) | st.text("ab", min_size=240, max_size=260))
-def test_a_value_is_too_long_if_and_only_if_its_folders_name_is(value: str) -> None:
+@given(st.text() | st.text(min_size=60, max_size=90) | st.text("ab", min_size=240, max_size=260))
+@example("\0")
+def test_each_value_names_a_folder_that_a_commit_takes_or_is_said_to_be_too_long(value: str) -> None:
     try:
         values = pa.array([value, "", None])
         name = folders_of("user", values)[0]
     except UnicodeEncodeError:
         return
-    assert bool(too_long("user", values)) == (len(name.encode()) > 255)
+    assert bool(too_long("user", values)) == (len(name.encode()) > 255) != is_folder(name)
 
 
 def test_a_value_that_is_too_long_fails_the_attempt_and_is_named(tmp_path: Path) -> None:
