@@ -26,9 +26,9 @@ PURE = {
 ALSO_PURE = {
     "snapshot/host/net": "handshake connection_kinds",
     "statebackend/snapshots": "catching_up consolidation cuttable file_set_json sealed_json snapshot_log uploads",
-    "recovery/driver/attempts": "failures placement rebalancing recovery_clock requests",
+    "recovery/driver/attempts": "failures placement recovery_clock requests",
     "recovery/driver/launchers": "launch_rules",
-    "recovery/driver/report": "epoch_times overdue rates",
+    "recovery/driver/report": "epoch_times overdue",
     "recovery/driver/settings": "program_fit",
     "recovery/driver/tree": "manifests splits",
 }

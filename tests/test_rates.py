@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recovery.driver.report.rates import Rate, Rates
+from recovery.driver.report.status import Rate, Rates
 from snapshot.host.protocol.messages import StageFigures
 from statebackend.ids import Partition, Uid
 

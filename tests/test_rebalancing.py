@@ -9,7 +9,7 @@ from math import isfinite
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.driver.attempts.rebalancing import (
+from recovery.driver.attempts.placement import (
     BETWEEN_MOVES,
     CALM,
     FIRST_CALM,
@@ -19,8 +19,8 @@ from recovery.driver.attempts.rebalancing import (
     HandOver,
     Look,
     Prepare,
+    Rebalancing,
     Recall,
-    Spreading,
 )
 from statebackend.ids import Partition
 
@@ -33,9 +33,9 @@ def crew(placed: str, free: str = "") -> Crew:
     return Crew(roles, idle, executors | dict(zip(idle, free, strict=True)))
 
 
-def looking(placed: str) -> tuple[Spreading, float]:
+def looking(placed: str) -> tuple[Rebalancing, float]:
     """A rule that has asked for scouts, and when."""
-    rule = Spreading()
+    rule = Rebalancing()
     rule.runs(0.0)
     assert rule.next_step == FIRST_CALM
     assert isinstance(rule.step(FIRST_CALM, crew(placed), []), Look)
@@ -43,7 +43,7 @@ def looking(placed: str) -> tuple[Spreading, float]:
 
 
 def test_nothing_is_done_where_every_executor_has_one_partition() -> None:
-    rule = Spreading()
+    rule = Rebalancing()
     rule.runs(0.0)
     for free in ("", "a", "c"):
         assert rule.step(100.0, crew("ab", free), []) is None
@@ -53,7 +53,7 @@ def test_nothing_is_done_where_every_executor_has_one_partition() -> None:
 
 def test_a_crowded_executor_is_reason_to_look_for_one_more_than_there_are() -> None:
     for placed, tasks in (("aa", 2), ("aab", 3), ("aaaa", 2)):
-        rule = Spreading()
+        rule = Rebalancing()
         rule.runs(0.0)
         assert rule.step(FIRST_CALM - 0.01, crew(placed), []) is None
         assert rule.step(FIRST_CALM, crew(placed), []) == Look(tasks)
@@ -84,7 +84,7 @@ def test_a_partition_is_handed_over_when_its_state_is_open_there_and_not_before(
 
 
 def test_a_process_that_stands_by_on_another_executor_is_taken_before_anybody_is_launched() -> None:
-    rule = Spreading()
+    rule = Rebalancing()
     rule.runs(0.0)
     assert rule.step(FIRST_CALM, crew("aa", "ab"), []) == Prepare("f1", Partition(1))
     assert rule.step(FIRST_CALM, crew("aa", "ab"), ["f1"]) == HandOver("f1", Partition(1))
@@ -148,7 +148,7 @@ HAPPENS = st.one_of(
 def test_whatever_happens_moves_lessen_the_crowd_one_at_a_time_and_never_soon_after_a_failure(
     start: Sequence[str], happens: Sequence[tuple[str, object]]
 ) -> None:
-    rule, now, placed, free = Spreading(), 0.0, list(start), ""
+    rule, now, placed, free = Rebalancing(), 0.0, list(start), ""
     ready: list[str] = []
     ran, moved, looks = now, float("-inf"), 0
     rule.runs(now)
@@ -190,7 +190,7 @@ def test_whatever_happens_moves_lessen_the_crowd_one_at_a_time_and_never_soon_af
 
 @given(st.lists(EXECUTORS, min_size=1, max_size=12))
 def test_with_room_everywhere_all_executors_are_about_equally_full_in_the_end(start: Sequence[str]) -> None:
-    rule, placed, now = Spreading(), list(start), 0.0
+    rule, placed, now = Rebalancing(), list(start), 0.0
     rule.runs(now)
     for _ in range(200):
         now += BETWEEN_MOVES

@@ -16,19 +16,18 @@ from recovery.driver.attempts.coordinator_loop import CoordinatorLoop, Event, In
 from recovery.driver.attempts.deployment import Deployed, Deployment, Overtaken
 from recovery.driver.attempts.environment import Environment, JobRecord
 from recovery.driver.attempts.failures import JobFailed, before, failure_of
+from recovery.driver.attempts.placement import HandOver
 from recovery.driver.attempts.rebalancer import Rebalancer
-from recovery.driver.attempts.rebalancing import HandOver
 from recovery.driver.attempts.requests import End
 from recovery.driver.attempts.run import AttemptRun
 from recovery.driver.attempts.standbys import Standbys
 from recovery.driver.claim import Start
 from recovery.driver.epochs import Epochs
-from recovery.driver.housekeeping import Housekeeping
+from recovery.driver.housekeeping import Housekeeping, Orphans
 from recovery.driver.report import worker_events
 from recovery.driver.rollback import Damaged, Rollback
 from recovery.driver.settings.job import JobSettings
 from recovery.driver.tree.manifests import all_transactions_in
-from recovery.driver.tree.orphans import Orphans
 from recovery.driver.tree.owned import FencedOff, Removal
 from snapshot import fail_points
 from snapshot.epochs import coordinator_events as events

@@ -19,11 +19,11 @@ from recovery.driver.attempts.requests import Answer, End, of_no_use
 from recovery.driver.claim import Start, claim
 from recovery.driver.claimed import ClaimedJob
 from recovery.driver.report import worker_events
+from recovery.driver.report.reporting import watched_patience
 from recovery.driver.rollback import Damaged
 from recovery.driver.settings.job import JobSettings
 from recovery.driver.tree.identity import naming_checkpoints
 from recovery.driver.tree.owned import FencedOff, JournalInDoubt
-from recovery.driver.tree.store_watch import watched_patience
 from snapshot import fail_points
 from snapshot.epochs import coordinator_events as events
 from snapshot.fail_points import reached

@@ -1,8 +1,11 @@
-"""Deleting what a removal allows, and keeping the journal short, beside the job.
+"""Deleting beside the job: what a removal allows, and what attempts that are over have left; a short journal.
 
-What always holds: nothing is deleted that no won removal names; the journal forgets a removal only when all that it
-names is gone. What cannot be deleted is tried again; what a crash leaves undone, the next start takes up. However much
-there is to delete, nothing else waits for it.
+What always holds: nothing is deleted that no won removal names, and that is no orphan. The journal forgets a removal
+only when all that it names is gone. What cannot be deleted is tried again; what a crash leaves undone, the next start
+takes up. However much there is to delete, nothing else waits for it. Which files are orphans, of processes that were
+killed or rolled back, is decided by `recovery.decisions.cleanup` from the journal as it was before the listing, and an
+orphan stays one; so nothing is deleted that the job needs, however late that is, or by a driver that is fenced
+meanwhile.
 """
 
 from __future__ import annotations
@@ -12,10 +15,12 @@ from collections.abc import Callable
 from typing import Final
 
 from recovery import events as log
+from recovery.decisions.cleanup import Sweeps
 from recovery.driver.settings.job import JobSettings
-from recovery.driver.tree.owned import Removal, Tree
+from recovery.driver.tree.owned import Removal, Swept, Tree
 from snapshot.host.net.event_loop import Background, EventLoop, Timer
 from snapshot.journal.state import JournalState
+from statebackend.ids import Attempt, Incarnation
 
 _PAUSES: Final = (1.0, 5.0, 30.0, 60.0)
 """Seconds before what could not be deleted is tried again."""
@@ -105,3 +110,77 @@ class Housekeeping:
 
     def _trouble(self, what: str, error: BaseException) -> None:
         self._note(log.Trouble(at=time.time(), what=what, reason=f"{type(error).__name__}: {error}"))
+
+
+class Orphans:
+    """Of one generation. All calls come in the loop's thread; `journal` says what the coordinator knows."""
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        deleting: Background,
+        tree: Tree,
+        journal: Callable[[], JournalState],
+        note: Callable[[log.AnyEvent], object],
+    ) -> None:
+        self._loop = loop
+        self._deleting = deleting
+        self._tree = tree
+        self._journal = journal
+        self._note = note
+        self._sweeps = Sweeps()
+        self._attempt = Incarnation(tree.generation, Attempt(0))
+        self._timer: Timer | None = None
+        self._unexplained = 0
+        self._closed = False
+
+    def attempt_runs(self, attempt: Incarnation) -> None:
+        """Plan the next sweep, as all partitions of this attempt are restored."""
+        self._attempt = attempt
+        self._sweeps.attempt_runs(self._loop.now())
+        self._wait()
+
+    def attempt_over(self) -> None:
+        """Begin no sweep until the next attempt runs, as this one is over."""
+        self._sweeps.attempt_over()
+        self._wait()
+
+    def close(self) -> None:
+        """Delete nothing more, but for a file whose deletion has begun: the generation is over."""
+        self._closed = True
+        self._wait()
+
+    def _wait(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        due = None if self._closed else self._sweeps.due
+        self._timer = None if due is None else self._loop.call_at(due, self._begin)
+
+    def _begin(self) -> None:
+        self._timer = None
+        self._sweeps.began(self._loop.now())
+        observed = self._tree.observed(self._journal(), self._attempt)
+        self._deleting.submit(lambda: self._tree.sweep(observed, lambda: not self._closed), self._ended)
+
+    def _ended(self, outcome: Swept | BaseException) -> None:
+        if self._closed:
+            return
+        self._sweeps.ended(self._loop.now())
+        self._wait()
+        if isinstance(outcome, BaseException):
+            self._trouble(f"{type(outcome).__name__}: {outcome}")
+            return
+        if outcome.files or outcome.unfinished:
+            swept = outcome
+            self._note(
+                log.OrphansDeleted(at=time.time(), files=swept.files, bytes=swept.bytes, unfinished=swept.unfinished)
+            )
+        if outcome.unexplained > self._unexplained:
+            self._trouble(
+                f"{outcome.unexplained} files of attempts that are over stay: they may belong to a complete epoch "
+                "whose manifest cannot be read (`recovery verify` says which)"
+            )
+        self._unexplained = outcome.unexplained
+
+    def _trouble(self, reason: str) -> None:
+        self._note(log.Trouble(at=time.time(), what="deleting what attempts that are over have left", reason=reason))

@@ -1,4 +1,4 @@
-"""Carries out what `rebalancing` says: looks for executors with room, has a state opened there, and hands it over.
+"""Moves to other executors: looks for room, has a state opened there, and hands it over, as `placement` decides.
 
 What always holds: there is one process at most beyond those that the job needs, and it is sent away when it is not
 needed; whatever is under way when the attempt breaks is dropped, and the roll-back takes what process it finds.
@@ -13,7 +13,7 @@ from typing import Final
 
 from recovery.driver.attempts.deployment import Deployment
 from recovery.driver.attempts.environment import Environment
-from recovery.driver.attempts.rebalancing import Crew, HandOver, Look, Prepare, Recall, Spreading
+from recovery.driver.attempts.placement import Crew, HandOver, Look, Prepare, Rebalancing, Recall
 from recovery.driver.attempts.standbys import Standbys
 from recovery.driver.settings.job import JobSettings
 from recovery.events import Moved, WorkerLost
@@ -49,7 +49,7 @@ class Rebalancer:
         self._may_move = may_move
         self._tell = tell
         self._closed = False
-        self._rule = Spreading()
+        self._rule = Rebalancing()
         self._looks = 0
         self._one_more = False
         """There is a slot more than the job needs."""

@@ -1,6 +1,7 @@
 """What is reported of a run: each event and figure goes to its status, its log, its user's terminal and its followers.
 
-What always holds: all of them hear the same events in the same order, in the driver's thread.
+What always holds: all of them hear the same events in the same order, in the driver's thread. A short failure of the
+store is not reported, a long one now and then, and its end once.
 """
 
 from __future__ import annotations
@@ -17,9 +18,16 @@ from recovery.driver.report.progress import ProgressLine
 from recovery.driver.report.status import StatusBoard
 from recovery.driver.settings.job import JobSettings
 from snapshot.epochs.coordinator_events import AbandonReason
+from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.protocol.messages import Figures, Followed
+from statebackend.stores.patience import Patience
+from statebackend.stores.store import BlobStoreError
 
 _OF_A_ROLLBACK: Final = AbandonReason.ATTEMPT_BROKEN.value
+_SHORT: Final = 1.0
+"""Seconds of a store's failure of which nothing is said."""
+_NOW_AND_THEN: Final = 10.0
+"""Seconds until it is said again that a store fails."""
 
 
 class Reporting:
@@ -93,3 +101,42 @@ class Reporting:
                 self.overdue.abandoned(f"{reason}: {detail}" if detail else reason)
             case _:
                 pass
+
+
+def watched_patience(seconds: float, loop: EventLoop, note: Callable[[log.Trouble], object]) -> Patience:
+    """Return a patience that reports, in the loop's thread, on a store that fails, while the patience lasts."""
+    watch = _StoreWatch(loop, note, seconds)
+    return Patience(seconds, waiting=watch.waiting, answered=watch.answered)
+
+
+class _StoreWatch:
+    """Any thread may tell it something."""
+
+    def __init__(self, loop: EventLoop, note: Callable[[log.Trouble], object], patience: float) -> None:
+        self._loop = loop
+        self._note = note
+        self._patience = patience
+        self._said_at: float | None = None
+
+    def waiting(self, seconds: float, error: BlobStoreError) -> None:
+        """Take note that the store has been failing for `seconds`."""
+        self._loop.wake(lambda: self._fails(seconds, error))
+
+    def answered(self, seconds: float) -> None:
+        """Take note that the store answers again, after failing for `seconds`."""
+        self._loop.wake(lambda: self._answers(seconds))
+
+    def _fails(self, seconds: float, error: BlobStoreError) -> None:
+        now = self._loop.now()
+        if seconds >= _SHORT and (self._said_at is None or now - self._said_at >= _NOW_AND_THEN):
+            self._said_at = now
+            left = self._patience - seconds
+            self._say(f"it has failed for {seconds:.1f} s, and is asked again for {left:.0f} s more: {error}")
+
+    def _answers(self, seconds: float) -> None:
+        if self._said_at is not None:
+            self._said_at = None
+            self._say(f"it does what it is asked again, after {seconds:.1f} s")
+
+    def _say(self, text: str) -> None:
+        self._note(log.Trouble(at=time.time(), what="the store", reason=text))

@@ -1,22 +1,26 @@
 """How a run stands: one immutable value, put together from its events and its partitions' figures.
 
-What always holds: a status is consistent in itself, and as of the last event that the driver has told.
+What always holds: a status is consistent in itself, and as of the last event that the driver has told. A rate of rows
+is over the last five seconds or so; a partition that begins anew begins at nothing.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Final
 
 from recovery import events as log
-from recovery.driver.report.rates import Rate, Rates
 from snapshot.host.protocol.messages import Figures, Followed, StageFigures
 from statebackend.ids import Epoch, Generation, Incarnation, Partition, Uid
 
 _KEPT = 100
+_RATE_OVER: Final = 5.0
+"""Seconds over which a rate is, or so."""
 
 
 class RunState(Enum):
@@ -38,6 +42,14 @@ class RunState(Enum):
     def over(self) -> bool:
         """True if no other state follows."""
         return self in (RunState.FINISHED, RunState.STOPPED, RunState.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Rows per second."""
+
+    rows_in: float
+    rows_out: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +140,41 @@ class RunStatus:
             for uid, stage in figures.stages.items():
                 totals[uid] = totals.get(uid, 0) + of(stage)
         return totals
+
+
+class Rates:
+    """Takes the totals of all partitions that these tell now and then. Times are in seconds."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Partition, deque[tuple[float, Mapping[Uid, StageFigures]]]] = {}
+
+    def begin_anew(self) -> None:
+        """Forget all totals: they begin at zero again."""
+        self._seen.clear()
+
+    def told(self, now: float, partition: Partition, stages: Mapping[Uid, StageFigures]) -> None:
+        """Take the totals that a partition has told."""
+        seen = self._seen.setdefault(partition, deque())
+        seen.append((now, stages))
+        while len(seen) > 2 and now - seen[1][0] >= _RATE_OVER:
+            seen.popleft()
+
+    def now(self) -> Mapping[Uid, Rate]:
+        """Return the rates of each stage, summed over all partitions."""
+        rates: dict[Uid, Rate] = {}
+        for seen in self._seen.values():
+            (began, before), (ended, after) = seen[0], seen[-1]
+            for uid, stage in after.items():
+                first, known = before.get(uid), rates.get(uid, Rate(0.0, 0.0))
+                if first is None or ended <= began:
+                    rates[uid] = known
+                    continue
+                seconds = ended - began
+                rates[uid] = Rate(
+                    known.rows_in + (stage.rows_in - first.rows_in) / seconds,
+                    known.rows_out + (stage.rows_out - first.rows_out) / seconds,
+                )
+        return rates
 
 
 class StatusBoard:
