@@ -81,7 +81,7 @@ def check_file(path: str, size: int, checksum: str) -> None:
 
 
 class FileKind(Enum):
-    """Whether a file says everything about its key groups, or only what changed in an epoch."""
+    """The content of a file: everything about its key groups, or the changes of an epoch alone."""
 
     DELTA = "delta"
     BASE = "base"

@@ -25,7 +25,7 @@ _AT_ONCE: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """What has come since the folder was opened: links to files of others on this machine, and downloads."""
+    """The files that arrived since the folder was opened: links to files of others on this machine, and downloads."""
 
     linked_bytes: int = 0
     downloaded_bytes: int = 0

@@ -70,12 +70,12 @@ class ForkedState(BackendError):
 
 
 class SnapshotFailed(StoreError):
-    """What was cut could not be brought into the store. Nothing is lost: it goes with the next snapshot."""
+    """A cut could not be brought into the store. Nothing is lost: it goes with the next snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What the state occupies, and what its background has done."""
+    """The space that the state occupies, and the work that its background has done."""
 
     memory_bytes: int
     disk_bytes: int
@@ -86,7 +86,7 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Opened:
-    """What a state was opened with, and is kept until it is closed."""
+    """The arguments with which a state was opened, kept until it is closed."""
 
     operator: Operator
     files: FileSet

@@ -1,4 +1,4 @@
-"""What is declared of the keyed state of an operator, and which partition owns which key."""
+"""The declaration of an operator's keyed state, and the partition that owns a key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from statebackend.states.schema import Schema
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """What is declared of keyed state, the same in all partitions. `key` is what `KeyType.of` takes.
+    """A declaration of keyed state, the same in all partitions. `key` is what `KeyType.of` takes.
 
     The maximum parallelism is fixed when a job is born: it decides which key belongs to which key group.
     """

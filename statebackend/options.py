@@ -1,4 +1,4 @@
-"""How keyed state is kept: in which backend, in how much memory, and what may have changed in its declaration."""
+"""The options of keyed state: its backend, its memory, and changes of its declaration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OpenBackend = Callable[[Path, Floors, int], Backend]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How state is kept: in a backend of this package, or in your own.
+    """The options of a state: a backend of this package, or your own.
 
     `memory` bounds by how much the process grows for one partition's state, about: caches, tables and what a cut has
     frozen, what is made of them on the way into files, and what allocators keep. Give it 128 MiB or more, as some

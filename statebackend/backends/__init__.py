@@ -1,1 +1,1 @@
-"""Where rows rest, in RocksDB or in memory, the files that they come in, and the layers above."""
+"""The places where rows rest: RocksDB or memory, the files that rows come in, and the layers above."""

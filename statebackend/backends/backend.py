@@ -1,4 +1,4 @@
-"""Where the rows of keyed state come to rest: what the layers above ask of a store of sorted entries.
+"""The contract of a backend: the sorted entries in which rows of keyed state come to rest.
 
 What always holds: a backend changes only by taking whole files, in the order of their epochs; so it is always exactly
 the state at some epoch. What is newer lives in layers above it.

@@ -26,7 +26,7 @@ _OPEN_FILES: Final = 64
 
 
 class Answer(Enum):
-    """What a layer says of a name that it does not know."""
+    """The answer of a layer about a name that it does not know."""
 
     UNKNOWN = "nothing is said about this name"
 

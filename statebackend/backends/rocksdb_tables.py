@@ -1,4 +1,4 @@
-"""How RocksDB is used here, to write files and to read them: one format, errors with names.
+"""The settings with which RocksDB writes and reads files here: one format, errors with names.
 
 What always holds: blocks are checked against their checksums whenever they come from the disk, and an iteration that
 a damaged block breaks off ends with an error, never just early.

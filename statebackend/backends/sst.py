@@ -50,7 +50,7 @@ _FOREIGN: Final = "is a file of RocksDB's, but none that this library wrote: it 
 
 
 class Compression(Enum):
-    """How the blocks of a file are compressed; a reader need not know."""
+    """The compression of a file's blocks; a reader need not know it."""
 
     ZSTD = "zstd"
     LZ4 = "lz4"
@@ -67,7 +67,7 @@ class Compression(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SstInfo:
-    """What was written: which key groups have entries in the file, its size, their number, its `sha256:` checksum."""
+    """The facts about a written file: its key groups with entries, size, number of entries, `sha256:` checksum."""
 
     groups: tuple[KeyGroupRange, ...]
     size: int

@@ -16,7 +16,7 @@ _ARENAS: Final = -8
 
 
 class _Heap(ctypes.Structure):
-    """What `mallinfo2` returns; `fordblks` is what is free in all arenas."""
+    """The result of `mallinfo2`; `fordblks` counts the free bytes of all arenas."""
 
     _fields_ = tuple(
         (name, ctypes.c_size_t)

@@ -61,7 +61,7 @@ _LONG_AGO: Final = -(1 << 62)
 
 @dataclass(frozen=True, slots=True)
 class RowsChanged:
-    """How many entries were new, changed, taken away, or were as they should be already; a list counts as one."""
+    """The numbers of entries that were new, changed, removed, or right already; a list counts as one."""
 
     added: int = 0
     changed: int = 0

@@ -63,7 +63,7 @@ class KeysOutside(CanonicalError):
 
 
 class Outside(Enum):
-    """What becomes of keys whose key groups the state does not own."""
+    """The treatment of keys whose key groups the state does not own."""
 
     REFUSE = "refuse"
     SKIP = "skip"
@@ -81,7 +81,7 @@ class StateTable:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """How many rows were taken, and how many left to other partitions."""
+    """The numbers of rows that were taken, and left to other partitions."""
 
     rows: int = 0
     skipped: int = 0

@@ -23,7 +23,7 @@ _ONE_VALUE: Final = frozenset({StateKind.VALUE, StateKind.REDUCING, StateKind.AG
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which columns of an ordinary table say what; the names that a canonical table has, unless others are given.
+    """The meaning of an ordinary table's columns; by default the names that a canonical table has.
 
     Several `key` columns are the fields of a key, in their order. `value` is the value, or what the only output of a
     table of aggregates has come to. Other outputs are in columns of their names, or of those of their accumulators.

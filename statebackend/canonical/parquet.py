@@ -29,7 +29,7 @@ _SUFFIX: Final = ".parquet"
 
 
 class HasSource(Protocol):
-    """What is read as a whole: a `StateReader`."""
+    """A state that is read as a whole: a `StateReader`."""
 
     @property
     def source(self) -> StateSource:

@@ -24,7 +24,7 @@ _ABOVE_FORMS: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """How many rows a state has, and how many of them an earlier version of its codec had written."""
+    """The number of a state's rows, and how many of them an earlier version of its codec had written."""
 
     state: str
     rows: int

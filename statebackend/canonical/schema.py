@@ -1,4 +1,4 @@
-"""How the canonical table of a state looks: one row per entry, columns for people, and metadata that says whose it is.
+"""The columns of a state's canonical table: one row per entry, and metadata that names the state.
 
 What always holds: the columns follow from the state's declaration in the metadata alone; so a table can be read on
 any backend, at any parallelism and by any later version; what is not such a table is refused by an error that says

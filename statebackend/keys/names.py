@@ -1,4 +1,4 @@
-"""How key types are declared, and how they are called in files.
+"""The declarations of key types, and their names in files.
 
 What always holds: a type is found again by its name, and two types are equal exactly if their names are.
 """

@@ -28,7 +28,7 @@ _ATTOSECONDS: Final = {
 
 
 class _Time(KeyType):
-    """What numpy's times are, since 1970-01-01T00:00."""
+    """The times of numpy, since 1970-01-01T00:00."""
 
     __slots__ = ()
 

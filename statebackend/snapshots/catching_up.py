@@ -37,7 +37,7 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class CatchingUp:
-    """What is to be done, in order; `files` are those that are needed for it."""
+    """The steps to be done, in order; `files` are those that the steps need."""
 
     steps: tuple[Replace | Add, ...]
     files: FileSet

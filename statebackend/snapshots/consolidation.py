@@ -1,4 +1,4 @@
-"""When to rewrite which files of a state, so that neither its space nor its number of files grows without bound.
+"""Decide when to rewrite which files of a state, so that neither its space nor its number of files grows without bound.
 
 What always holds: bases are paid for by what changed, at most `Policy.pace` times as many bytes plus one slice; key
 groups are rewritten oldest first; and everything is decided from the file set alone, except for the bytes earned since
@@ -36,7 +36,7 @@ _USUAL_DELTA: Final = 512 << 10
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How much space may be wasted: the files of a state may take this many times what lives in them.
+    """The space that may be wasted: the files of a state may take this many times what lives in them.
 
     More space means fewer bytes rewritten per epoch, and more files and bytes that a restore reads. Without `rewrites`
     nothing is ever rewritten, for a program that makes one epoch and ends.
@@ -159,7 +159,7 @@ class Planner:
 
 
 class _Survey:
-    """What a file set says about the sizes of its parts, and in which order they are best rewritten.
+    """The sizes of a file set's parts, and the order in which they are best rewritten.
 
     How many bytes of a file lie in which of its groups is not known: they are taken to be spread evenly over those
     for which it is still valid. Of a file most of whose groups were replaced that would be far too much; so no group

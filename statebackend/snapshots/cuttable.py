@@ -1,4 +1,4 @@
-"""What can be cut: keyed state in memory, as the threads see it that make files of it.
+"""The contract of keyed state in memory that is cut, as the threads that make files of it see it.
 
 What always holds: what was frozen does not change any more, and is readable until it is released.
 """
@@ -10,14 +10,14 @@ from typing import Protocol
 
 
 class Clearable(Protocol):
-    """What is in memory until it is given up."""
+    """Memory that is held until it is given up."""
 
     def clear(self) -> None:
         """Give back the memory, once it is read no more. In the background: a huge dict takes a while to go."""
 
 
 class Frozen(Clearable, Protocol):
-    """What changed between two cuts, in memory. It is cleared after its release."""
+    """The changes between two cuts, in memory. They are cleared after their release."""
 
     @property
     def size(self) -> int:

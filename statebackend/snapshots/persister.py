@@ -79,7 +79,7 @@ class _NotTaken:
 
 @dataclass(frozen=True, slots=True)
 class _Rewritten:
-    """What was asked for and is in the store; less of it, or nothing, if it failed."""
+    """The rewritten files that are in the store; fewer, or none, if the rewriting failed."""
 
     changes: Persisted
     epoch: Epoch
@@ -94,7 +94,7 @@ _Result = _Written | _Stored | _Failed | _Taken | _NotTaken | _Rewritten
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Attempt:
-    """What ends with a rewind: from then on nothing of it is begun, and what it still says is not heard."""
+    """The work that ends with a rewind: none of it begins afterwards, and its later results are not heard."""
 
     began: Epoch
     """The newest epoch of which it has begun with files: a backend that lacks that has nothing to replace them with."""
@@ -104,7 +104,7 @@ class _Attempt:
 
 @dataclass(slots=True, eq=False)
 class _Rewriting:
-    """What is still to be rewritten, and what was."""
+    """The key groups that are still to be rewritten, and those that were."""
 
     steps: deque[Consolidate | Merge]
     epoch: Epoch = NO_EPOCH
@@ -130,7 +130,7 @@ class _Due:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """What the backend takes only when something else has to go on top of it."""
+    """Files that the backend takes only when others have to go on top of them."""
 
     groups: tuple[KeyGroupRange, ...] | None
     """In place of all there is of these groups; None for what goes on top, and takes the place of others like it."""
@@ -146,7 +146,7 @@ class _Said:
 
 @dataclass(frozen=True, slots=True)
 class PersisterStatistics:
-    """What the background has done and has before it."""
+    """The work that the background has done and has before it."""
 
     epochs_pending: int
     uploaded_bytes: int

@@ -20,7 +20,7 @@ from statebackend.stores.store import BlobStore
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """What a restore has cost so far."""
+    """The cost of a restore so far."""
 
     linked_files: int = 0
     linked_bytes: int = 0

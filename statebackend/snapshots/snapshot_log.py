@@ -69,7 +69,7 @@ class RefusedSnapshot(SnapshotFolderError):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one partition contributes to a snapshot."""
+    """The contribution of one partition to a snapshot."""
 
     partition: Partition
     files: FileSet
@@ -97,7 +97,7 @@ class Snapshot:
 
 
 class Kind(Enum):
-    """What an entry changes."""
+    """The change that an entry makes."""
 
     CLAIMED = "claimed"
     COMPLETED = "completed"
@@ -115,7 +115,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What holds from this number on. `parts`, and perhaps a `note`, are there if the entry is a snapshot."""
+    """The state of the log from this number on. `parts`, and perhaps a `note`, are there if the entry is a snapshot."""
 
     job: str
     number: int

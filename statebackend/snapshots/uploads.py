@@ -41,7 +41,7 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class Persisted:
-    """What is in the store now, and what may be left out of the file set because of it."""
+    """The files that are in the store now, and those that the file set may leave out because of them."""
 
     files: tuple[FileRef, ...] = ()
     """The delta of the epoch, and bases of this epoch or of earlier ones."""

@@ -1,4 +1,4 @@
-"""Which codec a declared type means: Python types, Arrow types and their names, and codecs themselves.
+"""Choose the codec for a declared type: Python types, Arrow types and their names, and codecs themselves.
 
 What always holds: a declared type that has no codec is refused when it is declared; nothing is pickled instead.
 """
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class ArrowType(Protocol):
-    """What every `pyarrow.DataType` is: said here because pyarrow has no types."""
+    """The protocol of a `pyarrow.DataType`, stated here because pyarrow has no types."""
 
     @property
     def bit_width(self) -> int:

@@ -43,7 +43,7 @@ for what is on its way into a file: values and keys, encoded."""
 
 @dataclass(frozen=True, slots=True)
 class FrozenContents:
-    """What changed between two cuts, in all states together."""
+    """The changes between two cuts, in all states together."""
 
     rows: FrozenRows
     values: tuple[FrozenValues, ...]
@@ -96,7 +96,7 @@ class FrozenContents:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """What was written and is not wanted any more."""
+    """The writes that are not wanted any more."""
 
     parts: Sequence[FrozenRows | FrozenValues]
 

@@ -41,7 +41,7 @@ DEFAULT_CACHE_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a state is opened: its spec as it goes on from what was restored, and what it shares with the others."""
+    """The place where a state is opened: its spec after a restore, and what it shares with the other states."""
 
     spec: StateSpec
     context: KeyContext

@@ -160,7 +160,7 @@ _UNSET: Final = _Unset()
 
 
 class KeyContext:
-    """What all keyed states of an operator in a partition share. For one thread.
+    """The context that all keyed states of an operator in a partition share. For one thread.
 
     `watermark` and `processing_time` are milliseconds, set by the host of the operator; no clock is read here.
     `restored_epoch` is the number of the epoch that the state was restored from, 0 for a new one. What is written

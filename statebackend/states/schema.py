@@ -1,4 +1,4 @@
-"""How all keyed states of one operator are declared, as it stands in its files.
+"""The declarations of all keyed states of one operator, as its files store them.
 
 What always holds: no two states of a schema have entries under the same number, those dropped included; and equal
 schemas have equal text.
@@ -39,7 +39,7 @@ class BrokenSchema(StoreError, ValueError):
 
 
 class StateKind(Enum):
-    """What kind of state, as it stands in files."""
+    """The kind of a state, as files store it."""
 
     VALUE = "value"
     LIST = "list"

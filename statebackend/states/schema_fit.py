@@ -1,4 +1,4 @@
-"""Whether the states in a snapshot fit those that are declared now, and how they go on together.
+"""Decide whether the states of a snapshot fit the present declarations, and how they go on together.
 
 What always holds: a restore under a schema that `fitted` made reads no state as what it is not; what changed in a way
 that was not said is refused by a named error; and what a dropped state left behind never becomes part of another state.

@@ -38,7 +38,7 @@ class TimerTimeError(ProgramError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """What has come due. `key` are the key's canonical bytes, None for the null key."""
+    """A timer that has come due. `key` are the key's canonical bytes, None for the null key."""
 
     time: int
     key: bytes | None

@@ -26,7 +26,7 @@ TimeKind = Literal["event", "processing"]
 
 @dataclass(frozen=True, slots=True)
 class Ttl:
-    """How long the values of a state live: `ValueState(str, ttl=Ttl("1h"))`.
+    """The time for which values of a state live: `ValueState(str, ttl=Ttl("1h"))`.
 
     `time` says whether the watermark counts ("event") or the clock ("processing"); `refresh` whether writing alone
     begins a value's time anew, or reading as well.

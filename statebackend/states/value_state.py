@@ -25,7 +25,7 @@ _NO_PAYLOAD: Final = b""
 
 
 class CachedState(Generic[T, K]):
-    """What all states with one value per key and namespace have in common: `T` is the value, `K` what is kept of it."""
+    """The base of states with one value per key and namespace: `T` is the value, `K` the form in which it is kept."""
 
     __slots__ = ("_context", "_form", "_values")
 

@@ -25,7 +25,7 @@ S = TypeVar("S")
 
 
 class Absence(Enum):
-    """What is kept for a value that is not there."""
+    """The mark that is kept for a value that does not exist."""
 
     ABSENT = "absent"
     NOTHING = "nothing is known"
@@ -57,7 +57,7 @@ _FEW: Final = 8
 
 
 class Rows(Protocol):
-    """Where the values rest: the rows of the partition."""
+    """The rows of the partition, where the values rest."""
 
     def get(self, name: bytes, /) -> bytes | None:
         """Return the row's payload, None if there is none."""

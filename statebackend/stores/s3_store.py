@@ -39,7 +39,7 @@ _CONFLICT_PAUSES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """What the server answered instead of doing it."""
+    """The answer of a server that refused a request."""
 
     status: int
     code: str

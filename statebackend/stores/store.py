@@ -1,4 +1,4 @@
-"""What the journal, the manifests and the state files need of storage: whole objects under names, created once.
+"""The contract of a blob store: whole objects under names, each created once, for journal, manifests and state.
 
 Every store behind this interface has all of the properties that `BlobStore` states; one that cannot have them is
 refused when it is opened. So the protocols above rely on them without asking which store it is.

@@ -38,7 +38,7 @@ _READ_AHEAD_TOGETHER = 1 << 13
 
 
 class Loader:
-    """What of a table's blocks is loaded, and what is read ahead. Groups are counted from the partition's first one."""
+    """The loaded and read-ahead parts of a table's blocks. Groups are counted from the partition's first one."""
 
     def __init__(self, layout: Layout, store: Entries, spaces: Spaces, cold: ColdKeys, budget: Budget) -> None:
         self._layout = layout

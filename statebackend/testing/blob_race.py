@@ -22,7 +22,7 @@ _start: threading.Barrier
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one racer was told in one round, and whose entry it read right after that."""
+    """The answer that one racer got in one round, and the entry that it read right after that."""
 
     told: Creation
     read: int
@@ -30,7 +30,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class RaceReport:
-    """How a race that kept all promises went: `wins` says how many rounds each racer won."""
+    """The result of a race that kept all promises: `wins` says how many rounds each racer won."""
 
     rounds: int
     wins: tuple[int, ...]

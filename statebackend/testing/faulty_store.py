@@ -17,7 +17,7 @@ _PATIENCE: Final = 60.0
 
 
 class Fault(Enum):
-    """What happens to uploads."""
+    """The fate of uploads."""
 
     NONE = "none"
     REFUSED = "every upload is refused"

@@ -234,7 +234,7 @@ class Shelf(RowWise):
 
 
 class Total(RowWise):
-    """What was added, reduced by addition."""
+    """The sum of the added values, as a reducing state."""
 
     @property
     def declaration(self) -> ReducingState[int]:
@@ -260,7 +260,7 @@ class Total(RowWise):
 
 
 class Average(RowWise):
-    """What was added, gathered in a pair."""
+    """The mean of the added values, gathered in a pair."""
 
     @property
     def declaration(self) -> AggregatingState[int, tuple[int, int], float]:

@@ -60,7 +60,7 @@ _NO_BYTES: Final = np.empty(0, dtype=np.uint8)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """Which of the keys that were asked for are here, and their accumulators, one for one."""
+    """The keys that were found among those asked for, and their accumulators, one for one."""
 
     which: Integers
     columns: Mapping[str, Column]

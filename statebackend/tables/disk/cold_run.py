@@ -166,7 +166,7 @@ def _drop_older(rows: ColdRows, among: Integers, kept: NDArray[np.bool_]) -> Non
 
 
 class _Filter:
-    """Which places are certainly not in a run, and 98 of 100 of those that are not: four bits in one word for each."""
+    """The places that are certainly not in a run, found for 98 of 100 such: four bits in one word for each."""
 
     def __init__(self, rows: int) -> None:
         self.words = np.zeros(max(1, rows * _FILTER_BITS // 64), dtype=np.uint64)

@@ -1,4 +1,4 @@
-"""What of a table is persisted: blocks, each an Arrow stream about many keys of one key group and namespace.
+"""The persistent form of a table: blocks, each an Arrow stream about many keys of one key group and namespace.
 
 What always holds: a block says in itself how it is to be read, and of several blocks of a group and namespace, the
 newest that speaks of a key is right. A row says what a key's accumulators are, or that the key is gone; a key has one
@@ -150,7 +150,7 @@ def damage_named(place: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stretch:
-    """What several blocks say, one after the other: block i has `counts[i]` of the rows. Nothing of it is whole."""
+    """Several blocks, one after the other: block i has `counts[i]` of the rows. None of it is whole."""
 
     block: Block
     counts: Sequence[int]
@@ -203,7 +203,7 @@ def is_whole(payload: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What a block's schema says: its `columns`, as a text, or None if it cannot be read, or not by this version."""
+    """The schema of a block: its `columns`, as a text, or None if this version cannot read it."""
 
     whole: bool
     columns: str | None

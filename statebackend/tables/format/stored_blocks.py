@@ -33,7 +33,7 @@ from statebackend.tables.values.spec import Layout
 
 
 class Entries(Protocol):
-    """Where a table finds its blocks, and where it puts those that cannot wait for a cut; `RowStore` is one."""
+    """The place of a table's blocks, and of those that cannot wait for a cut; `RowStore` is one."""
 
     def put(self, name: bytes, payload: bytes) -> None:
         """Set an entry."""

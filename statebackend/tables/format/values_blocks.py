@@ -124,7 +124,7 @@ def decode_values(payload: bytes, place: str) -> Values:
 
 @dataclass(slots=True)
 class _Place:
-    """What is known so far of one group and namespace of a state, the entries of which come in order."""
+    """The known part of one group and namespace of a state, whose entries arrive in order."""
 
     start: bytes
     keys: dict[int, bytes] = field(default_factory=dict)

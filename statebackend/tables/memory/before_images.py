@@ -1,4 +1,4 @@
-"""What the keys of a namespace were like when a time between two cuts began, of those that changed in it.
+"""The former content of a namespace's changed keys, as of the begin of a time between two cuts.
 
 What always holds: of every slot that had a key when the interval began, and has lost it or has other accumulators
 now, it is known here that it had a key, and which accumulators. So going back is putting that back, the youngest
@@ -28,7 +28,7 @@ _FEW = 8
 
 
 class BeforeImages:
-    """What is noted of one namespace in one interval. For one thread."""
+    """The before-images of one namespace in one interval. For one thread."""
 
     __slots__ = ("_columns", "_life", "_slots", "_whole", "interval", "kept_bytes", "nbytes")
 

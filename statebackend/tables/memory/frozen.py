@@ -1,4 +1,4 @@
-"""What of a table a cut has frozen, and how it becomes blocks, in the background.
+"""The part of a table that a cut has frozen, and the blocks that the background makes of it.
 
 What always holds: a frozen table never changes, and all that it needs of the table are the keys, which stay in their
 slots until they were read or the frozen table is gone.
@@ -76,7 +76,7 @@ class _Sorted:
 
 
 class FrozenSpace:
-    """What changed in one namespace.
+    """The changes in one namespace.
 
     What older blocks say does not count any more in groups that were `cleared`; and if the part is `whole`, in all
     groups in which it has a key. It is stored as blocks of keys with their accumulators, unless `keep_keys` or `refer`
@@ -231,7 +231,7 @@ class FrozenSpace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrozenTable:
-    """What changed in a table in one epoch. May be handed to another thread, which is then the only one to use it.
+    """The changes in a table in one epoch. May be handed to another thread, which is then the only one to use it.
 
     `covers` are the key groups of which the blocks say all that there is of this table, rows included: files with
     nothing else of these groups could be bases.

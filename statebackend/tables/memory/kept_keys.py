@@ -67,7 +67,7 @@ class Known:
 
 
 class LastKept:
-    """What the last cut has kept that kept all keys there were, and what has come since.
+    """The keys of the last cut that stored all keys, and the keys that have come since.
 
     The keeping ends when one of these keys has left, or many others have come.
     """

@@ -1,4 +1,4 @@
-"""Where the canonical bytes of keys live, by slot, and how they are compared: as words, in rows of the same length.
+"""The canonical bytes of keys, by slot, compared as words, in rows of the same length.
 
 What always holds: two keys are called the same only if they have the same length and every byte is equal; the bytes
 after a key's last one in its row are zero. Null keys have no bytes and are not kept here.

@@ -27,7 +27,7 @@ _FOR_EACH: Final = 8
 
 
 class ReadAheadRows:
-    """What was read of some groups, which are counted from the first of the partition: pieces that wait their turn."""
+    """The rows that were read of some groups, counted from the partition's first: pieces that wait their turn."""
 
     def __init__(self, layout: Layout) -> None:
         self.groups = layout.no_groups()

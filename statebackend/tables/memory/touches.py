@@ -1,4 +1,4 @@
-"""When the keys of a namespace were last touched, by slot, and which of them changed since the last cut.
+"""The times of last use of a namespace's keys, by slot, and the keys that changed since the last cut.
 
 What always holds: a slot is in `dirty` once if its key was changed since the last cut, and `is_dirty` says so.
 """

@@ -130,7 +130,7 @@ Kept = type[np.int64] | type[np.float64] | type[str] | type[bytes]
 
 @dataclass(frozen=True, slots=True)
 class ValueForm:
-    """How values of one Arrow type are kept. `name` stands in files; `type` is that of the results."""
+    """The form in which values of one Arrow type are kept. `name` stands in files; `type` is that of the results."""
 
     name: str
     type: pa.DataType

@@ -1,4 +1,4 @@
-"""What a table can keep per key: counts, sums, extremes and the like, updated a batch at a time.
+"""The aggregations that a table can keep per key: counts, sums, extremes and others, updated a batch at a time.
 
 What always holds: an aggregation is a value without state of its own; all that it knows of a key is in the key's place
 of the accumulator columns. A null is skipped, as in SQL, and a key that has seen no other value has a null as its
@@ -33,7 +33,7 @@ class SumOverflow(AggregationError):
 
 
 class Aggregation(ABC):
-    """How the values of a column are folded into accumulators.
+    """A fold of a column's values into accumulators.
 
         class Longest(Aggregation):  # the length of the longest text
             name = "longest"
@@ -141,7 +141,7 @@ class Count(Aggregation):
 
 
 class _OfValues(Aggregation):
-    """What aggregations that keep one value share: the column, what is known of its type, and one way through values.
+    """The base of aggregations that keep one value: the column, its type as far as known, and one way through values.
 
     They are declared without the type, which `over` brings before anything else is asked.
     """
@@ -236,7 +236,7 @@ class Sum(_OfValues):
 
 
 class _Extreme(_OfValues):
-    """What the least and the greatest value share."""
+    """The base of the least and the greatest value."""
 
     _fold_two: np.ufunc
 

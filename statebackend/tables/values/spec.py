@@ -1,4 +1,4 @@
-"""How a table is declared, which keys it has in a partition, and what follows from that for a batch.
+"""The declaration of a table, the keys that it has in a partition, and what follows from both for a batch.
 
 What always holds: the accumulator columns of a table follow from its declaration alone, so two declarations with equal
 `declared` texts can read each other's blocks.
@@ -110,7 +110,7 @@ class TableSpec:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which keys a table has in this partition, and which columns for each."""
+    """The keys that a table has in this partition, and the columns of each."""
 
     table: str
     columns: Mapping[str, Accumulator]
