@@ -1,6 +1,6 @@
 """Coming back: from what a crash left behind to the decision what happens next, and jobs that run and come back.
 
-What always holds: importing this package alone loads nothing but itself, as deciding needs neither Arrow nor sockets;
+Invariant: importing this package alone loads nothing but itself, as deciding needs neither Arrow nor sockets;
 what jobs are run with is loaded on demand.
 """
 

@@ -1,6 +1,6 @@
 """Talking to a job that runs in another process of this host: how it stands, what happens in it, and what it is to do.
 
-What always holds: only who may read the driver's file gets in; everything that is asked is answered, or an exception
+Invariant: only who may read the driver's file gets in; everything that is asked is answered, or an exception
 says why it was not. A job that ends, or whose driver dies, ends the connection and nothing else.
 """
 

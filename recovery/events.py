@@ -1,6 +1,6 @@
 """What happened in a run, as people and programs see it: one immutable value for each thing.
 
-What always holds: events are in the order in which the driver learnt of what they tell; times of day are for people,
+Invariant: events are in the order in which the driver learnt of what they tell; times of day are for people,
 and spans of time are measured with a clock that never goes back.
 """
 

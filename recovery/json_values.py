@@ -1,6 +1,6 @@
 """Arrow values as JSON says them, both ways: for rows that people read, and for keys and values that they type.
 
-What always holds: a value that was said comes back equal. Bytes are hex digits, times and decimals text, structs
+Invariant: a value that was said comes back equal. Bytes are hex digits, times and decimals text, structs
 without names of their own lists, numbers that JSON does not have `"NaN"`, `"Infinity"` and `"-Infinity"`.
 """
 

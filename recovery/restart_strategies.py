@@ -1,6 +1,6 @@
 """The strategies among which a user chooses how often, and after which pause, a job whose attempt broke is tried again.
 
-What always holds: a strategy is plain data, checked when it is made; times are durations such as "10s" or numbers of
+Invariant: a strategy is plain data, checked when it is made; times are durations such as "10s" or numbers of
 milliseconds. What follows from it is decided in `recovery.decisions.restarts`. The names are those that stream engines
 use.
 """

@@ -1,6 +1,6 @@
 """Running a program: `run` starts it, or goes on with it, and gives the `Run` through which it is watched and stopped.
 
-What always holds: a program that is run again with the same checkpoints goes on from its last complete epoch, whatever
+Invariant: a program that is run again with the same checkpoints goes on from its last complete epoch, whatever
 ended the run before; everything that can be found wrong before anything starts is found then.
 """
 

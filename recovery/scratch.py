@@ -1,6 +1,6 @@
 """Folders for what a command reads or makes on the way, in the system's temporary folder or in one that it is given.
 
-What always holds: a folder is locked as long as its process lives, and the next command deletes those that are not: a
+Invariant: a folder is locked as long as its process lives, and the next command deletes those that are not: a
 command that is killed leaves nothing for longer than until then.
 """
 

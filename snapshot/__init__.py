@@ -1,6 +1,6 @@
 """The cut and the programs that are cut: frames, marker rules and commits without I/O, and streams that run under them.
 
-What always holds: importing this package alone loads neither Arrow nor RocksDB, as the protocols need neither; what
+Invariant: importing this package alone loads neither Arrow nor RocksDB, as the protocols need neither; what
 programs are written with, states and aggregations of `statebackend` included, is loaded on demand.
 """
 

@@ -1,6 +1,6 @@
 """Named places of a running job at which a test can look, wait or crash, in a partition's process and in the driver.
 
-What always holds: what `statebackend.fail_points` says of its own; all of a job's points together are in `POINTS`.
+Invariant: what `statebackend.fail_points` says of its own; all of a job's points together are in `POINTS`.
 """
 
 from __future__ import annotations

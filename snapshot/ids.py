@@ -1,6 +1,6 @@
 """The names that only the cut needs: who is cut, and over which channel it hears from whom.
 
-What always holds: an id is a value, ordered and hashable, and `str` of it is what logs and errors say.
+Invariant: an id is a value, ordered and hashable, and `str` of it is what logs and errors say.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Keyed state: declared, cut, stored, restored, rescaled. What programs need is named here, and loaded on demand.
 
-What always holds: importing this package alone loads neither Arrow nor RocksDB, so the protocol machines that share
+Invariant: importing this package alone loads neither Arrow nor RocksDB, so the protocol machines that share
 its identifiers stay light.
 """
 

@@ -1,6 +1,6 @@
 """The command and the environment with which a Python process starts another one that runs a module of ours.
 
-What always holds: it imports from where this process would, and from no other place: not from the folder that it
+Invariant: it imports from where this process would, and from no other place: not from the folder that it
 happens to work in, which may be another user's. A SIGTERM is for the process that people or their supervisor have
 started, which then tells the others; a supervisor such as systemd sends it to all of them.
 """

@@ -1,6 +1,6 @@
 """Schemas as people declare them: Arrow's own, names with Arrow or Python types, or Spark's, as DDL or a `StructType`.
 
-What always holds: a schema that was declared has no two columns of one name and no metadata, so that rows of two
+Invariant: a schema that was declared has no two columns of one name and no metadata, so that rows of two
 schemas are alike exactly if the schemas are equal.
 """
 

@@ -1,6 +1,6 @@
 """Spans of time as people write them: "5s", "250ms", "1 second", or a `timedelta`.
 
-What always holds: a span is a whole number of milliseconds and not negative, and has a unit: others are refused where
+Invariant: a span is a whole number of milliseconds and not negative, and has a unit: others are refused where
 they are written.
 """
 

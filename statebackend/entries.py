@@ -1,6 +1,6 @@
 """The names of entries in a sorted file: key group, state, form, and what the entry is about.
 
-What always holds: the key group comes first, so the entries of a range of key groups lie side by side; every part but
+Invariant: the key group comes first, so the entries of a range of key groups lie side by side; every part but
 the last tells where it ends, so two different entries never share a name; and a name says nothing about the order of
 keys, only map keys and timers within one key are sorted.
 

@@ -1,6 +1,6 @@
 """Named places at which a test can look, wait or crash; without a test in the process they do nothing.
 
-What always holds: a name is reached in one place of the code only, so a test that names it knows where it stands.
+Invariant: a name is reached in one place of the code only, so a test that names it knows where it stands.
 """
 
 from __future__ import annotations

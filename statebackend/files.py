@@ -1,6 +1,6 @@
 """The files that a partition's keyed state consists of, and how they are put together again after a rescale.
 
-What always holds: for every key group there is at most one base, it is the oldest file valid for that group, and
+Invariant: for every key group there is at most one base, it is the oldest file valid for that group, and
 every file that is valid for the group and younger than it is a delta of a later epoch. So nothing that a base has
 replaced can come back. The rules are checked whenever a `FileSet` is made, by `check_invariants`.
 

@@ -1,6 +1,6 @@
 """The files of a state that others write, kept on this machine: what a restore here finds without a download.
 
-What always holds: a file that is kept is as its reference says; only the newest set is kept, and nothing when it is
+Invariant: a file that is kept is as its reference says; only the newest set is kept, and nothing when it is
 closed. The state itself is not opened.
 """
 

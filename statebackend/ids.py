@@ -1,6 +1,6 @@
 """The names that everything else is said with; small typed values, and no two of them interchangeable.
 
-What always holds: a `Generation` is claimed once per start of a job and never again, an `Attempt` rises
+Invariant: a `Generation` is claimed once per start of a job and never again, an `Attempt` rises
 with every rollback inside a generation, and an `Epoch` is never used twice, because it carries the
 generation that triggered it.
 """

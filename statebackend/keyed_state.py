@@ -1,6 +1,6 @@
 """Keyed state of one operator in one partition: opened, used, cut, restored. What users of this package work with.
 
-What always holds: what `snapshot` returned, or `poll` reported as durable, can be opened again anywhere that reaches
+Invariant: what `snapshot` returned, or `poll` reported as durable, can be opened again anywhere that reaches
 the store, by any number of partitions, and is then exactly the state as it was when it was cut.
 """
 

@@ -1,6 +1,6 @@
 """The folder of one state on the local disk: one user at a time, and nothing left over from those that were killed.
 
-What always holds: as long as a descriptor of `lock_folder` is open, no other process or state has the folder.
+Invariant: as long as a descriptor of `lock_folder` is open, no other process or state has the folder.
 """
 
 from __future__ import annotations

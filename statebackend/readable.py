@@ -1,6 +1,6 @@
 """Text of unknown origin, made fit to be read by people on a terminal or in a log.
 
-What always holds: what comes out can be encoded, and moves no cursor, changes no colour, title or clipboard, and turns
+Invariant: what comes out can be encoded, and moves no cursor, changes no colour, title or clipboard, and turns
 no direction of writing; it stays as it is if it is made readable once more.
 """
 

@@ -1,6 +1,6 @@
 """Snapshots of one operator in a store, without a stream host: as in an ordinary PySpark job.
 
-What always holds: a snapshot is there as a whole or not at all, whatever dies when; the newest one can be restored; and
+Invariant: a snapshot is there as a whole or not at all, whatever dies when; the newest one can be restored; and
 of any number of runs of a job only the one that began last completes anything. The rules are in `snapshot_log`; here
 they are carried out.
 

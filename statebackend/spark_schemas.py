@@ -1,6 +1,6 @@
 """Schemas as Spark writes them: DDL such as "user string, n bigint", and `StructType`. Neither needs PySpark here.
 
-What always holds: a type becomes what PySpark makes of it in Arrow; a timestamp is one in UTC.
+Invariant: a type becomes what PySpark makes of it in Arrow; a timestamp is one in UTC.
 """
 
 from __future__ import annotations

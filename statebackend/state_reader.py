@@ -1,6 +1,6 @@
 """An epoch's state, read from outside while the job runs on: whole states as Arrow tables, single keys, any range.
 
-What always holds: of the store only the files of the epoch are read, and nothing is written or held there; what is read
+Invariant: of the store only the files of the epoch are read, and nothing is written or held there; what is read
 is the epoch's, whatever the job does meanwhile. What the files say of themselves needs no declaration.
 
     snapshot = SnapshotFolder(store, "counts").latest()

@@ -1,6 +1,6 @@
 """A worker in a thread, and its driver in the hands of a test: what is deployed, triggered and complete, the test says.
 
-What always holds: the worker is the real one, with real sockets, state and files; whoever waits, waits for something
+Invariant: the worker is the real one, with real sockets, state and files; whoever waits, waits for something
 that the worker says, with a limit.
 """
 

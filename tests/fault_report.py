@@ -1,6 +1,6 @@
 """What came of faults of different kinds in jobs whose output was compared with the truth.
 
-What always holds: a recovery belongs to all faults since the one before it; rows that are lost or there twice count for
+Invariant: a recovery belongs to all faults since the one before it; rows that are lost or there twice count for
 every kind of fault that the job had.
 """
 

@@ -1,6 +1,6 @@
 """Processes that write two transactions to files; each is killed one step later than the one before.
 
-What always holds: what is in its journal was prepared; a transaction is committed only when it is in the journal.
+Invariant: what is in its journal was prepared; a transaction is committed only when it is in the journal.
 """
 
 from __future__ import annotations

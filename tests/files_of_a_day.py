@@ -1,6 +1,6 @@
 """A day of `ToFiles` in minutes: a writer and its commits, real files, and a clock that is set on from epoch to epoch.
 
-What always holds: the process dies as often as it is told, anywhere between two rows; what no complete epoch names is
+Invariant: the process dies as often as it is told, anywhere between two rows; what no complete epoch names is
 gone then from the job's tree. Run it as a program: `python -m tests.files_of_a_day --hours 24 --roll-every 10m`.
 """
 

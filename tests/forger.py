@@ -1,6 +1,6 @@
 """Trees as somebody writes them who means harm: sound by every checksum, and hostile in what they say.
 
-What always holds: a forgery changes a tree that a job left, and nothing else.
+Invariant: a forgery changes a tree that a job left, and nothing else.
 """
 
 from __future__ import annotations

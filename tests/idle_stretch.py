@@ -1,6 +1,6 @@
 """A job that was idle for some epochs after its last output, so that no epoch with output is left but a savepoint.
 
-What always holds: its first rows are in the savepoint, and all others come after it; every row has gone out once.
+Invariant: its first rows are in the savepoint, and all others come after it; every row has gone out once.
 """
 
 from __future__ import annotations

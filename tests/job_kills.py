@@ -3,7 +3,7 @@
 A process is killed, or the driver, or one that stands by, or on a cluster an executor; one hangs, or is cut off, or its
 links are; a connection breaks inside a frame: all of it as people bring it about themselves, through `recovery.attach`.
 
-What always holds: what is drawn follows from the seed alone, though what a moment meets does not; every row of every
+Invariant: what is drawn follows from the seed alone, though what a moment meets does not; every row of every
 job's output is compared.
 
     python -m tests.job_kills --kills 200 --seed 1 --kinds worker,hung

@@ -1,6 +1,6 @@
 """Jobs whose driver is killed while each of their processes is in the middle of slow calls of a user's function.
 
-What always holds: whatever the driver has started, and what that has started, is watched by the kernel's own word for
+Invariant: whatever the driver has started, and what that has started, is watched by the kernel's own word for
 each process, and killed in the end.
 
     python -m tests.orphans --tries 20

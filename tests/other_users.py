@@ -1,6 +1,6 @@
 """Jobs of two users on one host: a process of root that becomes each of them. `python -m tests.other_users FOLDER`.
 
-What always holds: what a user's process does it does with the rights of that user alone. It may not even read the
+Invariant: what a user's process does it does with the rights of that user alone. It may not even read the
 interpreter's files, so all is imported before, and the processes of a job are forked before it starts.
 """
 

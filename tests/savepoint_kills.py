@@ -1,6 +1,6 @@
 """Commands that change trees, killed as real processes at random moments and at every named point, and done again.
 
-What always holds: what is drawn follows from the seed alone, though what a moment meets does not. After each kill the
+Invariant: what is drawn follows from the seed alone, though what a moment meets does not. After each kill the
 tree is verified, byte by byte and key by key, and the command is repeated; at the end a job goes on from what each
 command has left, and its output is compared with the truth.
 

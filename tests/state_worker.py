@@ -1,6 +1,6 @@
 """Lives of a job whose state is cut again and again: each one a process that goes on from the newest snapshot.
 
-What always holds: what a life does to its state follows from the number of the epoch and the generation alone, so what
+Invariant: what a life does to its state follows from the number of the epoch and the generation alone, so what
 a snapshot must hold can be computed without looking at any state; and no two lives do the same.
 
 A process that has imported everything forks one child per life, as imports take longer than most lives. It reads

@@ -1,6 +1,6 @@
 """Trees of a job that does not run, for tests of what is done with them; and how it goes on from there.
 
-What always holds: the job's output is compared with the truth as a whole, so whatever was done with the tree in between
+Invariant: the job's output is compared with the truth as a whole, so whatever was done with the tree in between
 has lost and repeated nothing.
 """
 

@@ -1,7 +1,7 @@
 """Formats whose queries stop for ever within the commit of the second batch: files when it is decided what counts,
 SQLite when it is committed and Spark has not noted it. A first attempt at the third batch fails when it has prepared.
 
-What always holds: they stop only if the environment names the pipe that says so.
+Invariant: they stop only if the environment names the pipe that says so.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Two queries of Spark's that write to two targets: `stop` them at two points of a commit, or let them `finish`.
 
-What always holds: when both lines are in the pipe, each query is in the middle of committing its second batch, at a
+Invariant: when both lines are in the pipe, each query is in the middle of committing its second batch, at a
 point of its own, and does not go on.
 """
 

@@ -1,6 +1,6 @@
 """Counts of users and rows, in every output mode, into every sink that needs no server of its own; run as a program.
 
-What always holds: each query is started until it ends. The first batch of a `foreachBatch` fails when everything is
+Invariant: each query is started until it ends. The first batch of a `foreachBatch` fails when everything is
 written, so that Spark runs it again.
 """
 

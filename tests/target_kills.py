@@ -1,6 +1,6 @@
 """A job that writes to a real target, while workers, drivers and the target's server are killed; every row is compared.
 
-What always holds: while the job runs, somebody reads the target again and again, and sees no row twice, none that has
+Invariant: while the job runs, somebody reads the target again and again, and sees no row twice, none that has
 gone, and none of an epoch that was not complete; what is drawn follows from the seed alone.
 
     python -m tests.target_kills --targets sqlite postgres --kills 50 --restarts 20

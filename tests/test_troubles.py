@@ -1,6 +1,6 @@
 """A job meets a full disk, a lack of permission, a lost folder or a journal that cannot be read.
 
-What always holds: within ten seconds it is on standard error, in `logging`, in `Run.status()` and in `recovery status`.
+Invariant: within ten seconds it is on standard error, in `logging`, in `Run.status()` and in `recovery status`.
 When the trouble is over, the job goes on, and no row is lost or there twice.
 """
 

@@ -1,6 +1,6 @@
 """A job in a program of its own that says what its channels have: `python -m tests.troubled_job FOLDER`.
 
-What always holds: a file's permissions count for it, whoever runs it. It writes a line of JSON for each record of
+Invariant: a file's permissions count for it, whoever runs it. It writes a line of JSON for each record of
 `logging`, for each epoch, and for each `status` that it reads; standard error is as a user's program leaves it.
 """
 

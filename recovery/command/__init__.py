@@ -1,5 +1,5 @@
 """The `recovery` command: what is done with jobs from a terminal, one module for each verb.
 
-What always holds: a verb does nothing but read its arguments, call what is public in Python as well, and print what
+Invariant: a verb does nothing but read its arguments, call what is public in Python as well, and print what
 came of it; what goes wrong is one plain sentence on the standard error, and an exit code that `exits` lists.
 """

@@ -1,6 +1,6 @@
 """What the verbs have in common: which job is meant, and how results are printed.
 
-What always holds: with --json a result is JSON on the standard output and nothing else is; without, it is for people.
+Invariant: with --json a result is JSON on the standard output and nothing else is; without, it is for people.
 
 A line is one line, whatever its text is made of; a column is as wide as its widest item, and numbers stand at the
 right. A line of progress is shown on the standard error of a terminal alone, and is gone when the work is done.

@@ -1,6 +1,6 @@
 """What people are told about an epoch that was chosen: what was passed over for it, and what is given up.
 
-What always holds: an epoch that nobody asked to leave out is never left out without a word, and no output is made once
+Invariant: an epoch that nobody asked to leave out is never left out without a word, and no output is made once
 more without one.
 """
 

@@ -1,6 +1,6 @@
 """`recovery fork`, `copy` and `move`: an epoch of a job in a tree of its own.
 
-What always holds: what the new tree is to the old one is said each time: another job, or the same one, of which only
+Invariant: what the new tree is to the old one is said each time: another job, or the same one, of which only
 one may be started.
 """
 

@@ -1,6 +1,6 @@
 """`recovery stop`, `savepoint` and `cancel`: a running job is asked for an epoch, or to end.
 
-What always holds: when `stop` and `savepoint` have printed an epoch, it is complete and pinned. Ctrl-C ends the waiting
+Invariant: when `stop` and `savepoint` have printed an epoch, it is complete and pinned. Ctrl-C ends the waiting
 and nothing else: what was asked for is done.
 """
 

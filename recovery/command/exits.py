@@ -1,6 +1,6 @@
 """The exit codes of the `recovery` command, and which error leads to which.
 
-What always holds: a code means the same for every verb, and never means anything else in a later version.
+Invariant: a code means the same for every verb, and never means anything else in a later version.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`recovery inject`: faults in a running job, one at a moment, or many at random with a report.
 
-What always holds: what could not be done is told as such, and counted as such; a fault is done once. Ctrl-C ends a
+Invariant: what could not be done is told as such, and counted as such; a fault is done once. Ctrl-C ends a
 schedule behind the fault that is being done, and what was done is reported.
 """
 

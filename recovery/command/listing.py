@@ -1,6 +1,6 @@
 """`recovery list`, `show` and `history`: which jobs are at a place, what they have, and what has happened to them.
 
-What always holds: nothing is written, and a running job is not disturbed.
+Invariant: nothing is written, and a running job is not disturbed.
 """
 
 from __future__ import annotations

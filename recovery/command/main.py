@@ -1,6 +1,6 @@
 """The command itself: its verbs, and how each of them may end.
 
-What always holds: it ends with a code of `exits`. Ctrl-C ends it wherever it is: what it was to make is there as a
+Invariant: it ends with a code of `exits`. Ctrl-C ends it wherever it is: what it was to make is there as a
 whole, or not at all. Of what it prints for people nothing reaches a terminal as a command.
 """
 

@@ -1,6 +1,6 @@
 """`recovery inject random`: faults at random, one after another, and a report of what came of them.
 
-What always holds: with the same seed the same things are drawn; a job whose driver was killed is waited for, as whoever
+Invariant: with the same seed the same things are drawn; a job whose driver was killed is waited for, as whoever
 started it may start it again.
 """
 

@@ -1,6 +1,6 @@
 """`recovery repair`: a tree whose journal or `job.json` is damaged is made one from which its job goes on.
 
-What always holds: what would be done is shown by --dry-run, with nothing done.
+Invariant: what would be done is shown by --dry-run, with nothing done.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`recovery restore`: a program is started from an epoch, in this process, and runs until it ends or is stopped.
 
-What always holds: Ctrl-C or SIGTERM stops the job behind one more epoch, a second one cancels it, and so do 15 s
+Invariant: Ctrl-C or SIGTERM stops the job behind one more epoch, a second one cancels it, and so do 15 s
 without that epoch; what is printed on the standard output comes when the job is over.
 """
 

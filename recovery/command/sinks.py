@@ -1,6 +1,6 @@
 """`recovery sinks list`, `commit` and `abort`: prepared output that a dead job left.
 
-What always holds: what a complete epoch carries is given up only where that is said in so many words.
+Invariant: what a complete epoch carries is given up only where that is said in so many words.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`recovery upgrade`: what a changed program means for the state of a job, and the state brought up to it.
 
-What always holds: without --migrate nothing is changed.
+Invariant: without --migrate nothing is changed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`recovery verify`, `gc` and `dispose`: whether a tree is sound, and taking away what nobody needs.
 
-What always holds: `verify` writes nothing; what the others would do is shown by --dry-run, with nothing done.
+Invariant: `verify` writes nothing; what the others would do is shown by --dry-run, with nothing done.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What of a job's tree may be deleted, and when: pure functions of the journal, the references and a listing.
 
-What always holds: no file is deleted that a retained epoch, a pin, or an epoch in flight or its base refers to, nor
+Invariant: no file is deleted that a retained epoch, a pin, or an epoch in flight or its base refers to, nor
 one whose owner may still be about to refer to it. What an epoch leaves behind is named in a `Removed` entry before
 the first of it is deleted, so a clean-up that dies is taken up by the next; deleting twice does no harm.
 

@@ -1,6 +1,6 @@
 """Whether a journal has lost its newest entries, told by what lies beside it: a pure function of a listing.
 
-What always holds: a tree that only crashed is never taken for one that lost entries, however many crashes, fenced
+Invariant: a tree that only crashed is never taken for one that lost entries, however many crashes, fenced
 drivers and failed writes it has seen; a journal that has lost two or more completions is always found out.
 
 Why that is so. A generation writes no file before its claim is in the journal, so a file of a later generation than the

@@ -1,6 +1,6 @@
 """What can be made of a tree whose journal is damaged: a pure function of what was found in it.
 
-What always holds: an epoch whose output may be committed, as anything says that is left, is never left behind unless
+Invariant: an epoch whose output may be committed, as anything says that is left, is never left behind unless
 its owner accepts repeated output, nor is what the job may have made elsewhere since this tree was copied; what is taken
 for complete has a manifest that can be read, and all its files. The journal that is made has a later generation than
 any that may still be alive somewhere, and a number above all that such a one could write in a while.

@@ -1,6 +1,6 @@
 """What a manifest says about its epoch for people: which program made it, what it took, and where it comes from.
 
-What always holds: notes are read from whatever a manifest has, and what cannot be understood is left out: a note that
+Invariant: notes are read from whatever a manifest has, and what cannot be understood is left out: a note that
 is damaged or newer than this program never makes an epoch unusable.
 """
 

@@ -1,6 +1,6 @@
 """Whether a job whose attempt broke is tried again: limits on restarts, and what no restart can cure.
 
-What always holds: what cannot be cured stops the job at its first failure; every attempt counts once, however many of
+Invariant: what cannot be cured stops the job at its first failure; every attempt counts once, however many of
 its partitions report that it is over; and the reason to stop carries the user's own traceback, if there is one.
 """
 

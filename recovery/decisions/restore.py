@@ -1,6 +1,6 @@
 """What each partition starts from: an operator's part of an epoch, dealt out anew for any parallelism.
 
-What always holds: nothing of the epoch is left out or dealt twice. In-flight data goes to everybody whose keys may be
+Invariant: nothing of the epoch is left out or dealt twice. In-flight data goes to everybody whose keys may be
 in it, and each keeps its own. No state is rewritten: the files are the same, seen through other ranges of key groups.
 """
 

@@ -1,6 +1,6 @@
 """What a new start of a job does with what its predecessors left: a pure function of what was found.
 
-What always holds: the job comes back to the newest epoch to which it can without losing or repeating anything; if
+Invariant: the job comes back to the newest epoch to which it can without losing or repeating anything; if
 there is none it stops and says why, unless its operator accepts repeated output. Nothing that is not journalled as
 complete is ever restored or committed, and no complete epoch with output is passed over in silence, however long ago
 it was removed: the journal counts them.

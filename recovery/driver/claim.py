@@ -1,6 +1,6 @@
 """The start of a generation: claim the job, look at what is there, and decide from which epoch it goes on.
 
-What always holds: a journal that is damaged, or has lost entries, is refused before anything is written. What the
+Invariant: a journal that is damaged, or has lost entries, is refused before anything is written. What the
 decision depends on is looked at when the claim is won, so that no older driver adds to it; what is decided is what
 `recovery.decisions.start` says, and nothing else is written to the journal.
 """

@@ -1,6 +1,6 @@
 """A job that is claimed: what its processes say goes to the coordinator, and what that says is carried out.
 
-What always holds: it contains no rule of the protocol. An event is handled, and all that follows from it said, before
+Invariant: it contains no rule of the protocol. An event is handled, and all that follows from it said, before
 the next one is looked at. There is one of these for each claim, with all that exists only after it; after `close`
 nothing happens any more.
 """

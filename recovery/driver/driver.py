@@ -1,6 +1,6 @@
 """The driver of a run: one thread with an event loop, from the first process to the last.
 
-What always holds: the job is touched in that thread alone; other threads ask it to do things and wait for the answer.
+Invariant: the job is touched in that thread alone; other threads ask it to do things and wait for the answer.
 When the thread is over, so are the job's processes, the outcome is known, and all who have asked are answered, whatever
 went wrong on the way there.
 """

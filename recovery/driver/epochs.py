@@ -1,6 +1,6 @@
 """The way of an epoch through the driver, from top to bottom: trigger, acknowledge, publish, complete, commit, remove.
 
-What always holds: no rule is decided here. The coordinator hears what happens, and its instructions are carried out.
+Invariant: no rule is decided here. The coordinator hears what happens, and its instructions are carried out.
 The journal hears all in one thread, in order, and `journal` is what its last answer said. A removal is planned when the
 coordinator wants it, and one is under way at a time. After `close` no answer of the journal is heard.
 """

@@ -1,6 +1,6 @@
 """A job in the hands of its driver, from its first claim to its end: being claimed, claimed, perhaps again, and over.
 
-What always holds: what exists in one phase alone is in the object of that phase. The store is told all that must be in
+Invariant: what exists in one phase alone is in the object of that phase. The store is told all that must be in
 order through one thread.
 """
 

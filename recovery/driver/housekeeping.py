@@ -1,6 +1,6 @@
 """Deleting beside the job: what a removal allows, and what attempts that are over have left; a short journal.
 
-What always holds: nothing is deleted that no won removal names, and that is no orphan. The journal forgets a removal
+Invariant: nothing is deleted that no won removal names, and that is no orphan. The journal forgets a removal
 only when all that it names is gone. What cannot be deleted is tried again; what a crash leaves undone, the next start
 takes up. However much there is to delete, nothing else waits for it. Which files are orphans, of processes that were
 killed or rolled back, is decided by `recovery.decisions.cleanup` from the journal as it was before the listing, and an

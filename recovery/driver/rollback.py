@@ -1,6 +1,6 @@
 """What a failure comes to: the attempt is broken, every partition goes back, and lost processes are replaced.
 
-What always holds: what follows from a failure is decided by `Failures` alone, and carried out here. Files that a
+Invariant: what follows from a failure is decided by `Failures` alone, and carried out here. Files that a
 partition calls damaged are read by the driver first: if they are, the job is claimed anew, and goes back further.
 """
 

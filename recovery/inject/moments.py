@@ -1,6 +1,6 @@
 """When a fault is to happen: now, after a time, or so long after something has happened to an epoch.
 
-What always holds: a moment is known from what was heard and from nothing else; one that cannot come any more is refused
+Invariant: a moment is known from what was heard and from nothing else; one that cannot come any more is refused
 as soon as that is known.
 """
 

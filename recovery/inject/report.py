@@ -1,6 +1,6 @@
 """What came of faults: what was done when, how far from the last epoch, and how long the job took to come back.
 
-What always holds: a recovery belongs to all faults that were done since the recovery before it.
+Invariant: a recovery belongs to all faults that were done since the recovery before it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A fault as it is asked for: its kind, its target, and how long it lasts.
 
-What always holds: an order that makes no sense cannot be made; the message says which part of it does not fit.
+Invariant: an order that makes no sense cannot be made; the message says which part of it does not fit.
 `parse_target` reads what `str` of a target says; a target that is not there now is refused by name, and the message
 says what is there.
 """

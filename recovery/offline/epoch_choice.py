@@ -1,6 +1,6 @@
 """Which epoch something is made of, or started from, and what is given up for it.
 
-What always holds: the job goes back behind output, also of epochs that were removed since, only if repeated output is
+Invariant: the job goes back behind output, also of epochs that were removed since, only if repeated output is
 accepted. A newest epoch that is damaged is passed over by the rules by which a job starts (`recovery.decisions.start`).
 One that a running job has removed while it was looked at is not taken for damaged.
 """

@@ -1,6 +1,6 @@
 """Named places of the commands that change a tree, at which a test can look, wait or crash.
 
-What always holds: what `statebackend.fail_points` says of its own.
+Invariant: what `statebackend.fail_points` says of its own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A job's tree as it is found: its journal, its epochs, and their manifests, read and never written.
 
-What always holds: a manifest that is given is the one that the journal names, byte by byte; what cannot be used is
+Invariant: a manifest that is given is the one that the journal names, byte by byte; what cannot be used is
 named with its reason, and nothing takes its place unless the caller asked for that.
 """
 

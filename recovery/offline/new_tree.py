@@ -1,6 +1,6 @@
 """A tree of its own, as `fork`, `copy`, `move` and `bootstrap` make it: a job that somebody then starts.
 
-What always holds: of all the commands that ever begin a tree at a place, however long each of them pauses, one makes
+Invariant: of all the commands that ever begin a tree at a place, however long each of them pauses, one makes
 it, and the tree is a job as a whole or none; whoever is told that it was made has made it, and all others are told
 that the place is taken. What was interrupted can be done again.
 

@@ -1,6 +1,6 @@
 """An epoch that is read from outside: which operators have state in it, and their files opened part by part.
 
-What always holds: nothing but the epoch's own files is read, and of these only what the asked key groups need; what
+Invariant: nothing but the epoch's own files is read, and of these only what the asked key groups need; what
 was read is counted. Scratch is in a folder of its own, which is removed at the end.
 
 While it is read, an epoch is pinned in the journal, and no clean-up removes it. A reader that is killed, or whose store

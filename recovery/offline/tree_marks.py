@@ -1,6 +1,6 @@
 """The marks of a tree that is being made: who began it, one after the other, and who of them has made it.
 
-What always holds: marks are numbered from 1, each is created once, by somebody who found the one before it to be the
+Invariant: marks are numbered from 1, each is created once, by somebody who found the one before it to be the
 newest, and one that says that the tree is made is the last. So one who began has made the tree, or another one began
 after him, and never both: each tries to create the number after his own. A mark names the number at which the journal
 of its tree begins, so that those of an earlier tree at the same place do not count.

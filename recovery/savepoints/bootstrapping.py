@@ -1,6 +1,6 @@
 """A savepoint made of tables alone, for the operators that a program declares: a job then starts from it and goes on.
 
-What always holds: the new tree is there as a whole or not at all; what the program declares decides how values are
+Invariant: the new tree is there as a whole or not at all; what the program declares decides how values are
 kept, so it reads them as if it had written them. Sources begin where they would without a past.
 """
 

@@ -1,6 +1,6 @@
 """What differs between the keyed state of two epochs, of one tree or of two: keys added, removed and changed.
 
-What always holds: key groups whose files are the same in both are not read; of the others one group of one state is in
+Invariant: key groups whose files are the same in both are not read; of the others one group of one state is in
 memory at a time. A key is changed if any of its entries is.
 """
 

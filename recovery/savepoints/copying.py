@@ -1,6 +1,6 @@
 """A job's epoch in a tree of its own: forked as a new job, copied as the same one, or moved with all that the job has.
 
-What always holds: every file is checked on its way, so a tree that is there is sound; what is interrupted leaves a
+Invariant: every file is checked on its way, so a tree that is there is sound; what is interrupted leaves a
 place that is no job, and can be done again. The origin stays as it is, but for a move: that closes its journal when
 all is copied, as the last entry of the generation that it has claimed, so that a driver that was started meanwhile
 stops the move, and none can be started any more when the job is born at the new place.

@@ -1,6 +1,6 @@
 """Keyed state of an epoch as Spark DataFrames: the format `epochcut`, made known to a session.
 
-What always holds: importing this module loads no Spark; `register` does.
+Invariant: importing this module loads no Spark; `register` does.
 """
 
 from __future__ import annotations

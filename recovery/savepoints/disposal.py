@@ -1,6 +1,6 @@
 """Letting a savepoint go: its pins are lifted, and whoever cleans up next takes it away.
 
-What always holds: the newest epoch of a job stays, pinned or not, as the job comes back to it. Any process may lift a
+Invariant: the newest epoch of a job stays, pinned or not, as the job comes back to it. Any process may lift a
 pin; one that is lifted already is no error. Pins of the other kind than was asked for stay.
 """
 

@@ -1,6 +1,6 @@
 """A new savepoint from an old one with changed rows: in the job's tree as its next epoch, or as a job of its own.
 
-What always holds: no epoch and no file is changed; of the state only the rows that differ are written, a delta file for
+Invariant: no epoch and no file is changed; of the state only the rows that differ are written, a delta file for
 each partition that has some. What is made is there as a whole, behind everything that it refers to, or never was.
 """
 

@@ -1,6 +1,6 @@
 """Keyed state of an epoch as files of its canonical tables: Parquet, Arrow or JSON lines, one per state.
 
-What always holds: the folder is there as a whole or not at all, and nothing that was there is replaced; one partition
+Invariant: the folder is there as a whole or not at all, and nothing that was there is replaced; one partition
 is open at a time, and of its tables one batch is in memory.
 """
 

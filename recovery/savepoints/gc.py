@@ -1,6 +1,6 @@
 """Taking away what nobody refers to: everything is classified first, then the oldest goes first.
 
-What always holds: nothing is deleted that a retained epoch or a pin refers to, nor what the present generation may be
+Invariant: nothing is deleted that a retained epoch or a pin refers to, nor what the present generation may be
 about to refer to; so it is safe beside a running job, and an interrupted clean-up is just done again. A job that is
 taken over lets epochs go only if its newest one is sound.
 """

@@ -1,6 +1,6 @@
 """What has happened to a job, as far as its journal still says: starts, epochs, commits, going back, what was removed.
 
-What always holds: nothing is guessed. Entries are told in their order; what a summary has taken the place of is told as
+Invariant: nothing is guessed. Entries are told in their order; what a summary has taken the place of is told as
 one line, and what came before that is forgotten.
 """
 

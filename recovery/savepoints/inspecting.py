@@ -1,6 +1,6 @@
 """What is in the keyed state of an epoch: which states there are, and rows of them, of all keys or of some.
 
-What always holds: for a key, or a key group, only the files that speak of that group are opened. Rows come in the
+Invariant: for a key, or a key group, only the files that speak of that group are opened. Rows come in the
 canonical form, expired ones included, a batch at a time.
 """
 

@@ -1,6 +1,6 @@
 """What is in a tree, for people: its job, its epochs, and one epoch in full.
 
-What always holds: only what is there is told. An epoch whose manifest cannot be used is listed with its problem; only
+Invariant: only what is there is told. An epoch whose manifest cannot be used is listed with its problem; only
 one that a running job removes meanwhile is left out.
 """
 

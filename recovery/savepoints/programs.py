@@ -1,6 +1,6 @@
 """From the name of a program, as people write it, to the program: `module:function`, or `folder/file.py:function`.
 
-What always holds: what is wrong is said in one error that names the program and why it is not there; an exception of
+Invariant: what is wrong is said in one error that names the program and why it is not there; an exception of
 the program's own code comes with its place in it.
 """
 

@@ -1,6 +1,6 @@
 """A savepoint for another number of partitions, by manifest work alone: which file each new partition will read.
 
-What always holds: no state is read or written, only a manifest; a job that starts from it at that parallelism finds
+Invariant: no state is read or written, only a manifest; a job that starts from it at that parallelism finds
 what it would have found anyway. It is made of the newest epoch, unless the user gives up what came after.
 """
 

@@ -1,6 +1,6 @@
 """A program started from an epoch: the newest or an older one, in the job's own tree or as a job of its own.
 
-What always holds: a program that does not fit the epoch changes nothing; going back to an older epoch gives up those
+Invariant: a program that does not fit the epoch changes nothing; going back to an older epoch gives up those
 after it in the journal before anything is restored.
 """
 

@@ -1,6 +1,6 @@
 """Prepared output that a dead job left: listed, committed or aborted without starting the job.
 
-What always holds: what a complete epoch carries is aborted only if its loss was accepted, and then the journal says
+Invariant: what a complete epoch carries is aborted only if its loss was accepted, and then the journal says
 first that the job goes on without it; what was committed is journalled as such only when all of the epoch is. Both can
 be done again after a crash.
 """

@@ -1,6 +1,6 @@
 """Keyed state of an epoch as a Spark DataFrame: `spark.read.format("epochcut")`, one Spark partition per range of keys.
 
-What always holds: all tasks read the same epoch, chosen when the query is planned; a task fetches only the files of its
+Invariant: all tasks read the same epoch, chosen when the query is planned; a task fetches only the files of its
 own key groups. Filters that say which keys are wanted leave the others' files unread; Spark applies them all the same.
 """
 

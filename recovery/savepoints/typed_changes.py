@@ -1,6 +1,6 @@
 """Changes as people type them, or have them in files, made into rows of canonical tables.
 
-What always holds: values are of the types that the state's files declare, or it is said what is wrong with them; what
+Invariant: values are of the types that the state's files declare, or it is said what is wrong with them; what
 is to be taken away is looked up first, so nothing is taken away that is not there.
 """
 

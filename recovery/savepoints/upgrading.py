@@ -1,6 +1,6 @@
 """Whether a changed program can go on from an epoch, state by state; and a savepoint in which all values are new.
 
-What always holds: looking changes nothing; what is made is an epoch of the job like any other, made by the codecs'
+Invariant: looking changes nothing; what is made is an epoch of the job like any other, made by the codecs'
 own `migrate`, and what does not fit is refused before anything is written.
 """
 

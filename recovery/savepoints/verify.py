@@ -1,6 +1,6 @@
 """Whether a tree is what it should be: every reference, every checksum, every key in its key group.
 
-What always holds: nothing is written; everything is looked at, also behind the first fault, and what is sound is told
+Invariant: nothing is written; everything is looked at, also behind the first fault, and what is sound is told
 as well: which epochs a job could still be started from.
 """
 

@@ -1,6 +1,6 @@
 """Passive recovery: when something dies, everything goes back to the last complete epoch.
 
-What always holds: a scheme is plain data; what follows from it is decided by the coordinator and by the restarts.
+Invariant: a scheme is plain data; what follows from it is decided by the coordinator and by the restarts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One partition of the simulated job in one attempt: the cores of the cut, wired to each other.
 
-What always holds: it contains no rule of the protocol. What happens is fed to the cores, what they say is done, and
+Invariant: it contains no rule of the protocol. What happens is fed to the cores, what they say is done, and
 nothing reaches another process but through the effects.
 """
 

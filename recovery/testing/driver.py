@@ -1,6 +1,6 @@
 """A driver process of the simulated job: dormant until it starts or takes over, then one generation after the other.
 
-What always holds: a driver that is started again knows nothing but that it was started before, so that it reuses no
+Invariant: a driver that is started again knows nothing but that it was started before, so that it reuses no
 nonce and no request number. Two drivers may believe that the job is theirs; the journal says who is right.
 """
 

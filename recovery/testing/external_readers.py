@@ -1,6 +1,6 @@
 """Who works beside a running job without asking its driver: a reader who pins an epoch, a clean-up, and a disaster.
 
-What always holds: a reader reads only what it has pinned before, and the clean-up deletes only what the
+Invariant: a reader reads only what it has pinned before, and the clean-up deletes only what the
 classification allows, having read the journal first and listed the tree last. A disaster takes manifests alone, which
 a person can put back.
 """

@@ -1,6 +1,6 @@
 """One generation of the simulated job, from its claim to its end.
 
-What always holds: it contains no rule of the protocol. What happens is fed to the coordinator and the journal's
+Invariant: it contains no rule of the protocol. What happens is fed to the coordinator and the journal's
 machines, and what they say is done.
 """
 

@@ -1,6 +1,6 @@
 """One simulated job under one schedule: drivers, workers, store and target, put together and run to their rest.
 
-What always holds: the first bytes of the schedule decide the job's shape (mode, target, parallelism of each start,
+Invariant: the first bytes of the schedule decide the job's shape (mode, target, parallelism of each start,
 options), the rest what happens to it. A history in which a promise is broken ends in a `Violation`.
 """
 

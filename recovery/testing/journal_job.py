@@ -1,6 +1,6 @@
 """Nothing but the journal, under one schedule: drivers, pinners and compactors, late and crashing, on one store.
 
-What always holds: whatever a driver is told of its entries is compared with what the store truly took, and whatever
+Invariant: whatever a driver is told of its entries is compared with what the store truly took, and whatever
 anybody reads with what the journal truly said.
 """
 

@@ -1,6 +1,6 @@
 """The journal's machines on the simulated store: their requests become messages, and lost answers unknown outcomes.
 
-What always holds: a request that failed is made again, as the machines expect of their host; only a create is never
+Invariant: a request that failed is made again, as the machines expect of their host; only a create is never
 repeated unasked, since its outcome is then unknown.
 """
 

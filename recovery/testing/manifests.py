@@ -1,6 +1,6 @@
 """Between what the simulated job's partitions say of an epoch and the manifest that stands for it, both ways.
 
-What always holds: the manifest is the real one, with all its rules; nothing reaches a restore but through it.
+Invariant: the manifest is the real one, with all its rules; nothing reaches a restore but through it.
 """
 
 from __future__ import annotations

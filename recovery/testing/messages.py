@@ -1,6 +1,6 @@
 """What driver and workers of the simulated job say to each other.
 
-What always holds: whatever concerns an attempt carries its incarnation, so that what is older can be refused.
+Invariant: whatever concerns an attempt carries its incarnation, so that what is older can be refused.
 """
 
 from __future__ import annotations

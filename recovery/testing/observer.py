@@ -1,6 +1,6 @@
 """Who sees everything in a simulated job and speaks up when a promise is broken.
 
-What always holds: it knows the journal as it truly is, entry by entry in the order of their creation, and looks at
+Invariant: it knows the journal as it truly is, entry by entry in the order of their creation, and looks at
 every epoch in the moment in which it becomes complete: whether all that it names is there, and whether it is a state
 that a sequential run could have been in. When the job goes back it knows which output is made once more, whatever the
 journal has forgotten, and whether somebody has accepted that.

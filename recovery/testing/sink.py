@@ -1,6 +1,6 @@
 """The sink of the simulated job: the two-phase commit carried out against a target, which keeps transactions or not.
 
-What always holds: it decides nothing; it turns the instructions of `Transactions` into requests and the answers, or
+Invariant: it decides nothing; it turns the instructions of `Transactions` into requests and the answers, or
 their absence, into events.
 """
 

@@ -1,6 +1,6 @@
 """The source subtask of the simulated job: splits are read, and records sent to the owners of their keys.
 
-What always holds: a position counts the records that were put into an outbox, and the marker goes into the same
+Invariant: a position counts the records that were put into an outbox, and the marker goes into the same
 outboxes in the same step in which the positions are noted.
 """
 

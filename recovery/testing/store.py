@@ -1,6 +1,6 @@
 """The simulated blob store: reads see all writes, a name is created once, and answers may be lost on their way.
 
-What always holds: a request takes effect when it arrives, wholly or not at all. The store says what is done to it
+Invariant: a request takes effect when it arrives, wholly or not at all. The store says what is done to it
 to an observer, who knows the truth and speaks up when somebody breaks a promise.
 """
 

@@ -1,6 +1,6 @@
 """The stream of the simulated job: split records, summed up by key in tumbling windows of event time.
 
-What always holds: the output is the same for every interleaving, at any parallelism: one row for each key and window,
+Invariant: the output is the same for every interleaving, at any parallelism: one row for each key and window,
 with the ids of all its records. So a row that is missing, twice or incomplete is an error of the protocol.
 """
 

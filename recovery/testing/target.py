@@ -1,6 +1,6 @@
 """The simulated target of a sink: one that keeps staged transactions, and one that knows only tokens.
 
-What always holds: a row is visible from the moment it is written by a commit, and never goes away. Answers may be lost.
+Invariant: a row is visible from the moment it is written by a commit, and never goes away. Answers may be lost.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The journal as it truly is: what was created at each number first, whoever has deleted or created it since.
 
-What always holds: an entry that is created at a number that was used before is void; nobody may act on it. Every
+Invariant: an entry that is created at a number that was used before is void; nobody may act on it. Every
 other entry must be admissible where it stands, and summaries must say what the entries up to them said.
 """
 

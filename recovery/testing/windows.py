@@ -1,6 +1,6 @@
 """The window operator of the simulated job, with keyed state, timers and a sink.
 
-What always holds: state, timers and output change together, record by record; what changed since the last cut is
+Invariant: state, timers and output change together, record by record; what changed since the last cut is
 what the next delta holds, deletions included.
 """
 

@@ -1,6 +1,6 @@
 """A worker of the simulated job: a process that takes one partition of one attempt at a time.
 
-What always holds: it follows the newest incarnation that it has heard of and refuses whatever carries an older one.
+Invariant: it follows the newest incarnation that it has heard of and refuses whatever carries an older one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The marker rule of one subtask with many inputs: when to cut its state, and what was in flight at that moment.
 
-What always holds: every frame is processed once and in the order of its channel; epochs are cut in rising order;
+Invariant: every frame is processed once and in the order of its channel; epochs are cut in rising order;
 and at a cut the state holds exactly what came before the marker on each channel, less what is reported as channel
 state (aligned and unaligned), or at least that (at-least-once).
 

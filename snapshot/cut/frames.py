@@ -1,6 +1,6 @@
 """The frames that travel on a channel: data, marker, watermark and end, all in the same FIFO stream.
 
-What always holds: frames are immutable, and nothing but a frame ever travels on a channel, so that a marker
+Invariant: frames are immutable, and nothing but a frame ever travels on a channel, so that a marker
 divides a channel's data exactly into what was sent before the cut and what was sent after it.
 """
 

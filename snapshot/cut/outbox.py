@@ -1,6 +1,6 @@
 """What a subtask has sent on one channel and the network has not taken yet; where an unaligned marker overtakes.
 
-What always holds: frames leave in the order in which they were put, but for an unaligned marker, which goes ahead
+Invariant: frames leave in the order in which they were put, but for an unaligned marker, which goes ahead
 of data and watermarks, never of another marker, and reports the data that it overtook: its channel state.
 """
 

@@ -1,6 +1,6 @@
 """One participant's part in each epoch of an attempt: from its subtasks' cuts to its acknowledgement.
 
-What always holds: an epoch is acknowledged once, and only when every subtask of the participant has cut it and all
+Invariant: an epoch is acknowledged once, and only when every subtask of the participant has cut it and all
 that its subtasks owe for it (files, prepared transactions, channel state) is durable. An epoch that one subtask
 cannot contribute to is declined once.
 """

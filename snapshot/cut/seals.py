@@ -1,6 +1,6 @@
 """Seals on what steers a job, for connections that are not encrypted; no I/O.
 
-What always holds: a seal is a MAC (keyed BLAKE2b) that only the two ends of one connection can make, under a key of its
+Invariant: a seal is a MAC (keyed BLAKE2b) that only the two ends of one connection can make, under a key of its
 own for each direction. It holds at one place alone: for so many sealed things before it, and so many bytes. So a relay
 can neither invent nor change what is sealed, nor repeat it, leave it out, or move it.
 """

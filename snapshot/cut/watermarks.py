@@ -1,6 +1,6 @@
 """The event time of a subtask: the minimum over its inputs, and never going back.
 
-What always holds: whenever a subtask's watermark moves, it is at most what every input that is then neither idle nor
+Invariant: whenever a subtask's watermark moves, it is at most what every input that is then neither idle nor
 ended has announced. So no input that keeps its own promise can make a row late here, unless it has been idle. Event
 time is at its end when it is on all inputs, and not before.
 """

@@ -1,6 +1,6 @@
 """The bytes of frames on a channel: a fixed header, then the payload; no I/O.
 
-What always holds: a frame that comes out of a `Decoder` is one that the peer's `encode` was given, in order, or an
+Invariant: a frame that comes out of a `Decoder` is one that the peer's `encode` was given, in order, or an
 error says what was wrong, on which channel and at which byte. Nothing is guessed and nothing skipped: after an error
 the decoder refuses everything, because where the next frame begins cannot be known.
 

@@ -1,6 +1,6 @@
 """The life of every epoch of one generation: triggered, acknowledged, published, committed, or given up.
 
-What always holds: an epoch is published only when every participant that was recorded before its marker went out
+Invariant: an epoch is published only when every participant that was recorded before its marker went out
 has acknowledged it in the current attempt; one publication is under way at a time and in epoch order; epochs are
 committed in order and only after they are published; and a roll-back waits for the publication under way, because
 only its outcome says which epoch is the last complete one.

@@ -1,6 +1,6 @@
 """What a coordinator is told and what it tells its host to do.
 
-What always holds: an event or instruction is an immutable value that carries all it needs, so a recorded trace of
+Invariant: an event or instruction is an immutable value that carries all it needs, so a recorded trace of
 events can be replayed through the machine, and its instructions compared.
 """
 

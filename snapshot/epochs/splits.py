@@ -1,6 +1,6 @@
 """Who reads which split of a source: every split is, at every cut, in exactly one place.
 
-What always holds: a split is either unassigned here or assigned to one partition. The coordinator cuts this state
+Invariant: a split is either unassigned here or assigned to one partition. The coordinator cuts this state
 in the same step in which it sends the trigger, and assignments travel to a partition on the channel of its
 triggers. So a split assigned before the cut reaches its reader before the trigger and is in the reader's part of
 the epoch; one assigned after it is still unassigned in ours.

@@ -1,6 +1,6 @@
 """Committing rows once to a target that cannot keep a prepared transaction: rows and a token in one transaction.
 
-What always holds: of any number of committers of one committable, living or believed dead, one writes its rows. A
+Invariant: of any number of committers of one committable, living or believed dead, one writes its rows. A
 token that is read and found missing proves nothing while another committer may still be writing, so the others are
 fenced first; only then is the token read, and only after that are rows and token written together.
 """

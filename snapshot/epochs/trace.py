@@ -1,6 +1,6 @@
 """A recorded trace of a coordinator: what it was told and what it said, and a replay that compares.
 
-What always holds: a trace holds all that the coordinator's answers depend on, so the same code gives the same answers,
+Invariant: a trace holds all that the coordinator's answers depend on, so the same code gives the same answers,
 on any machine. What participants acknowledge with is passed on unread, so the trace has only whose it is.
 
     {"trace":"epochcut.coordinator","version":1,"options":{...},"generation":2,"now":0,"complete":null,...}

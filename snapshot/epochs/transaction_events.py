@@ -1,6 +1,6 @@
 """What the two-phase commit of a sink is told and what it tells its host to do, and the names of transactions.
 
-What always holds: a transaction's id is made once, in one attempt of one job; rewinds and forks make others. A job
+Invariant: a transaction's id is made once, in one attempt of one job; rewinds and forks make others. A job
 whose tree was put back from an older copy makes the ids again that it made since, so a target tells transactions apart
 by something more, which the sink draws.
 """

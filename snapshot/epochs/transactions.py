@@ -1,6 +1,6 @@
 """The two-phase commit of one sink in one partition: every transaction from its first row to its settlement.
 
-What always holds: a transaction is sealed in the same step in which the state is cut, prepared before its epoch is
+Invariant: a transaction is sealed in the same step in which the state is cut, prepared before its epoch is
 acknowledged, and committed only after that epoch, or a later one that carried it, is complete; commits go in the
 order of the epochs, one at a time; and while the attempt runs on, nothing that was sealed is ever dropped. Rows that a
 sink holds back are carried by each epoch once: by the last transaction that was sealed up to it.

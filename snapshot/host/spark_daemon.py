@@ -1,6 +1,6 @@
 """Spark's own daemon for Python workers, with all loaded that a partition's process needs before it forks one.
 
-What always holds: it does for every Python task of an application what `pyspark.daemon` does; its processes only begin
+Invariant: it does for every Python task of an application what `pyspark.daemon` does; its processes only begin
 with more modules loaded.
 
     spark.python.daemon.module=snapshot.host.spark_daemon

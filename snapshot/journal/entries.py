@@ -1,6 +1,6 @@
 """What a job's journal consists of: numbered entries, each written once by one writer and never changed.
 
-What always holds: an entry says which number it stands at and carries its writer's nonce, so that whoever finds it
+Invariant: an entry says which number it stands at and carries its writer's nonce, so that whoever finds it
 there can tell whether it is his own; every path in it is relative and stays in the job's tree.
 """
 

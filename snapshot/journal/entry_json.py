@@ -1,6 +1,6 @@
 """The bytes of journal entries and summaries: versioned JSON with a checksum.
 
-What always holds: what was written is what is read, or a named error says which entry or summary is damaged, or newer
+Invariant: what was written is what is read, or a named error says which entry or summary is damaged, or newer
 than this program. Every version that was ever released stays readable.
 """
 

@@ -1,6 +1,6 @@
 """What the journal says, as a fold over its entries, and which entry may follow.
 
-What always holds: a `JournalState` is the fold of entries 1 to `number`, each of which was admissible where it stands.
+Invariant: a `JournalState` is the fold of entries 1 to `number`, each of which was admissible where it stands.
 So only the newest generation completes, commits and removes; epochs complete in rising order; what is pinned,
 uncommitted or newest is never removed; and nothing follows once the job was moved away.
 

@@ -1,6 +1,6 @@
 """Reading the whole journal while others write to it and compact it.
 
-What always holds: the state that is returned is the fold up to an entry that was the newest at some moment of the
+Invariant: the state that is returned is the fold up to an entry that was the newest at some moment of the
 read, so nothing is missed that was there before it began. Entries at or below a floor that appears meanwhile are not
 trusted, as what was read there may be a late create of a paused writer: the summary says what counted. A journal with
 entries beyond one that is missing is never taken for one that ends there.

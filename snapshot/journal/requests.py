@@ -1,6 +1,6 @@
 """What the journal's machines ask of storage, and the answers they get.
 
-What always holds: a machine has at most one request outstanding, and each is answered by exactly one event. A request
+Invariant: a machine has at most one request outstanding, and each is answered by exactly one event. A request
 that storage failed to serve is made again by the host; a create whose answer was lost is `OutcomeUnknown`.
 """
 

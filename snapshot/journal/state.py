@@ -1,6 +1,6 @@
 """What a job's journal says at one of its entries: generation, complete epochs, pins, what may be deleted.
 
-What always holds: epochs stand in rising order, and at least one of them is usable from the first completion on; a
+Invariant: epochs stand in rising order, and at least one of them is usable from the first completion on; a
 pin names an epoch that is not removed. How much output the job made after any epoch that it may come back to is known
 exactly, though the epochs that made it were removed and forgotten: each record has the count as of its completion.
 States are made by the fold in `snapshot.journal.machine`, or read from a summary.

@@ -1,6 +1,6 @@
 """The journal in a blob store: here the journal's machines are carried out, and no rule of the protocol is decided.
 
-What always holds: each request is made as the machine asked for it, and is answered by what the store said. A create
+Invariant: each request is made as the machine asked for it, and is answered by what the store said. A create
 whose answer was lost is told to the machine as such, never as a success or a failure.
 """
 

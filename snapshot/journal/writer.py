@@ -1,6 +1,6 @@
 """Writing to the journal: one proposal at a time, against any number of other writers and compactions.
 
-What always holds: what a writer concludes rests only on entries that *count*. Whatever it has created or read at a
+Invariant: what a writer concludes rests only on entries that *count*. Whatever it has created or read at a
 number counts if the floor, read afterwards, is below that number. For a compaction publishes its summary before it
 deletes, so one who can create an old number again, or who finds there what such a one created, also finds the floor.
 Only then is the entry folded, and only then is the next number tried or an outcome reported.

@@ -1,6 +1,6 @@
 """Aggregates of each key: what its rows have come to so far, said for each row, for each batch, or when input ends.
 
-What always holds: what was said last of a key is what its state says, but for rows since then that wait for the end of
+Invariant: what was said last of a key is what its state says, but for rows since then that wait for the end of
 input; nothing is said of a key without a new row.
 """
 

@@ -1,6 +1,6 @@
 """What operators over aggregates have in common: their outputs, as columns and as what may be wrong with them.
 
-What always holds: the output columns follow from the declaration alone; the key's columns come first, as they came in.
+Invariant: the output columns follow from the declaration alone; the key's columns come first, as they came in.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Functions of a keyed stream that a control stream configures.
 
-What always holds: every partition gets every row of the control stream, and nothing else changes broadcast state; so it
+Invariant: every partition gets every row of the control stream, and nothing else changes broadcast state; so it
 is the same in all partitions at a cut, if what control rows of different senders do does not depend on their order.
 
 Equal maps have equal bytes; what was written by another declaration or another version is refused with the name of the

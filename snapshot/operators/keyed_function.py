@@ -1,6 +1,6 @@
 """Functions of one row at a time with state for each key: what their classes declare, and how they are run.
 
-What always holds: while a function is called, its declared states are about the key of the row or of the timer that it
+Invariant: while a function is called, its declared states are about the key of the row or of the timer that it
 is called for; what it emits goes on in the order in which it was emitted, with the event time of what it was called
 for; and its instance keeps nothing that a restored one would lack, but what it sets in `open`.
 """

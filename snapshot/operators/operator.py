@@ -1,6 +1,6 @@
 """What an operator is: keyed state, rows of one or two inputs, event time and timers; in one thread of one partition.
 
-What always holds: all that an operator knows of the past is in its declared state (and, for control streams, in its
+Invariant: all that an operator knows of the past is in its declared state (and, for control streams, in its
 broadcast state), so that a restored one goes on as if nothing had happened.
 """
 

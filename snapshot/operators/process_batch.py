@@ -1,6 +1,6 @@
 """Functions of whole Arrow batches over a keyed stream, with tables and other states.
 
-What always holds: a batch has the rows of many keys, each in the order in which its senders sent them; how rows come
+Invariant: a batch has the rows of many keys, each in the order in which its senders sent them; how rows come
 together in batches is nobody's promise, so a function's results should not depend on it.
 """
 

@@ -1,6 +1,6 @@
 """The rows of a key, two by two made into one: for each row what the function has come to.
 
-What always holds: the row that was given last for a key is the row in its state.
+Invariant: the row that was given last for a key is the row in its state.
 """
 
 from __future__ import annotations

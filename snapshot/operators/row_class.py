@@ -1,6 +1,6 @@
 """Rows for functions that take one at a time: named tuples made of a batch's columns, batches made of them, and state.
 
-What always holds: a batch turned into rows and back is the same; a result that does not fit a schema is refused with
+Invariant: a batch turned into rows and back is the same; a result that does not fit a schema is refused with
 the step, the row and the column that do not fit, and never bent into something that does. A row that is kept in state
 comes back as an equal named tuple.
 """

@@ -1,6 +1,6 @@
 """A batch of rows on its way through a stage, with the event time of each.
 
-What always holds: a batch is never changed once it is made; whoever drops or reorders rows makes another.
+Invariant: a batch is never changed once it is made; whoever drops or reorders rows makes another.
 """
 
 from __future__ import annotations

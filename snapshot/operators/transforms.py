@@ -1,6 +1,6 @@
 """Steps without state: maps, filters and selections, of one row at a time or of whole Arrow batches.
 
-What always holds: what comes out is of the schema that was declared, and has the event time of the row that it was made
+Invariant: what comes out is of the schema that was declared, and has the event time of the row that it was made
 of; an exception of the user's function goes through as it is, with a note that shows the row.
 """
 

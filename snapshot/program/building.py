@@ -1,6 +1,6 @@
 """The transforms and operators that steps of a program become, once it is known which rows come to them.
 
-What always holds: whatever stands in the way is a `CannotBuild` with a sentence for the user, and of the user's code
+Invariant: whatever stands in the way is a `CannotBuild` with a sentence for the user, and of the user's code
 nothing runs but the constructors of classes.
 """
 

@@ -1,6 +1,6 @@
 """Every mistake of a program that can be found without running it.
 
-What always holds: nothing is read, written or started here; a program that passes has a plan.
+Invariant: nothing is read, written or started here; a program that passes has a plan.
 """
 
 from __future__ import annotations

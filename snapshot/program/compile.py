@@ -1,6 +1,6 @@
 """From a program to the stages that it runs as.
 
-What always holds: stages begin at sources, at operators with state, at rebalances, and at sinks that several ways lead
+Invariant: stages begin at sources, at operators with state, at rebalances, and at sinks that several ways lead
 to, nowhere else; what is between is chained, once for every way behind a union. Equal programs give equal plans, in
 whatever order their outputs were put together.
 """

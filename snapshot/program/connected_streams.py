@@ -1,6 +1,6 @@
 """Two streams for one operator: both keyed, or one of them for all partitions.
 
-What always holds: both are read by the same operator in the same partition, and its state of a key is one.
+Invariant: both are read by the same operator in the same partition, and its state of a key is one.
 
 Every partition gets all rows of a control stream, in an order of its own: what is kept of them must not depend on one.
 An operator that gives several outputs is one node, however many of them are used.

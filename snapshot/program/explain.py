@@ -1,6 +1,6 @@
 """A plan as text for people.
 
-What always holds: equal plans give equal text, and everything that is matched by name over restarts is in it.
+Invariant: equal plans give equal text, and everything that is matched by name over restarts is in it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A stream divided by key: what can be done where every key has state of its own.
 
-What always holds: rows of one key are together in one partition, in the order in which each sender sent them; an
+Invariant: rows of one key are together in one partition, in the order in which each sender sent them; an
 operator's state is found again by its uid, and by nothing else.
 """
 

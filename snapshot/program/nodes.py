@@ -1,6 +1,6 @@
 """A stream program as a graph of plain data: what its user said, step by step, and nothing that follows from it.
 
-What always holds: a node is immutable and knows only what is before it, so that a graph has no cycle. A node is itself
+Invariant: a node is immutable and knows only what is before it, so that a graph has no cycle. A node is itself
 and no other that looks the same: what is built twice is there twice.
 """
 

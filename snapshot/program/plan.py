@@ -1,6 +1,6 @@
 """The stages that a program runs as: what is chained in one loop, and which channels lie between.
 
-What always holds: every partition runs every stage; a stage begins at a source, at an operator with state or at the
+Invariant: every partition runs every stage; a stage begins at a source, at an operator with state or at the
 meeting of several streams, and ends where rows change partition or meet others; stages are in the order in which
 rows flow, so no cycle can wait for itself.
 """

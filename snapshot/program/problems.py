@@ -1,6 +1,6 @@
 """What is wrong with a program, each problem with its place in it, and columns in words.
 
-What always holds: a program's mistakes are reported together, so that one run of the check is enough to find them.
+Invariant: a program's mistakes are reported together, so that one run of the check is enough to find them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A program: streams that were read, changed and written, as one value that can be printed, checked and run.
 
-What always holds: a program never changes; what is wrong with it is found by looking at it, before anything runs.
+Invariant: a program never changes; what is wrong with it is found by looking at it, before anything runs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What follows from a program's steps: of which schema the rows are after each, and what does the work.
 
-What always holds: a mistake is reported where it is made; what stands behind it is left out, and not reported again.
+Invariant: a mistake is reported where it is made; what stands behind it is left out, and not reported again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a sink is: output that is written while an epoch runs, and becomes visible when the epoch is complete.
 
-What always holds: rows are written to the transaction that was begun last; what was sealed takes no more of them;
+Invariant: rows are written to the transaction that was begun last; what was sealed takes no more of them;
 `commit` may be asked for again after any crash, by any process, and makes the rows visible once.
 """
 

@@ -1,6 +1,6 @@
 """What a source is: splits that are found by the driver and read by the partitions, again from any position.
 
-What always holds: the same split from the same position gives the same rows in the same order. Without that, no
+Invariant: the same split from the same position gives the same rows in the same order. Without that, no
 rollback could make up for a crash.
 """
 

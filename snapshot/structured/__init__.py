@@ -1,6 +1,6 @@
 """The sinks as formats of Spark's Structured Streaming: `df.writeStream.format("epochcut.kafka")`, exactly once.
 
-What always holds: importing this package loads no Spark; `register(spark)` does.
+Invariant: importing this package loads no Spark; `register(spark)` does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a staging folder remembers: what is committed of each micro-batch, and who writes batches with it.
 
-What always holds: the first decision that is written down counts. Of a batch that Spark runs again, after a crash or
+Invariant: the first decision that is written down counts. Of a batch that Spark runs again, after a crash or
 because an attempt failed, the transactions of one attempt are committed and no others, as one decision per batch is
 created, only if absent. Nothing of a batch is dropped before its decision is there. A batch before the one that is
 decided is done: Spark asks for one only after that.

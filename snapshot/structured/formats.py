@@ -1,6 +1,6 @@
 """Spark's side of a query's sink: formats by name, and the writers that Spark calls in executors and in the driver.
 
-What always holds: nothing is decided here. A writer holds plain data, as Spark sends it to other processes.
+Invariant: nothing is decided here. A writer holds plain data, as Spark sends it to other processes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A sink made of the options of a query: texts, by the names of the sink's fields, in any writing.
 
-What always holds: an option that the sink does not have is refused, as a misspelt one would silently mean its default.
+Invariant: an option that the sink does not have is refused, as a misspelt one would silently mean its default.
 """
 
 from __future__ import annotations

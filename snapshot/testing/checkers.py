@@ -1,6 +1,6 @@
 """What a correct snapshot promises, checked on a recorded history.
 
-What always holds: a checker changes nothing and returns nothing; it raises a `Violation` that names the
+Invariant: a checker changes nothing and returns nothing; it raises a `Violation` that names the
 processes and messages that show the promise broken.
 """
 

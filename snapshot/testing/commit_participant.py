@@ -1,6 +1,6 @@
 """The conformance kit for targets of a two-phase commit: every promise as a check that a target without it fails.
 
-What always holds: a check works under a job of its own, so that it may run against a target that is in use.
+Invariant: a check works under a job of its own, so that it may run against a target that is in use.
 `check_commit_target(open)` runs all of `CHECKS`; with pytest, parametrize over `CHECKS` to have one test for each. A
 check that fails raises a `Violation` that names the promise. No threads run and no time passes: a commit is a generator
 that stops after every request, and the kit lets it go on, crash there, or lets another committer come first.

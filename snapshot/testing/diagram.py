@@ -1,6 +1,6 @@
 """The space-time diagram of the lectures as text: a column for each process, and time running down.
 
-What always holds: each record has a row of its own, and the rows of a process are in its order; of a very long
+Invariant: each record has a row of its own, and the rows of a process are in its order; of a very long
 history those rows are left out that are far from its ends, its cut and what is marked. If there is a cut, all of
 its past stands above it, so the cut is a straight line: a consistent cut leaves every arrow pointing down, and a
 message that arrives above the line but is sent below it is the contradiction itself.

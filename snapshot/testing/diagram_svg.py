@@ -1,6 +1,6 @@
 """The space-time diagram of the lectures as SVG: a line for each process, and time running to the right.
 
-What always holds: every record has a place on the time axis that is its own, wide enough for its label, so labels do
+Invariant: every record has a place on the time axis that is its own, wide enough for its label, so labels do
 not overlap; the cut crosses each process's line behind the last of its records inside; and colours mean the same in
 every picture.
 """

@@ -1,6 +1,6 @@
 """Which faults a history may have, and how each history picks a few of them to have them often.
 
-What always holds: histories differ in what they stress ("swarm testing"), since a search in which everything happens a
+Invariant: histories differ in what they stress ("swarm testing"), since a search in which everything happens a
 little finds little; and a schedule of zeros picks no fault and no preference.
 """
 

@@ -1,6 +1,6 @@
 """What happened in one run, as the observer outside of it saw it, and which of it could have caused which.
 
-What always holds: records are in an order that could have been real time, so a cause comes before its effect,
+Invariant: records are in an order that could have been real time, so a cause comes before its effect,
 and a message is named by the place (`at`) of the record of its sending.
 """
 

@@ -1,6 +1,6 @@
 """Line plots as SVG, in rows of panels that share their axes.
 
-What always holds: equal data give equal bytes; and two lines differ in more than their colour: in dash and marker.
+Invariant: equal data give equal bytes; and two lines differ in more than their colour: in dash and marker.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The channels of a simulation: FIFO, reliable until something breaks, and then honest about it.
 
-What always holds: what is delivered on a channel is what was sent on it, in that order (unless it is declared
+Invariant: what is delivered on a channel is what was sent on it, in that order (unless it is declared
 to overtake), with nothing missing in between but what a declared loss took; and a process whose connection
 broke hears of it behind the last message that still arrived.
 """

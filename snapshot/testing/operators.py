@@ -1,6 +1,6 @@
 """Functions, operators and transforms run without a host: rows in, rows out, cut and restored at any parallelism.
 
-What always holds: a row goes to the partition that owns its key, as on a real exchange, and what an operator keeps
+Invariant: a row goes to the partition that owns its key, as on a real exchange, and what an operator keeps
 anywhere but in its declared state is lost at a restore, as in a real crash.
 
     payments = {"columns": {"user": str, "amount": int}, "key": "user", "timed": True}

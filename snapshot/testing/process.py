@@ -1,6 +1,6 @@
 """What a protocol has to look like to be tested: events in, effects out, and steps that it may take by itself.
 
-What always holds: a process touches nothing but its own attributes. Whatever it wants done it says, so that a
+Invariant: a process touches nothing but its own attributes. Whatever it wants done it says, so that a
 simulation can do it, delay it, or crash the process half-way through it.
 """
 

@@ -1,6 +1,6 @@
 """A schedule is a byte string: every choice of an adversarial scheduler is read from it, and from nothing else.
 
-What always holds: the same bytes give the same history; a byte of 0 is the most benign choice there is; and
+Invariant: the same bytes give the same history; a byte of 0 is the most benign choice there is; and
 bytes that have run out mean "no more adversity". So a shorter schedule, or one with more zeros in it, is a
 simpler one, and a failure is reproduced from a line of hexadecimal digits.
 """

@@ -1,6 +1,6 @@
 """The search for a history that breaks a promise, driven by hypothesis, and what it found, drawn.
 
-What always holds: what is found can be had again from its schedule alone, a line of hexadecimal digits; and
+Invariant: what is found can be had again from its schedule alone, a line of hexadecimal digits; and
 shrinking leaves a history with as few steps, faults and preferences as still break a promise.
 """
 

@@ -1,6 +1,6 @@
 """A job in miniature with one sink: what the conformance kit writes, prepares, commits and looks at.
 
-What always holds: a bench works under a job of its own, so that it may run against a target that is in use; it writes
+Invariant: a bench works under a job of its own, so that it may run against a target that is in use; it writes
 each row once.
 """
 

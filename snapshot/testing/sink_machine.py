@@ -1,6 +1,6 @@
 """A state machine for hypothesis: the real two-phase commit drives a sink through any order of events and crashes.
 
-What always holds: what readers see are rows of transactions that a complete epoch carried, each row once; when nothing
+Invariant: what readers see are rows of transactions that a complete epoch carried, each row once; when nothing
 is left to commit, they see all of them. Rows that the sink holds back are those of the transaction that shows them.
 """
 

@@ -1,6 +1,6 @@
 """What a sink owes when somebody else has written to the job's tree, as checks that a sink without it fails.
 
-What always holds: each check raises a `Violation` that names the promise. Payloads are changed in one place each: a
+Invariant: each check raises a `Violation` that names the promise. Payloads are changed in one place each: a
 field is left out, or has what no sink writes: a way out of a folder, another target, SQL, an escape, another type.
 """
 

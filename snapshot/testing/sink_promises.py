@@ -1,6 +1,6 @@
 """What exactly-once output relies on while nothing goes wrong, as checks that a sink without it fails.
 
-What always holds: each check raises a `Violation` that names the promise.
+Invariant: each check raises a `Violation` that names the promise.
 """
 
 from __future__ import annotations

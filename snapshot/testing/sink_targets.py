@@ -1,6 +1,6 @@
 """What exactly-once output relies on at the border to the target, as checks that a sink without it fails.
 
-What always holds: each check raises a `Violation` that names the promise. What is about a part of the trial that was
+Invariant: each check raises a `Violation` that names the promise. What is about a part of the trial that was
 not given is not checked.
 """
 

@@ -1,6 +1,6 @@
 """The conformance kit for sources: what a rollback relies on, as checks that a source without it fails.
 
-What always holds: a check reads splits as a partition does, and closes every reader. `check_source(source)` runs all of
+Invariant: a check reads splits as a partition does, and closes every reader. `check_source(source)` runs all of
 `CHECKS`; with pytest, parametrize over `CHECKS` to have one test for each. A check that fails raises a `Violation` that
 names the promise. A split is read until it is exhausted or has nothing to read now; give the kit a source that has
 something to read at once.

@@ -1,6 +1,6 @@
 r"""Histories checked by TLC, the model checker of TLA+, against a specification: trace validation.
 
-What always holds: a history is accepted if the specification allows its steps, all of them and in their order. The
+Invariant: a history is accepted if the specification allows its steps, all of them and in their order. The
 specification decides, not this module, which writes the steps down as constants and reads what TLC says of them.
 
 A specification that histories are checked against defines, besides whatever else it has:

@@ -1,6 +1,6 @@
 """A JSON value that cannot change any more: what a source or sink gives into a cut stays as it was at the cut.
 
-What always holds: equal values have equal text, on every platform, so they are compared, hashed and stored as text.
+Invariant: equal values have equal text, on every platform, so they are compared, hashed and stored as text.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The tree of a job: where everything lies, and what a path that was found there is.
 
-What always holds: `parse(path_of(item)) == item`, and a path that this module would not have built is foreign (`parse`
+Invariant: `parse(path_of(item)) == item`, and a path that this module would not have built is foreign (`parse`
 gives None), so that a clean-up touches nothing that others put there. All paths are relative: a tree can be moved.
 
     journal/0000000042.json                             an entry of the journal

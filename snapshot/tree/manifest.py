@@ -1,6 +1,6 @@
 """What an epoch consists of: every operator's state, positions, watermarks, in-flight data and committables.
 
-What always holds: a manifest names every partition of every operator exactly once, the key groups of a keyed operator
+Invariant: a manifest names every partition of every operator exactly once, the key groups of a keyed operator
 all have an owner, every reference is relative to the tree, and nothing in it is younger than its epoch. The rules
 are checked whenever a `Manifest` is made, by `check_manifest`.
 """

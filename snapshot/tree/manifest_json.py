@@ -1,6 +1,6 @@
 """The bytes of a manifest: versioned, canonical JSON with a checksum.
 
-What always holds: equal manifests give equal bytes, and bytes are read as the manifest that they were written from or
+Invariant: equal manifests give equal bytes, and bytes are read as the manifest that they were written from or
 not at all. Every version that was ever released stays readable.
 
     {"format":"epochcut.manifest","version":1,"checksum":"sha256:...","body":{...}}

@@ -1,6 +1,6 @@
 """The contract of a backend: the sorted entries in which rows of keyed state come to rest.
 
-What always holds: a backend changes only by taking whole files, in the order of their epochs; so it is always exactly
+Invariant: a backend changes only by taking whole files, in the order of their epochs; so it is always exactly
 the state at some epoch. What is newer lives in layers above it.
 
 Floors are compared as bytes: a value is visible exactly if the bytes that it begins with are not less than those of its

@@ -1,6 +1,6 @@
 """State in memory: for state that fits there, and for tests; everything a `Backend` promises, in dictionaries.
 
-What always holds: only what is visible is kept, so no floor is compared when something is read.
+Invariant: only what is visible is kept, so no floor is compared when something is read.
 """
 
 from __future__ import annotations

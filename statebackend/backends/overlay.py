@@ -1,6 +1,6 @@
 """Rows that wait for their cut to become a file, on the local disk: those that memory has no room for.
 
-What always holds: a layer of rows lies under a number of its own, so forgetting it is one note in the database; and
+Invariant: a layer of rows lies under a number of its own, so forgetting it is one note in the database; and
 all of it is scratch, which is not read after a crash.
 """
 

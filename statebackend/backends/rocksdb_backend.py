@@ -1,6 +1,6 @@
 """State in RocksDB: for what does not fit into memory, and for restores that open files without reading them.
 
-What always holds: the database only takes files, nothing is put into it; and its folder is scratch, made for it and
+Invariant: the database only takes files, nothing is put into it; and its folder is scratch, made for it and
 deleted with it.
 """
 

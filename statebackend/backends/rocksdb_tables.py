@@ -1,6 +1,6 @@
 """The settings with which RocksDB writes and reads files here: one format, errors with names.
 
-What always holds: blocks are checked against their checksums whenever they come from the disk, and an iteration that
+Invariant: blocks are checked against their checksums whenever they come from the disk, and an iteration that
 a damaged block breaks off ends with an error, never just early.
 """
 

@@ -1,6 +1,6 @@
 """The rows written between two cuts: in memory, and those that memory has no room for on the local disk.
 
-What always holds: what was written last under a name is what the layer says, and a deletion is said like a value. Of
+Invariant: what was written last under a name is what the layer says, and a deletion is said like a value. Of
 the three places where a row may be, `entries` is younger than what is leaving memory, and that than the disk.
 
 Names are kept apart by their heads (group, state, form), which sort as the names do; so what is sorted at once is what

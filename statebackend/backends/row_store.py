@@ -1,6 +1,6 @@
 """Rows in layers: what is being written, what was frozen at cuts and is on its way into files, and the backend below.
 
-What always holds: a row is what the youngest layer that knows its name says, and a deletion is said like a value. Only
+Invariant: a row is what the youngest layer that knows its name says, and a deletion is said like a value. Only
 the active layer changes; a frozen one is read by the thread that makes a file of it while work goes on.
 """
 

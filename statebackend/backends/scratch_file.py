@@ -1,6 +1,6 @@
 """A file for what memory has no room for, and a folder for a backend: neither outlives the process.
 
-What always holds: the file has no name, so it is gone with the process, or when nothing refers to it; the folder is new
+Invariant: the file has no name, so it is gone with the process, or when nothing refers to it; the folder is new
 when a backend begins, removed when it ends, and never used again after a crash.
 """
 

@@ -1,6 +1,6 @@
 """Files of sorted entries, in RocksDB's own format: written from what changed, taken by any backend, read back whole.
 
-What always holds: a file is written once, from entries in the order of their names, and is on the disk when
+Invariant: a file is written once, from entries in the order of their names, and is on the disk when
 `write_sst` returns; all entries in it have one stamp, the number of the epoch that wrote it; and every block has a
 checksum that is verified when it is read.
 

@@ -1,6 +1,6 @@
 """Large files are written in a process of their own: while RocksDB writes, it lets no other thread of Python run.
 
-What always holds: the file, and the error if there is one, are what `write_sst` would have made here; the other
+Invariant: the file, and the error if there is one, are what `write_sst` would have made here; the other
 process ends when this one does, however that ends; and of all entries no more than a portion is in memory twice.
 
 A portion lies in memory that both processes have: one fills it, the other reads it, by turns. Each entry is a frame,

@@ -1,6 +1,6 @@
 """Memory that is not used any more goes back to the system, which does not see that by itself.
 
-What always holds: nothing depends on it; where the C library cannot do it, the memory stays with the process.
+Invariant: nothing depends on it; where the C library cannot do it, the memory stays with the process.
 """
 
 from __future__ import annotations

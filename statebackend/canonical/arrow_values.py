@@ -1,6 +1,6 @@
 """The Arrow type for the values of a codec, found by the codec's name alone, and the way there and back.
 
-What always holds: a value that is put into a column comes back equal and of the same types; one that Arrow cannot say
+Invariant: a value that is put into a column comes back equal and of the same types; one that Arrow cannot say
 (an int of more than 64 bits, a text with a lone surrogate, the second of two local times) is left out, and the caller
 is told which. A codec whose name is not one of this package's has nothing in Arrow.
 """

@@ -1,6 +1,6 @@
 """The entries of a state in one key group, by key, to be compared.
 
-What always holds: two keys have the same here exactly if an export has the same rows of them; only a key group is in
+Invariant: two keys have the same here exactly if an export has the same rows of them; only a key group is in
 memory, and nothing is decoded but what says to which key it belongs.
 """
 

@@ -1,6 +1,6 @@
 """Changed rows of canonical tables into state that has others: put in place of what was there, or taken away.
 
-What always holds: only entries that differ are written, so a cut behind it has these and no others; a row that is
+Invariant: only entries that differ are written, so a cut behind it has these and no others; a row that is
 there twice is refused; what a row is about, its key, namespace and part of a map, is said as in an export.
 
 A row is taken away where its column `deleted` is true, or where its value is null and the state's codec has no None; of

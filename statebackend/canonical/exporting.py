@@ -1,6 +1,6 @@
 """State out to its canonical tables, a batch at a time.
 
-What always holds: every entry of the state is in exactly one row, and memory is bounded by a batch, or by what one key
+Invariant: every entry of the state is in exactly one row, and memory is bounded by a batch, or by what one key
 group has in one namespace of a table of aggregates.
 """
 

@@ -1,6 +1,6 @@
 """Canonical tables into open, empty state: on any backend, at any maximum parallelism, for any range of key groups.
 
-What always holds: nothing of the old key groups counts, every key is hashed anew; and a table is taken only by a state
+Invariant: nothing of the old key groups counts, every key is hashed anew; and a table is taken only by a state
 that is declared as the one it was written from, or as one that reads that.
 """
 

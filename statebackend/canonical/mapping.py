@@ -1,6 +1,6 @@
 """Ordinary tables as canonical ones: which column is the key, which the value, or what a table of aggregates keeps.
 
-What always holds: a column is taken only as what the state declares, never as something near it; what is missing is
+Invariant: a column is taken only as what the state declares, never as something near it; what is missing is
 named with the columns that are there.
 """
 

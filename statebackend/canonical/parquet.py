@@ -1,6 +1,6 @@
 """The canonical form: state as Arrow tables or Parquet files, one per declared state, for people and for a new life.
 
-What always holds: what is exported from any backend at any parallelism and imported into another is equal state; a file
+Invariant: what is exported from any backend at any parallelism and imported into another is equal state; a file
 that is there under its name is whole; and what is written today stays readable.
 
     write_parquet(state, folder)                            # or a `StateReader`, of an epoch

@@ -1,6 +1,6 @@
 """State written anew as it is declared now: every value by the present version of its codec, and nothing else left.
 
-What always holds: each entry of a state that goes on is there again under the same key, namespace and expiry; what is
+Invariant: each entry of a state that goes on is there again under the same key, namespace and expiry; what is
 declared no longer is not.
 """
 

@@ -1,6 +1,6 @@
 """The columns of a state's canonical table: one row per entry, and metadata that names the state.
 
-What always holds: the columns follow from the state's declaration in the metadata alone; so a table can be read on
+Invariant: the columns follow from the state's declaration in the metadata alone; so a table can be read on
 any backend, at any parallelism and by any later version; what is not such a table is refused by an error that says
 which file, state and column.
 

@@ -1,6 +1,6 @@
 """A state that is read as a whole, whatever holds it: an open state, or the files of an epoch.
 
-What always holds: reading changes nothing. Entries come group by group, each group as it is when its turn comes, so
+Invariant: reading changes nothing. Entries come group by group, each group as it is when its turn comes, so
 an open state must not be used until one has gone through it.
 """
 

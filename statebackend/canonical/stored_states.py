@@ -1,6 +1,6 @@
 """States opened as their files say they were declared, without the program that did: to be read and edited.
 
-What always holds: an operator made by `as_stored` fits every file set that the schema is of; what is opened gives no
+Invariant: an operator made by `as_stored` fits every file set that the schema is of; what is opened gives no
 values to functions, it has rows, tables of accumulators and the form in which they lie.
 """
 

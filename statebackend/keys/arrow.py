@@ -1,6 +1,6 @@
 """Columns of Arrow to and from the canonical bytes of the keys in them.
 
-What always holds: the bytes of a row are those that `KeyType.encode` gives for its value in Python; a column whose type
+Invariant: the bytes of a row are those that `KeyType.encode` gives for its value in Python; a column whose type
 may hold what the declared type does not is refused, except where only the values decide (units of time, scales).
 """
 

@@ -1,6 +1,6 @@
 """A batch of keys in their canonical bytes, with their stable hashes: what every vectorised look-up starts from.
 
-What always holds: two keys of one declared type are equal exactly if their canonical bytes are, or if both are null.
+Invariant: two keys of one declared type are equal exactly if their canonical bytes are, or if both are null.
 """
 
 from __future__ import annotations

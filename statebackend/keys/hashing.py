@@ -1,6 +1,6 @@
 """The stable 64-bit hash of a key, over its canonical bytes: in Python for one key, in numpy for a batch.
 
-What always holds: both ways give the same number, and it is the same for ever, on every platform and in every process,
+Invariant: both ways give the same number, and it is the same for ever, on every platform and in every process,
 because it decides the key group in which state on disk lies. Golden values in the tests pin it.
 
     h = tag * C1 + length * C3                     (mod 2^64, as everything here)

@@ -1,6 +1,6 @@
 """The declarations of key types, and their names in files.
 
-What always holds: a type is found again by its name, and two types are equal exactly if their names are.
+Invariant: a type is found again by its name, and two types are equal exactly if their names are.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Many byte strings in one piece of memory, and how those of several fields become those of a struct and back.
 
-What always holds: the bytes of a struct are its fields' bytes, each as `entries.delimited` writes it.
+Invariant: the bytes of a struct are its fields' bytes, each as `entries.delimited` writes it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Keys of several fields.
 
-What always holds: the canonical bytes of a struct are those of its fields, each as `entries.delimited` writes it, so
+Invariant: the canonical bytes of a struct are those of its fields, each as `entries.delimited` writes it, so
 two structs share them only if all fields are the same keys.
 """
 

@@ -1,6 +1,6 @@
 """Dates and timestamps as keys.
 
-What always holds: a time that is finer than the declared unit, or has a zone where none is declared, is refused.
+Invariant: a time that is finer than the declared unit, or has a zone where none is declared, is refused.
 """
 
 from __future__ import annotations

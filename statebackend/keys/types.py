@@ -1,6 +1,6 @@
 """The types that keys are declared with, and the canonical bytes of a key.
 
-What always holds: two keys of one declared type are the same key exactly if their canonical bytes are equal, or both
+Invariant: two keys of one declared type are the same key exactly if their canonical bytes are equal, or both
 are null; a key that the declared type does not hold exactly is refused and never coerced, so `1`, `1.0` and `True` are
 never the same key. Canonical bytes and type names are in files: they stay as they are for ever.
 """

@@ -1,6 +1,6 @@
 """From what an epoch's file set was made of to what a later one's is, without beginning anew: which files to take.
 
-What always holds: taking the steps on top of a store that has taken the files of the earlier set gives what a restore
+Invariant: taking the steps on top of a store that has taken the files of the earlier set gives what a restore
 of the later set gives. Nothing was written to that store but by taking files.
 
 A base may come late: it was made at an epoch that others have followed, and is in no set before. So from the first

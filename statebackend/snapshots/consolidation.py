@@ -1,6 +1,6 @@
 """Decide when to rewrite which files of a state, so that neither its space nor its number of files grows without bound.
 
-What always holds: bases are paid for by what changed, at most `Policy.pace` times as many bytes plus one slice; key
+Invariant: bases are paid for by what changed, at most `Policy.pace` times as many bytes plus one slice; key
 groups are rewritten oldest first; and everything is decided from the file set alone, except for the bytes earned since
 the last slice. So a restore, a rescale or a changed setting needs no memory of the past.
 

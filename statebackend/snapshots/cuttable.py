@@ -1,6 +1,6 @@
 """The contract of keyed state in memory that is cut, as the threads that make files of it see it.
 
-What always holds: what was frozen does not change any more, and is readable until it is released.
+Invariant: what was frozen does not change any more, and is readable until it is released.
 """
 
 from __future__ import annotations

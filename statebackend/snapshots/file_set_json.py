@@ -1,6 +1,6 @@
 """File sets as JSON: the one form in which manifests, snapshots and rows of a table name the files of a state.
 
-What always holds: equal sets give equal texts, and a text is read as the set that it was written from or refused; no
+Invariant: equal sets give equal texts, and a text is read as the set that it was written from or refused; no
 field is skipped and none is made up.
 
     {"key_groups":[0,64],"files":[

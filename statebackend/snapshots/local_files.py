@@ -1,6 +1,6 @@
 """Local links to stored files, so that a restore on the same machine needs no download.
 
-What always holds: a link that is found is the file that was added under this reference, as far as owner, inode, size
+Invariant: a link that is found is the file that was added under this reference, as far as owner, inode, size
 and the machine's start can tell, which takes microseconds; the blocks in it have checksums of their own. A file that
 another user has put there is never found. No restore depends on a link: what is missing here is downloaded.
 

@@ -1,6 +1,6 @@
 """From a cut to durable files, in the background: written, linked locally, uploaded, taken by the local backend.
 
-What always holds: the thread that owns the state never waits here for a disk or a store; an epoch is reported durable
+Invariant: the thread that owns the state never waits here for a disk or a store; an epoch is reported durable
 only when the store has all its files; the backend takes a delta only after its file is whole and linked; and one
 thread writes all files, so that a base is made of a backend that nothing changes meanwhile.
 """

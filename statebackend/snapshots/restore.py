@@ -1,6 +1,6 @@
 """From a file set to local files that a backend can take: linked where they are on this machine, else downloaded.
 
-What always holds: every file that is returned is as its reference says, and what lies outside of the set is never
+Invariant: every file that is returned is as its reference says, and what lies outside of the set is never
 read. A projected set names only what its range needs, so a narrower range fetches fewer files.
 """
 

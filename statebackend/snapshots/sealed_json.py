@@ -1,6 +1,6 @@
 """JSON documents with a format, a version and a checksum over all that they say.
 
-What always holds: what `unseal` returns is what `seal` was given, or an error says what is wrong; nothing is guessed,
+Invariant: what `unseal` returns is what `seal` was given, or an error says what is wrong; nothing is guessed,
 no field is skipped and none is made up. The bytes are canonical: equal content gives equal bytes.
 """
 

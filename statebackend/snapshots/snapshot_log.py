@@ -1,6 +1,6 @@
 """The log of a folder of snapshots: what may follow on what, what may be deleted, and how it is written.
 
-What always holds: entries are numbered, each is created once, on top of the one before, and says all that counts from
+Invariant: entries are numbered, each is created once, on top of the one before, and says all that counts from
 then on: the newest run, the snapshots that are kept, and the floor. So only the newest entry is read, besides those
 that are snapshots themselves. A run is fenced by the entry with which the next one claims its generation: what
 an older one wants to add after that is refused.

@@ -1,6 +1,6 @@
 """Entries become files of a state: written into a scratch folder, named for the store, linked locally.
 
-What always holds: a reference that is returned stands for a local link with that content; what a file says stays valid
+Invariant: a reference that is returned stands for a local link with that content; what a file says stays valid
 for those key groups only that have entries in it.
 """
 

@@ -1,6 +1,6 @@
 """Files to and from the store, several at a time: what has arrived is what the reference says, bit by bit.
 
-What always holds: when a call returns, all its files are there; when it raises, no thread of it runs any more, and of
+Invariant: when a call returns, all its files are there; when it raises, no thread of it runs any more, and of
 a download no file is left. A file is checked by one thread while others still download theirs.
 """
 

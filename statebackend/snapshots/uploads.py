@@ -1,6 +1,6 @@
 """From frozen changes to durable file sets: what of a partition's state may be acknowledged.
 
-What always holds: the file set of an epoch is reported only when every file that it names is durable, those of
+Invariant: the file set of an epoch is reported only when every file that it names is durable, those of
 earlier epochs included, whether these were completed, abandoned or failed. So an abandoned epoch loses nothing: its
 delta is in the file set of the next. And nothing that was written from a cut or from files takes their place before
 they are durable themselves.

@@ -1,6 +1,6 @@
 """The content of a base: all live entries of some key groups that are still worth keeping, blocks joined.
 
-What always holds: a reader of state at the base's epoch sees the same in the base as in the entries that it was made
+Invariant: a reader of state at the base's epoch sees the same in the base as in the entries that it was made
 of; what had expired at that epoch is not in it. Keys to which accumulators of later epochs may refer are kept as they
 are.
 

@@ -1,6 +1,6 @@
 """Choose the codec for a declared type: Python types, Arrow types and their names, and codecs themselves.
 
-What always holds: a declared type that has no codec is refused when it is declared; nothing is pickled instead.
+Invariant: a declared type that has no codec is refused when it is declared; nothing is pickled instead.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Codecs of values that are made of values: optional ones, tuples, and structs with the types of Arrow.
 
-What always holds: they are immutable exactly if all their parts are, and their names say their parts' names, so that
+Invariant: they are immutable exactly if all their parts are, and their names say their parts' names, so that
 another shape is another codec.
 """
 

@@ -1,6 +1,6 @@
 """The bytes of a state's values: each codec has a name, a version, and reads what its older versions wrote.
 
-What always holds: `decode(encode(value), version)` gives back an equal value of the same types; a value that `accept`
+Invariant: `decode(encode(value), version)` gives back an equal value of the same types; a value that `accept`
 let through can be encoded; and nothing is pickled unless `Pickled()` is declared.
 """
 

@@ -1,6 +1,6 @@
 """All keyed state of an operator in one partition, as one thing to cut: rows, cached values, tables.
 
-What always holds: a cut has everything that was written before it and nothing that was written after it, whichever
+Invariant: a cut has everything that was written before it and nothing that was written after it, whichever
 state it is in. What it costs goes with what has changed; of a table it is a copy of all accumulators at most.
 """
 

@@ -1,6 +1,6 @@
 """The states that a program declares: what it writes down once, and opens in every partition.
 
-What always holds: a declaration is a value that knows nothing of keys, files or partitions; opened in the same place
+Invariant: a declaration is a value that knows nothing of keys, files or partitions; opened in the same place
 with the same rows it is the same state, under the name it is stored as.
 """
 

@@ -1,6 +1,6 @@
 """The key, the namespace and the times that state is read and written at right now.
 
-What always holds: whatever a state does, it does for the key and namespace that were set last; a key of the wrong type
+Invariant: whatever a state does, it does for the key and namespace that were set last; a key of the wrong type
 is refused when it is set, and a key of another partition before anything is read or written under it.
 
 The names of the rows of many keys are made at once, by columns; each is the one that `entries.row` gives.

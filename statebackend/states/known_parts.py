@@ -1,6 +1,6 @@
 """The parts of recently used lists and maps: all parts of each, so that no layer of rows need be asked.
 
-What always holds: what is known of an address is exactly what its rows say, the expired ones included; nothing waits
+Invariant: what is known of an address is exactly what its rows say, the expired ones included; nothing waits
 here to be written. What is known takes about as much memory as it may, and what was used longest ago is given up.
 """
 

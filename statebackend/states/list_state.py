@@ -1,6 +1,6 @@
 """A list per key and namespace, one row per element, so that appending costs what is appended.
 
-What always holds: elements are in the order in which they were added, also across restores. Each has a number; these
+Invariant: elements are in the order in which they were added, also across restores. Each has a number; these
 begin anew at every restore, above all that were given before: with 2^32 times the number of the epoch after the one
 restored. So appending never looks at what is there. (No program adds 2^32 elements to one state between two epochs.)
 """

@@ -1,6 +1,6 @@
 """Map keys as bytes that sort as the keys do: numbers, texts, bytes, days, moments, and tuples of these.
 
-What always holds: two map keys are the same exactly if their bytes are. -0.0 is 0.0, and all NaNs are one map key.
+Invariant: two map keys are the same exactly if their bytes are. -0.0 is 0.0, and all NaNs are one map key.
 Tuples do not sort as tuples do, only their equality counts.
 """
 

@@ -1,6 +1,6 @@
 """A map per key and namespace, one row per entry, so that a change costs what it changes.
 
-What always holds: iterating gives the entries that were there when it began, sorted by the bytes of their map keys
+Invariant: iterating gives the entries that were there when it began, sorted by the bytes of their map keys
 (numbers, texts, bytes and days as one expects), whatever the caller changes meanwhile.
 """
 

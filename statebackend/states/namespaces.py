@@ -1,6 +1,6 @@
 """Namespaces: what else than the key a state is kept by, such as the window that a record falls into.
 
-What always holds: windows' namespaces sort by their ends, then by their starts, so those that end first lie first.
+Invariant: windows' namespaces sort by their ends, then by their starts, so those that end first lie first.
 """
 
 from __future__ import annotations

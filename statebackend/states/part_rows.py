@@ -1,6 +1,6 @@
 """The rows of a state that has several under one key and namespace: what lists and maps have in common.
 
-What always holds: what has expired is invisible; and going through the parts gives those that were there when it
+Invariant: what has expired is invisible; and going through the parts gives those that were there when it
 began, whatever is written and removed meanwhile.
 """
 

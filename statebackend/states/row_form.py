@@ -1,6 +1,6 @@
 """The form of one state's values in its rows: an expiry if it has a time to live, the codec's version, the value.
 
-What always holds: every payload says which version of the codec wrote it, so files of several versions of a program
+Invariant: every payload says which version of the codec wrote it, so files of several versions of a program
 can be read together; and every error says of which operator and state it is.
 """
 

@@ -1,6 +1,6 @@
 """The declarations of all keyed states of one operator, as its files store them.
 
-What always holds: no two states of a schema have entries under the same number, those dropped included; and equal
+Invariant: no two states of a schema have entries under the same number, those dropped included; and equal
 schemas have equal text.
 """
 

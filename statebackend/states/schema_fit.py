@@ -1,6 +1,6 @@
 """Decide whether the states of a snapshot fit the present declarations, and how they go on together.
 
-What always holds: a restore under a schema that `fitted` made reads no state as what it is not; what changed in a way
+Invariant: a restore under a schema that `fitted` made reads no state as what it is not; what changed in a way
 that was not said is refused by a named error; and what a dropped state left behind never becomes part of another state.
 """
 

@@ -1,6 +1,6 @@
 """Timers: calls that a key asked for, at times of one kind, fired in the order of these times with that key set.
 
-What always holds: a timer is a row, so it is cut, restored and rescaled with the rest of the state; a key has in a
+Invariant: a timer is a row, so it is cut, restored and rescaled with the rest of the state; a key has in a
 namespace at most one timer at a time; and only the next few timers of each key group are kept in memory besides.
 """
 

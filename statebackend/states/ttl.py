@@ -1,6 +1,6 @@
 """Time to live: when a value that is not refreshed ends, in event or in processing time.
 
-What always holds: the payload of a state with a time to live begins with the expiry (8 bytes, milliseconds), and what
+Invariant: the payload of a state with a time to live begins with the expiry (8 bytes, milliseconds), and what
 has expired is invisible from that moment on, whether or not it was removed already.
 """
 

@@ -1,6 +1,6 @@
 """One value per key and namespace, and what is built on it: values that are reduced or aggregated.
 
-What always holds: `get` gives what was set last for the current key and namespace, or the default; a value of
+Invariant: `get` gives what was set last for the current key and namespace, or the default; a value of
 another type than the declared one is never set; and what is kept as an object cannot change, so a cut that was frozen
 stays as it was.
 """

@@ -1,6 +1,6 @@
 """A bounded cache of one state's values above its rows, which are written when a cut is made or memory runs short.
 
-What always holds: a read gives what was written last. Values that no cut has seen yet are in `dirty`, are being
+Invariant: a read gives what was written last. Values that no cut has seen yet are in `dirty`, are being
 spilled, or were spilled into the rows; values of a cut that is on its way into a file are in its `FrozenValues`, which
 never change; everything else is in the rows, and maybe kept here, too.
 

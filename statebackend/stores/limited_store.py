@@ -1,6 +1,6 @@
 """A store whose calls come back: one that hangs is given up after a time, as if the store could not be reached.
 
-What always holds: no caller waits longer than the limit says; what a call that was given up still does is no harm, as
+Invariant: no caller waits longer than the limit says; what a call that was given up still does is no harm, as
 no blob has two contents and no two attempts use one name: a create is then of unknown outcome, and a download that
 comes late leaves nothing behind.
 """

@@ -1,6 +1,6 @@
 """Ask a store again, with pauses that grow, if it does not do what it is asked.
 
-What always holds: only what may be done twice is asked again; when the time is over, the store's last error is raised,
+Invariant: only what may be done twice is asked again; when the time is over, the store's last error is raised,
 and never taken for an answer.
 """
 

@@ -1,6 +1,6 @@
 """The way of keys between memory and the disk, when memory is full.
 
-What always holds: a key that leaves memory is in `ColdKeys` first. What the next cut would have said of it is in a
+Invariant: a key that leaves memory is in `ColdKeys` first. What the next cut would have said of it is in a
 block by then, as if it had been a small cut of its own: `ColdKeys` is only there to find keys again, and does not
 survive the process. Nor does it go back: whatever changes it ends the way back to cuts that were made by then.
 

@@ -1,6 +1,6 @@
 """The way of keys from their blocks into memory, or to the disk where memory has no room for them.
 
-What always holds: of a key group that is loaded, every key is in memory or in `ColdKeys`. Of any other the blocks are
+Invariant: of a key group that is loaded, every key is in memory or in `ColdKeys`. Of any other the blocks are
 right; but for the keys that were asked for, its rows may have been read ahead. As long as some rows are read ahead,
 nothing is in `ColdKeys`.
 

@@ -1,6 +1,6 @@
 """Built-in aggregates per key and namespace, in columns: found, updated, frozen and loaded by the batch, never by key.
 
-What always holds: what memory has of a key is right; of a key that it does not have, what `ColdKeys` has; and of a key
+Invariant: what memory has of a key is right; of a key that it does not have, what `ColdKeys` has; and of a key
 group that is not loaded, what its blocks say. The blocks of all frozen epochs say together what the table was at the
 last cut. Time is what the caller says it is.
 

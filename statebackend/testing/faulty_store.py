@@ -1,6 +1,6 @@
 """A store in memory that keeps uploads waiting, or refuses them, as long as one likes.
 
-What always holds: only uploads are disturbed; whatever was answered was done.
+Invariant: only uploads are disturbed; whatever was answered was done.
 """
 
 from __future__ import annotations

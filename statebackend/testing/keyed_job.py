@@ -1,6 +1,6 @@
 """A job that is nothing but its keyed state: partitions that are opened, cut, completed, rewound and restored together.
 
-What always holds: an epoch is complete when all partitions have reported it as durable, and only then.
+Invariant: an epoch is complete when all partitions have reported it as durable, and only then.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Keyed state as plain dictionaries: what every `KeyedState` has to be like, whatever happens to it.
 
-What always holds: nothing is here but dictionaries and what time it is; a copy never changes with its original.
+Invariant: nothing is here but dictionaries and what time it is; a copy never changes with its original.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The states that the kit works with, one of each kind: how each is changed, read, and what a dictionary says instead.
 
-What always holds: a change is the same for the state and for the model, and depends on the number that is given only.
+Invariant: a change is the same for the state and for the model, and depends on the number that is given only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
 """The project's benchmarks: one module per workload, each a generator of figures.
 
-What always holds: a figure that is compared over time keeps its name and what it measures.
+Invariant: a figure that is compared over time keeps its name and what it measures.
 """

@@ -1,6 +1,6 @@
 """What alignment costs against the number of shuffles and the parallelism: figures, a table and a plot.
 
-What always holds: they come from a simulation on a simulated clock, so they are the same on every machine and in every
+Invariant: they come from a simulation on a simulated clock, so they are the same on every machine and in every
 run; and each cut that they count was checked to be exact.
 """
 

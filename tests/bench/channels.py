@@ -1,6 +1,6 @@
 """What carries rows between two processes of one machine best: a channel of ours, or Arrow Flight's exchange.
 
-What always holds: all carry the same batches, three columns of eight bytes, to a process that reads each as Arrow and
+Invariant: all carry the same batches, three columns of eight bytes, to a process that reads each as Arrow and
 answers; they take turns, run by run. The CPU time is that of both processes. A round trip is a batch there and back.
 "encrypted" is a channel of ours with TLS, which Flight does not have here.
 """

@@ -1,6 +1,6 @@
 """What one epoch costs the driver, in CPU time, from the trigger to the plan of what the epoch before leaves behind.
 
-What always holds: inside the measure is everything that the driver does for an epoch by itself, and the real code does
+Invariant: inside the measure is everything that the driver does for an epoch by itself, and the real code does
 it: the coordinator's machine with every trigger, acknowledgement and commit report; the regrouping of acknowledgements
 into a manifest with all its checks; its bytes and digest; the journal's entries with what admits and folds them; the
 references of the epoch and the removal plan. Outside is what carries bytes: the network, the store, and the decoding of

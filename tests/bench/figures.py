@@ -1,6 +1,6 @@
 """What every benchmark reports: a number, its unit, the runs that it is the median of, and the CPU time they took.
 
-What always holds: a figure is one line of JSON, and its value is the median of its runs.
+Invariant: a figure is one line of JSON, and its value is the median of its runs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sinks that only measure: one that drops all rows, and one that notes when each row was scheduled, and when it came.
 
-What always holds: both take rows where they are made, in the partition's own process, and neither has transactions.
+Invariant: both take rows where they are made, in the partition's own process, and neither has transactions.
 """
 
 from __future__ import annotations

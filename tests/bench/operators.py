@@ -1,6 +1,6 @@
 """What the columnar operators do alone: running aggregates per record and per batch, and tumbling windows.
 
-What always holds: inside the measure is all from a batch of rows with its keys to the rows that come out; the batches
+Invariant: inside the measure is all from a batch of rows with its keys to the rows that come out; the batches
 are made before, and nobody takes what comes out. Figures are rows that go in for a second of CPU time, in one process
 with state in RocksDB; W1 and W2 as wholes are measured elsewhere.
 """

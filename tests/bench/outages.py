@@ -1,6 +1,6 @@
 """What a fault did to a job's output, from when each row was scheduled and when it first came.
 
-What always holds: only the first sighting of a row counts, so what a job makes again after it went back is no output;
+Invariant: only the first sighting of a row counts, so what a job makes again after it went back is no output;
 a row's latency is from its scheduled time, so it includes the time in which nothing could be made.
 """
 

@@ -1,6 +1,6 @@
 """A pipeline of keyed shuffles on a simulated clock, in which the real aligners and outboxes do the cutting.
 
-What always holds: equal settings give equal results; and every cut is exact, or the run ends with `InexactCut`: at each
+Invariant: equal settings give equal results; and every cut is exact, or the run ends with `InexactCut`: at each
 stage, what was processed before the cut and what was recorded in flight up to there is what the sources had sent.
 
 Each source and each operator is one event loop, as a worker is: while it works on a frame, whatever comes in waits.

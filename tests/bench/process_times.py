@@ -1,6 +1,6 @@
 """The CPU time of a benchmark: of this process and of all that were started from it, Spark's JVM included.
 
-What always holds: the time of a process that has ended is not lost, as long as whoever started it has waited for it.
+Invariant: the time of a process that has ended is not lost, as long as whoever started it has waited for it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a partition's process is: how long it takes from its loss to the next one's first word, and what it holds.
 
-What always holds: processes are killed while a job runs, one after the other; what a process holds is read while all of
+Invariant: processes are killed while a job runs, one after the other; what a process holds is read while all of
 them run, the memory as its share of what it has in common with others.
 """
 

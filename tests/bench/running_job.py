@@ -1,6 +1,6 @@
 """A job as a benchmark runs it: as Spark tasks or processes, watched until it has been measured, then stopped.
 
-What always holds: rates are taken between two reports of each partition, so that neither its start nor its end counts;
+Invariant: rates are taken between two reports of each partition, so that neither its start nor its end counts;
 the CPU time beside a rate is that of all processes in the same time, Spark's own included.
 """
 

@@ -1,6 +1,6 @@
 """What it costs to look up one key in an epoch of many: the files of its key group are read, and no others.
 
-What always holds: every key that is looked up is found, with the values that it was given.
+Invariant: every key that is looked up is found, with the values that it was given.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What exactly-once output costs: each sink against the same target written at-least-once, and how long a commit takes.
 
-What always holds: the two ways take turns in one run, with the same rows, from a source that is much faster than any
+Invariant: the two ways take turns in one run, with the same rows, from a source that is much faster than any
 target; a run counts from the first row until all rows are to be seen by readers.
 """
 

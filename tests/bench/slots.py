@@ -1,6 +1,6 @@
 """What it costs to find and to add the slots of a batch of keys, in CPU time per key.
 
-What always holds: inside the measure is all that `SlotIndex` does with a batch, the comparison of every byte included;
+Invariant: inside the measure is all that `SlotIndex` does with a batch, the comparison of every byte included;
 outside is how the batch came to its canonical bytes and hashes. The keys of each batch lie anywhere in the table, which
 holds all of them; the figure of adding is that of a bulk load, with room reserved, in batches of the same size.
 """

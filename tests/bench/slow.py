@@ -1,6 +1,6 @@
 """slow: how long epochs take while a function of the user is slow: for rows of one key, or for timers or windows due.
 
-What always holds: all options are the defaults but for the time between epochs; the function sleeps, so that it takes
+Invariant: all options are the defaults but for the time between epochs; the function sleeps, so that it takes
 no processor from others; every epoch that completes in the measured time counts. The value of a figure is the median
 epoch, or the longest one; of timers and windows, the time from one complete epoch to the next while they fire.
 """

@@ -1,6 +1,6 @@
 """What PySpark does with the same workloads itself: `groupBy`, windows, and `transformWithState` row by row in Python.
 
-What always holds: the records are those of the workloads, made by Spark's own source of numbers; state is in RocksDB;
+Invariant: the records are those of the workloads, made by Spark's own source of numbers; state is in RocksDB;
 nobody takes what comes out, but where latency is measured. The first micro-batches do not count.
 """
 

@@ -1,6 +1,6 @@
 """What a standby costs while nothing fails, by what it has ready: CPU, memory and bytes, with W3's job.
 
-What always holds: the kinds are measured in turns in one run, as processes on this machine, so nothing of Spark is in
+Invariant: the kinds are measured in turns in one run, as processes on this machine, so nothing of Spark is in
 the figures; CPU is that of all processes of the job, and memory that of the standby alone.
 """
 

@@ -1,6 +1,6 @@
 """What a change of a list or a map costs when it is made over and over: at the start, and after 100,000 of them.
 
-What always holds: each operation leaves the newest five of its key, so all of them find and leave the same; what is
+Invariant: each operation leaves the newest five of its key, so all of them find and leave the same; what is
 measured is the CPU time of the thread that works, in rounds of 2,000 operations, without the cuts between the rounds.
 """
 

@@ -1,6 +1,6 @@
 """Keys of about 100 bytes with count and sum, and a state that holds them: what all benchmarks of the state begin with.
 
-What always holds: the same number gives the same keys and records everywhere, so that every result can be recomputed.
+Invariant: the same number gives the same keys and records everywhere, so that every result can be recomputed.
 """
 
 from __future__ import annotations

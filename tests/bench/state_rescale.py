@@ -1,6 +1,6 @@
 """W6's heart: state that goes from two partitions to four and from four to three, without rewriting any of it.
 
-What always holds: after each step every key is read, and is what it was.
+Invariant: after each step every key is read, and is what it was.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """For how long a state is busy with going back in place to its last complete epoch, with few and with all keys changed.
 
-What always holds: before each rewind the same keys were changed since a cut that is complete, and an epoch was cut
+Invariant: before each rewind the same keys were changed since a cut that is complete, and an epoch was cut
 halfway; what is measured is the call alone, after which records can be taken in.
 """
 

@@ -1,6 +1,6 @@
 """W5: one percent of the keys changes per epoch. What is uploaded, what is wasted, what a restore reads; together.
 
-What always holds: at the end every file of the beginning has been replaced, so a full cycle of consolidation is in the
+Invariant: at the end every file of the beginning has been replaced, so a full cycle of consolidation is in the
 figures; and what is restored is compared with what was written.
 """
 

@@ -1,6 +1,6 @@
 """What a table of aggregates costs: a batch of count and sum, and the pause of a cut, by how many keys have changed.
 
-What always holds: inside the measure of a batch is all from the Arrow column of keys to the accumulators: canonical
+Invariant: inside the measure of a batch is all from the Arrow column of keys to the accumulators: canonical
 bytes, hashes, slots and both aggregations. Inside that of a cut is what happens while no record flows; making blocks
 of it is the background's work, in CPU time per changed key. All keys have 80 bytes that do not compress.
 """

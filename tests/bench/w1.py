@@ -1,6 +1,6 @@
 """W1: running count and sum of each key, by the built-in aggregation and row by row in Python, beside PySpark's own.
 
-What always holds: sources make the records in the partitions' own processes, and a sink there drops what comes out;
+Invariant: sources make the records in the partitions' own processes, and a sink there drops what comes out;
 state is in RocksDB, with more memory than it needs; a figure is what the keyed stage took in its steady state, and each
 round measures all programs once, those with epochs every second and those without them by turns.
 """

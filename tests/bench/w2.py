@@ -1,6 +1,6 @@
 """W2: sums of each key in tumbling windows of five seconds of event time, beside PySpark's own.
 
-What always holds: event time follows from a record's number, so that a window has the same records however fast they
+Invariant: event time follows from a record's number, so that a window has the same records however fast they
 come, and windows fire all the time; sources make the records in the partitions' own processes, and a sink there drops
 the sums.
 """

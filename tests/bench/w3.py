@@ -1,6 +1,6 @@
 """W3: the latency of running totals under a steady load, with a million keys in the state and an epoch every second.
 
-What always holds: latency is from the time for which a record was scheduled to the moment in which a sink has its
+Invariant: latency is from the time for which a record was scheduled to the moment in which a sink has its
 update, so what holds records up is in it; it is counted for the records that were scheduled in the measured time. With
 a sink that is exactly once, rows are there when they are committed.
 """

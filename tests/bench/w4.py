@@ -1,6 +1,6 @@
 """W4: how long the output of W3's job stops when something is killed, and how long until all is as it was.
 
-What always holds: what is killed gets SIGKILL at a random moment of an epoch, and nothing else is killed until the job
+Invariant: what is killed gets SIGKILL at a random moment of an epoch, and nothing else is killed until the job
 has been normal again for a while; only rows that nobody had seen before count as output.
 """
 

@@ -1,6 +1,6 @@
 """The driver of W4's job as a process of its own, which is there to be killed.
 
-What always holds: started again with the same folder, it goes on with the same job.
+Invariant: started again with the same folder, it goes on with the same job.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """W6: W3's job is stopped with a savepoint and started with twice, and then with three quarters of its partitions.
 
-What always holds: the time is from the wish to stop until the first row that the restarted job gives, in one session;
+Invariant: the time is from the wish to stop until the first row that the restarted job gives, in one session;
 at the end every key's count is compared with the truth.
 """
 

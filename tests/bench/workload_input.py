@@ -1,6 +1,6 @@
 """The input of the workloads W1 and W2 as a source: record i has the key splitmix64(i) mod K and the value i & 1023.
 
-What always holds: the truth can be computed from the number of records alone.
+Invariant: the truth can be computed from the number of records alone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`make fuzz`: feeds each decoder with what is almost right, for some minutes, and tells what it should not have done.
 
-What always holds: an input follows from the seed, the decoder and a number alone. A decoder has to return or to raise
+Invariant: an input follows from the seed, the decoder and a number alone. A decoder has to return or to raise
 one of its errors, in three seconds and 256 MiB; what else it does is told with how to do it again. Decoders run in a
 process of their own, so that a crash of the interpreter is found as well.
 """

@@ -1,6 +1,6 @@
 """Bytes and JSON that are almost right: what was written, changed in a few places.
 
-What always holds: the same random numbers give the same changes.
+Invariant: the same random numbers give the same changes.
 """
 
 from __future__ import annotations

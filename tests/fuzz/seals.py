@@ -1,6 +1,6 @@
 """Sealed connections in the hands of somebody on the path: nothing comes out that was not said there, at its place.
 
-What always holds: what is fed is made of what was said on one connection and on others, changed. Only what begins as
+Invariant: what is fed is made of what was said on one connection and on others, changed. Only what begins as
 that connection began may come out; what goes on in another way is refused by name, or has not ended yet.
 """
 

@@ -1,6 +1,6 @@
 """How the output of a job differs from the truth, row by row.
 
-What always holds: a row of the truth that is missing counts as lost, one that is there more often as twice, and one
+Invariant: a row of the truth that is missing counts as lost, one that is there more often as twice, and one
 that the truth does not have as wrong.
 """
 

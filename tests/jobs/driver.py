@@ -1,6 +1,6 @@
 """The process of a job's driver, as a test starts it, kills it and starts it again.
 
-What always holds: what happens in the job is written to the standard output as it happens, a line of JSON for each
+Invariant: what happens in the job is written to the standard output as it happens, a line of JSON for each
 event; the process ends with 0 exactly if the job has ended well.
 
     python -m tests.jobs.driver SETTINGS      as JSON, see `Settings`

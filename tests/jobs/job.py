@@ -1,6 +1,6 @@
 """What a job for tests is: a program over a source, and a judge of its output.
 
-What always holds: the source's rows and the verdict follow from the number of rows alone, so that whoever reads the
+Invariant: the source's rows and the verdict follow from the number of rows alone, so that whoever reads the
 output, in whichever process, can judge it.
 """
 

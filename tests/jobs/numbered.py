@@ -1,6 +1,6 @@
 """A count for each key, one row for each row, which says of which row of the input it is.
 
-What always holds: all rows of a key are of one split, so their order is fixed; from the number in a row of the output
+Invariant: all rows of a key are of one split, so their order is fixed; from the number in a row of the output
 follows which split's position its epoch must have passed.
 """
 

@@ -1,6 +1,6 @@
 """A job that runs in processes of its own: what happens in it is heard, and each of its processes can be killed.
 
-What always holds: whoever waits, waits for something that happens, with a limit; when the job is closed, none of its
+Invariant: whoever waits, waits for something that happens, with a limit; when the job is closed, none of its
 processes is left.
 """
 

@@ -1,6 +1,6 @@
 """A source that gives its rows no faster than at a rate, and the last of them only when a file is there.
 
-What always holds: it gives the rows of the source within, in their order; what a reader was not running for is not made
+Invariant: it gives the rows of the source within, in their order; what a reader was not running for is not made
 up for, so a job that is killed again and again, or whose machine has much else to do, always has rows under way.
 """
 

@@ -1,6 +1,6 @@
 """Storage that fails, hangs or is slow while a file says so, in every process that has loaded a program with it.
 
-What always holds: without the file everything works; what fails was either not done, or was done and not said.
+Invariant: without the file everything works; what fails was either not done, or was done and not said.
 
 The file says `fail`, `hang` or `slow`; `fail create`, for entries of the journal alone, none of which is made; or
 `deaf`, for channels on which nothing arrives any more.

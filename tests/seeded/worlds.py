@@ -1,6 +1,6 @@
 """Two small simulations for errors that a whole job shows too rarely: committers of one committable, and one aligner.
 
-What always holds: the cores are the real ones, and the schedule alone decides what happens.
+Invariant: the cores are the real ones, and the schedule alone decides what happens.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What happens in the jobs of `cluster_job`, as they say it; a test waits for something, and does something.
 
-What always holds: whoever waits has a limit; at the end of the context the jobs' driver is gone.
+Invariant: whoever waits has a limit; at the end of the context the jobs' driver is gone.
 """
 
 from __future__ import annotations

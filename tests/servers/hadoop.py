@@ -1,6 +1,6 @@
 """What the servers of Hadoop have in common: their jars and their settings.
 
-What always holds: a server of Hadoop finds nothing of the machine's own; its settings are files of a folder alone.
+Invariant: a server of Hadoop finds nothing of the machine's own; its settings are files of a folder alone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A real HDFS for tests: a name node and a data node on free ports of the loopback interface, and one folder.
 
-What always holds: when they were killed, they start again at the same ports with what they had.
+Invariant: when they were killed, they start again at the same ports with what they had.
 """
 
 from __future__ import annotations

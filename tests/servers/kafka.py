@@ -1,6 +1,6 @@
 """A real Kafka broker for tests: one node, KRaft, on free ports of the loopback interface, all it keeps in one folder.
 
-What always holds: a broker that was killed starts again with the same port and what it had stored.
+Invariant: a broker that was killed starts again with the same port and what it had stored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Several hosts on one machine: network namespaces around one in their midst, with links that can be slow, and be
 cut and healed.
 
-What always holds: nothing of the machine's own network is touched; when the context ends, or the process dies, nothing
+Invariant: nothing of the machine's own network is touched; when the context ends, or the process dies, nothing
 carries frames any more, and when the context ends, the namespaces are gone.
 """
 

@@ -1,6 +1,6 @@
 """Ports for the servers of tests, as many at once as one of them needs.
 
-What always holds: they are different, and nobody listens at them at the moment; who takes them is not known.
+Invariant: they are different, and nobody listens at them at the moment; who takes them is not known.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A real PostgreSQL for tests: in a folder of its own, on a port of the loopback interface that it keeps.
 
-What always holds: it runs as another user if the tests run as root, which PostgreSQL refuses; it is durable, so that
+Invariant: it runs as another user if the tests run as root, which PostgreSQL refuses; it is durable, so that
 what it has confirmed is there after it was killed.
 """
 

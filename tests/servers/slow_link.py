@@ -7,7 +7,7 @@ makes two TAP devices of these names in the network namespace it runs in, and sa
 given then, such as `0.04 0.01`, is the delay in seconds, and by how much more at most a frame comes later by chance;
 that it is in effect is said by a line as well.
 
-What always holds: frames come out in the order in which they went in, whatever becomes of the delay, and unchanged; one
+Invariant: frames come out in the order in which they went in, whatever becomes of the delay, and unchanged; one
 is lost only where the device to hand it to is down. The process, and with it both devices, ends when its input does:
 when whoever started it closes it, or is dead.
 """

@@ -1,6 +1,6 @@
 """A standalone Spark cluster for tests, from what PySpark brings: a master and workers, here or elsewhere.
 
-What always holds: when the context ends, no process of the cluster is left, those of its applications' executors
+Invariant: when the context ends, no process of the cluster is left, those of its applications' executors
 included.
 """
 

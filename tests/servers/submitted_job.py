@@ -1,6 +1,6 @@
 """A program as it is submitted to a cluster: it counts to files, and tells in a file what happens in it.
 
-What always holds: it has no word for what happens when it is started a second time.
+Invariant: it has no word for what happens when it is started a second time.
 
 spark-submit ... tests/servers/submitted_job.py FOLDER
 """

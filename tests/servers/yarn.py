@@ -1,6 +1,6 @@
 """A real YARN for tests: a resource manager and node managers on the loopback interface, and one folder.
 
-What always holds: when the context ends, no process of it is left, those in its containers included, and of these also
+Invariant: when the context ends, no process of it is left, those in its containers included, and of these also
 the ones whose parents were killed.
 """
 

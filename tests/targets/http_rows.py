@@ -1,6 +1,6 @@
 """A server that takes rows by HTTP, each key once, and does what a test wants with the requests that come next.
 
-What always holds: what it has taken it keeps while it is stopped; it comes back at the same port.
+Invariant: what it has taken it keeps while it is stopped; it comes back at the same port.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Files and Delta tables as a program without epochs would write them: what comes is written, and may come again.
 
-What always holds: a partition, in one attempt, writes one file, whose rows readers see once it is closed; or to the
+Invariant: a partition, in one attempt, writes one file, whose rows readers see once it is closed; or to the
 table whenever an epoch is cut.
 """
 

@@ -1,6 +1,6 @@
 """A PostgreSQL that a job writes to in each of the three ways, read by its own client library.
 
-What always holds: a server that was killed comes back at the same address with what it had confirmed.
+Invariant: a server that was killed comes back at the same address with what it had confirmed.
 """
 
 from __future__ import annotations

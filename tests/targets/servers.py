@@ -1,6 +1,6 @@
 """Targets that are servers, which a test starts itself, kills, and starts again at the same address.
 
-What always holds: they are read with the client library of the target alone.
+Invariant: they are read with the client library of the target alone.
 """
 
 from __future__ import annotations

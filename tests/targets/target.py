@@ -1,6 +1,6 @@
 """What a target is for tests: a sink that writes to it, a reader that knows nothing of us, and perhaps a server.
 
-What always holds: the reader uses another library, or another way, than the sink; a server that was killed comes back
+Invariant: the reader uses another library, or another way, than the sink; a server that was killed comes back
 at the same address with what it had.
 """
 

@@ -1,6 +1,6 @@
 """A coordinator in a loop: events one after the other, time before each, and what it says done before the next.
 
-What always holds: an event that comes while another is being handled waits for its turn; the coordinator hears of the
+Invariant: an event that comes while another is being handled waits for its turn; the coordinator hears of the
 time when it wants to, and before whatever happens at a later one; a trace has all that it was told and said.
 """
 

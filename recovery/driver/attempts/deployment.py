@@ -1,6 +1,6 @@
 """Placing the partitions of each attempt: as soon as there are processes enough, and it is sure that the job is ours.
 
-What always holds: one attempt is deployed at a time, the newest that the coordinator wants; what a roll-back asks to be
+Invariant: one attempt is deployed at a time, the newest that the coordinator wants; what a roll-back asks to be
 confirmed is confirmed before anything is restored. At the start of a job processes that come before others open state
 meanwhile.
 """

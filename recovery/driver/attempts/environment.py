@@ -1,6 +1,6 @@
 """What a job runs with, and what is known of it: the one is given to the driver, the other it remembers.
 
-What always holds: both are the same from the first claim of the job to its end, also if it is claimed anew in between.
+Invariant: both are the same from the first claim of the job to its end, also if it is claimed anew in between.
 """
 
 from __future__ import annotations

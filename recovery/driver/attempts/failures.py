@@ -1,6 +1,6 @@
 """The policy of failures: the attempt is broken and begun anew, or the job given up with the best cause known.
 
-What always holds: a report goes in, and its consequences come out, for the driver to carry out. Whether it is tried
+Invariant: a report goes in, and its consequences come out, for the driver to carry out. Whether it is tried
 again is decided by `recovery.decisions.restarts` alone; every broken attempt counts, also one that the coordinator
 broke itself, but not one that was ended to move a partition.
 """

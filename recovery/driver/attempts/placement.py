@@ -1,6 +1,6 @@
 """Which process gets which partition, and when one moves to another executor: the rules, without the world.
 
-What always holds: every partition has one process and no process two; the same processes and the same history give the
+Invariant: every partition has one process and no process two; the same processes and the same history give the
 same placement. A partition keeps its process; a lost one goes to the process that is nearest to its state, and of those
 to one on the executor that has the fewest partitions. A partition moves, so that not all of a job is lost with one
 executor, only to one that has fewer even afterwards than the one that it leaves had; one move is under way at a time;

@@ -1,6 +1,6 @@
 """Moves to other executors: looks for room, has a state opened there, and hands it over, as `placement` decides.
 
-What always holds: there is one process at most beyond those that the job needs, and it is sent away when it is not
+Invariant: there is one process at most beyond those that the job needs, and it is sent away when it is not
 needed; whatever is under way when the attempt breaks is dropped, and the roll-back takes what process it finds.
 """
 

@@ -1,6 +1,6 @@
 """The seven marks of a recovery, from the reports as they come in.
 
-What always holds: a recovery is timed from the first failure that it makes up for, also if others follow before it is
+Invariant: a recovery is timed from the first failure that it makes up for, also if others follow before it is
 done; a mark that is reached again after such another failure is noted anew. The marks up to `opened` follow one
 another, and `caught_up` comes after them; `first_output` is the first partition's, and may come before others are open.
 A recovery is over when it has caught up and has given output, or has had the time to: some jobs seldom have any.

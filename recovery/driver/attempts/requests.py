@@ -1,6 +1,6 @@
 """What is asked of a running job: savepoints, and to end, by its user or as its input has ended.
 
-What always holds: a request for a savepoint is answered once, also one that comes after the job's end; one whose epoch
+Invariant: a request for a savepoint is answered once, also one that comes after the job's end; one whose epoch
 was given up is triggered again. A job ends well only when an epoch is complete and committed after which nothing was
 read that counts: asked for when all input had ended, or with the word that the sources pause after it. No epoch follows
 that one, so none is left that is complete and awaits its commit.

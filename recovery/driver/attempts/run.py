@@ -1,6 +1,6 @@
 """One attempt as the driver sees it: who has which partition, who is ready, who reads which split.
 
-What always holds: what is sent to a partition carries the attempt's incarnation and goes to the process that has it;
+Invariant: what is sent to a partition carries the attempt's incarnation and goes to the process that has it;
 the splits of a cut are taken in the same step in which its triggers are sent.
 """
 

@@ -1,6 +1,6 @@
 """The processes that there are for a job's partitions: they come to the driver's port, say what they are, and live.
 
-What always holds: a process counts as there from its `Hello` until its connection is gone or it has not shown a sign of
+Invariant: a process counts as there from its `Hello` until its connection is gone or it has not shown a sign of
 life for too long; it is reported lost once, and what it says afterwards is refused: of one that wakes up late, that is
 told, and it is sent away.
 """

@@ -1,6 +1,6 @@
 """What is asked of a Spark application: its settings, and tasks that run Python, through a session or a context.
 
-What always holds: where there is a context, nothing of Spark SQL is used: a new JVM takes seconds of CPU time to load
+Invariant: where there is a context, nothing of Spark SQL is used: a new JVM takes seconds of CPU time to load
 its classes, and a job that comes back waits for them.
 
 An executor that has run no Python task yet takes seconds for its first, so each runs one in time that does nothing. It

@@ -1,6 +1,6 @@
 """What Spark's Java loads at its start, kept in a file that later starts map into memory: those take half as long.
 
-What always holds: Java uses such a file only if it was made by the same Java of the same jars, and starts as usual if
+Invariant: Java uses such a file only if it was made by the same Java of the same jars, and starts as usual if
 not; a file has its name only when it is whole.
 
     python -m recovery.driver.launchers.java_archive FILE      makes one, in a Spark application of its own

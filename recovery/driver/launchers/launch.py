@@ -1,6 +1,6 @@
 """How the processes for a job's partitions come to be: the contract.
 
-What always holds: as long as a launcher is not stopped, a process that ends, or cannot be started, is started again in
+Invariant: as long as a launcher is not stopped, a process that ends, or cannot be started, is started again in
 its slot; the run's secret is never on a command line.
 """
 

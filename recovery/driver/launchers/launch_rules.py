@@ -1,6 +1,6 @@
 """Which launches of a job's processes there are, and when another one is due: the rule behind every launcher.
 
-What always holds: a slot has one process at most that counts; as long as it has none, one of its launches is under way
+Invariant: a slot has one process at most that counts; as long as it has none, one of its launches is under way
 or due. Whatever else may still come of its other launches is cancelled, or turned away when it comes.
 
 A launch is whatever brings a process: a process of its own, or a job of Spark, which may bring several, one after the

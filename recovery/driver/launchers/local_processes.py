@@ -1,6 +1,6 @@
 """Processes on this machine, forked by a process that has loaded all that they need.
 
-What always holds: the run's secret is never on a command line; that process may die, and is started again when it is
+Invariant: the run's secret is never on a command line; that process may die, and is started again when it is
 needed, and those that it has forked live on.
 """
 

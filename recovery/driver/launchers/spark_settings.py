@@ -1,6 +1,6 @@
 """How a Spark session is best set up for jobs that run for ever, and what of it a session has.
 
-What always holds: a job runs on a session without any of these settings, too; each only makes something quicker or
+Invariant: a job runs on a session without any of these settings, too; each only makes something quicker or
 safer.
 """
 

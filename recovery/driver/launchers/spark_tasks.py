@@ -1,6 +1,6 @@
 """The processes for a job's partitions as Spark tasks: one Spark job of one long-running task for each.
 
-What always holds: a task that ends while the job runs is launched again, whatever Spark's own limit of failures says;
+Invariant: a task that ends while the job runs is launched again, whatever Spark's own limit of failures says;
 nothing is started on a cluster that has too few slots, because Spark would wait for them without a word.
 """
 

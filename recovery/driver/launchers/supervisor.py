@@ -1,6 +1,6 @@
 """The thread that keeps a job's slots filled: it does what `Slots` says, when it is time.
 
-What always holds: from `release` on nothing is launched any more but scouts that were given out before; what the
+Invariant: from `release` on nothing is launched any more but scouts that were given out before; what the
 launcher is asked to do is asked for by one thread, one thing after the other, and that thread lives on whatever the
 launcher raises.
 """

@@ -1,6 +1,6 @@
 """What is asked of the driver of a running job, and what it answers, over a connection that has proved the secret.
 
-What always holds: everything that is asked is answered once, with a value of the type that its command names, or with
+Invariant: everything that is asked is answered once, with a value of the type that its command names, or with
 the reason why not; answers may come in another order than what was asked.
 
 A new command is a class here, a case in `driver.Driver.command`, and a method of `attached.Attached`.

@@ -1,6 +1,6 @@
 """The connections over which a running job is asked for something, at the driver's port.
 
-What always holds: who is connected has proved the run's secret; nobody's connection, slow or gone, holds up the job.
+Invariant: who is connected has proved the run's secret; nobody's connection, slow or gone, holds up the job.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Faults in a running job, as the driver brings them about: it finds out who is meant, and tells that process.
 
-What always holds: each order is answered once: when the process has said that it does it, when it is gone, which is as
+Invariant: each order is answered once: when the process has said that it does it, when it is gone, which is as
 good, or with the reason why it cannot be; a fault of the driver itself is answered before it happens.
 """
 

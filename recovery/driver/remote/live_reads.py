@@ -1,6 +1,6 @@
 """Reads of a key in the state of a running job, through the process that has the key.
 
-What always holds: each read is answered once: with what the process found, or with the reason why there is no answer, a
+Invariant: each read is answered once: with what the process found, or with the reason why there is no answer, a
 process that is gone and an attempt that is over among them. A read never changes the job.
 """
 

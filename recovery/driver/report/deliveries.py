@@ -1,6 +1,6 @@
 """The rows that a job gives to the program of its driver: each transaction counts once, however often it is committed.
 
-What always holds: rows of a transaction are handed out once in this driver's life, and not at all if the journal says
+Invariant: rows of a transaction are handed out once in this driver's life, and not at all if the journal says
 that they were committed under an earlier one; rows without a transaction are handed out whenever they come. Readers in
 any thread wait until there are rows, and are told when there will be no more.
 

@@ -1,6 +1,6 @@
 """What each epoch took, put together from the partitions' reports.
 
-What always holds: an epoch's report has every partition that acknowledged it once; epochs that are over are forgotten.
+Invariant: an epoch's report has every partition that acknowledged it once; epochs that are over are forgotten.
 """
 
 from __future__ import annotations

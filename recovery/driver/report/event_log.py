@@ -1,6 +1,6 @@
 """The events of a run: kept for its user, and appended to a file as lines of JSON.
 
-What always holds: a line is one event, written whole before anything else happens because of it. While a disk does not
+Invariant: a line is one event, written whole before anything else happens because of it. While a disk does not
 take lines they wait (see `LineFile`), that is said, and the job goes on. The two newest files are kept, and each has
 `LARGEST` bytes at most.
 """

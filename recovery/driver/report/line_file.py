@@ -1,6 +1,6 @@
 """A file to which whole lines are appended, on a disk that may be full, or out of order, for a while.
 
-What always holds: no line is cut short but by a crash; lines are in their order; what the disk does not take waits in
+Invariant: no line is cut short but by a crash; lines are in their order; what the disk does not take waits in
 memory, up to a limit, and is written with the next line that it takes. Nothing is raised once the file is open. A file
 that is made is closed to other users, and no link is followed to one, lest another user has put it there.
 """

@@ -1,6 +1,6 @@
 """What is said of a job through `logging`, under `epochcut`: every event, at the level that it deserves.
 
-What always holds: without any configuration of logging, warnings and errors reach the standard error. Of warnings that
+Invariant: without any configuration of logging, warnings and errors reach the standard error. Of warnings that
 are alike only one in ten seconds is said, with the number of those in between. No text of an event, which may be of
 an end user or of a server, reaches a terminal with control characters in it.
 """

@@ -1,6 +1,6 @@
 """Whether epochs are still completed, and when a job without any is given up: a decision without a clock.
 
-What always holds: a job is never given up while it has not failed to complete an epoch that it tried. All times are in
+Invariant: a job is never given up while it has not failed to complete an epoch that it tried. All times are in
 seconds, of a clock that never goes back.
 """
 

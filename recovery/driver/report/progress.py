@@ -1,6 +1,6 @@
 """One line in a terminal that says how a run stands, written anew again and again.
 
-What always holds: nothing is written where nobody sees it, and the line is ended before anything else may be printed.
+Invariant: nothing is written where nobody sees it, and the line is ended before anything else may be printed.
 A terminal that is gone, or takes nothing more, ends the line and never the job.
 """
 

@@ -1,6 +1,6 @@
 """What is reported of a run: each event and figure goes to its status, its log, its user's terminal and its followers.
 
-What always holds: all of them hear the same events in the same order, in the driver's thread. A short failure of the
+Invariant: all of them hear the same events in the same order, in the driver's thread. A short failure of the
 store is not reported, a long one now and then, and its end once.
 """
 

@@ -1,6 +1,6 @@
 """How a run stands: one immutable value, put together from its events and its partitions' figures.
 
-What always holds: a status is consistent in itself, and as of the last event that the driver has told. A rate of rows
+Invariant: a status is consistent in itself, and as of the last event that the driver has told. A rate of rows
 is over the last five seconds or so; a partition that begins anew begins at nothing.
 """
 

@@ -1,6 +1,6 @@
 """What processes report, as the events of the log that say so.
 
-What always holds: an event says no more than the report does, and when it came.
+Invariant: an event says no more than the report does, and when it came.
 """
 
 from __future__ import annotations

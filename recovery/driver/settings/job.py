@@ -1,6 +1,6 @@
 """What is fixed while a driver runs a job: the program, how it is spread, and the options of everything.
 
-What always holds: it is an immutable value; whatever changes is said in messages and events.
+Invariant: it is an immutable value; whatever changes is said in messages and events.
 """
 
 from __future__ import annotations

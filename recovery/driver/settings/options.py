@@ -1,6 +1,6 @@
 """All options of a run, by name; what is left out has the value that is given with it.
 
-What always holds: an unknown option, or one with a value that cannot be meant, is refused before anything starts.
+Invariant: an unknown option, or one with a value that cannot be meant, is refused before anything starts.
 """
 
 from __future__ import annotations

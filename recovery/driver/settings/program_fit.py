@@ -1,6 +1,6 @@
 """Whether a program can go on from an epoch: what of the epoch it does not have any more, has anew, or has changed.
 
-What always holds: operators are matched by their uid alone. What an epoch holds is dropped only if that is asked for,
+Invariant: operators are matched by their uid alone. What an epoch holds is dropped only if that is asked for,
 and output that is still to be committed never is.
 """
 

@@ -1,6 +1,6 @@
 """How a running job is reached from another process of its driver's host: a file with its address and its secret.
 
-What always holds: the file is in the job's folder on the driver's host, never in its tree, and nobody but its owner can
+Invariant: the file is in the job's folder on the driver's host, never in its tree, and nobody but its owner can
 read it; it is there whole or not at all. A driver that ends takes its own file away; one that is killed leaves it, and
 whoever tries it finds nobody there. What a file of somebody else says is not believed. It stands for the driver's own
 tree, and for no copy of it.

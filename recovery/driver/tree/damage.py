@@ -1,6 +1,6 @@
 """Files of an epoch that a partition calls damaged or missing: the driver looks for itself before it believes that.
 
-What always holds: nothing is written. A file counts as damaged only if the driver, too, reads it otherwise than it was
+Invariant: nothing is written. A file counts as damaged only if the driver, too, reads it otherwise than it was
 written: what is wrong with a machine or its network is no damage of the tree.
 """
 

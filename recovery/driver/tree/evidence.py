@@ -1,6 +1,6 @@
 """A tree's journal, read and compared with what lies beside it, before anything is decided or written.
 
-What always holds: nothing is written; the tree is listed before the journal is read, so what a running driver does
+Invariant: nothing is written; the tree is listed before the journal is read, so what a running driver does
 meanwhile is no damage.
 """
 

@@ -1,6 +1,6 @@
 """A job's name, and what else is fixed when it is born: written into its tree once, and never changed.
 
-What always holds: nothing is written before a start has checked all that it can; of any number of drivers that start a
+Invariant: nothing is written before a start has checked all that it can; of any number of drivers that start a
 new job in one tree, one begins it, and the others are refused; a tree that is begun anew after it was deleted is
 another job, so that no transaction's id is ever made twice; where a tree is being made from what a job has
 (`recovery.offline.new_tree`), no other job begins.

@@ -1,6 +1,6 @@
 """Between what the partitions say of an epoch and the manifest that stands for it, both ways.
 
-What always holds: nothing reaches a restore but through a manifest; what the receiver of a channel noted comes before
+Invariant: nothing reaches a restore but through a manifest; what the receiver of a channel noted comes before
 what the marker overtook at its sender, as it was sent before it; and the roles of all partitions together hold all
 that the epoch does, once.
 """

@@ -1,6 +1,6 @@
 """The job's tree in the hands of one generation: its journal, its manifests, and what it removes.
 
-What always holds: all that is written comes from one thread, one after the other, in the order in which it was asked
+Invariant: all that is written comes from one thread, one after the other, in the order in which it was asked
 for; an epoch's manifest is known here as soon as its entry is won.
 """
 

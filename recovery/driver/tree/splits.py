@@ -1,6 +1,6 @@
 """Which partition reads which split of a source: dealt out one by one on demand, or evenly as soon as they are known.
 
-What always holds: a split is given to one partition in an attempt, whichever way; one that was ever known is never
+Invariant: a split is given to one partition in an attempt, whichever way; one that was ever known is never
 given again, also when it was read to its end; and a partition that was told that there are no more gets no more.
 """
 

@@ -1,6 +1,6 @@
 """Columns of Delta tables: how Arrow's types are written there, and whether rows fit the columns of a table.
 
-What always holds: what is said here is said before anything starts, in sentences that name the column and what to do.
+Invariant: what is said here is said before anything starts, in sentences that name the column and what to do.
 A type is written as it is or as one that holds the same values, never rounded.
 """
 

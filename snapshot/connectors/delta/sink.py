@@ -1,6 +1,6 @@
 """Rows for a Delta table: data files that no reader knows of until one entry of the table's log names them.
 
-What always holds: the entry that names a transaction's files also names the transaction, as an application's
+Invariant: the entry that names a transaction's files also names the transaction, as an application's
 transaction of Delta's; of any number of committers of one transaction, Delta lets one write its entry.
 """
 

@@ -1,6 +1,6 @@
 """A Delta table as the sink reaches it: read anew each time, data files and their tokens written to its folder and log.
 
-What always holds: an error of the library is told as what it means for a commit, never taken for success; when a method
+Invariant: an error of the library is told as what it means for a commit, never taken for success; when a method
 returns, what it did survives a crash of the machine.
 
 A token is an application id and a version in the log. The id is used by one writer (a partition, in one attempt) for

@@ -1,6 +1,6 @@
 """A folder in which files appear as a whole, at a URI that means the same in every process of a job.
 
-What always holds: a file is staged, and no reader takes it for a file; then it is published, by whoever has what
+Invariant: a file is staged, and no reader takes it for a file; then it is published, by whoever has what
 staging it gave, as often as anybody likes, and is visible once.
 """
 

@@ -1,7 +1,7 @@
 """Rows as the bytes of one file: Parquet, JSON lines or CSV, so that `Files` with the same schema reads them back.
 Texts with line breaks it does not read from CSV.
 
-What always holds: columns that cannot be written in a format are refused when the program is checked; and a value that
+Invariant: columns that cannot be written in a format are refused when the program is checked; and a value that
 JSON has no way to say, as no reader would get it back, is refused when it comes, and never written as another one.
 """
 

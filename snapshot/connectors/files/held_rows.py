@@ -1,6 +1,6 @@
 """Rows that a sink holds back until there are enough of them: in pieces in the job's tree, which each epoch names.
 
-What always holds: a piece is stored once and never changed. With any number of epochs the pieces stay few, as the last
+Invariant: a piece is stored once and never changed. With any number of epochs the pieces stay few, as the last
 ones are merged while there are many of a size; a row is written anew once for each eightfold of epochs.
 """
 

@@ -1,6 +1,6 @@
 """Rows divided into folders by the values of columns, `day=2026-01-01/country=de`, named as Spark names them.
 
-What always holds: the columns stand in the folder's name and not in the rows; rows of a folder keep their order. A
+Invariant: the columns stand in the folder's name and not in the rows; rows of a folder keep their order. A
 reader that knows Hive's folders (Spark, `pyarrow.dataset`) finds each value again.
 """
 

@@ -1,6 +1,6 @@
 """What lines of bytes are as rows: JSON lines, CSV and plain text.
 
-What always holds: a line is a row (a blank one is none, unless it is text or the only column of a CSV file), and
+Invariant: a line is a row (a blank one is none, unless it is text or the only column of a CSV file), and
 lines are independent of each other, so that they may be parsed in whatever pieces.
 """
 

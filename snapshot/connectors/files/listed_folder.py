@@ -1,6 +1,6 @@
 """Files for stores that can neither rename in one step nor complete an upload: a list says which of them are committed.
 
-What always holds: a file is committed when an entry names it. An entry is of one transaction, and its name and content
+Invariant: a file is committed when an entry names it. An entry is of one transaction, and its name and content
 follow from that: whoever commits, however often, writes the same bytes under the same name, so that partitions have
 nothing to agree on, and a store needs no more than to write an object.
 """

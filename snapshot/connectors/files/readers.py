@@ -1,6 +1,6 @@
 """Reading one file from any position: lines by the byte at which they begin, Parquet by row group and row.
 
-What always holds: a position says where a piece of the file begins that is parsed as one, and how many of its rows are
+Invariant: a position says where a piece of the file begins that is parsed as one, and how many of its rows are
 done; so it is exact, and only that piece is parsed again.
 """
 

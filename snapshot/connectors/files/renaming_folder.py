@@ -1,6 +1,6 @@
 """Folders in which files appear by being renamed: of this machine, of HDFS, and in memory for tests.
 
-What always holds: what is published is there as a whole, as it was renamed. In a local folder, what a method did
+Invariant: what is published is there as a whole, as it was renamed. In a local folder, what a method did
 survives a crash of the machine when it returns; a folder that was there and is gone is not made anew, as it would lack
 what was in it: until it is back, nothing is written. In a remote folder, a rename whose answer is not known is asked
 for by looking for the final name. Every request to HDFS ends, as a name node or data node that does not answer fails it

@@ -1,6 +1,6 @@
 """Files that appear when their epoch is complete: staged where nobody reads, made visible in one step at commit.
 
-What always holds: the names of a transaction's files follow from its id and from a nonce that is drawn when it is
+Invariant: the names of a transaction's files follow from its id and from a nonce that is drawn when it is
 begun, and stand in its payload: whoever commits it, however often and after whichever crash, gives the same files the
 same names, and a transaction that is made again under the same id has others. Readers see whole files only.
 """

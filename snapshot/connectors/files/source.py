@@ -1,6 +1,6 @@
 """Files of a folder, local or remote: each is a split, read from an exact position and never twice.
 
-What always holds: a file is known by its path below the folder, and read once; what it is must not change while the
+Invariant: a file is known by its path below the folder, and read once; what it is must not change while the
 job has not finished it, and if it does, the job says so instead of giving other rows.
 """
 

@@ -1,7 +1,7 @@
 """One file of a source: opened, and known to be the one that was read before, by its size and what its file system says
 of its version.
 
-What always holds: a position in a file carries what the file was when it was read; a file that is another by now is
+Invariant: a position in a file carries what the file was when it was read; a file that is another by now is
 refused, since rows from such a position on would be others than before.
 """
 

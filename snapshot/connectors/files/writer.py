@@ -1,6 +1,6 @@
 """Files of a sink in one partition: when rows become files, what a transaction's payload says of them, their commit.
 
-What always holds: a row is in one file, and in the payload of each epoch until that file is committed: as a piece that
+Invariant: a row is in one file, and in the payload of each epoch until that file is committed: as a piece that
 waits, or in a staged file. Transactions are prepared in their order, as each has what its predecessor held back.
 """
 

@@ -1,6 +1,6 @@
 """Requests with rows to one server, one after the other, and what its answers mean.
 
-What always holds: a request that is sent again is the same request under the same key; what the server did not say is
+Invariant: a request that is sent again is the same request under the same key; what the server did not say is
 never taken for yes.
 """
 

@@ -1,6 +1,6 @@
 """Rows for an HTTP server: staged until their epoch is complete, then sent, each request with a key of its own.
 
-What always holds: rows of an epoch that is not complete are never sent; a request that is repeated, by whichever
+Invariant: rows of an epoch that is not complete are never sent; a request that is repeated, by whichever
 process and after whichever crash, has the same rows and the same key.
 """
 

@@ -1,6 +1,6 @@
 """Avro in the values of records: one datum without a header in each, of a schema that is known beforehand.
 
-What always holds: the writer's schema is given, and never guessed from bytes; no schema registry is asked.
+Invariant: the writer's schema is given, and never guessed from bytes; no schema registry is asked.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The columns of a Kafka source that are not in the records' values: key, offset, time and what else Kafka keeps.
 
-What always holds: a column whose name begins with `kafka_` is one of these, and is filled for every record alike.
+Invariant: a column whose name begins with `kafka_` is one of these, and is filled for every record alike.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Committing what was staged for a topic: the records and a token in one transaction of Kafka, of one epoch or of many.
 
-What always holds: rows are written only when it is known that they were not before. A token that the broker may have
+Invariant: rows are written only when it is known that they were not before. A token that the broker may have
 forgotten is a failure that says so, never a reason to write.
 """
 

@@ -1,6 +1,6 @@
 """Looking at a Kafka cluster before anything starts: can it be reached, is the topic there, may we commit.
 
-What always holds: nothing is written to the topic; a topic is made only if that was asked for.
+Invariant: nothing is written to the topic; a topic is made only if that was asked for.
 """
 
 from __future__ import annotations

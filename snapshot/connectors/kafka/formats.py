@@ -1,6 +1,6 @@
 """What is in the values of Kafka records: JSON, Arrow, Avro, bytes, or what a function makes of them.
 
-What always holds: a record's rows follow from its value alone; which record does not fit is told by decoding again in
+Invariant: a record's rows follow from its value alone; which record does not fit is told by decoding again in
 smaller and smaller parts, so that good ones are decoded many at once.
 """
 

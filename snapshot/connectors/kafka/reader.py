@@ -1,6 +1,6 @@
 """Reading one partition of a topic from an exact offset, by a consumer of its own.
 
-What always holds: a position is the offset of the record that comes next, and how many of its rows are done; what was
+Invariant: a position is the offset of the record that comes next, and how many of its rows are done; what was
 skipped because it was aborted, compacted away or a control record is behind it.
 """
 

@@ -1,6 +1,6 @@
 """Rows as records of Kafka: which columns become key, value, headers, partition and time, and their bytes.
 
-What always holds: the bytes of a record follow from its rows alone, and are not more than a producer takes; what can be
+Invariant: the bytes of a record follow from its rows alone, and are not more than a producer takes; what can be
 told from the schema is refused when the program is checked.
 """
 

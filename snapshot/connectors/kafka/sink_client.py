@@ -1,6 +1,6 @@
 """Clients of Kafka as the sink makes them, and what their errors mean for a commit.
 
-What always holds: an error that is not known to be a refusal is no outcome; nothing that a client says holds a secret.
+Invariant: an error that is not known to be a refusal is no outcome; nothing that a client says holds a secret.
 """
 
 from __future__ import annotations

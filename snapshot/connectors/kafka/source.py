@@ -1,6 +1,6 @@
 """Topics of Kafka: each partition is a split, read from an exact offset, so that a rollback reads the same rows again.
 
-What always holds: where a partition is begun is decided once, when it is found, and is part of its split's name; how
+Invariant: where a partition is begun is decided once, when it is found, and is part of its split's name; how
 far it was read is in the job's epochs and nowhere else.
 """
 

@@ -1,6 +1,6 @@
 """A source's connection to Kafka: settings, errors in words, names of splits, and questions about topics.
 
-What always holds: a consumer is given its partitions and joins no group, so nothing is ever taken from it or given to
+Invariant: a consumer is given its partitions and joins no group, so nothing is ever taken from it or given to
 it; it commits nothing, as how far it has read is in the job's epochs. What a split's rows depend on is in its name, so
 that it means the same rows for ever, also when "latest" or the time of a start would be another offset by now.
 """

@@ -1,6 +1,6 @@
 """What a Kafka broker remembers of committed transactions, and what a committable must say so that it can be asked.
 
-What always holds: a transaction is in the token of its writer if, and only if, it was committed there, as no other
+Invariant: a transaction is in the token of its writer if, and only if, it was committed there, as no other
 writer has that token, though it may name its transactions alike; a token that may have expired is never taken for one
 that was not written.
 """

@@ -1,6 +1,6 @@
 """Rows from a list, with places at which the job fails, waits or ends for now: what tests of programs read.
 
-What always holds: the list is the whole truth; from a position on the same rows follow in the same order.
+Invariant: the list is the whole truth; from a position on the same rows follow in the same order.
 """
 
 from __future__ import annotations

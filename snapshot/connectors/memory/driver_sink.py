@@ -1,6 +1,6 @@
 """Rows for the program that started the job: delivered when their epoch is complete, or at once.
 
-What always holds: with `at_commit`, the rows of a transaction are stored in the job's tree before its epoch can be
+Invariant: with `at_commit`, the rows of a transaction are stored in the job's tree before its epoch can be
 complete, and are delivered in one piece under the transaction's id, by which the driver knows them if they come again.
 """
 

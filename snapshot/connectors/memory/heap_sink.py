@@ -1,6 +1,6 @@
 """Rows in the memory of this process: the simplest target that keeps what is prepared, and the model of the others.
 
-What always holds: a reader sees the rows of whole transactions, each once; what is prepared is a copy that nobody else
+Invariant: a reader sees the rows of whole transactions, each once; what is prepared is a copy that nobody else
 can change, and is not seen until its commit.
 """
 

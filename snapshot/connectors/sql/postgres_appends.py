@@ -1,6 +1,6 @@
 """Rows that stream into PostgreSQL while their epoch runs, in a transaction that is prepared with it.
 
-What always holds: the event loop talks to no server: a thread does, with one connection, transaction after transaction.
+Invariant: the event loop talks to no server: a thread does, with one connection, transaction after transaction.
 The rows of a transaction are kept until it is prepared, unless they are many: so when the connection breaks, another
 one is given all of them; those of which some have been let go fail the attempt, which makes them again.
 """

@@ -1,6 +1,6 @@
 """What a PostgreSQL database lacks for a sink, found before anything starts.
 
-What always holds: it changes nothing but what the sink makes: the table of tokens, and the table if it is told to.
+Invariant: it changes nothing but what the sink makes: the table of tokens, and the table if it is told to.
 """
 
 from __future__ import annotations

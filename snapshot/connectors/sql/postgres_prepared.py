@@ -1,6 +1,6 @@
 """Transactions that PostgreSQL itself keeps between prepare and commit: what they are called, committed and aborted by.
 
-What always holds: the token of a transaction is inserted by the transaction itself. So where the server has neither the
+Invariant: the token of a transaction is inserted by the transaction itself. So where the server has neither the
 prepared transaction nor the token, it was not committed, and somebody has rolled it back.
 """
 

@@ -1,6 +1,6 @@
 """Connections to a PostgreSQL server, and what its errors mean.
 
-What always holds: no text that is made here has a password in it; who waits for the network, or for locks of others,
+Invariant: no text that is made here has a password in it; who waits for the network, or for locks of others,
 waits with a limit.
 """
 

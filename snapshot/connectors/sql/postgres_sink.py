@@ -1,6 +1,6 @@
 """Rows for a table of a PostgreSQL database, in transactions that the server keeps prepared, or staged with a token.
 
-What always holds: rows are visible when their epoch is complete, all of a transaction at once, and once; the password
+Invariant: rows are visible when their epoch is complete, all of a transaction at once, and once; the password
 is in nothing that is printed or stored.
 """
 

@@ -1,6 +1,6 @@
 """Columns of PostgreSQL tables: which values their types hold, and how rows are given to them, as COPY takes them.
 
-What always holds: a column that is found to take a type holds every value of it without loss. Of texts it holds those
+Invariant: a column that is found to take a type holds every value of it without loss. Of texts it holds those
 that have the form which it asks for (a length, a uuid, one of an enum's), as it writes them; the server refuses others.
 """
 

@@ -1,6 +1,6 @@
 """Rows for a table of an SQLite file: staged until their epoch is complete, then written in one transaction.
 
-What always holds: rows and the token of their transaction are committed together, under the file's only write lock.
+Invariant: rows and the token of their transaction are committed together, under the file's only write lock.
 """
 
 from __future__ import annotations

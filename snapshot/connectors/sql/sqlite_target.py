@@ -1,6 +1,6 @@
 """One SQLite file as a target: opened, asked what it has, and written to in one transaction with a token.
 
-What always holds: a transaction holds the file's only write lock from before the token is looked for until rows and
+Invariant: a transaction holds the file's only write lock from before the token is looked for until rows and
 token are committed, so that of two committers one waits and then finds the token. An error of the file is an answer. A
 column is only written with what it gives back unchanged.
 """

@@ -1,6 +1,6 @@
 """Rows for a database that wait in the job's tree, and are written in one transaction together with their token.
 
-What always holds: the rows of a transaction go to the table that they were meant for when they were written, under a
+Invariant: the rows of a transaction go to the table that they were meant for when they were written, under a
 token that was drawn then, whatever the program says by the time they are committed. In which database that is stands in
 the payload, too; its sink reads it.
 """

@@ -1,6 +1,6 @@
 """Tokens in a table of the target, which say what is committed there: their names, and how long they must live.
 
-What always holds: a token is there as long as an epoch that may be restored names its transaction, and few are there
+Invariant: a token is there as long as an epoch that may be restored names its transaction, and few are there
 longer. A job does not take the tokens of a former life for its own, of which its tree knows nothing.
 
 A token must live while somebody may be told to commit its transaction again: while the newest complete epoch names

@@ -1,6 +1,6 @@
 """Rows that are written to a target at once, in batches, by a thread of their own: at-least-once.
 
-What always holds: when a transaction is prepared, all its rows are in the target; a batch that failed is written again.
+Invariant: when a transaction is prepared, all its rows are in the target; a batch that failed is written again.
 Memory holds the rows that wait, which are few, as `write` waits if the target is slow.
 """
 

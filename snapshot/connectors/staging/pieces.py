@@ -1,6 +1,6 @@
 """The rows of a transaction in pieces: those that are full are stored while further rows come, the rest at `prepare`.
 
-What always holds: a piece that was stored keeps its place and is not stored again; memory holds the rows of the others,
+Invariant: a piece that was stored keeps its place and is not stored again; memory holds the rows of the others,
 so that a piece that could not be stored is tried again.
 """
 

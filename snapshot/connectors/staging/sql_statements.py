@@ -1,6 +1,6 @@
 """The SQL that a sink needs: rows into a table, and tokens into another. Text alone, for any database that takes it.
 
-What always holds: names of tables and columns are quoted, values are parameters.
+Invariant: names of tables and columns are quoted, values are parameters.
 """
 
 from __future__ import annotations

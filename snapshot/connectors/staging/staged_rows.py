@@ -1,6 +1,6 @@
 """Rows that wait in the job's tree for their commit: what sinks use whose target keeps nothing that is not committed.
 
-What always holds: when a transaction is prepared, all its rows are stored in the tree; memory holds the rows of a
+Invariant: when a transaction is prepared, all its rows are stored in the tree; memory holds the rows of a
 transaction until then, but for the parts that were full and are stored while further rows come.
 
 Rows that replace each other stay in the order in which they came; of those whose keys are equal to Arrow, the last is

@@ -1,6 +1,6 @@
 """Whether the rows of a stream fit a database's table: column by column, by name.
 
-What always holds: what is said here is said before anything starts, in sentences that name the column and what to do.
+Invariant: what is said here is said before anything starts, in sentences that name the column and what to do.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Crashes that a test asks for: the process kills itself when it comes to a named place for the n-th time.
 
-What always holds: without the variable in the environment nothing is changed; each crash happens once, in whichever
+Invariant: without the variable in the environment nothing is changed; each crash happens once, in whichever
 process comes to it first, and leaves its file behind as a proof.
 """
 

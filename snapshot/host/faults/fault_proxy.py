@@ -1,6 +1,6 @@
 """A connection that is led through a proxy, where what it carries is held up, comes later, or ends inside a frame.
 
-What always holds: bytes come out in the order in which they went in, none is changed or added, and none is lost but
+Invariant: bytes come out in the order in which they went in, none is changed or added, and none is lost but
 behind a break. A connection that has not been given a proxy is not touched.
 """
 

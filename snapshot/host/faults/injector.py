@@ -1,6 +1,6 @@
 """Faults that a person asks for: this process is killed or hangs, or its connections are cut, broken or slow.
 
-What always holds: nothing here runs, and no byte takes another way, before the first fault is asked for; what was asked
+Invariant: nothing here runs, and no byte takes another way, before the first fault is asked for; what was asked
 for a time is over after it, whatever else has happened to the process.
 """
 

@@ -1,6 +1,6 @@
 """How many rows the senders of a stage may have under way to it: as many as it works off in a fraction of a second.
 
-What always holds: what a channel is allowed is a number of rows from its beginning on, which counts what has been
+Invariant: what a channel is allowed is a number of rows from its beginning on, which counts what has been
 processed and so many more; a channel with nothing under way may always send. So a marker that waits behind rows waits
 for about as long as they take at the pace of the last ones, however slow they are; and a stage for which the buffers in
 bytes are the tighter bound says so once, and then nothing.

@@ -1,6 +1,6 @@
 """Rows that an operator is about to be given: small batches become larger ones, as its work is mostly per batch.
 
-What always holds: of each input rows are handed on in the order in which they were added; and what was not taken stays
+Invariant: of each input rows are handed on in the order in which they were added; and what was not taken stays
 in front, with the channel that it came on, as long as it takes.
 A source that is on time makes a batch each millisecond: what has waited for a second, for a state that was being opened
 or in an outage, would else be a thousand batches of a few rows each.

@@ -1,6 +1,6 @@
 """From a deployment to the moment when a partition can begin: its channels are connected.
 
-What always holds: exactly one of `on_ready` and `on_failed` is called, once, in the loop's thread, unless it is closed
+Invariant: exactly one of `on_ready` and `on_failed` is called, once, in the loop's thread, unless it is closed
 before; what comes after that is closed as it comes. State is opened at the same time, and not waited for (`opening`).
 """
 

@@ -1,6 +1,6 @@
 """The two ends of a channel between partitions, on a socket of its own; and a channel within a partition, without one.
 
-What always holds: frames come out in the order in which they went in, but for unaligned markers, which overtake what
+Invariant: frames come out in the order in which they went in, but for unaligned markers, which overtake what
 waits in front of them as `Outbox` says; what the kernel has begun to take is not overtaken. Callbacks are called by the
 loop, never inside `put`, `pause`, `resume` or `close`, and none after `close`.
 

@@ -1,6 +1,6 @@
 """What a connection is for, as whoever connects says it, once it has proved the run's secret; no I/O.
 
-What always holds: `parse_kind` gives what `kind_bytes` was given, or refuses by name; it has at most
+Invariant: `parse_kind` gives what `kind_bytes` was given, or refuses by name; it has at most
 `MAX_KIND` bytes.
 """
 

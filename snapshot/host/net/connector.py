@@ -1,6 +1,6 @@
 """How a connection to a listening process is made: reached, proved and accepted, all within one time limit.
 
-What always holds: exactly one of `on_connected` and `on_failed` is called, once, unless it is cancelled before; never
+Invariant: exactly one of `on_connected` and `on_failed` is called, once, unless it is cancelled before; never
 inside the call that began it.
 """
 

@@ -1,6 +1,6 @@
 """Messages between the driver and the processes that run partitions, over a connection that has proved the secret.
 
-What always holds: messages arrive in the order in which they were sent, each once and whole, or the connection is
+Invariant: messages arrive in the order in which they were sent, each once and whole, or the connection is
 closed and the reason told. Nothing is unpickled that did not come over such a connection, from its other end: where it
 is not encrypted, each message carries a seal (`snapshot.cut.seals`), which is checked first.
 """

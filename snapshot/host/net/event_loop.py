@@ -1,6 +1,6 @@
 """One thread that waits for sockets and times, and calls what was asked for; used by partitions and by the driver.
 
-What always holds: every callback runs in the thread that runs the loop, one at a time, and none runs inside the call
+Invariant: every callback runs in the thread that runs the loop, one at a time, and none runs inside the call
 that asked for it; work that would hold the loop up is done by threads beside it. In one turn, first sockets are served,
 then times that have come, then what was to be called soon: what has already arrived counts before a time limit that
 would give it up.

@@ -1,6 +1,6 @@
 """How two strangers on a connection prove to each other that they know the run's secret; no I/O.
 
-What always holds: the secret is never sent, nothing that a peer says is interpreted before it has proved that it
+Invariant: the secret is never sent, nothing that a peer says is interpreted before it has proved that it
 knows the secret, and each side reads exactly the bytes of the handshake, so that what follows is still in the socket.
 
     caller -> host   greeting: magic 8, version 1, role 1, nonce 32

@@ -1,6 +1,6 @@
 """A handshake over a socket, with a time limit: the same for both sides.
 
-What always holds: exactly one of the two outcomes is told, unless the handshake is dropped before; when it is,
+Invariant: exactly one of the two outcomes is told, unless the handshake is dropped before; when it is,
 nothing of the loop refers to the socket any more. No byte behind the handshake is read.
 """
 

@@ -1,6 +1,6 @@
 """A port at which connections arrive, and where only who proves the run's secret gets in.
 
-What always holds: a connection is handed on once, and only after its handshake; every other one is closed and reported.
+Invariant: a connection is handed on once, and only after its handshake; every other one is closed and reported.
 Strangers cannot keep others out: every connection is accepted at once when its first word is there, and until then
 Linux keeps it for a second, which costs this process nothing. Only so many unproven ones are kept of one address, and
 in all; for one more the oldest of the largest crowd makes room (see `_Crowds`). While there is room, a caller has

@@ -1,6 +1,6 @@
 """Connections that carry nothing although both of their ends live: the kernel finds out, and breaks them.
 
-What always holds: only silence of the other end's kernel breaks a connection. It answers for its process, so that one
+Invariant: only silence of the other end's kernel breaks a connection. It answers for its process, so that one
 that is slow, stopped, or takes nothing because it has too much to do, is waited for as long as it takes.
 
 That is why of a channel the receiving end asks: it has nothing of its own under way, so what it waits for is an answer

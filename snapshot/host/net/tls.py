@@ -1,6 +1,6 @@
 """TLS on the connections of a job: what both sides show and ask for, and a socket that encrypts what it carries.
 
-What always holds: who uses such a socket sees the same bytes in the same order as on a plain one, and none of them
+Invariant: who uses such a socket sees the same bytes in the same order as on a plain one, and none of them
 before the peer has shown a certificate that the authorities signed. The key stays where it is: only its path travels.
 Who the peer is says the run's secret, not a host's name; what is proved with it holds for these two certificates alone
 (`TlsSocket.session`), so nobody who has another one can stand in the middle and hand the proofs on.

@@ -1,6 +1,6 @@
 """One partition in one attempt: its stages wired to channels, state, sinks and the driver.
 
-What always holds: no rule of the protocol is decided here. What happens is taken to the machine that it concerns, and
+Invariant: no rule of the protocol is decided here. What happens is taken to the machine that it concerns, and
 what that says is done. Everything is done in the event loop's thread; when the attempt is closed, whatever still comes
 of it is not listened to.
 """

@@ -1,6 +1,6 @@
 """In-flight data of a cut as bytes, and back: what a marker overtook, kept with the epoch.
 
-What always holds: frames come back one by one, in the order in which they were on the channel. However much there is,
+Invariant: frames come back one by one, in the order in which they were on the channel. However much there is,
 no more of it than a few megabytes, or one frame, is in memory a second time.
 """
 

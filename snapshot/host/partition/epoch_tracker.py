@@ -1,6 +1,6 @@
 """What one partition does for every epoch: its participant's machine, fed by the stages, and what it acknowledges.
 
-What always holds: no rule is decided here. What stages, sinks and state report goes to the participant; when that says
+Invariant: no rule is decided here. What stages, sinks and state report goes to the participant; when that says
 that all is durable, the parts are put together as they were reported.
 """
 

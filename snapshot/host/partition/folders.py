@@ -1,6 +1,6 @@
 """Where on its host a process keeps files of a job, and the state of one operator and partition among them.
 
-What always holds: no other user of the host can change what lies there, nor take the folder away, and unless it was
+Invariant: no other user of the host can change what lies there, nor take the folder away, and unless it was
 given by name none can read it. So what was left there is what a process of this user left: its files are believed by
 name, owner, inode and size, which takes microseconds. Their checksums would prove no more, as a file is read long after
 it was opened, and would take as long as reading all of the state.

@@ -1,6 +1,6 @@
 """What a process was at when it died, over a connection that outlives it: what was written is read when it is gone.
 
-What always holds: nothing is ever sent to the process on it, so what was written last arrives, however it ends. A
+Invariant: nothing is ever sent to the process on it, so what was written last arrives, however it ends. A
 crash can seal nothing, so without TLS somebody on the path can change it, and have a wrong call blamed for deaths.
 Python itself writes where it is when it crashes (`faulthandler`), but not through TLS, which a crash cannot speak: then
 that is on the standard error. What a stage is at is written before each call, if its process is asked to: that takes

@@ -1,6 +1,6 @@
 """The keyed states of one partition on their way into an attempt, each in a thread beside the event loop.
 
-What always holds: of each state exactly one of `on_opened` and `on_failed` is told, once, in the loop's thread, unless
+Invariant: of each state exactly one of `on_opened` and `on_failed` is told, once, in the loop's thread, unless
 it is closed before. A state that comes after that goes into the cache for the next opening, which waits for it a while;
 if that has not waited, it is closed.
 """

@@ -1,6 +1,6 @@
 """Rows of a stage on their way: through the chains after its operator, to its sinks, and on channels to the next stage.
 
-What always holds: rows go through a chain one batch after the other, completely, before the operator goes on. On each
+Invariant: rows go through a chain one batch after the other, completely, before the operator goes on. On each
 channel rows leave in the order in which they came, and a frame that is put comes after all rows that came before it. No
 frame has more than `batch_bytes`, but for a single row that has. As far as rows before can tell, neither have the rows
 that wait for others on a channel, nor those that it has `room` for at once.

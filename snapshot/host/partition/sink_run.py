@@ -1,6 +1,6 @@
 """One sink in one partition and attempt: its transactions' machine, carried out on the sink's writer.
 
-What always holds: no rule of the two-phase commit is decided here. The writer is told what the machine says, in that
+Invariant: no rule of the two-phase commit is decided here. The writer is told what the machine says, in that
 order; what takes time is done in the background, and its outcome is told to the machine.
 """
 

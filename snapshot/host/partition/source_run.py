@@ -1,6 +1,6 @@
 """The splits of one source that a partition reads in one attempt, and how far each has been read.
 
-What always holds: a position is noted in the same step in which its rows are handed out, so a cut between two batches
+Invariant: a position is noted in the same step in which its rows are handed out, so a cut between two batches
 has exactly what was handed out before it; a split that was read to its end stays known, with no position, and one that
 was read as far as this run reads it keeps its own.
 

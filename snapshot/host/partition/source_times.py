@@ -1,6 +1,6 @@
 """The event times of all rows that a source's stage gives them to, and the one watermark that holds for all of them.
 
-What always holds: each branch has its times from the column that was declared for it; the watermark never goes back,
+Invariant: each branch has its times from the column that was declared for it; the watermark never goes back,
 and is at most what every branch that is not idle allows.
 
 While no split is idle, the watermark of a branch is at most what every split that is being read allows. So a split

@@ -1,6 +1,6 @@
 """The operator at the beginning of a stage: one with keyed state, or a mere passage.
 
-What always holds: an operator gives its rows to the stage's chain in the call in which it is given their cause.
+Invariant: an operator gives its rows to the stage's chain in the call in which it is given their cause.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One stage of a program in one partition and attempt: the marker rule wired to operator, chains and outputs.
 
-What always holds: no rule of the protocol is decided here. Frames, triggers and time-outs are fed to the aligner, and
+Invariant: no rule of the protocol is decided here. Frames, triggers and time-outs are fed to the aligner, and
 what it says is done, in order; rows are processed only as it says.
 """
 

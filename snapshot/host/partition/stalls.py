@@ -1,6 +1,6 @@
 """What makes no progress in a partition, and what it waits for: told once for each time, and nothing is done about it.
 
-What always holds: it is told from what was seen, at two looks that are so far apart; whoever has nothing to do does not
+Invariant: it is told from what was seen, at two looks that are so far apart; whoever has nothing to do does not
 stall.
 """
 

@@ -1,6 +1,6 @@
 """Keyed state that is open in this process and belongs to nobody now: what the next role finds instead of files.
 
-What always holds: a state is here, or somebody's, or closed; whoever takes one has it exactly as the epoch has it. Any
+Invariant: a state is here, or somebody's, or closed; whoever takes one has it exactly as the epoch has it. Any
 thread may call; what is in nobody's way is closed in a thread of its own, for closing may take long.
 """
 

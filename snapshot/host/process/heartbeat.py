@@ -1,6 +1,6 @@
 """A process says that it lives, from a thread of its own, so that a slow function in Python does not make it seem dead.
 
-What always holds: beats travel on their own connection and mean nothing but that the process ran at that time. Between
+Invariant: beats travel on their own connection and mean nothing but that the process ran at that time. Between
 them travels what is to be told while the process's event loop is held up, as JSON: nothing is unpickled, and what makes
 no sense ends the connection and no more than that. Both are records (`snapshot.cut.seals`), a beat one without a body.
 While one call in C keeps the interpreter to itself, as a regular expression that backtracks may, no thread runs, and

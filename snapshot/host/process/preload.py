@@ -1,6 +1,6 @@
 """What a partition's process needs, loaded before it is forked, so that a new process is there in milliseconds.
 
-What always holds: after `preload` this process has no thread but its own, so forking it is safe; nothing is opened and
+Invariant: after `preload` this process has no thread but its own, so forking it is safe; nothing is opened and
 no pool of threads is started. A forked process draws other random numbers than its siblings.
 """
 

@@ -1,6 +1,6 @@
 """A process that runs partitions of a job: it reaches the driver, takes a role, and another one when it is told to.
 
-What always holds: it follows the newest incarnation that it has heard of; a new deployment replaces whatever it did
+Invariant: it follows the newest incarnation that it has heard of; a new deployment replaces whatever it did
 before; what older incarnations say to it is refused, and what it says is about its own.
 
     python -m snapshot.host.process.worker HOST PORT SLOT LAUNCH [CERTIFICATE KEY AUTHORITIES]

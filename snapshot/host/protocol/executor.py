@@ -2,7 +2,7 @@
 
 What dies with an executor dies together, and its successor finds what it left.
 
-What always holds: only a process that descends from an executor's own Java process has one; in a local session, where
+Invariant: only a process that descends from an executor's own Java process has one; in a local session, where
 the driver is the executor, and without Spark, there is none.
 """
 

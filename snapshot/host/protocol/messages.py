@@ -1,6 +1,6 @@
 """What the driver and the processes that run partitions say to each other, once both have proved the run's secret.
 
-What always holds: a message is an immutable value that carries the incarnation that it is about, so that what an older
+Invariant: a message is an immutable value that carries the incarnation that it is about, so that what an older
 one says is refused. On one connection messages arrive in the order in which they were sent, so a split that is assigned
 before a trigger is read from before its cut.
 """

@@ -1,6 +1,6 @@
 """How a partition's process runs: the sizes and times of its event loop, and the options that reach storage.
 
-What always holds: options of storage, such as the credentials that a job was given, are in memory alone; options that
+Invariant: options of storage, such as the credentials that a job was given, are in memory alone; options that
 are given where a file system is opened count before them.
 """
 

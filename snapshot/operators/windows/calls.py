@@ -1,6 +1,6 @@
 """Functions of the rows of a window, and how they are called.
 
-What always holds: while a function is called, its declared states are about the key that it is called for, and as old
+Invariant: while a function is called, its declared states are about the key that it is called for, and as old
 as the clock says; what it emits stands at the last moment of its window.
 """
 

@@ -1,6 +1,6 @@
 """What operators over windows have in common: the declaration, its problems, and the columns that say which window.
 
-What always holds: a result stands at the last moment of its window, so that it is in time for the windows behind it.
+Invariant: a result stands at the last moment of its window, so that it is in time for the windows behind it.
 """
 
 from __future__ import annotations

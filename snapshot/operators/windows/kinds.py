@@ -1,6 +1,6 @@
 """How time is divided into windows: the kinds that a program chooses from, and which rows are in which windows.
 
-What always holds: kinds are plain data, and `problems` says what is wrong with one before it runs. A row is in every
+Invariant: kinds are plain data, and `problems` says what is wrong with one before it runs. A row is in every
 window [start, end) with start <= time < end, and in no other; its place among the rows of a window is its place in the
 batch. A window that begins or ends beyond 64 bits is cut off there, and the last of all times, which would be in no
 window then, counts as the one before.

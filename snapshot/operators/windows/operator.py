@@ -1,6 +1,6 @@
 """Windows that are the same for all keys at work in one partition: which are open, which rows are late, what fires.
 
-What always holds: a window [start, end) gives its results when time has come to its end, once more for each key that a
+Invariant: a window [start, end) gives its results when time has come to its end, once more for each key that a
 later row changes, and is gone when time is past its end by the allowed lateness. Which windows there are, and to what
 time each key group has come, is what the state says, so that nothing is to be done after a restore.
 """

@@ -1,6 +1,6 @@
 """Sessions at work in one partition: what rows extend, begin and join, which rows are late, what fires.
 
-What always holds: a session gives its results when time has come to its end, once more whenever a later row changes
+Invariant: a session gives its results when time has come to its end, once more whenever a later row changes
 it, and is gone when time is past its end by the allowed lateness. For every session there is a timer, at its end or
 earlier, or if it gave its results at the time when it will be gone. For whose keys it is how late, after partitions
 that had come to different times were made into one, is in the state.

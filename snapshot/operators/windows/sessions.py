@@ -1,6 +1,6 @@
 """Which rows of a batch are in one session, which sessions of a key become one, and how those of a key are kept.
 
-What always holds: two times of a key are in one session if less than the gap is between them, or between neighbours
+Invariant: two times of a key are in one session if less than the gap is between them, or between neighbours
 all the way from one to the other; sessions of a key do not overlap. What ends beyond 64 bits is cut off there, and the
 last of all times, which would be in no session then, counts as the one before.
 """

@@ -1,6 +1,6 @@
 """The keys of a table that memory has no room for: in sorted runs on the local disk, merged a little at every write.
 
-What always holds: of a key's rows the one in the youngest run is right, and what the table has in memory of a key is
+Invariant: of a key's rows the one in the youngest run is right, and what the table has in memory of a key is
 younger than all of them. Nothing of it survives the process, and nothing has to: all that was changed is in blocks.
 
 A key that is read stays here, as it is; only if it is changed in memory it is written again. Looking for a key reads

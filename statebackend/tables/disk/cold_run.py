@@ -1,6 +1,6 @@
 """Rows of a table on the local disk that never change: sorted by place, found with one read of a small page for each.
 
-What always holds: a run has at most one row of a key and namespace, and all that is in memory of it are the first place
+Invariant: a run has at most one row of a key and namespace, and all that is in memory of it are the first place
 of each page and, unless it is large, a filter of 12 bits for each row. Its files have no names: they are gone with it.
 
 The place of a row is its key's hash with the lowest bits put in the place of the namespace's number. So the rows of a

@@ -1,6 +1,6 @@
 """The persistent form of a table: blocks, each an Arrow stream about many keys of one key group and namespace.
 
-What always holds: a block says in itself how it is to be read, and of several blocks of a group and namespace, the
+Invariant: a block says in itself how it is to be read, and of several blocks of a group and namespace, the
 newest that speaks of a key is right. A row says what a key's accumulators are, or that the key is gone; a key has one
 row in a block, but that it may be called gone before, in others. A *whole* block says all there is: what older blocks
 say does not count any more.

@@ -1,6 +1,6 @@
 """The blocks of a table as they are stored: found by key group, decoded, and checked before anything is made of them.
 
-What always holds: a block that is handed out has the columns of the table, and keys of the group that it was stored
+Invariant: a block that is handed out has the columns of the table, and keys of the group that it was stored
 under, as far as one of them tells.
 """
 

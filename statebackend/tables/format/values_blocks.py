@@ -1,6 +1,6 @@
 """Blocks of tables whose keys stay: the keys are stored once, and after that accumulators alone, which refer to them.
 
-What always holds: values say all there is of their group and namespace. Of what is older nothing counts but the kept
+Invariant: values say all there is of their group and namespace. Of what is older nothing counts but the kept
 keys that they refer to: their rows have these accumulators, all of them, and what other keys there are is in the
 values themselves. Kept keys are never written anew, only copied as they are.
 

@@ -1,6 +1,6 @@
 """The former content of a namespace's changed keys, as of the begin of a time between two cuts.
 
-What always holds: of every slot that had a key when the interval began, and has lost it or has other accumulators
+Invariant: of every slot that had a key when the interval began, and has lost it or has other accumulators
 now, it is known here that it had a key, and which accumulators. So going back is putting that back, the youngest
 interval first; and what is noted follows what changed, not what exists.
 """

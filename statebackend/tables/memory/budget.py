@@ -1,6 +1,6 @@
 """The number of a table's keys in memory: a given number, or as many as take about the given bytes.
 
-What always holds: the number follows from what the keys that are there were found to take; until there are enough of
+Invariant: the number follows from what the keys that are there were found to take; until there are enough of
 them to tell, it is the number that was given.
 """
 

@@ -1,6 +1,6 @@
 """The part of a table that a cut has frozen, and the blocks that the background makes of it.
 
-What always holds: a frozen table never changes, and all that it needs of the table are the keys, which stay in their
+Invariant: a frozen table never changes, and all that it needs of the table are the keys, which stay in their
 slots until they were read or the frozen table is gone.
 """
 

@@ -1,6 +1,6 @@
 """An array that grows while it is used, without a pause: its successor is filled a little at every write.
 
-What always holds: `now` has every value that was put. Another thread may read from it the items that no thread writes
+Invariant: `now` has every value that was put. Another thread may read from it the items that no thread writes
 meanwhile: it is replaced by a whole successor, never moved.
 """
 

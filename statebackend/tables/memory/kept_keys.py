@@ -1,6 +1,6 @@
 """The keys of a namespace that a cut has stored, in their order there, as long as all of them stay where they are.
 
-What always holds: these keys have been at these slots since the cut; the table forgets all of it when one is removed.
+Invariant: these keys have been at these slots since the cut; the table forgets all of it when one is removed.
 """
 
 from __future__ import annotations

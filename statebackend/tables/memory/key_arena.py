@@ -1,6 +1,6 @@
 """The canonical bytes of keys, by slot, compared as words, in rows of the same length.
 
-What always holds: two keys are called the same only if they have the same length and every byte is equal; the bytes
+Invariant: two keys are called the same only if they have the same length and every byte is equal; the bytes
 after a key's last one in its row are zero. Null keys have no bytes and are not kept here.
 
 While all keys have one width, the row of a key is its slot. Once a key of another width comes, each number of words has

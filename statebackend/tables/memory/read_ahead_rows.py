@@ -1,6 +1,6 @@
 """Rows of some key groups that were read from their blocks and are not in a table's memory yet, found by their hashes.
 
-What always holds: each row is handed out once, and all that are of one key together, in the order in which they were
+Invariant: each row is handed out once, and all that are of one key together, in the order in which they were
 stored.
 """
 

@@ -1,6 +1,6 @@
 """The slot of each key: found for all keys of a batch at once, by their hashes and then by every byte.
 
-What always holds: a key in the index has exactly one slot, keeps it until it is removed, and is told from every other
+Invariant: a key in the index has exactly one slot, keeps it until it is removed, and is told from every other
 key by its canonical bytes, never by its hash alone. Unless room is reserved, nothing happens to all keys at once: a
 larger table and larger arrays are filled while keys are added, a part with each batch.
 """

@@ -1,6 +1,6 @@
 """A hash table from the hashes of keys to their slots: which slot may be a key's, found for many at once with numpy.
 
-What always holds: every slot that was entered with a hash is found with it. A slot that is found was entered with the
+Invariant: every slot that was entered with a hash is found with it. A slot that is found was entered with the
 same hash or, rarely, with another one: comparing the keys themselves makes it certain.
 
 The table is an array of 64-bit entries, in buckets that fill a cache line each. An entry is the upper half of a key's

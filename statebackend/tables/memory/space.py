@@ -1,6 +1,6 @@
 """The keys of one namespace of a table: their slots, their accumulators, and which of them changed since the last cut.
 
-What always holds: as long as a frozen part has not read its keys, every slot that it refers to keeps its key; and so
+Invariant: as long as a frozen part has not read its keys, every slot that it refers to keeps its key; and so
 does every slot as long as one may go back to a cut at which it had that key. A key that is removed meanwhile is only
 marked as dead, and leaves the index later.
 """

@@ -1,6 +1,6 @@
 """The keys of a table that are in memory, by namespace, and the way back to former cuts.
 
-What always holds: a key that is here is right, and no other place is asked for it. As long as an epoch is one to which
+Invariant: a key that is here is right, and no other place is asked for it. As long as an epoch is one to which
 the table may go back, every namespace that had keys at its cut is here, or among those that were dropped since.
 """
 

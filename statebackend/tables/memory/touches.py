@@ -1,6 +1,6 @@
 """The times of last use of a namespace's keys, by slot, and the keys that changed since the last cut.
 
-What always holds: a slot is in `dirty` once if its key was changed since the last cut, and `is_dirty` says so.
+Invariant: a slot is in `dirty` once if its key was changed since the last cut, and `is_dirty` says so.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The columns in which a table keeps something of each key: numbers of a fixed width, or texts, or bytes.
 
-What always holds: numbers lie in numpy arrays of their type; texts and bytes are Python objects in an array of objects,
+Invariant: numbers lie in numpy arrays of their type; texts and bytes are Python objects in an array of objects,
 which has None where no key is.
 
 Values are ordered in an accumulator as they are in their type, and come out as they went in; but integers and floats of

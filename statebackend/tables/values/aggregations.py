@@ -1,6 +1,6 @@
 """The aggregations that a table can keep per key: counts, sums, extremes and others, updated a batch at a time.
 
-What always holds: an aggregation is a value without state of its own; all that it knows of a key is in the key's place
+Invariant: an aggregation is a value without state of its own; all that it knows of a key is in the key's place
 of the accumulator columns. A null is skipped, as in SQL, and a key that has seen no other value has a null as its
 result (a count has 0).
 

@@ -1,6 +1,6 @@
 """In which rounds the rows of a batch are folded in, if what their keys come to is wanted after each row.
 
-What always holds: in a round no slot comes twice, a slot's rows keep their order over the rounds, and every row is in
+Invariant: in a round no slot comes twice, a slot's rows keep their order over the rounds, and every row is in
 one round, or in the run of its slot. So folding round by round is the same as folding row by row.
 
 Rows of keys that come often would need as many rounds: these are folded key by key, as runs, where that costs less.

@@ -1,6 +1,6 @@
 """The declaration of a table, the keys that it has in a partition, and what follows from both for a batch.
 
-What always holds: the accumulator columns of a table follow from its declaration alone, so two declarations with equal
+Invariant: the accumulator columns of a table follow from its declaration alone, so two declarations with equal
 `declared` texts can read each other's blocks.
 """
 
