@@ -68,7 +68,7 @@ class ConnectionLost(JobError):
 
 @dataclass(frozen=True, slots=True)
 class LiveState:
-    """What a process had of a key when it was asked: a table of canonical rows for each state."""
+    """The content of a process's states for a key when it was asked: a table of canonical rows for each state."""
 
     uid: str
     partition: Partition

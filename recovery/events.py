@@ -1,4 +1,4 @@
-"""What happened in a run, as people and programs see it: one immutable value for each thing.
+"""The events of a run, as people and programs see them: one immutable value for each.
 
 Invariant: events are in the order in which the driver learnt of what they tell; times of day are for people,
 and spans of time are measured with a clock that never goes back.
@@ -92,7 +92,7 @@ class WorkerLost(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDied(Event):
-    """How the process of a partition died, which is found out after it was lost; not told of one that hangs.
+    """The death of a partition's process, found out after it was lost; not reported of one that hangs.
 
     `uid` and `at_work` are known if several have died, so that the last one was asked to say what it calls.
     """
@@ -265,7 +265,7 @@ class EpochCommitted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochsRemoved(Event):
-    """Nobody needs these epochs any more; `files` were deleted."""
+    """These epochs were removed, as none is needed any more; `files` were deleted."""
 
     epochs: tuple[Epoch, ...]
     files: int

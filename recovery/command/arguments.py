@@ -1,4 +1,4 @@
-"""What the verbs have in common: which job is meant, and how results are printed.
+"""The parts that verbs share: the choice of a job, and the printing of results.
 
 Invariant: with --json a result is JSON on the standard output and nothing else is; without, it is for people.
 
@@ -162,7 +162,7 @@ _WIDTH: Final = 24
 
 
 class Progress:
-    """How much of a `total` is done; any thread may say more. `unit` is "bytes", or what is counted: "files", "rows".
+    """The done part of a `total`; any thread may add to it. `unit` is "bytes", or what is counted: "files", "rows".
 
     A total of 0 is not known: then only what is done is shown.
     """

@@ -1,4 +1,4 @@
-"""What people are told about an epoch that was chosen: what was passed over for it, and what is given up.
+"""The words about a chosen epoch: which epochs were passed over for it, and what is given up.
 
 Invariant: an epoch that nobody asked to leave out is never left out without a word, and no output is made once
 more without one.

@@ -32,7 +32,7 @@ _CANCEL = """example:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How it went. `savepoint` is the epoch that was pinned, if one was asked for."""
+    """The result of an ended job. `savepoint` is the epoch that was pinned, if one was asked for."""
 
     job: str
     savepoint: Epoch | None

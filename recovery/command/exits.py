@@ -34,7 +34,7 @@ from statebackend.tables.format.blocks import BlockError
 
 
 class Exit(IntEnum):
-    """How a command ends."""
+    """The exit code of a command."""
 
     DONE = 0
     DECLINED = 1
@@ -71,7 +71,7 @@ MEANINGS: Final = {
 
 
 class FoundDamage(Exception):
-    """What was to be verified is damaged; the message says how much of it."""
+    """The verified tree is damaged; the message says how much of it."""
 
 
 class WrongUsage(Exception):

@@ -55,7 +55,7 @@ _EXAMPLE = """example:
 
 @dataclass(frozen=True, slots=True)
 class RestoredJob:
-    """What was started, and how it ended: `epoch` is its last."""
+    """A started job, and its end: `epoch` is its last."""
 
     plan: ToRestore
     job: str

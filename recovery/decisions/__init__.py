@@ -1,1 +1,1 @@
-"""What is decided when a job starts, breaks or is cleaned up: pure functions of what was found."""
+"""The decisions at a job's start, failure and clean-up: pure functions of what was found."""

@@ -1,4 +1,4 @@
-"""What of a job's tree may be deleted, and when: pure functions of the journal, the references and a listing.
+"""Decide which files of a job's tree may be deleted, and when: by the journal, the references and a listing.
 
 Invariant: no file is deleted that a retained epoch, a pin, or an epoch in flight or its base refers to, nor
 one whose owner may still be about to refer to it. What an epoch leaves behind is named in a `Removed` entry before
@@ -34,7 +34,7 @@ from statebackend.ids import Epoch, Generation, Incarnation
 
 
 class CleanupError(StoreError):
-    """What was observed contradicts itself or is not enough, so that nothing may be deleted."""
+    """The observed facts contradict each other or are not enough, so that nothing may be deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True)
 class ObservedTree:
-    """What was found: first the journal was read, then the manifests of its retained epochs, then the listing.
+    """The observed tree: first the journal was read, then the manifests of its retained epochs, then the listing.
 
     `found` are the paths of all objects in the tree. Only the driver knows what is in flight, and which attempt is the
     present one; from outside, `in_flight` is empty and `attempt` is None.
@@ -70,7 +70,7 @@ class ObservedTree:
 
 
 class Fate(Enum):
-    """What becomes of an object; only what is removable or orphaned is ever deleted."""
+    """The fate of an object; only what is removable or orphaned is ever deleted."""
 
     NEEDED = "referred to, or part of the journal, which compaction alone shortens"
     REMOVABLE = "named by a removal"

@@ -1,4 +1,4 @@
-"""Whether a journal has lost its newest entries, told by what lies beside it: a pure function of a listing.
+"""Decide whether a journal has lost its newest entries, by the files beside it: a pure function of a listing.
 
 Invariant: a tree that only crashed is never taken for one that lost entries, however many crashes, fenced
 drivers and failed writes it has seen; a journal that has lost two or more completions is always found out.
@@ -37,7 +37,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """What lies in a tree beside its journal: `beyond` are the manifests that `to_read` names.
+    """The files of a tree beside its journal: `beyond` are the manifests that `to_read` names.
 
     It was listed before the journal was read, so that what a driver does meanwhile is not taken for a loss.
     """

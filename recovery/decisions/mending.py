@@ -1,4 +1,4 @@
-"""What can be made of a tree whose journal is damaged: a pure function of what was found in it.
+"""Decide how a tree with a damaged journal is mended: a pure function of what was found in it.
 
 Invariant: an epoch whose output may be committed, as anything says that is left, is never left behind unless
 its owner accepts repeated output, nor is what the job may have made elsewhere since this tree was copied; what is taken
@@ -75,7 +75,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What of a journal is lost or cannot be used, in sentences. `tail`: its newest entries may be among that."""
+    """The lost or unusable parts of a journal, in sentences. `tail`: its newest entries may be among them."""
 
     sentences: tuple[str, ...]
     gaps: tuple[range, ...]
@@ -101,7 +101,7 @@ class Mended:
 
 @dataclass(frozen=True, slots=True)
 class CannotMend:
-    """Why nothing can be made of it; `accepting` if it can once repeated output is accepted."""
+    """The reason why a tree cannot be mended; `accepting` if it can once repeated output is accepted."""
 
     reason: str
     accepting: bool = False

@@ -1,4 +1,4 @@
-"""What a manifest says about its epoch for people: which program made it, what it took, and where it comes from.
+"""The notes of a manifest about its epoch, for people: the program that made it, its cost, and its origin.
 
 Invariant: notes are read from whatever a manifest has, and what cannot be understood is left out: a note that
 is damaged or newer than this program never makes an epoch unusable.
@@ -28,7 +28,7 @@ _SIZES: Final = ("state_bytes", "channel_bytes")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an epoch comes from that no running job has taken. `how` is the verb that made it, such as `rescale`.
+    """The origin of an epoch that no running job has taken. `how` is the verb that made it, such as `rescale`.
 
     `at` is in milliseconds since 1970. `before` is where the epoch came from that it was made of, if that was made too.
     """
@@ -43,7 +43,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """What is known. `program` is the version that the program's author gave it (option `program_version`)."""
+    """The known notes. `program` is the version that the program's author gave it (option `program_version`)."""
 
     program: str = ""
     took: tuple[PartitionCost, ...] = ()

@@ -1,4 +1,4 @@
-"""Whether a job whose attempt broke is tried again: limits on restarts, and what no restart can cure.
+"""Decide whether a job whose attempt broke is tried again: limits on restarts, and failures that no restart can cure.
 
 Invariant: what cannot be cured stops the job at its first failure; every attempt counts once, however many of
 its partitions report that it is over; and the reason to stop carries the user's own traceback, if there is one.
@@ -18,7 +18,7 @@ from statebackend.ids import Incarnation, Partition, Uid
 
 
 class Cause(Enum):
-    """Why an attempt broke, as far as it says whether another one can do better."""
+    """The cause of a broken attempt, as far as it says whether another one can do better."""
 
     PROGRAM = "a function of the program raised an exception, or a record is not what the program says it is"
     UNUSABLE = "the same will happen again"
@@ -48,7 +48,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """How the process of a partition died, as was found out after it was lost. `how` is a sentence about it."""
+    """The death of a partition's process, as was found out after it was lost. `how` is a sentence about it."""
 
     partition: Partition
     worker: str

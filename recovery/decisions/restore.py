@@ -1,4 +1,4 @@
-"""What each partition starts from: an operator's part of an epoch, dealt out anew for any parallelism.
+"""Deal an operator's part of an epoch out to partitions, at any parallelism.
 
 Invariant: nothing of the epoch is left out or dealt twice. In-flight data goes to everybody whose keys may be
 in it, and each keeps its own. No state is rewritten: the files are the same, seen through other ranges of key groups.

@@ -1,4 +1,4 @@
-"""What a new start of a job does with what its predecessors left: a pure function of what was found.
+"""Decide from which epoch a new start of a job goes on: a pure function of what was found.
 
 Invariant: the job comes back to the newest epoch to which it can without losing or repeating anything; if
 there is none it stops and says why, unless its operator accepts repeated output. Nothing that is not journalled as
@@ -25,7 +25,7 @@ ACCEPT_DUPLICATES: Final = "accept_duplicates=True"
 
 
 class Condition(Enum):
-    """What was found where a complete epoch's manifest should be."""
+    """The condition of a complete epoch's manifest."""
 
     SOUND = "sound"
     MISSING = "missing"
@@ -65,7 +65,7 @@ class Observed:
 
 
 class Fault(Enum):
-    """Why a complete epoch cannot be used."""
+    """The reason why a complete epoch cannot be used."""
 
     MISSING = "its manifest is missing"
     DAMAGED = "its manifest is damaged"
@@ -86,7 +86,7 @@ class Unusable:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """What a job loses that goes back to an epoch: the later epochs that are still there, and `repeats`, the output of
+    """The loss of a job that goes back to an epoch: the later epochs that are still there, and `repeats`, the output of
     later epochs, removed ones too, which may be committed and would be made once more.
     """
 
@@ -137,7 +137,7 @@ class Restore:
 
 
 class Why(Enum):
-    """Why a start is refused."""
+    """The reason why a start is refused."""
 
     NOT_CLAIMED = "our generation is not in the journal"
     FENCED = "a newer generation has claimed the job"

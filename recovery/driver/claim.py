@@ -73,7 +73,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class WayBack:
-    """What a start of a job goes on from, and the manifests of all its epochs that can be read."""
+    """The epoch that a start of a job goes on from, and the manifests of all its epochs that can be read."""
 
     decision: StartFresh | Restore
     sound: Mapping[Epoch, Manifest]

@@ -77,7 +77,7 @@ _NOT_ENCRYPTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class DriverOptions:
-    """How the driver itself runs. Times are in seconds."""
+    """The options of the driver itself. Times are in seconds."""
 
     ports: Sequence[int] = (0,)
     start_timeout: float = 120.0

@@ -27,7 +27,7 @@ _PAUSES: Final = (1.0, 5.0, 30.0, 60.0)
 
 
 class Housekeeping:
-    """What is done in the background of one generation. All calls come in the loop's thread.
+    """The background work of one generation. All calls come in the loop's thread.
 
     `deleting` are threads for this alone. `on_compacted` is told behind which entry the journal begins now.
     """

@@ -1,4 +1,4 @@
-"""What a failure comes to: the attempt is broken, every partition goes back, and lost processes are replaced.
+"""Handle a failure: the attempt is broken, every partition rolls back, and lost processes are replaced.
 
 Invariant: what follows from a failure is decided by `Failures` alone, and carried out here. Files that a
 partition calls damaged are read by the driver first: if they are, the job is claimed anew, and goes back further.

@@ -1,4 +1,4 @@
-"""When a fault is to happen: now, after a time, or so long after something has happened to an epoch.
+"""The moment of a fault: now, after a time, or so long after something has happened to an epoch.
 
 Invariant: a moment is known from what was heard and from nothing else; one that cannot come any more is refused
 as soon as that is known.
@@ -32,7 +32,7 @@ class MomentPassed(JobError):
 
 
 class Mark(Enum):
-    """What happens to an epoch."""
+    """A step in the life of an epoch."""
 
     TRIGGERED = "triggered"
     COMPLETE = "complete"

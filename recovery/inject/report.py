@@ -1,4 +1,4 @@
-"""What came of faults: what was done when, how far from the last epoch, and how long the job took to come back.
+"""A report on faults: what was done when, how far from the last epoch, and how long the job took to come back.
 
 Invariant: a recovery belongs to all faults that were done since the recovery before it.
 """
@@ -61,7 +61,7 @@ class KindTotals:
 
 @dataclass(slots=True)
 class Report:
-    """Of faults, as they are done."""
+    """A report on faults, as they are done."""
 
     entries: list[Entry] = field(default_factory=list)
     _open: list[Entry] = field(default_factory=list)

@@ -29,7 +29,7 @@ Draw = Callable[[], float]
 
 
 class Group(Enum):
-    """Who faults happen to."""
+    """The processes or links that faults happen to."""
 
     WORKERS = "workers"
     STANDBYS = "standbys"
@@ -65,7 +65,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomFaults:
-    """What is to be drawn: `count` faults, one `every` so often, each `lasting` so long, delays `by` so much."""
+    """The faults to draw: `count` of them, one `every` so often, each `lasting` so long, delays `by` so much."""
 
     kinds: Sequence[Kind]
     groups: Sequence[Group]

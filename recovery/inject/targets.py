@@ -154,7 +154,7 @@ class ContradictingOrder(OptionError, ValueError):
 
 
 class Kind(Enum):
-    """What can happen."""
+    """The kind of a fault."""
 
     KILL = "kill"
     """A process dies at once, by SIGKILL."""
@@ -175,7 +175,7 @@ _LASTING: Final = (Kind.STOP, Kind.CUT, Kind.DELAY)
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to happen to whom. `lasting` is for what lasts, `by` for a delay; both in milliseconds.
+    """A fault that was asked for, and its target. `lasting` is for what lasts, `by` for a delay; both in milliseconds.
 
     To cut, break or delay a process is to do so with all its connections, those with the driver included. Signs of life
     and the handshakes of new connections are not delayed.

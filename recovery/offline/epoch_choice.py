@@ -1,4 +1,4 @@
-"""Which epoch something is made of, or started from, and what is given up for it.
+"""Choose the epoch that something is made of, or started from, and say what is given up for it.
 
 Invariant: the job goes back behind output, also of epochs that were removed since, only if repeated output is
 accepted. A newest epoch that is damaged is passed over by the rules by which a job starts (`recovery.decisions.start`).

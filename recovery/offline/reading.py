@@ -69,7 +69,7 @@ class NoSuchState(SavepointError, LookupError):
 
 @dataclass(frozen=True, slots=True)
 class BytesRead:
-    """How many files were opened, and how large they are together."""
+    """The number of opened files, and their size together."""
 
     files: int = 0
     bytes: int = 0

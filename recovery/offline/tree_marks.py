@@ -24,7 +24,7 @@ _PATH: Final = re.compile(UNFINISHED + r"/([0-9]{10})-([0-9]{1,9})\.json")
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What is left to be written when all else of a tree is there: its `job.json`, and the begin of its journal."""
+    """The files that are written last when a tree is made: its `job.json`, and the begin of its journal."""
 
     job: bytes
     journal: bytes

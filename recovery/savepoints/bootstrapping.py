@@ -50,7 +50,7 @@ _PATIENT: Final = Options(policy=Policy(rewrites=False))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateFrom:
-    """What a state begins with: an Arrow table, a Parquet or Arrow file, or a Spark DataFrame, which is collected.
+    """The first content of a state: an Arrow table, a Parquet or Arrow file, or a Spark DataFrame, which is collected.
 
     Its rows are those of the state's canonical table, or of an ordinary one with these columns.
     """
@@ -63,7 +63,7 @@ class StateFrom:
 
 @dataclass(frozen=True, slots=True)
 class StateFilled:
-    """How many rows a state was given, in all partitions together."""
+    """The number of rows that a state was given, in all partitions together."""
 
     uid: Uid
     state: str
@@ -72,7 +72,7 @@ class StateFilled:
 
 @dataclass(frozen=True, slots=True)
 class Bootstrapped:
-    """What was made, or would be: `made` is None for a dry run."""
+    """The made savepoint: `made` is None for a dry run."""
 
     uri: str
     job: JobId
@@ -144,7 +144,7 @@ def declared_in(program: Program, max_parallelism: int = DEFAULT_MAX_PARALLELISM
 
 
 class _Making:
-    """What was made so far."""
+    """The parts of a savepoint that were made so far."""
 
     def __init__(self, parallelism: int, scratch: Path) -> None:
         self._parallelism, self._scratch = parallelism, scratch

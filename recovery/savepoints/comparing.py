@@ -1,4 +1,4 @@
-"""What differs between the keyed state of two epochs, of one tree or of two: keys added, removed and changed.
+"""Compare the keyed state of two epochs, of one tree or of two: keys added, removed and changed.
 
 Invariant: key groups whose files are the same in both are not read; of the others one group of one state is in
 memory at a time. A key is changed if any of its entries is.
@@ -33,7 +33,7 @@ class CannotCompare(SavepointError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class StateDiff:
-    """How many keys of a state are only in the newer epoch, only in the older, and in both but not the same."""
+    """The numbers of a state's keys that are only in the newer epoch, only in the older, and in both but changed."""
 
     uid: Uid
     state: str
@@ -101,7 +101,7 @@ def compare(
 
 
 class _Comparison:
-    """Of one operator."""
+    """The comparison of one operator."""
 
     def __init__(
         self,

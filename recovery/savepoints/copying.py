@@ -59,7 +59,7 @@ Change = Callable[[NewTree, Manifest], Manifest]
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """What of which job is brought where. `output` counts the transactions that are not known to be committed."""
+    """A plan of a copy: what goes where. `output` counts the transactions that are not known to be committed."""
 
     how: str
     uri: str
@@ -75,7 +75,7 @@ class CopyPlan:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What was done, or would be: `made` is the newest epoch of the new tree, None for a dry run.
+    """The made copy: `made` is the newest epoch of the new tree, None for a dry run.
 
     `passed_over` are newer epochs that cannot be used, and older ones that a move leaves behind, with the reasons;
     `gives_up` are complete ones that the job does not come back to. `repeats` is output that a job which goes on from

@@ -20,7 +20,7 @@ from statebackend.ids import Epoch
 
 @dataclass(frozen=True, slots=True)
 class Disposed:
-    """Which pins were lifted, and which the epoch has still. `runs`: the job runs on this host, and removes the epoch
+    """The lifted pins, and those that the epoch has still. `runs`: the job runs on this host, and removes the epoch
     itself; so it is if this user may not ask whether it runs.
     """
 

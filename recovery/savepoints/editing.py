@@ -63,7 +63,7 @@ class ChangedRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChangedBy:
-    """What a function does with the open state of each partition, of an operator declared as in its program.
+    """A function that changes the open state of each partition, of an operator declared as in its program.
 
     It is called once for each partition, and uses only keys of the state's own key groups.
     """
@@ -82,7 +82,7 @@ Change = ChangedRows | ChangedBy
 
 @dataclass(frozen=True, slots=True)
 class StateChanged:
-    """What became of the entries of one state."""
+    """The changes of one state's entries."""
 
     uid: Uid
     state: str
@@ -91,7 +91,7 @@ class StateChanged:
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """What was done, or would be. `made` is None for a dry run, and where nothing differs.
+    """The edited savepoint. `made` is None for a dry run, and where nothing differs.
 
     `files` are those that were written, of so many `bytes`. Of what functions did, only the files are known.
     `passed_over` are newer epochs that cannot be used, with the reasons; `gives_up` are complete ones that the job will

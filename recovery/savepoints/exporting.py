@@ -54,7 +54,7 @@ class ExportedTable:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written, or would be: then `tables` are empty. `read` are the bytes of the epoch's files."""
+    """The exported tables; empty for a dry run. `read` are the bytes of the epoch's files."""
 
     uid: Uid
     epoch: Epoch

@@ -39,7 +39,7 @@ class Doomed:
 
 @dataclass(frozen=True, slots=True)
 class CleanupPlan:
-    """What was found. `doomed` are in the order in which they are to be deleted; the rest stays, with its sizes.
+    """A plan of a clean-up. `doomed` are in the order in which they are to be deleted; the rest stays, with its sizes.
 
     `pinned_by_readers` are pins that perhaps nobody uses any more: a reader that was killed leaves one. `lets_go` are
     the epochs that a job lets go when it is taken over.
@@ -63,7 +63,7 @@ class CleanupPlan:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What was deleted; `leftovers` are unfinished files of writers that died, `let_go` the epochs that went."""
+    """The deleted files; `leftovers` are unfinished files of writers that died, `let_go` the epochs that went."""
 
     job: str
     files: int

@@ -1,4 +1,4 @@
-"""What has happened to a job, as far as its journal still says: starts, epochs, commits, going back, what was removed.
+"""The history of a job, as far as its journal still tells it: starts, epochs, commits, going back, removals.
 
 Invariant: nothing is guessed. Entries are told in their order; what a summary has taken the place of is told as
 one line, and what came before that is forgotten.

@@ -1,4 +1,4 @@
-"""What is in the keyed state of an epoch: which states there are, and rows of them, of all keys or of some.
+"""The keyed state of an epoch: its states, and rows of them, of all keys or of some.
 
 Invariant: for a key, or a key group, only the files that speak of that group are opened. Rows come in the
 canonical form, expired ones included, a batch at a time.
@@ -56,7 +56,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which rows: those of a key, of a key group, of keys that begin so, or all. At most one of them is given.
+    """The wanted rows: those of a key, of a key group, of keys that begin so, or all. At most one of them is given.
 
     `key` and `prefix` are as somebody types them: text, whole numbers, hex digits for bytes, a JSON list for a tuple,
     of which a prefix gives the first ones.

@@ -1,4 +1,4 @@
-"""What is in a tree, for people: its job, its epochs, and one epoch in full.
+"""The contents of a tree, for people: its job, its epochs, and one epoch in full.
 
 Invariant: only what is there is told. An epoch whose manifest cannot be used is listed with its problem; only
 one that a running job removes meanwhile is left out.

@@ -65,7 +65,7 @@ class CannotRepair(SavepointError):
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What was done, or would be. `damages` is empty if nothing was damaged; then nothing is done.
+    """The repaired tree. `damages` is empty if nothing was damaged; then nothing is done.
 
     `epoch` is where the job goes on, None if at its beginning. `made_anew` are epochs whose entries in the journal were
     derived from their manifests, `given_up` those that may have been complete and cannot be used. `aside` is the folder

@@ -39,7 +39,7 @@ class FileToRead:
 
 @dataclass(frozen=True, slots=True)
 class PartToRead:
-    """What one partition of an operator will start from, and how many bytes it will read.
+    """The files that one partition of an operator will start from, and the bytes that it will read.
 
     `of` are the old partitions that had any of its keys.
     """
@@ -56,7 +56,7 @@ class PartToRead:
 
 @dataclass(frozen=True, slots=True)
 class RescalePlan:
-    """How an epoch is dealt out anew. `stored` is what its state occupies, each file counted once; `bytes` is what all
+    """A plan of a rescale. `stored` is what an epoch's state occupies, each file counted once; `bytes` is what all
     partitions together will read of it.
     """
 
@@ -71,7 +71,7 @@ class RescalePlan:
 
 @dataclass(frozen=True, slots=True)
 class Rescaled:
-    """What was done, or would be: `made` is None for a dry run.
+    """The rescaled savepoint: `made` is None for a dry run.
 
     `passed_over` are newer epochs that cannot be used, with the reasons; `gives_up` are complete ones that the job
     will not come back to, and `repeats` is output that it will make once more. The epoch is not new if the job had it

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ToRestore:
-    """What a program will be started from. `into` is the tree of the job of its own that it will be, if any.
+    """The epoch that a program will be started from. `into` is the tree of the job of its own that it will be, if any.
 
     `passed_over` are newer epochs that cannot be used, with the reasons; `gives_up` are those that the job will not
     come back to, and `repeats` is output that it makes once more.

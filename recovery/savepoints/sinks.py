@@ -72,7 +72,7 @@ class ListedOutput:
 
 @dataclass(frozen=True, slots=True)
 class CommittedNow:
-    """What a target said of one transaction."""
+    """The answer of a target about one transaction."""
 
     uid: Uid
     transaction: TransactionId
@@ -82,7 +82,7 @@ class CommittedNow:
 
 @dataclass(frozen=True, slots=True)
 class CommittedOutput:
-    """What was committed, up to the epoch; `done` is False for a dry run, and where there was nothing to do."""
+    """The committed output, up to the epoch; `done` is False for a dry run, and where there was nothing to do."""
 
     job: JobId
     epoch: Epoch

@@ -58,7 +58,7 @@ class StateSource(DataSource):  # type: ignore[misc]  # Spark has no types that 
 
 @dataclass
 class _Range(InputPartition):  # type: ignore[misc]
-    """What a task reads: files of an epoch."""
+    """The part that a task reads: files of an epoch."""
 
     epoch: str
     files: FileSet

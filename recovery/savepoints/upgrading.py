@@ -1,4 +1,4 @@
-"""Whether a changed program can go on from an epoch, state by state; and a savepoint in which all values are new.
+"""Compare a changed program with an epoch, state by state; make a savepoint in which all values are new.
 
 Invariant: looking changes nothing; what is made is an epoch of the job like any other, made by the codecs'
 own `migrate`, and what does not fit is refused before anything is written.
@@ -34,7 +34,7 @@ HOW: Final = "upgrade"
 
 
 class Fit(Enum):
-    """What a changed program means for one state."""
+    """The meaning of a changed program for one state."""
 
     SAME = "fits"
     NEW = "new: it begins empty"
@@ -57,7 +57,7 @@ class StateFit:
 
 @dataclass(frozen=True, slots=True)
 class UpgradePlan:
-    """How a program differs from what made an epoch. `lost` is output that must not be dropped.
+    """The differences between a program and what made an epoch. `lost` is output that must not be dropped.
 
     `fits` if it can go on from the epoch as it is: with `removed`, only if that is allowed when it is started. The job
     would give up the epochs `gives_up`, and `repeats` is output that it would make once more.
@@ -83,7 +83,7 @@ class UpgradePlan:
 
 @dataclass(frozen=True, slots=True)
 class MigratedState:
-    """What became of one state, in all partitions."""
+    """The migration of one state, in all partitions."""
 
     uid: Uid
     state: str
@@ -93,7 +93,7 @@ class MigratedState:
 
 @dataclass(frozen=True, slots=True)
 class Upgraded:
-    """What was found, and what was made of it; `made` is None if nothing was."""
+    """The result of an upgrade; `made` is None if nothing was made."""
 
     plan: UpgradePlan
     made: Epoch | None

@@ -1,4 +1,4 @@
-"""Whether a tree is what it should be: every reference, every checksum, every key in its key group.
+"""Verify a tree: every reference, every checksum, every key in its key group.
 
 Invariant: nothing is written; everything is looked at, also behind the first fault, and what is sound is told
 as well: which epochs a job could still be started from.
@@ -44,7 +44,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was found. A job can be started from each of the `sound` epochs.
+    """The result of a verification. A job can be started from each of the `sound` epochs.
 
     `doubtful` are epochs that have a manifest, and no entry in the journal: their driver died just then, as far as can
     be told, or the journal has lost its newest entries (see `recovery.decisions.losses`).
@@ -62,7 +62,7 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class ToVerify:
-    """What there is to look at: the manifests that can be read, each file once with the epochs that refer to it."""
+    """The files to verify: the manifests that can be read, each file once with the epochs that refer to it."""
 
     manifests: tuple[Manifest, ...]
     files: tuple[tuple[FileRef | StoredFile, tuple[Epoch, ...]], ...]

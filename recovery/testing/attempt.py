@@ -73,7 +73,7 @@ JOB = JobId("simulated")
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """What every worker is told when the job is set up."""
+    """The plan that every worker is told when the job is set up."""
 
     stream: Stream
     target_kind: TargetKind
@@ -84,7 +84,7 @@ class WorkerPlan:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What an attempt has around it: its process's connections, and the plan."""
+    """The surroundings of an attempt: its process's connections, and the plan."""
 
     driver: str
     store: Requests

@@ -1,4 +1,4 @@
-"""Who works beside a running job without asking its driver: a reader who pins an epoch, a clean-up, and a disaster.
+"""Processes beside a running job that do not ask its driver: a reader that pins an epoch, a clean-up, and a disaster.
 
 Invariant: a reader reads only what it has pinned before, and the clean-up deletes only what the
 classification allows, having read the journal first and listed the tree last. A disaster takes manifests alone, which

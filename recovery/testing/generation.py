@@ -80,7 +80,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class DriverPlan:
-    """What the job is: its stream, the workers there are, and at which parallelism each start of it runs."""
+    """The plan of the job: its stream, the workers there are, and the parallelism of each start of it."""
 
     stream: Stream
     workers: tuple[str, ...]
@@ -99,7 +99,7 @@ class DriverPlan:
 
 @dataclass(slots=True)
 class Means:
-    """What a driver process works with; `there` are the workers that it can talk to."""
+    """The means of a driver process; `there` are the workers that it can talk to."""
 
     name: str
     boots: int

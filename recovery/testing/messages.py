@@ -1,4 +1,4 @@
-"""What driver and workers of the simulated job say to each other.
+"""The messages between driver and workers of the simulated job.
 
 Invariant: whatever concerns an attempt carries its incarnation, so that what is older can be refused.
 """
@@ -22,7 +22,7 @@ WINDOWS = Uid("windows")
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What is needed to commit a transaction: whose producer it is, and its rows if the target does not keep them."""
+    """The data with which a transaction is committed: its producer, and its rows if the target does not keep them."""
 
     producer: str
     rows: tuple[Row, ...]
@@ -122,7 +122,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class FromPartition:
-    """What a partition says in an attempt."""
+    """The messages of a partition in an attempt."""
 
     incarnation: Incarnation
     partition: Partition

@@ -1,4 +1,4 @@
-"""Who sees everything in a simulated job and speaks up when a promise is broken.
+"""An observer that sees everything in a simulated job and raises an error when a promise is broken.
 
 Invariant: it knows the journal as it truly is, entry by entry in the order of their creation, and looks at
 every epoch in the moment in which it becomes complete: whether all that it names is there, and whether it is a state

@@ -32,7 +32,7 @@ from statebackend.ids import Partition
 
 
 class TargetKind(Enum):
-    """What the target can do."""
+    """The abilities of the target."""
 
     STAGES = "keeps prepared transactions"
     TOKENS = "writes rows and a token in one transaction"

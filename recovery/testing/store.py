@@ -27,7 +27,7 @@ class Create:
 
 
 class Creation(Enum):
-    """What became of a `Create`."""
+    """The result of a `Create`."""
 
     CREATED = auto()
     EXISTED = auto()
@@ -45,7 +45,7 @@ class Write:
 
 
 class Written(Enum):
-    """What became of a `Write`."""
+    """The result of a `Write`."""
 
     WRITTEN = auto()
     UNAVAILABLE = auto()
@@ -63,7 +63,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What an object holds; None if it does not exist."""
+    """The content of an object; None if it does not exist."""
 
     data: object | None
 
@@ -93,7 +93,7 @@ class Delete:
 
 
 class StoreObserver(Protocol):
-    """Who is told of every change, before it takes effect, and may object by raising a `Violation`."""
+    """An observer that is told of every change, before it takes effect, and may object by raising a `Violation`."""
 
     def creating(self, path: str, data: object) -> None:
         """Observe that an object is about to be created."""

@@ -23,7 +23,7 @@ RecordId = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Row:
-    """What the job emits when a window closes; `records` are the ids of all that fell into it."""
+    """The row that the job emits when a window closes; `records` are the ids of all that fell into it."""
 
     key: int
     window_end: int

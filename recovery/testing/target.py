@@ -67,7 +67,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class ReadToken:
-    """Whether a token is committed; answered by a `TargetAnswer`."""
+    """A question whether a token is committed; answered by a `TargetAnswer`."""
 
     token: TransactionId
 
@@ -85,7 +85,7 @@ class WriteWithToken:
 
 
 class TargetObserver(Protocol):
-    """Who is told of every commit before it happens, and may object by raising a `Violation`."""
+    """An observer that is told of every commit before it happens, and may object by raising a `Violation`."""
 
     def committing(self, transaction: TransactionId, rows: tuple[Row, ...]) -> None:
         """Observe that the rows of a transaction are about to become visible."""

@@ -15,7 +15,7 @@ from snapshot.tree.layout import JournalEntry, JournalSummary, parse
 
 
 class JournalTruth:
-    """What every driver, reader and compactor is held to."""
+    """The truth that every driver, reader and compactor is held to."""
 
     def __init__(self) -> None:
         self.journal: JournalState = EMPTY

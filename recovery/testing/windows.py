@@ -20,7 +20,7 @@ from statebackend.keygroups import KeyGroupRange, joined
 
 @dataclass(frozen=True, slots=True, order=True)
 class StateKey:
-    """What an entry of the state is about: a key, and the end of a window, or 0 for what belongs to the key alone."""
+    """The subject of a state's entry: a key, and the end of a window, or 0 for what belongs to the key alone."""
 
     kind: str
     key: int
@@ -42,7 +42,7 @@ TIMER = "timer"
 
 @dataclass(frozen=True, slots=True)
 class StateFile:
-    """What is written for one file: its entries, and the key groups it speaks of."""
+    """The content of one file: its entries, and the key groups it speaks of."""
 
     kind: FileKind
     ranges: tuple[KeyGroupRange, ...]

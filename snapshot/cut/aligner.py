@@ -105,7 +105,7 @@ class InFlight:
 
 
 class WhyMissed(Enum):
-    """Why a subtask cannot contribute to an epoch."""
+    """The reason why a subtask cannot contribute to an epoch."""
 
     SKIPPED = "a channel delivered the marker of a later epoch without this one's"
     SUBSUMED = "a later epoch was cut first"

@@ -20,7 +20,7 @@ LATEST: Final = 2**63 - 1
 
 
 class MarkerMode(Enum):
-    """What a subtask does with a channel whose marker has arrived before the others'."""
+    """The treatment of a channel whose marker has arrived before the others'."""
 
     ALIGNED = "aligned"
     """Hold it back until the last marker is there."""

@@ -1,4 +1,4 @@
-"""What a subtask has sent on one channel and the network has not taken yet; where an unaligned marker overtakes.
+"""The frames that a subtask has sent on one channel and the network has not taken; an unaligned marker overtakes here.
 
 Invariant: frames leave in the order in which they were put, but for an unaligned marker, which goes ahead
 of data and watermarks, never of another marker, and reports the data that it overtook: its channel state.

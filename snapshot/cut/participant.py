@@ -18,7 +18,7 @@ Content = TypeVar("Content")
 
 
 class Part(Enum):
-    """What a subtask may owe for an epoch after it has cut."""
+    """A part that a subtask may owe for an epoch after it has cut."""
 
     FILES = "its keyed state"
     TRANSACTIONS = "its sink's prepared transactions"

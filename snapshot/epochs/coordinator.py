@@ -48,7 +48,7 @@ from statebackend.ids import NO_EPOCH, Attempt, Epoch, Generation, Incarnation, 
 
 
 class CoordinatorState(Enum):
-    """Where the generation stands."""
+    """The state of a generation."""
 
     STARTING = auto()
     """Participants are being restored; nothing is triggered."""

@@ -1,4 +1,4 @@
-"""What a coordinator is told and what it tells its host to do.
+"""The events that a coordinator is told, and the instructions that it gives to its host.
 
 Invariant: an event or instruction is an immutable value that carries all it needs, so a recorded trace of
 events can be replayed through the machine, and its instructions compared.
@@ -161,7 +161,7 @@ class Trigger:
 
 
 class SkipReason(Enum):
-    """Why an interval passed without an epoch."""
+    """The reason why an interval passed without an epoch."""
 
     IN_FLIGHT = "as many epochs are in flight as may be"
     NOT_RUNNING = "no attempt is running"
@@ -175,7 +175,7 @@ class Skipped:
 
 
 class AbandonReason(Enum):
-    """Why an epoch was given up."""
+    """The reason why an epoch was given up."""
 
     TIMED_OUT = "it took longer than the time-out"
     DECLINED = "a participant declined it"

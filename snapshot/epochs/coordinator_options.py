@@ -14,7 +14,7 @@ class ContradictingOptions(OptionError, ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorOptions:
-    """When epochs are taken and how long they may take; all times are in milliseconds."""
+    """The rule by which epochs are taken and how long they may take; all times are in milliseconds."""
 
     interval: int = 1_000
     """From one trigger to the next."""

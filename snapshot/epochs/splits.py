@@ -1,4 +1,4 @@
-"""Who reads which split of a source: every split is, at every cut, in exactly one place.
+"""Deal splits of a source out to readers: every split is, at every cut, in exactly one place.
 
 Invariant: a split is either unassigned here or assigned to one partition. The coordinator cuts this state
 in the same step in which it sends the trigger, and assignments travel to a partition on the channel of its

@@ -14,7 +14,7 @@ from snapshot.epochs.transaction_events import CommitOutcome
 
 
 class TokenStep(Enum):
-    """What to ask the target next."""
+    """The next question to the target."""
 
     FENCE = auto()
     """Take over the committable's producer: whoever held it before can write no more (`init_transactions`)."""
@@ -25,7 +25,7 @@ class TokenStep(Enum):
 
 
 class TargetAnswer(Enum):
-    """What the target said to the last step."""
+    """The answer of the target to the last step."""
 
     DONE = auto()
     TOKEN_FOUND = auto()

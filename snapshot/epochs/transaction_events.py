@@ -1,4 +1,4 @@
-"""What the two-phase commit of a sink is told and what it tells its host to do, and the names of transactions.
+"""The events and instructions of a sink's two-phase commit, and the names of transactions.
 
 Invariant: a transaction's id is made once, in one attempt of one job; rewinds and forks make others. A job
 whose tree was put back from an older copy makes the ids again that it made since, so a target tells transactions apart
@@ -34,7 +34,7 @@ def transaction_id(job: JobId, sink: Uid, incarnation: Incarnation, partition: P
 
 @dataclass(frozen=True, slots=True)
 class TransactionName:
-    """Which transaction an id names: the n-th of a sink, in one attempt and partition."""
+    """The transaction that an id names: the n-th of a sink, in one attempt and partition."""
 
     job: JobId
     sink: Uid
@@ -75,7 +75,7 @@ class Committable(Generic[Payload]):
 
 
 class CommitOutcome(Enum):
-    """What a target says of a commit. An unknown outcome is no outcome: the sink asks again, or says `RETRY_LATER`."""
+    """The answer of a target to a commit. An unknown outcome is none: the sink asks again, or says `RETRY_LATER`."""
 
     COMMITTED = auto()
     ALREADY_COMMITTED = auto()

@@ -41,7 +41,7 @@ from statebackend.ids import Epoch, Incarnation, Partition, Uid
 
 
 class TransactionState(Enum):
-    """Where a transaction stands that is not settled."""
+    """The state of a transaction that is not settled."""
 
     OPEN = auto()
     """Rows are written to it."""

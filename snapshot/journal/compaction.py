@@ -65,7 +65,7 @@ def plan_compaction(state: JournalState, carried_out: int, listed: JournalListed
 
 
 class _Phase(Enum):
-    """Which answer is awaited."""
+    """The answer that is awaited."""
 
     NEW = auto()
     LISTING = auto()

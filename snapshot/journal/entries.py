@@ -1,4 +1,4 @@
-"""What a job's journal consists of: numbered entries, each written once by one writer and never changed.
+"""The entries of a job's journal: numbered, each written once by one writer and never changed.
 
 Invariant: an entry says which number it stands at and carries its writer's nonce, so that whoever finds it
 there can tell whether it is his own; every path in it is relative and stays in the job's tree.
@@ -42,7 +42,7 @@ class NewerJournal(JournalError):
 
 
 class Pinner(Enum):
-    """Who keeps an epoch from being removed."""
+    """The keeper of an epoch: the one for whom it is not removed."""
 
     SAVEPOINT = "savepoint"
     READER = "reader"

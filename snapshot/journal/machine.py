@@ -1,4 +1,4 @@
-"""What the journal says, as a fold over its entries, and which entry may follow.
+"""The content of the journal, as a fold over its entries, and the entries that may follow.
 
 Invariant: a `JournalState` is the fold of entries 1 to `number`, each of which was admissible where it stands.
 So only the newest generation completes, commits and removes; epochs complete in rising order; what is pinned,
@@ -33,7 +33,7 @@ from statebackend.ids import Epoch, Generation
 
 
 class Reason(Enum):
-    """Why an entry may not follow."""
+    """The reason why an entry may not follow."""
 
     FENCED = "fenced"
     GENERATION_TAKEN = "generation taken"
@@ -53,7 +53,7 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why an entry may not follow, for the program and for the person who reads it."""
+    """The refusal of an entry, for the program and for the person who reads it."""
 
     reason: Reason
     text: str

@@ -32,7 +32,7 @@ _LOOKS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class JournalRead:
-    """What the journal says."""
+    """The content of the journal."""
 
     state: JournalState
 
@@ -41,7 +41,7 @@ ReadStep = ReadFloor | ReadSummary | ReadEntry | JournalRead
 
 
 class _Phase(Enum):
-    """Which answer is awaited."""
+    """The answer that is awaited."""
 
     NEW = auto()
     FLOOR = auto()

@@ -1,4 +1,4 @@
-"""What the journal's machines ask of storage, and the answers they get.
+"""The requests of the journal's machines to storage, and the answers.
 
 Invariant: a machine has at most one request outstanding, and each is answered by exactly one event. A request
 that storage failed to serve is made again by the host; a create whose answer was lost is `OutcomeUnknown`.

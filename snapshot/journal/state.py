@@ -1,4 +1,4 @@
-"""What a job's journal says at one of its entries: generation, complete epochs, pins, what may be deleted.
+"""The state of a job's journal at one of its entries: generation, complete epochs, pins, what may be deleted.
 
 Invariant: epochs stand in rising order, and at least one of them is usable from the first completion on; a
 pin names an epoch that is not removed. How much output the job made after any epoch that it may come back to is known
@@ -23,7 +23,7 @@ these are written and compacted may not learn what became of its own."""
 
 
 class EpochState(Enum):
-    """How far a complete epoch has come."""
+    """The progress of a complete epoch."""
 
     COMPLETE = "complete"
     COMMITTED = "committed"
@@ -83,7 +83,7 @@ class EpochRecord:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """What keeps an epoch from being removed."""
+    """A pin that keeps an epoch from being removed."""
 
     pin: PinId
     epoch: Epoch
@@ -92,7 +92,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What the entry at `number` allows to be deleted."""
+    """The files that the entry at `number` allows to delete."""
 
     number: int
     epochs: tuple[Epoch, ...]

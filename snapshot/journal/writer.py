@@ -77,7 +77,7 @@ Step = CreateEntry | ReadEntry | ReadFloor | ReadSummary | Outcome
 
 
 class _Phase(Enum):
-    """Which answer is awaited."""
+    """The answer that is awaited."""
 
     IDLE = auto()
     CREATING = auto()

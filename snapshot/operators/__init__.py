@@ -1,1 +1,1 @@
-"""What the steps of a program do in one partition: rows in, rows out, state in between."""
+"""The steps of a program in one partition: rows in, rows out, state in between."""

@@ -1,4 +1,4 @@
-"""What operators over aggregates have in common: their outputs, as columns and as what may be wrong with them.
+"""The base of operators over aggregates: their outputs as columns, and the errors in them.
 
 Invariant: the output columns follow from the declaration alone; the key's columns come first, as they came in.
 """

@@ -155,7 +155,7 @@ class BroadcastMap(Mapping[K, V]):
 
 @dataclass(slots=True)
 class Gate:
-    """Whether broadcast state may be written at the moment."""
+    """A gate that says whether broadcast state may be written at the moment."""
 
     uid: Uid
     writable: bool = False
@@ -303,7 +303,7 @@ class BroadcastRun:
 
 
 class _OutOfReach:
-    """What stands where the state of a key is otherwise: it would be that of whichever key came last."""
+    """The stand-in for a key's state where there is no key: it would be that of whichever key came last."""
 
     def __init__(self, what: str) -> None:
         self._what = what

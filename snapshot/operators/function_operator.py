@@ -1,4 +1,4 @@
-"""What operators that are made of a user's class declare, and what is wrong with them before they run."""
+"""The declarations of operators that are made of a user's class, and the errors in them, found before they run."""
 
 from __future__ import annotations
 

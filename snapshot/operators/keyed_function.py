@@ -69,7 +69,7 @@ class UnknownSide(ProgramError, LookupError):
 
 @dataclass(frozen=True, slots=True)
 class OpenContext:
-    """Where a function is opened."""
+    """The place where a function is opened."""
 
     uid: Uid
     partition: Partition
@@ -77,7 +77,7 @@ class OpenContext:
 
 
 class ProcessContext:
-    """What a function is called for, and what it can do. The same object in every call: it is not to be kept."""
+    """The facts about a function's call, and the actions it can take. The same object in every call: do not keep it."""
 
     __slots__ = {  # noqa: RUF023  # help() shows the texts of a dict
 
@@ -166,7 +166,7 @@ class Collected:
 
 
 class KeyedFunction:
-    """What classes with state for each key have in common. Write one as a subclass of `KeyedProcess` or its like.
+    """The base of classes with state for each key. Write one as a subclass of `KeyedProcess` or its like.
 
     Attributes of the class that are declarations, such as `clicks = ValueState(int, default=0)`, are states: in every
     call `self.clicks` is the state of the current key. An instance is plain data that is pickled with the program, and
@@ -210,7 +210,7 @@ Handler: TypeAlias = Callable[[Row, Any], object]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outputs:
-    """What a function may emit, and how it is called in messages."""
+    """The outputs of a function, and its name in messages."""
 
     label: str
     main: pa.Schema

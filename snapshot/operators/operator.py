@@ -1,4 +1,4 @@
-"""What an operator is: keyed state, rows of one or two inputs, event time and timers; in one thread of one partition.
+"""The contract of an operator: keyed state, rows of one or two inputs, event time and timers, in one thread.
 
 Invariant: all that an operator knows of the past is in its declared state (and, for control streams, in its
 broadcast state), so that a restored one goes on as if nothing had happened.
@@ -25,7 +25,7 @@ has ended."""
 
 
 class Emit(Protocol):
-    """Where an operator's rows go: on down its chain, in the order in which they are given."""
+    """The exit of an operator's rows: on down its chain, in the order in which they are given."""
 
     def __call__(self, rows: Rows, side: str | None = None) -> None:
         """Pass rows on to the main output, or to a side output; do nothing for no rows."""
@@ -69,7 +69,7 @@ def never() -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorContext:
-    """Where an operator is opened. `state` has the states that it declared; `broadcast` is what it gave into the cut
+    """The place where an operator is opened. `state` has its declared states; `broadcast` is what it gave into the cut
     that the attempt starts from, None if it starts from nothing.
     """
 

@@ -30,11 +30,11 @@ TimesLike: TypeAlias = "NDArray[np.integer[Any]] | np.integer[Any] | int | None"
 
 
 class WrongBatch(ProgramError, TypeError):
-    """What a function emitted is no batch of the schema that was declared for this output, or has no event times."""
+    """A function emitted a batch that has not the schema declared for this output, or has no event times."""
 
 
 class BatchContext:
-    """What a function is called for, and what it can do. The same object in every call: it is not to be kept."""
+    """The facts about a function's call, and the actions it can take. The same object in every call: do not keep it."""
 
     keys: KeyColumn
     """The keys of the batch's rows, as tables take them. None at all in `on_watermark`."""

@@ -35,7 +35,7 @@ _UNASKED: Final = 32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reduce:
-    """What a function makes of all rows of a key so far, said after each row, with that row's event time.
+    """A fold of all rows of a key so far by a function, given after each row, with that row's event time.
 
     The first row of a key is taken as it is. The function gives rows with the columns of its input.
     """

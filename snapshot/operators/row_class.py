@@ -41,7 +41,7 @@ class NoPlainValue(ProgramError, ValueError):
 
 
 class WrongRow(ProgramError, TypeError):
-    """What a function gave is no row of the schema that was declared for its output; `at` is which of its results."""
+    """A function gave a result that is no row of the schema declared for its output; `at` says which of its results."""
 
     def __init__(self, text: str, at: int) -> None:
         super().__init__(text)

@@ -23,7 +23,7 @@ Batches: TypeAlias = "pa.RecordBatch | Iterable[pa.RecordBatch] | None"
 
 
 class WrongResult(ProgramError, TypeError):
-    """What a function gave is not what its step takes: not the right kind of thing, or not as many."""
+    """A function gave a result that its step does not take: another kind of thing, or too many or too few."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,7 +141,7 @@ class FilterRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MapBatches:
-    """What a function makes of a batch: another, several, or None; just as many rows if they have event times."""
+    """A function of a batch that gives another, several, or None; just as many rows if they have event times."""
 
     takes_batches: ClassVar[bool] = True
     function: Callable[[pa.RecordBatch], Batches]
@@ -184,7 +184,7 @@ class MapBatches:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlatMapBatches:
-    """What a function makes of a batch, with the place of the row that each row was made of, beginning at 0."""
+    """A function of a batch that also gives, for each row, the place of the row that it was made of, beginning at 0."""
 
     takes_batches: ClassVar[bool] = True
     function: Callable[[pa.RecordBatch], tuple[pa.RecordBatch, Any]]

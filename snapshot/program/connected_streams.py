@@ -80,6 +80,6 @@ class ControlledStream:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ControlStream:
-    """What `Stream.broadcast` makes, and `KeyedStream.connect` takes."""
+    """A stream for all partitions: `Stream.broadcast` makes it, and `KeyedStream.connect` takes it."""
 
     node: Node

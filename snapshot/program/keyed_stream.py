@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class KeyedStream:
-    """What `Stream.key_by` makes. Every operator needs a `uid`, which stays for ever."""
+    """A stream divided by key, made by `Stream.key_by`. Every operator needs a `uid`, which stays for ever."""
 
     node: Node
     keys: tuple[str, ...]
@@ -137,7 +137,7 @@ class KeyedStream:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class WindowedStream:
-    """What `KeyedStream.window` makes. Aggregates come with the key's columns, `window_start` and `window_end`.
+    """A stream divided by key and time, made by `KeyedStream.window`. Aggregates add `window_start` and `window_end`.
 
     Every operator needs a `uid`, which stays for ever.
     """

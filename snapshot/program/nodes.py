@@ -31,7 +31,7 @@ NO_SIDES: Final[Mapping[str, SchemaLike]] = {}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Read:
-    """Where rows come from."""
+    """A source of rows."""
 
     uid: str
     source: Source
@@ -39,7 +39,7 @@ class Read:
 
 
 class Change(Enum):
-    """What a function without state does; the value is the method that it is given to."""
+    """The kind of a function without state; the value is the method that it is given to."""
 
     MAP = "map"
     FLAT_MAP = "flat_map"
@@ -100,7 +100,7 @@ class Incoming:
 
 
 class Way(Enum):
-    """How a user's class is called."""
+    """The way in which a user's class is called."""
 
     EVENTS = "process"
     BATCHES = "process_batch"
@@ -168,7 +168,7 @@ class SideOf:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Written:
-    """Where rows go."""
+    """An output of a program: rows that go to a sink."""
 
     uid: str
     input: Node

@@ -1,4 +1,4 @@
-"""How programs travel: by value, with the functions and classes that they are made of.
+"""Pickle programs by value, with the functions and classes that they are made of.
 
 Invariant: what was pickled here can be read by any process with the same packages. A function or class of a
 script, a notebook or a test travels as its code; one of a module that other processes can import travels as its name.

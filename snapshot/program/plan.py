@@ -22,7 +22,7 @@ from statebackend.ids import Partition, Uid
 
 
 class Exchange(Enum):
-    """How the rows of an edge find their receivers."""
+    """The rule by which the rows of an edge find their receivers."""
 
     KEYED = "keyed"
     """To the partition that owns the key's group."""
@@ -36,7 +36,7 @@ class Exchange(Enum):
 
 @dataclass(frozen=True, slots=True, init=False)
 class EventTime:
-    """Where event time comes from: a column of timestamps, or of integers that are milliseconds since 1970.
+    """The origin of event time: a column of timestamps, or of integers that are milliseconds since 1970.
 
     The watermark stays `out_of_order` behind the latest time seen, per split. A split without rows for `idle_after` no
     longer holds the others back; None: it always does. Both may be given as "5s", and are kept in milliseconds.
@@ -117,7 +117,7 @@ Target = Step | ToSink | ToEdge
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
-    """What runs in one loop: a source or an operator with keyed state, and the steps and sinks chained after it.
+    """The steps that run in one loop: a source or an operator with keyed state, and what is chained after it.
 
     A stage with neither hands on what comes in: after a rebalance, or where a sink takes several streams.
     """

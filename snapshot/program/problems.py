@@ -1,4 +1,4 @@
-"""What is wrong with a program, each problem with its place in it, and columns in words.
+"""The problems of a program, each with its place in it, and columns in words.
 
 Invariant: a program's mistakes are reported together, so that one run of the check is enough to find them.
 """

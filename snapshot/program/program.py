@@ -17,7 +17,7 @@ from statebackend.keygroups import DEFAULT_MAX_PARALLELISM
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Program:
-    """What is written, and through it all that leads there. `Stream.write` makes one."""
+    """A program: its outputs, and all steps that lead to them. `Stream.write` makes one."""
 
     outputs: tuple[Written, ...]
 

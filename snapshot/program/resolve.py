@@ -1,4 +1,4 @@
-"""What follows from a program's steps: of which schema the rows are after each, and what does the work.
+"""The consequences of a program's steps: the schema of the rows after each, and the operator that does the work.
 
 Invariant: a mistake is reported where it is made; what stands behind it is left out, and not reported again.
 """
@@ -45,7 +45,7 @@ class Flow:
 
 @dataclass(slots=True, eq=False)
 class Resolution:
-    """What is known of each node. A node with a mistake at it or before it has no flow."""
+    """The known facts about each node. A node with a mistake at it or before it has no flow."""
 
     order: Sequence[Node]
     flows: dict[Node, Flow] = field(default_factory=dict)

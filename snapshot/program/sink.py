@@ -1,4 +1,4 @@
-"""What a sink is: output that is written while an epoch runs, and becomes visible when the epoch is complete.
+"""The contract of a sink: output that is written while an epoch runs, and becomes visible when the epoch is complete.
 
 Invariant: rows are written to the transaction that was begun last; what was sealed takes no more of them;
 `commit` may be asked for again after any crash, by any process, and makes the rows visible once.
@@ -30,7 +30,7 @@ class UnusableOutput(SinkError):
 
 @dataclass(frozen=True, slots=True)
 class CommitAnswer:
-    """What became of a commit; a `reason` unless it is committed."""
+    """The result of a commit; a `reason` unless it is committed."""
 
     outcome: CommitOutcome
     reason: str = ""
@@ -38,7 +38,7 @@ class CommitAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What a target can do for output that is exactly-once: one of the two is needed, with neither there is none.
+    """The abilities of a target for output that is exactly-once: one of the two is needed, with neither there is none.
 
     `keeps_prepared`: what is prepared outlives the process that prepared it, can be committed by any other, and is not
     visible until then. `reads_tokens`: a token that was written together with the rows can be read back, so that
@@ -61,7 +61,7 @@ class Staging(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SinkContext:
-    """Where a sink is opened. `deliver` brings rows to the driver's program, with the transaction that they are of.
+    """The place where a sink is opened. `deliver` brings rows to the driver's program, with their transaction.
 
     A delivery of a transaction that was delivered before is dropped by the driver; without a transaction every
     delivery counts. `accept_places` are the places beside its own to which the sink may commit what was prepared for

@@ -1,4 +1,4 @@
-"""What a source is: splits that are found by the driver and read by the partitions, again from any position.
+"""The contract of a source: splits that the driver finds and the partitions read, again from any position.
 
 Invariant: the same split from the same position gives the same rows in the same order. Without that, no
 rollback could make up for a crash.
@@ -72,7 +72,7 @@ Reading = Batch | Later | Exhausted
 
 @dataclass(frozen=True, slots=True)
 class SplitContext:
-    """Which split is to be read: from `position` on, from its beginning if that is None.
+    """The split to be read: from `position` on, from its beginning if that is None.
 
     With `until`, a position that the source itself has said, it is read to there, and is `Exhausted` then.
     """

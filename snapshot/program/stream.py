@@ -1,4 +1,4 @@
-"""What users write: a stream, and what is done with it, step by step.
+"""The streams that users write, with their steps.
 
 Invariant: a stream is a value; a step gives another and leaves this one as it is, so that any number of steps
 can follow one stream. Nothing is checked here but durations: a program's mistakes are reported all at once, by `check`.

@@ -1,4 +1,4 @@
-"""What a staging folder remembers: what is committed of each micro-batch, and who writes batches with it.
+"""The memory of a staging folder: the committed attempts of each micro-batch, and the writer of its batches.
 
 Invariant: the first decision that is written down counts. Of a batch that Spark runs again, after a crash or
 because an attempt failed, the transactions of one attempt are committed and no others, as one decision per batch is
@@ -31,7 +31,7 @@ _TRIES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is committed of a batch: per partition, the transaction of the attempt that counts, if it has rows. `run` is
+    """The committed part of a batch: per partition, the transaction of the attempt that counts, if any. `run` is
     the start of the query that decided.
     """
 

@@ -33,7 +33,7 @@ _PATIENCE = "60"
 
 @dataclass(slots=True)
 class _Message(WriterCommitMessage):  # type: ignore[misc]  # Spark has no types that mypy is told of
-    """What Spark carries from the executors to the driver."""
+    """The message that Spark carries from the executors to the driver."""
 
     written: Written
 

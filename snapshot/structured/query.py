@@ -43,7 +43,7 @@ _examined: set[tuple[JobId, str]] = set()
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What an attempt at a partition of a batch has prepared; `again` if another attempt was made before."""
+    """The rows that an attempt at a partition of a batch has prepared; `again` if another attempt was made before."""
 
     query: str
     run: str

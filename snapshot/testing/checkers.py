@@ -1,4 +1,4 @@
-"""What a correct snapshot promises, checked on a recorded history.
+"""The promises of a correct snapshot, checked on a recorded history.
 
 Invariant: a checker changes nothing and returns nothing; it raises a `Violation` that names the
 processes and messages that show the promise broken.

@@ -34,7 +34,7 @@ _LEGEND = (
 
 
 class Fate(Enum):
-    """What a cut makes of a message."""
+    """The fate of a message at a cut."""
 
     PAST = "in the past of the cut"
     CROSSING = "in flight across the cut"

@@ -1,4 +1,4 @@
-"""Which faults a history may have, and how each history picks a few of them to have them often.
+"""The faults that a history may have, and the few that each history picks to have often.
 
 Invariant: histories differ in what they stress ("swarm testing"), since a search in which everything happens a
 little finds little; and a schedule of zeros picks no fault and no preference.
@@ -17,7 +17,7 @@ from snapshot.testing.schedule import Schedule
 
 
 class Fault(Enum):
-    """What may befall a process or a link."""
+    """A fault that may befall a process or a link."""
 
     CRASH = "crash"
     CUT = "cut"
@@ -28,7 +28,7 @@ class Fault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """How many of each fault a history may have at most, and whom they may befall; None means everybody.
+    """The most faults of each kind in a history, and whom they may befall; None means every process.
 
     A crash drops a process's state, all that is on its way to it, and the end of what is on its way from it.
     A cut drops the end of what is on a link, both ways. Both tell the peers. A loss drops one message of a
@@ -67,7 +67,7 @@ _CALMS = (0, 20, 60, 150, 400)
 
 
 class Swarm:
-    """What one history stresses, from the first bytes of its schedule.
+    """The stress of one history, drawn from the first bytes of its schedule.
 
     Some processes and channels are slow throughout, since many errors need one that stays behind for long.
     """

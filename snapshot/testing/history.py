@@ -1,4 +1,4 @@
-"""What happened in one run, as the observer outside of it saw it, and which of it could have caused which.
+"""The events of one run, as an observer outside of it saw them, and which of them could have caused which.
 
 Invariant: records are in an order that could have been real time, so a cause comes before its effect,
 and a message is named by the place (`at`) of the record of its sending.
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Kind(Enum):
-    """What a record is about."""
+    """The subject of a record."""
 
     STARTED = "started"
     ACTED = "acted"

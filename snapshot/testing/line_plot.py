@@ -27,7 +27,7 @@ _STYLE_OF_MOMENTS = f".moment {{ stroke: {_MOMENT}; stroke-width: 1.4 }}\n"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What belongs together, as (x, y). Lines of one name look the same in all panels."""
+    """Points that belong together, as (x, y). Lines of one name look the same in all panels."""
 
     name: str
     points: tuple[tuple[float, float], ...]
@@ -52,7 +52,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Where on the x axis something happened."""
+    """A place on the x axis at which something happened."""
 
     x: float
     name: str

@@ -74,7 +74,7 @@ class BroadcastDiffers(AssertionError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorSnapshot:
-    """What an operator has in a cut: all that a restored one knows of the past."""
+    """The content of an operator in a cut: all that a restored one knows of the past."""
 
     epoch: Epoch
     parts: tuple[FileSet, ...]

@@ -1,4 +1,4 @@
-"""What a protocol has to look like to be tested: events in, effects out, and steps that it may take by itself.
+"""The contract of a protocol under test: events in, effects out, and steps that it may take by itself.
 
 Invariant: a process touches nothing but its own attributes. Whatever it wants done it says, so that a
 simulation can do it, delay it, or crash the process half-way through it.
@@ -93,7 +93,7 @@ Effect: TypeAlias = Send | Note | Save
 
 
 class Process(Protocol):
-    """What a protocol offers to be tested: it handles events and says what to do; it does nothing by itself.
+    """The contract of a process under test: it handles events and returns actions; it does nothing by itself.
 
     It must be deterministic, and may keep what it likes in its attributes: a crash drops the object.
     """

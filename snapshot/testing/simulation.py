@@ -41,7 +41,7 @@ Always: TypeAlias = Callable[[Mapping[str, P], Sequence[InFlight]], object]
 
 @dataclass(slots=True)
 class Statistics:
-    """How much has been explored: steps, histories, and how many of these differ from each other."""
+    """The extent of a search: steps, histories, and how many of these differ from each other."""
 
     steps: int = 0
     histories: int = 0

@@ -39,7 +39,7 @@ _LONGEST_PAUSE: Final = 0.2
 
 @dataclass(slots=True)
 class SinkEnvironment:
-    """What a sink finds around it, as the host and the driver provide it: staged files, and the driver's rows."""
+    """The surroundings of a sink, as the host and the driver provide them: staged files, and the driver's rows."""
 
     stored: dict[StoredFile, bytes] = field(default_factory=dict)
     delivered: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What exactly-once output relies on when processes die and others take over, as checks that a sink without it fails.
+"""The promises of a sink when processes die and others take over, as checks that a sink without them fails.
 
 Invariant: each check raises a `Violation` that names the promise. A process that dies in a check closes
 nothing, so it may as well be one that is only believed dead; it is closed at the check's end, when that harms nobody.

@@ -1,4 +1,4 @@
-"""What exactly-once output relies on while nothing goes wrong, as checks that a sink without it fails.
+"""The promises of a sink while nothing goes wrong, as checks that a sink without them fails.
 
 Invariant: each check raises a `Violation` that names the promise.
 """

@@ -1,4 +1,4 @@
-"""What exactly-once output relies on at the border to the target, as checks that a sink without it fails.
+"""The promises of a sink at the border to the target, as checks that a sink without them fails.
 
 Invariant: each check raises a `Violation` that names the promise. What is about a part of the trial that was
 not given is not checked.

@@ -25,7 +25,7 @@ _AT_MOST = 100_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadThrough:
-    """What came of a split: its batches, and whether that is all that will ever come."""
+    """The result of reading a split: its batches, and whether that is all that will ever come."""
 
     batches: Sequence[Batch]
     exhausted: bool

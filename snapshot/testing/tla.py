@@ -140,7 +140,7 @@ class TlcFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """How much of a model TLC has explored: states generated, distinct ones, and steps from the first to the last."""
+    """The extent of TLC's search: states generated, distinct ones, and steps from the first to the last."""
 
     generated: int
     distinct: int

@@ -1,4 +1,4 @@
-"""How a broken promise is reported, by checkers, by simulations and by the protocols under test themselves."""
+"""The report of a broken promise, by checkers, simulations and protocols under test."""
 
 from __future__ import annotations
 

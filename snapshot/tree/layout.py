@@ -44,7 +44,7 @@ _SHARED = re.compile(SHARED + rf"/{_NUMBER}-{_NUMBER}-{_NUMBER}-{_NUMBER}\.([a-z
 
 
 class Content(Enum):
-    """What a shared file holds; the value is the ending of its name."""
+    """The content of a shared file; the value is the ending of its name."""
 
     STATE = "sst"
     """Sorted entries of keyed state."""
@@ -68,7 +68,7 @@ class JournalEntry:
 
 @dataclass(frozen=True, slots=True, order=True)
 class JournalSummary:
-    """What the entries up to and including `number` said. At or below it, no entry counts any more."""
+    """The state of the journal up to and including entry `number`. At or below it, no entry counts any more."""
 
     number: int
 

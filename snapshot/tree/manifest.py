@@ -1,4 +1,4 @@
-"""What an epoch consists of: every operator's state, positions, watermarks, in-flight data and committables.
+"""The contents of an epoch: every operator's state, positions, watermarks, in-flight data and committables.
 
 Invariant: a manifest names every partition of every operator exactly once, the key groups of a keyed operator
 all have an owner, every reference is relative to the tree, and nothing in it is younger than its epoch. The rules
@@ -54,7 +54,7 @@ class ForeignJob(ManifestError):
 
 
 class ManifestKind(Enum):
-    """Who the epoch is for."""
+    """The purpose of an epoch."""
 
     CHECKPOINT = "checkpoint"
     """For recovery: it goes when newer epochs have taken its place."""
@@ -83,7 +83,7 @@ class Inline:
 
 @dataclass(frozen=True, slots=True)
 class ChannelState:
-    """What was in flight on a channel at the cut, first to last. It is processed before any new input."""
+    """The frames in flight on a channel at the cut, first to last. They are processed before any new input."""
 
     channel: ChannelId
     parts: tuple[StoredFile | Inline, ...]
@@ -91,7 +91,7 @@ class ChannelState:
 
 @dataclass(frozen=True, slots=True)
 class SplitPosition:
-    """Where the reading of a source's split goes on."""
+    """The position at which the reading of a source's split goes on."""
 
     split: str
     position: Json
@@ -99,7 +99,7 @@ class SplitPosition:
 
 @dataclass(frozen=True, slots=True)
 class CommitPayload:
-    """What a sink needs to commit a transaction, and the rows that it has staged in the tree until then.
+    """The data with which a sink commits a transaction, and the rows that it has staged in the tree until then.
 
     A `held` one is not committed: it has rows that the sink's next transaction takes over.
     """
@@ -164,7 +164,7 @@ class OperatorSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class JournalEnd:
-    """How far a journal had come: the number of its newest entry, and the epoch that the job would come back to.
+    """The end of a journal: the number of its newest entry, and the epoch that the job would come back to.
 
     A manifest says it of the journal that it is about to be entered in, so it proves that these entries were there.
     """

@@ -1,4 +1,4 @@
-"""How processes died, as far as that can be known: from what they said last, and from their exit code.
+"""Find out how processes died: from their last words, and from their exit code.
 
 Invariant: a lost process that had a partition is told of once, as soon as nothing more can come of it or after
 two seconds, and never before it was reported lost.

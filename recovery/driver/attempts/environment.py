@@ -1,4 +1,4 @@
-"""What a job runs with, and what is known of it: the one is given to the driver, the other it remembers.
+"""The environment of a job, given to the driver, and the record of the job, which the driver keeps.
 
 Invariant: both are the same from the first claim of the job to its end, also if it is claimed anew in between.
 """
@@ -25,7 +25,7 @@ from statebackend.stores.store import BlobStore
 
 
 class Threads:
-    """What is done beside the loop, apart from each other: what one kind of work waits for holds up no other."""
+    """The threads beside the loop, apart from each other: a wait in one kind of work holds up no other."""
 
     def __init__(self, loop: EventLoop) -> None:
         self.in_order = Background(loop, 1, "journal")
@@ -44,7 +44,7 @@ class Threads:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a job runs with."""
+    """The environment of a job."""
 
     loop: EventLoop
     store: BlobStore
@@ -59,7 +59,7 @@ class Environment:
 
 @dataclass(slots=True)
 class JobRecord:
-    """What is known of a job: what was asked of it, what has failed, what its processes have said."""
+    """The record of a job: the requests to it, its failures, and the reports of its processes."""
 
     failures: Failures
     endings: Endings = field(default_factory=Endings)

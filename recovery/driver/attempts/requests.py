@@ -1,4 +1,4 @@
-"""What is asked of a running job: savepoints, and to end, by its user or as its input has ended.
+"""The requests to a running job: savepoints, and to end, by its user or because its input has ended.
 
 Invariant: a request for a savepoint is answered once, also one that comes after the job's end; one whose epoch
 was given up is triggered again. A job ends well only when an epoch is complete and committed after which nothing was
@@ -27,7 +27,7 @@ _END_OF_INPUT: Final = events.EpochRequested(last=True)
 
 
 class EndKind(Enum):
-    """Why a job has ended well."""
+    """The reason why a job has ended well."""
 
     FINISHED = auto()
     """All input is processed."""
@@ -58,7 +58,7 @@ def of_no_use(end: End | Exception, plan: Plan) -> tuple[Uid, ...]:
 
 
 class Endings:
-    """How the job is to end, and the epochs that would be its last one.
+    """The requested end of the job, and the epochs that would be its last one.
 
     The host asks `wanted` when an attempt runs, and whenever an epoch was given up, and tells the coordinator so.
     """

@@ -1,4 +1,4 @@
-"""What the processes that stand by are told: each complete epoch, so that the next role finds them ready.
+"""Tell standbys of each complete epoch, so that the next role finds them ready.
 
 Invariant: a process is told to stand by once, and then of one epoch at a time: when it has answered, of the
 newest. So whoever is slow hears of fewer epochs, and nobody waits for it.

@@ -1,1 +1,1 @@
-"""How the processes of a job come to be: on this machine, and as Spark tasks."""
+"""The launchers of a job's processes: on this machine, and as Spark tasks."""

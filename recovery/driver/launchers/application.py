@@ -1,4 +1,4 @@
-"""What is asked of a Spark application: its settings, and tasks that run Python, through a session or a context.
+"""The Spark application as jobs use it: its settings, and tasks that run Python, through a session or a context.
 
 Invariant: where there is a context, nothing of Spark SQL is used: a new JVM takes seconds of CPU time to load
 its classes, and a job that comes back waits for them.
@@ -130,7 +130,7 @@ _MOMENT: Final = 0.1
 
 
 class WarmUp:
-    """Of an application's executors; `free` says how many slots are free. Any thread may call it."""
+    """A warm-up of an application's executors; `free` says how many slots are free. Any thread may call it."""
 
     def __init__(self, spark: Application, free: Callable[[], int]) -> None:
         self._spark = spark

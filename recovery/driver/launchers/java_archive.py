@@ -1,4 +1,4 @@
-"""What Spark's Java loads at its start, kept in a file that later starts map into memory: those take half as long.
+"""The classes that Spark's Java loads, kept in a file that later starts map into memory: those take half as long.
 
 Invariant: Java uses such a file only if it was made by the same Java of the same jars, and starts as usual if
 not; a file has its name only when it is whole.

@@ -1,4 +1,4 @@
-"""How the processes for a job's partitions come to be: the contract.
+"""The contract of a launcher, which starts the processes for a job's partitions.
 
 Invariant: as long as a launcher is not stopped, a process that ends, or cannot be started, is started again in
 its slot; the run's secret is never on a command line.

@@ -1,4 +1,4 @@
-"""Which launches of a job's processes there are, and when another one is due: the rule behind every launcher.
+"""Decide which launches of a job's processes there are, and when another one is due: the rule behind every launcher.
 
 Invariant: a slot has one process at most that counts; as long as it has none, one of its launches is under way
 or due. Whatever else may still come of its other launches is cancelled, or turned away when it comes.

@@ -1,4 +1,4 @@
-"""How a Spark session is best set up for jobs that run for ever, and what of it a session has.
+"""The settings of a Spark session for jobs that run for ever, and which of them a session has.
 
 Invariant: a job runs on a session without any of these settings, too; each only makes something quicker or
 safer.

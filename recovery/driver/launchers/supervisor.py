@@ -16,7 +16,7 @@ from recovery.driver.launchers.launch_rules import Cancel, Launch, Slots
 
 
 class Launching(Protocol):
-    """What a launcher can do."""
+    """The actions of a launcher."""
 
     def launch(self, launch: Launch) -> None:
         """Begin this launch; raises if it cannot. `Keeper.ended` is told later, in any thread, when it has ended."""

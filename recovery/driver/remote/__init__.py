@@ -1,1 +1,1 @@
-"""What a running job is asked for from outside, and its answers."""
+"""The commands to a running job from outside, and their answers."""

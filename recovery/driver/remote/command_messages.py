@@ -1,4 +1,4 @@
-"""What is asked of the driver of a running job, and what it answers, over a connection that has proved the secret.
+"""The commands to the driver of a running job, and its answers, over a connection that has proved the secret.
 
 Invariant: everything that is asked is answered once, with a value of the type that its command names, or with
 the reason why not; answers may come in another order than what was asked.
@@ -28,7 +28,7 @@ class Command(Generic[Answer]):
 
 @dataclass(frozen=True, slots=True)
 class ShowStatus(Command[RunStatus]):
-    """How does the job stand?"""
+    """A request for the status of the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class CancelJob(Command[None]):
 
 @dataclass(frozen=True, slots=True)
 class LiveRows:
-    """What a process has of a key now, as Arrow streams by the names of states: no epoch has it yet."""
+    """The present content of a process's states for a key, as Arrow streams by name: no epoch has it yet."""
 
     partition: Partition
     tables: tuple[tuple[str, bytes], ...]
@@ -75,7 +75,7 @@ class LiveRows:
 
 @dataclass(frozen=True, slots=True)
 class ReadLive(Command[LiveRows]):
-    """What is there of a key now, in one state of an operator or in all? The key is as somebody types it."""
+    """A request for the present content of one state, or of all, for a key. The key is as a person types it."""
 
     uid: Uid
     key: str
@@ -98,7 +98,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What was asked with this number is done."""
+    """The command with this number is done."""
 
     number: int
     answer: object
@@ -106,7 +106,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """What was asked with this number is not done, and why."""
+    """The command with this number is not done; `reason` says why."""
 
     number: int
     reason: str

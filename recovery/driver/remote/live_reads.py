@@ -22,7 +22,7 @@ from statebackend.keygroups import key_group_of, owner_of
 
 
 class NotReadable(JobError):
-    """What was to be read is not there, or not now; the message says why."""
+    """The wanted state is not there, or not now; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)

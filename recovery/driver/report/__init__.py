@@ -1,1 +1,1 @@
-"""How a run stands and what happened in it, as people and programs see it."""
+"""The status of a run and its events, as people and programs see them."""

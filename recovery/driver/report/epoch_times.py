@@ -1,4 +1,4 @@
-"""What each epoch took, put together from the partitions' reports.
+"""The cost of each epoch, put together from the partitions' reports.
 
 Invariant: an epoch's report has every partition that acknowledged it once; epochs that are over are forgotten.
 """

@@ -1,4 +1,4 @@
-"""What is said of a job through `logging`, under `epochcut`: every event, at the level that it deserves.
+"""The logging of a job, under `epochcut`: every event, at the level that it deserves.
 
 Invariant: without any configuration of logging, warnings and errors reach the standard error. Of warnings that
 are alike only one in ten seconds is said, with the number of those in between. No text of an event, which may be of

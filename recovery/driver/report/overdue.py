@@ -1,4 +1,4 @@
-"""Whether epochs are still completed, and when a job without any is given up: a decision without a clock.
+"""Decide whether epochs are still completed, and when a job without any is given up: no clock is read.
 
 Invariant: a job is never given up while it has not failed to complete an epoch that it tried. All times are in
 seconds, of a clock that never goes back.

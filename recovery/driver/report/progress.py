@@ -16,7 +16,7 @@ _EVERY: Final = 0.25
 
 
 class Terminal(Protocol):
-    """Where lines are written, such as `sys.stderr`."""
+    """A place where lines are written, such as `sys.stderr`."""
 
     def write(self, text: str, /) -> object:
         """Write the text."""

@@ -1,4 +1,4 @@
-"""What is reported of a run: each event and figure goes to its status, its log, its user's terminal and its followers.
+"""The reports of a run: each event and figure goes to its status, its log, its user's terminal and its followers.
 
 Invariant: all of them hear the same events in the same order, in the driver's thread. A short failure of the
 store is not reported, a long one now and then, and its end once.
@@ -31,7 +31,7 @@ _NOW_AND_THEN: Final = 10.0
 
 
 class Reporting:
-    """Of one run. `now` is the driver's clock, in seconds; `followers` are called with each event, last of all."""
+    """The reports of one run. `now` is the driver's clock, in seconds; `followers` are called last, with each event."""
 
     def __init__(
         self,

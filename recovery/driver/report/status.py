@@ -1,4 +1,4 @@
-"""How a run stands: one immutable value, put together from its events and its partitions' figures.
+"""The status of a run: one immutable value, put together from its events and its partitions' figures.
 
 Invariant: a status is consistent in itself, and as of the last event that the driver has told. A rate of rows
 is over the last five seconds or so; a partition that begins anew begins at nothing.
@@ -24,7 +24,7 @@ _RATE_OVER: Final = 5.0
 
 
 class RunState(Enum):
-    """Where a run stands."""
+    """The state of a run."""
 
     STARTING = "starting"
     """The job is claimed, its processes come, its state is restored."""
@@ -54,7 +54,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """How a run stands. `epochs` and `recoveries` are the newest hundred, oldest first."""
+    """The status of a run. `epochs` and `recoveries` are the newest hundred, oldest first."""
 
     job: str
     state: RunState

@@ -1,4 +1,4 @@
-"""What processes report, as the events of the log that say so.
+"""Turn reports of processes into events of the log.
 
 Invariant: an event says no more than the report does, and when it came.
 """

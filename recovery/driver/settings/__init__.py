@@ -1,1 +1,1 @@
-"""What is fixed while a driver runs a job: its options, and whether its program fits."""
+"""The settings that are fixed while a driver runs a job, and whether its program fits."""

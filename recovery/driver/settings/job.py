@@ -1,4 +1,4 @@
-"""What is fixed while a driver runs a job: the program, how it is spread, and the options of everything.
+"""The settings that are fixed while a driver runs a job: the program, how it is spread, and the options of everything.
 
 Invariant: it is an immutable value; whatever changes is said in messages and events.
 """

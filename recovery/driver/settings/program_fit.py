@@ -1,4 +1,4 @@
-"""Whether a program can go on from an epoch: what of the epoch it does not have any more, has anew, or has changed.
+"""Compare a program with an epoch that it is to go on from: operators that were removed, added or changed.
 
 Invariant: operators are matched by their uid alone. What an epoch holds is dropped only if that is asked for,
 and output that is still to be committed never is.
@@ -18,7 +18,7 @@ from statebackend.ids import Epoch, Uid
 
 
 class Kind(Enum):
-    """What an operator keeps in an epoch."""
+    """The kind of content that an operator keeps in an epoch."""
 
     SOURCE = "source"
     KEYED = "keyed operator"
@@ -32,7 +32,7 @@ class ProgramDoesNotFit(ProgramError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ProgramFit:
-    """How a program differs from the one that made an epoch: sentences, each about one uid.
+    """The differences between a program and the one that made an epoch: sentences, each about one uid.
 
     `lost` is what of the removed must not be dropped, whatever was asked for.
     """

@@ -1,4 +1,4 @@
-"""How a running job is reached from another process of its driver's host: a file with its address and its secret.
+"""The address of a running job for other processes of its driver's host: a file with its port and its secret.
 
 Invariant: the file is in the job's folder on the driver's host, never in its tree, and nobody but its owner can
 read it; it is there whole or not at all. A driver that ends takes its own file away; one that is killed leaves it, and
@@ -49,7 +49,7 @@ class NotAllowed(JobError):
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Where the driver of a job listens, and what proves that one may speak to it."""
+    """The address of a job's driver, and the proof that one may speak to it."""
 
     job: JobId
     tree: str

@@ -61,7 +61,7 @@ class JobOnItsWay(WrongJob):
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """What is fixed for good."""
+    """The facts that are fixed when a job is born."""
 
     name: str
     job: JobId

@@ -45,7 +45,7 @@ NO_ENDS: Final[Mapping[Uid, Mapping[str, JsonLike]]] = {}
 
 @dataclass(frozen=True, slots=True)
 class DriversPart:
-    """What of an epoch the driver itself knows: the splits that nobody reads, where broadcast state is, key types."""
+    """The driver's own part of an epoch: unassigned splits, places of broadcast state, key types."""
 
     job: JobId
     max_parallelism: int

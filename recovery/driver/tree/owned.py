@@ -76,7 +76,7 @@ class CommitNoted:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What may be deleted now; `number` is the journal's entry that says so."""
+    """The files that may be deleted now; `number` is the journal's entry that says so."""
 
     number: int
     epochs: tuple[Epoch, ...]
@@ -85,7 +85,7 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class RemovalDone:
-    """What the journal says now, and what may be deleted, if anything."""
+    """The journal after a removal, and the files that may be deleted, if any."""
 
     state: JournalState
     removal: Removal | None
@@ -93,7 +93,7 @@ class RemovalDone:
 
 @dataclass(frozen=True, slots=True)
 class RemovalsForgotten:
-    """What the journal says now, without removals that are carried out."""
+    """The journal after carried-out removals were taken out of it."""
 
     state: JournalState
 
@@ -112,7 +112,7 @@ class Swept:
 
 
 class Tree:
-    """What a generation writes. It is made with what was found when the generation was claimed."""
+    """The tree as a generation writes it, made with what was found when the generation was claimed."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Which partition reads which split of a source: dealt out one by one on demand, or evenly as soon as they are known.
+"""Deal the splits of a source out to partitions: one by one on demand, or evenly as soon as they are known.
 
 Invariant: a split is given to one partition in an attempt, whichever way; one that was ever known is never
 given again, also when it was read to its end; and a partition that was told that there are no more gets no more.
@@ -21,7 +21,7 @@ class BadEnumerator(JobError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SplitRules:
-    """How a source wants its splits to be dealt out; `grows` if it may ever have more than it has now."""
+    """The rule by which a source wants its splits dealt out; `grows` if it may ever have more than it has now."""
 
     on_demand: bool
     grows: bool

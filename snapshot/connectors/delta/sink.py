@@ -246,7 +246,7 @@ class _SealedFiles:
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
-    """What a payload says: which files to add to which table."""
+    """The content of a payload: which files to add to which table."""
 
     uri: str
     token: DeltaToken

@@ -121,7 +121,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class DeltaPlace:
-    """Where a table is: a folder, or the address of a bucket. `storage` is what the library needs to get in there."""
+    """The place of a table: a folder, or the address of a bucket. `storage` is what the library needs to get in."""
 
     uri: str
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)

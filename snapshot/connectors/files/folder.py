@@ -50,7 +50,7 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What became of files that were to be published: those that are `missing` are neither staged nor visible, all
+    """The result of publishing files: those that are `missing` are neither staged nor visible, all
     others are visible; `already` says that they were before.
     """
 

@@ -1,4 +1,4 @@
-"""What lines of bytes are as rows: JSON lines, CSV and plain text.
+"""The rows in lines of bytes: JSON lines, CSV and plain text.
 
 Invariant: a line is a row (a blank one is none, unless it is text or the only column of a CSV file), and
 lines are independent of each other, so that they may be parsed in whatever pieces.

@@ -168,7 +168,7 @@ _ADVICE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Ticket:
-    """What completes an upload, as a payload has it."""
+    """The data that complete an upload, as a payload stores them."""
 
     upload: str
     nonce: str

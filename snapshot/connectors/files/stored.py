@@ -34,7 +34,7 @@ class UnreadableRow(WrongRecord):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a file was when it was opened. `version` is empty if its file system says nothing of that."""
+    """The identity of a file when it was opened. `version` is empty if its file system says nothing of that."""
 
     size: int
     version: str

@@ -40,7 +40,7 @@ MOST_FOLDERS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class FilePlace:
-    """Where files go, and what they are like."""
+    """The place of files, and their form."""
 
     root: str
     listed: bool
@@ -185,7 +185,7 @@ class FileWriter:
 
 @dataclass(frozen=True, slots=True)
 class _Storing:
-    """How rows are stored: as files of the program's place, or where they were to go before, or as pieces that wait."""
+    """The way in which rows are stored: files of the program's place, files of a former place, or pieces that wait."""
 
     place: FilePlace
     schema: str
@@ -221,7 +221,7 @@ class _Storing:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a transaction has prepared, and what waits after it."""
+    """The prepared part of a transaction, and the part that waits after it."""
 
     payload: CommitPayload | None
     held: tuple[_Held, ...]
@@ -297,7 +297,7 @@ class _Stage:
 
 @dataclass(frozen=True, slots=True)
 class _Committed:
-    """What a payload says: where files are, how readers find them there, and which they are."""
+    """The content of a payload: where files are, how readers find them there, and which they are."""
 
     root: str
     listed: bool

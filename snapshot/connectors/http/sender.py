@@ -37,7 +37,7 @@ class NotTaken(JobError):
 
 @dataclass(frozen=True, slots=True)
 class HttpPlace:
-    """Where rows are sent, and how long an answer may take, in seconds. `known` are statuses below 500 by which the
+    """The place to which rows are sent, and seconds for an answer. `known` are statuses below 500 by which the
     server says that it has the rows already.
     """
 

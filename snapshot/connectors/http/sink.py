@@ -151,7 +151,7 @@ class ToHTTP:
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """What a payload says of the requests that send its rows; where to, the program says."""
+    """The content of a payload about the requests that send its rows; the program says where to."""
 
     nonce: str
     key: str

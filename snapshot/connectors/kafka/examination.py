@@ -27,7 +27,7 @@ _PAUSE: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What a sink needs of the cluster. `create` is the number of partitions of a topic that it may make."""
+    """The needs of a sink in a cluster. `create` is the number of partitions of a topic that it may make."""
 
     topic: str
     create: int | None

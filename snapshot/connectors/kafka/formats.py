@@ -1,4 +1,4 @@
-"""What is in the values of Kafka records: JSON, Arrow, Avro, bytes, or what a function makes of them.
+"""The values of Kafka records: JSON, Arrow, Avro, bytes, or the result of a function.
 
 Invariant: a record's rows follow from its value alone; which record does not fit is told by decoding again in
 smaller and smaller parts, so that good ones are decoded many at once.

@@ -34,7 +34,7 @@ _AROUND_HEADER: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class RecordShape:
-    """Which columns of a row become what of its record.
+    """The columns of a row that become the parts of its record.
 
     `value` is a column whose bytes are the value; without, all columns but those of `headers`, `partition`,
     `timestamp` and `tombstone` are in it, in the `format`. A row whose `tombstone` is true has no value.

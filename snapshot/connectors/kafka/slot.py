@@ -104,7 +104,7 @@ _ABORT: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class TokenPlace:
-    """Where a writer's token is: in the committed offset of this group for the first partition of the topic."""
+    """The place of a writer's token: the committed offset of this group for the first partition of the topic."""
 
     group: str
     topic: str
@@ -112,7 +112,7 @@ class TokenPlace:
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """What is committed, and the group as a producer names it."""
+    """The committed transaction, and the group as a producer names it."""
 
     committed: Committed
     group: object

@@ -1,4 +1,4 @@
-"""What a Kafka broker remembers of committed transactions, and what a committable must say so that it can be asked.
+"""The memory of a Kafka broker about committed transactions, and the facts in a committable that it can be asked by.
 
 Invariant: a transaction is in the token of its writer if, and only if, it was committed there, as no other
 writer has that token, though it may name its transactions alike; a token that may have expired is never taken for one
@@ -63,7 +63,7 @@ def _range(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What the committable of a transaction says beside its rows.
+    """The content of a transaction's committable beside its rows.
 
     `producer` is the transactional id of whoever commits it. Between `first` and the transaction itself there is none
     of its writer that has rows. `sealed_at` is in milliseconds, by the clock of its worker. `writer` was drawn when its

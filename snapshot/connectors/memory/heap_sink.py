@@ -26,7 +26,7 @@ from statebackend.ids import Incarnation, Uid
 
 @dataclass(slots=True, eq=False)
 class _Target:
-    """What one name stands for. Writers change it one at a time; a reader takes `rows` as they are."""
+    """The target that a name stands for. Writers change it one at a time; a reader takes `rows` as they are."""
 
     rows: tuple[pa.RecordBatch, ...] = ()
     prepared: dict[Token, tuple[pa.RecordBatch, ...]] = field(default_factory=dict)

@@ -245,7 +245,7 @@ def _stored_rows(batch: pa.RecordBatch, deleted: str) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
-    """What a payload says: which file to take, and into which database."""
+    """The content of a payload: which file to take, and into which database."""
 
     transaction: TransactionId
     path: str

@@ -1,4 +1,4 @@
-"""What a PostgreSQL database lacks for a sink, found before anything starts.
+"""Examine a PostgreSQL database for what a sink lacks in it, before anything starts.
 
 Invariant: it changes nothing but what the sink makes: the table of tokens, and the table if it is told to.
 """

@@ -25,7 +25,7 @@ from snapshot.tree.manifest import CommitPayload
 
 @dataclass(frozen=True, slots=True)
 class StagedChanges:
-    """What a payload says beside the rows. `place` names the table, and where it is."""
+    """The content of a payload beside the rows. `place` names the table, and where it is."""
 
     place: Mapping[str, JsonLike]
     key: tuple[str, ...]

@@ -76,7 +76,7 @@ def to_forget(tokens: Iterable[Token], older_than: Incarnation, named: Collectio
 
 
 class TokenLives:
-    """Which tokens of one sink in one partition need not live any more. The event loop and one thread may share it."""
+    """The tokens of one sink in one partition that need not live any more. The loop and one thread may share it."""
 
     def __init__(self) -> None:
         self._lock = Lock()

@@ -1,4 +1,4 @@
-"""What a payload says of the sink and the place that it was made for, read before anything is done with it.
+"""The sink and place that a payload was made for, read and checked before anything is done with it.
 
 Invariant: a payload comes from the job's tree, and whoever can write that may have changed it. So a sink acts
 on no field that was not read here: a payload of another transaction or kind of sink is refused, so is a name that the

@@ -1,4 +1,4 @@
-"""Whether the rows of a stream fit a database's table: column by column, by name.
+"""Compare the rows of a stream with a database's table: column by column, by name.
 
 Invariant: what is said here is said before anything starts, in sentences that name the column and what to do.
 """
@@ -37,7 +37,7 @@ class FoundTable:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a sink was told about its table."""
+    """The table as its sink was told to expect it."""
 
     table: str
     key: tuple[str, ...]

@@ -24,7 +24,7 @@ makes the file and dies by SIGKILL at once; if the file is there already, it goe
 
 
 class UnknownCrash(OptionError, ValueError):
-    """What was asked for is not readable, or names a point that does not exist."""
+    """A crash was asked for that is not readable, or names a point that does not exist."""
 
 
 @contextmanager

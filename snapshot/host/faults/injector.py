@@ -35,7 +35,7 @@ class Line:
 
 @dataclass(eq=False, slots=True)
 class _Weather:
-    """What goes on with some connections for a time."""
+    """The faults that some connections have for a time."""
 
     links: Links
     delay: float | None

@@ -1,1 +1,1 @@
-"""How much is worked on at once, and how much may be under way; no I/O."""
+"""Limits on the rows that are worked on at once, and on those that are under way; no I/O."""

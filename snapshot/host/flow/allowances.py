@@ -1,4 +1,4 @@
-"""How many rows the senders of a stage may have under way to it: as many as it works off in a fraction of a second.
+"""The number of rows that senders may have under way to a stage: as many as it works off in a fraction of a second.
 
 Invariant: what a channel is allowed is a number of rows from its beginning on, which counts what has been
 processed and so many more; a channel with nothing under way may always send. So a marker that waits behind rows waits
@@ -44,7 +44,7 @@ fewer rows at once.
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a sender may send on a channel."""
+    """The number of rows that a sender may send on a channel."""
 
     rows: int
     """So many, counted from the first one of the channel."""

@@ -1,4 +1,4 @@
-"""How many rows are worked on at once, so that it takes about so long and what comes out has room: by earlier ones."""
+"""The number of rows to work on at once, in about a given time and with room for the output, by earlier rows."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Pace:
 
 
 class Yield:
-    """How many rows come out for each that goes in, about."""
+    """The number of rows that come out for each that goes in, about."""
 
     def __init__(self) -> None:
         self._ratio = 1.0

@@ -1,4 +1,4 @@
-"""What a connection is for, as whoever connects says it, once it has proved the run's secret; no I/O.
+"""The purpose of a connection, as its maker names it after it has proved the run's secret; no I/O.
 
 Invariant: `parse_kind` gives what `kind_bytes` was given, or refuses by name; it has at most
 `MAX_KIND` bytes.
@@ -19,7 +19,7 @@ _MAX_NUMBER: Final = 2**32 - 1
 
 
 class UnusableKind(JobError):
-    """What a connection is for cannot be said or understood."""
+    """The purpose of a connection cannot be said or understood."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class HeartbeatOf:
 
 @dataclass(frozen=True, slots=True)
 class LastWordsOf:
-    """What a process that runs partitions was at when it died."""
+    """A connection for the last words of a process that runs partitions."""
 
     worker: str
 
@@ -65,7 +65,7 @@ class ChannelOf:
 
 @dataclass(frozen=True, slots=True)
 class CommandOf:
-    """What a person, or a program in a person's place, asks the driver of a running job."""
+    """A connection for commands of a person, or of a program in a person's place, to the driver of a running job."""
 
     name: str
     """Who asks, for the log."""

@@ -1,4 +1,4 @@
-"""How a connection to a listening process is made: reached, proved and accepted, all within one time limit.
+"""Connect to a listening process: reach it, prove the secret and be accepted, all within one time limit.
 
 Invariant: exactly one of `on_connected` and `on_failed` is called, once, unless it is cancelled before; never
 inside the call that began it.

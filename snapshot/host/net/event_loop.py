@@ -76,7 +76,7 @@ class KeepingSocket(socket.socket):
 
 
 class Watch:
-    """What the loop does when a socket can be read or written. Nothing at first: say `reading(True)`.
+    """The callbacks of the loop for a socket. There are none at first: say `reading(True)`.
 
     To say the same twice costs nothing. `close` it before the socket is closed.
     """

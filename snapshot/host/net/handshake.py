@@ -1,4 +1,4 @@
-"""How two strangers on a connection prove to each other that they know the run's secret; no I/O.
+"""Two strangers on a connection prove to each other that they know the run's secret; no I/O.
 
 Invariant: the secret is never sent, nothing that a peer says is interpreted before it has proved that it
 knows the secret, and each side reads exactly the bytes of the handshake, so that what follows is still in the socket.
@@ -86,7 +86,7 @@ class _Step(Enum):
 
 
 class _Side:
-    """What both sides have in common: the bytes of the next step are put together, and no byte more is asked for."""
+    """The base of both sides: it puts the bytes of the next step together, and asks for no byte more."""
 
     def __init__(self, secret: bytes, nonce: bytes) -> None:
         if len(secret) < LEAST_SECRET:

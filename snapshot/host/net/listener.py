@@ -46,7 +46,7 @@ class TooManyStrangers(HandshakeRefused):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrangerLimits:
-    """What peers may do that have not proved the secret."""
+    """The limits on peers that have not proved the secret."""
 
     connections: int = 256
     """So many of them are open at once."""

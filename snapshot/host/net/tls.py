@@ -78,7 +78,7 @@ class Tls:
 
 
 class TlsSide:
-    """What was read, for all connections of this process. It never changes: a new file counts from the next start."""
+    """The certificates that were read, for all connections of this process. A new file counts from the next start."""
 
     def __init__(self, tls: Tls) -> None:
         self.files = tls

@@ -74,7 +74,7 @@ a few rows each millisecond would take half of the interpreter from the thread t
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What an attempt has around it in its process."""
+    """The surroundings of an attempt in its process."""
 
     loop: EventLoop
     background: Background

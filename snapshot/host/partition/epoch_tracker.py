@@ -1,4 +1,4 @@
-"""What one partition does for every epoch: its participant's machine, fed by the stages, and what it acknowledges.
+"""The part of one partition in every epoch: its participant's machine, fed by the stages, and its acknowledgement.
 
 Invariant: no rule is decided here. What stages, sinks and state report goes to the participant; when that says
 that all is durable, the parts are put together as they were reported.
@@ -55,7 +55,7 @@ _AWAITED: Final = {
 
 @dataclass(slots=True)
 class _Clock:
-    """When an epoch came to what, here."""
+    """The times of an epoch's steps in this process."""
 
     triggered: float
     began: dict[Uid, float] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What an exception says about a partition: whose fault it is, and whether trying again may help."""
+"""Judge an exception in a partition: whose fault it is, and whether trying again may help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where on its host a process keeps files of a job, and the state of one operator and partition among them.
+"""The folders in which a process keeps files of a job, and among them the state of one operator and partition.
 
 Invariant: no other user of the host can change what lies there, nor take the folder away, and unless it was
 given by name none can read it. So what was left there is what a process of this user left: its files are believed by

@@ -1,4 +1,4 @@
-"""What a process was at when it died, over a connection that outlives it: what was written is read when it is gone.
+"""The last words of a process, over a connection that outlives it: they are read when the process is gone.
 
 Invariant: nothing is ever sent to the process on it, so what was written last arrives, however it ends. A
 crash can seal nothing, so without TLS somebody on the path can change it, and have a wrong call blamed for deaths.

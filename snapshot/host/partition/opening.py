@@ -42,7 +42,7 @@ that does not answer would hold up all."""
 
 @dataclass(frozen=True, slots=True)
 class StatePlacement:
-    """Where an operator's state is kept: which partition it is, and which folder and store it has."""
+    """The placement of an operator's state: its partition, folder and store."""
 
     uid: Uid
     partition: Partition

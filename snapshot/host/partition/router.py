@@ -32,7 +32,7 @@ Take = Callable[[Rows], None]
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Where chains lead to: sinks, edges, and the place where rows get their event time."""
+    """The ends of chains: sinks, edges, and the place where rows get their event time."""
 
     sinks: Mapping[Uid, Take]
     edges: Mapping[Edge, Take]

@@ -107,7 +107,7 @@ NO_ENDS: Final[Mapping[str, JsonLike]] = {}
 
 
 class SourceRun:
-    """What one partition reads of a source.
+    """The part of a source that one partition reads.
 
     `restored` are the splits that the epoch gave to the partition, null for those read to their end. `wake` is called,
     in any thread, when a reader that was waited for has something. `ends` is how far splits are read that are not read

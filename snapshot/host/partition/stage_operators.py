@@ -26,7 +26,7 @@ from statebackend.snapshots.uploads import Durable, NotDurable
 
 
 class StageOperator(Protocol):
-    """What a stage does with its inputs."""
+    """The operator of a stage: it takes the rows of its inputs."""
 
     def rows(self, input: int, rows: Rows) -> int | None:
         """Take rows of an input; return how many of the first ones were taken, or None for all."""

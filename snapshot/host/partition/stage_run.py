@@ -68,7 +68,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class StageCut:
-    """What a stage noted in the moment of its cut."""
+    """The facts that a stage noted in the moment of its cut."""
 
     epoch: Epoch
     unaligned: bool

@@ -1,4 +1,4 @@
-"""What makes no progress in a partition, and what it waits for: told once for each time, and nothing is done about it.
+"""Parts of a partition that make no progress, and what they wait for: reported once for each time, never acted upon.
 
 Invariant: it is told from what was seen, at two looks that are so far apart; whoever has nothing to do does not
 stall.
@@ -24,7 +24,7 @@ _LONGEST: Final = 1e10
 
 
 class MalformedWord(JobError):
-    """What came between two beats makes no sense."""
+    """The bytes between two beats make no sense."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def _what_holds_up(before: StageFigures, now: StageFigures) -> str:
 
 
 class LoopWatch:
-    """Whether one call holds up a loop; asked from another thread than the loop's. `whose` says for whom it works."""
+    """A watch for calls that hold up a loop, asked from another thread. `whose` says for whom the loop works."""
 
     def __init__(
         self, loop: EventLoop, thread: int, whose: Callable[[], tuple[Incarnation, Partition, Uid | None] | None]

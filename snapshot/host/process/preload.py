@@ -1,4 +1,4 @@
-"""What a partition's process needs, loaded before it is forked, so that a new process is there in milliseconds.
+"""The modules that a partition's process needs, loaded before the fork, so that a process starts in milliseconds.
 
 Invariant: after `preload` this process has no thread but its own, so forking it is safe; nothing is opened and
 no pool of threads is started. A forked process draws other random numbers than its siblings.

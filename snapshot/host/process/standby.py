@@ -1,4 +1,4 @@
-"""What a process does while it stands by: it gets each complete epoch ready that the driver tells it of.
+"""A process that stands by: it makes each complete epoch ready that the driver tells it of.
 
 Invariant: it is done in one thread, with low priority unless somebody waits for it, always for the newest epoch
 that was told; what cannot be done is told, and tried again with the next epoch; and when it is over, states are at

@@ -1,1 +1,1 @@
-"""What the driver and the processes say to each other, and the options of a process."""
+"""The messages between the driver and the processes, and the options of a process."""

@@ -1,4 +1,4 @@
-"""What the driver and the processes that run partitions say to each other, once both have proved the run's secret.
+"""The messages between the driver and the processes that run partitions, once both have proved the run's secret.
 
 Invariant: a message is an immutable value that carries the incarnation that it is about, so that what an older
 one says is refused. On one connection messages arrive in the order in which they were sent, so a split that is assigned
@@ -23,7 +23,7 @@ from statebackend.ids import Epoch, Incarnation, Partition, Uid
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a process listens."""
+    """The address at which a process listens."""
 
     host: str
     port: int
@@ -112,7 +112,7 @@ class AllEnded:
 
 @dataclass(frozen=True, slots=True)
 class PartitionCost:
-    """What an epoch cost in one partition: milliseconds from its trigger's arrival there, and what was stored."""
+    """The cost of an epoch in one partition: milliseconds from its trigger's arrival there, and stored bytes."""
 
     partition: Partition
     since_trigger_ms: float
@@ -191,7 +191,7 @@ class CommitPutOff:
 
 
 class FailureKind(Enum):
-    """What made a partition fail, and with it whether trying again can help."""
+    """The cause of a partition's failure, which tells whether trying again can help."""
 
     PROGRAM = "a function of the program raised an exception"
     CHANNEL = "a channel to another partition broke"
@@ -233,14 +233,14 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class CannotHear:
-    """What came on the connection from the driver cannot be used, and why: the process ends, and this is its last."""
+    """A message of the driver cannot be used; `reason` says why. The process ends, and this is its last message."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class StageFigures:
-    """What one stage has done in this attempt, and where it stands."""
+    """The work of one stage in this attempt, and its present state."""
 
     rows_in: int
     rows_out: int
@@ -277,7 +277,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """What became of an `Inject`: `problem` is empty if the process does it now, or for a kill is about to."""
+    """The result of an `Inject`: `problem` is empty if the process does it now, or for a kill is about to."""
 
     number: int
     problem: str = ""
@@ -321,7 +321,7 @@ class Stalled:
 
 @dataclass(frozen=True, slots=True)
 class StateRead:
-    """What was found of a key in states as they are now, each an Arrow stream by the state's name; or a `problem`."""
+    """The present content of states for a key, each an Arrow stream by the state's name; or a `problem`."""
 
     number: int
     tables: tuple[tuple[str, bytes], ...] = ()
@@ -356,7 +356,7 @@ FromWorker = (
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What one operator of a partition starts from; everything empty at the beginning of a job.
+    """The start of one operator of a partition; everything is empty at the beginning of a job.
 
     A split that was read to its end stays among the `positions`, with null. `ends` is how far splits are read in this
     run that would not end.
@@ -476,7 +476,7 @@ class UseStorage:
 
 @dataclass(frozen=True, slots=True)
 class StandBy:
-    """Nobody needs you now: get ready for any role of this job. What is to be ready of each epoch, `Follow` says.
+    """An order to stand by, ready for any role of this job. `Follow` says what is to be ready of each epoch.
 
     It counts until the next deployment. `plan`, `store` and `local` are as in `Deploy`. With `only`, nothing is to be
     ready but what this partition has. If it is `awaited`, the job waits for it: it need not stand back.

@@ -1,4 +1,4 @@
-"""How a partition's process runs: the sizes and times of its event loop, and the options that reach storage.
+"""The options of a partition's process: sizes and times of its event loop, and the options that reach storage.
 
 Invariant: options of storage, such as the credentials that a job was given, are in memory alone; options that
 are given where a file system is opened count before them.
@@ -16,7 +16,7 @@ from snapshot.epochs.coordinator_options import ContradictingOptions
 
 
 class Following(Enum):
-    """What a process that stands by has ready of every complete epoch."""
+    """The part of every complete epoch that a standby has ready."""
 
     WARM = "warm"
     """Nothing: it is a process that has imported everything."""

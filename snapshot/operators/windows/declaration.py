@@ -1,4 +1,4 @@
-"""What operators over windows have in common: the declaration, its problems, and the columns that say which window.
+"""The base of operators over windows: the declaration, its problems, and the columns that name the window.
 
 Invariant: a result stands at the last moment of its window, so that it is in time for the windows behind it.
 """

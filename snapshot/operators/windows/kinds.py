@@ -1,4 +1,4 @@
-"""How time is divided into windows: the kinds that a program chooses from, and which rows are in which windows.
+"""The division of time into windows: the kinds that a program chooses from, and the windows of a row.
 
 Invariant: kinds are plain data, and `problems` says what is wrong with one before it runs. A row is in every
 window [start, end) with start <= time < end, and in no other; its place among the rows of a window is its place in the

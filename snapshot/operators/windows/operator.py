@@ -28,7 +28,7 @@ LATE: Final = "late"
 
 
 class Contents(Protocol):
-    """What is in the windows, and what becomes of it."""
+    """The content of windows, and its fate."""
 
     @property
     def table(self) -> Table:

@@ -33,7 +33,7 @@ _AT_ONCE: Final = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowReduce(OverWindows):
-    """What a function makes of the rows of a key in a window, in the order in which they come; see `Reduce`.
+    """A fold of the rows of a key in a window by a function, in the order in which they come; see `Reduce`.
 
     Where a row joins two sessions, the function is called with what each of them has come to.
     Rows that are late are dealt with as in `WindowAggregate`.

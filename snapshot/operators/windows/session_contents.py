@@ -1,4 +1,4 @@
-"""What sessions come to: aggregates, a reduced row, or all of their rows.
+"""The contents of sessions: aggregates, a reduced row, or all of their rows.
 
 Invariant: rows count in the order in which they came; where a row joins two sessions, what the earlier one had
 come to counts first, then that of the later one, then the row.

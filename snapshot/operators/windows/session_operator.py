@@ -60,7 +60,7 @@ class Given(Generic[C]):
 
 
 class SessionContents(Protocol[C]):
-    """What sessions come to."""
+    """The contents of sessions."""
 
     at_once: ClassVar[int]
     """So many results are given together at most, but for what one batch of rows changes: one, if it is a call of the
@@ -100,7 +100,7 @@ def _any(codec: Any) -> Codec[object]:
 
 @dataclass(slots=True, eq=False)
 class _Change(Generic[C]):
-    """What becomes of a key: sessions with a content, or with the number of a group that is still to be merged."""
+    """The change of a key: sessions with a content, or with the number of a group that is still to be merged."""
 
     key: object
     now: int

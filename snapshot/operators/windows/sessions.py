@@ -1,4 +1,4 @@
-"""Which rows of a batch are in one session, which sessions of a key become one, and how those of a key are kept.
+"""The sessions of a key: rows of a batch that belong together, sessions that become one, and their stored form.
 
 Invariant: two times of a key are in one session if less than the gap is between them, or between neighbours
 all the way from one to the other; sessions of a key do not overlap. What ends beyond 64 bits is cut off there, and the
