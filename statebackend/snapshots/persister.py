@@ -8,7 +8,7 @@ thread writes all files, so that a base is made of a backend that nothing change
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,6 +27,7 @@ from statebackend.ids import NO_EPOCH, Epoch
 from statebackend.keygroups import KeyGroupRange, without
 from statebackend.snapshots.consolidation import Consolidate, Merge, Planner, Policy
 from statebackend.snapshots.cuttable import Clearable, Cuttable, Frozen
+from statebackend.snapshots.ingestion import Due, Ingestion, unmentioned
 from statebackend.snapshots.local_files import LocalFiles
 from statebackend.snapshots.state_files import NotLinked, StateFiles
 from statebackend.snapshots.transfer import UPLOADS_AT_ONCE, Upload, upload_all
@@ -120,24 +121,6 @@ class _Rewriting:
 
 
 @dataclass(frozen=True, slots=True)
-class _Due:
-    """A cut that the backend is to take."""
-
-    epoch: Epoch
-    files: tuple[FileRef, ...]
-    renews: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """Files that the backend takes only when others have to go on top of them."""
-
-    groups: tuple[KeyGroupRange, ...] | None
-    """In place of all there is of these groups; None for what goes on top, and takes the place of others like it."""
-    link: Path | None
-
-
-@dataclass(frozen=True, slots=True)
 class _Said:
     result: _Result
     attempt: _Attempt | None
@@ -196,9 +179,6 @@ class Persister:
         self._last_cut = max((file.epoch for file in restored.files), default=None)
         self._behind = False
         self._handed_up_to = NO_EPOCH
-        # Of the thread for the disk: what the backend has still to take, each after the one before it.
-        self._due: deque[_Due] = deque()
-        self._waiting: deque[_Waiting] = deque()
         self._rewritten: _Rewritten | None = None
         self._rewritten_size = 0
         self._rewrite_due: Epoch | None = None
@@ -208,7 +188,7 @@ class Persister:
         self._results: SimpleQueue[_Said] = SimpleQueue()
         self._disk = ThreadPoolExecutor(1, "epochcut-disk")
         self._attempt = self._new_attempt(restored)
-        self._taken_up_to = self._attempt.began
+        self._ingestion = Ingestion(backend, files, restored.range, self._attempt.began)
 
     def _new_attempt(self, files: FileSet) -> _Attempt:
         began = max((file.epoch for file in files.files), default=NO_EPOCH)
@@ -315,13 +295,13 @@ class Persister:
         self._files.close()
 
     def _take(self, up_to: Epoch) -> None:
-        due: list[_Due] = []
+        due: list[Due] = []
         for epoch, delta in self._deltas.items():
             if epoch > up_to or not delta.written:
                 break
             if not delta.taken:
                 delta.taken, self._handed_up_to = True, epoch
-                due.append(_Due(epoch, delta.files, delta.frozen.renews))
+                due.append(Due(epoch, delta.files, delta.frozen.renews))
         if due or self._behind:
             self._behind = False
             self._disk.submit(self._ingest, due)
@@ -416,22 +396,18 @@ class Persister:
         with suppress(RuntimeError):  # the attempt has ended meanwhile
             attempt.uploaders.submit(self._upload, attempt, epoch, files)
 
-    def _ingest(self, due: Sequence[_Due]) -> None:
+    def _ingest(self, due: Sequence[Due]) -> None:
         """Bring cuts into the backend. None gets in before an older one that did not: that is tried first."""
-        self._due.extend(due)
+        self._ingestion.due.extend(due)
         taken: list[Epoch] = []
         reason = None
         try:
             reached(fail_points.BEFORE_INGEST)
-            while self._due:
-                first = self._due[0]
-                self._take_files(first.files, first.renews)
-                self._due.popleft()
-                self._taken_up_to = first.epoch
-                taken.append(first.epoch)
+            while self._ingestion.due:
+                taken.append(self._ingestion.take_next())
             reached(fail_points.AFTER_INGEST)
         except BaseException as error:
-            listed = ", ".join(str(cut.epoch) for cut in self._due)
+            listed = ", ".join(str(cut.epoch) for cut in self._ingestion.due)
             reason = f"epochs {listed} did not get into the local backend: {_text(error)}"
         if taken:
             self._tell(_Taken(tuple(taken)))
@@ -440,47 +416,13 @@ class Persister:
         if self._unused is not None:
             give_back(self._unused)
 
-    def _take_files(self, files: tuple[FileRef, ...], renews: bool) -> None:
-        """Bring a cut into the backend, but one that is all there is only when the next one has to go on top of it.
-
-        State that is in memory as a whole is not looked for in the backend; where all of it changes in each epoch, the
-        next cut will be all there is again, or all but its keys.
-        """
-        if files and renews:
-            links = [_Waiting(None, self._files.link(file)) for file in files]
-            self._wait_for([waiting for waiting in self._waiting if waiting.groups is not None], links)
-        elif files and files[0].kind is FileKind.BASE:
-            links = [_Waiting(file.ranges, self._files.link(file)) for file in files]
-            empty = _unmentioned(files, self._groups)
-            self._wait_for([], [_Waiting(empty, None), *links] if empty else links)
-        elif files:
-            self._take_waiting()
-            with self._files.links(files) as paths:
-                self._backend.ingest(paths)
-
-    def _wait_for(self, still: Sequence[_Waiting], more: Sequence[_Waiting]) -> None:
-        """Let only `still` and `more` wait from now on; links that waited and do so no more are removed."""
-        for waiting in self._waiting:
-            if waiting.link is not None and waiting not in still:
-                waiting.link.unlink(missing_ok=True)
-        self._waiting = deque([*still, *more])
-
-    def _take_waiting(self) -> None:
-        while self._waiting:
-            first = self._waiting[0]
-            if first.groups is not None:
-                self._backend.rebase(first.groups, first.link)
-            elif first.link is not None:
-                self._backend.ingest([first.link])
-            self._waiting.popleft()
-
     def _plan(self, attempt: _Attempt, files: FileSet, changed: int, answered: int | None) -> None:
         if attempt is not self._attempt:
             return
         try:
             if answered is not None:
                 attempt.planner.answered(answered)
-            steps = attempt.planner.changed(files, changed, self._taken_up_to)
+            steps = attempt.planner.changed(files, changed, self._ingestion.taken_up_to)
         except Exception as error:
             reason = f"what to rewrite could not be planned: {_text(error)}"
             self._tell(_Rewritten(Persisted(), NO_EPOCH, (), reason), attempt)
@@ -496,10 +438,10 @@ class Persister:
         if attempt is not self._attempt:
             return
         reason = None
-        epoch = rewriting.epoch = self._taken_up_to
+        epoch = rewriting.epoch = self._ingestion.taken_up_to
         made = len(rewriting.made)
         try:
-            self._take_waiting()
+            self._ingestion.take_waiting()
             if epoch < attempt.began:
                 raise BackendError(f"the local backend does not have yet what was cut up to {attempt.began}")
             self._rewrite_one(rewriting)
@@ -589,12 +531,8 @@ def _changes(files: tuple[FileRef, ...], groups: KeyGroupRange, *, renews: bool)
     """Return what an epoch adds; if that is all there is, groups that it does not speak of have nothing else."""
     if not files or files[0].kind is FileKind.DELTA:
         return Persisted(files, renews=renews)
-    empty = _unmentioned(files, groups)
+    empty = unmentioned(files, groups)
     return Persisted(files, (Emptied(empty, files[0].epoch),) if empty else ())
-
-
-def _unmentioned(files: Iterable[FileRef], groups: KeyGroupRange) -> tuple[KeyGroupRange, ...]:
-    return without((groups,), (part for file in files for part in file.ranges))
 
 
 def _text(error: BaseException) -> str:
