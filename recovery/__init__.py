@@ -84,8 +84,8 @@ if TYPE_CHECKING:
     from recovery.savepoints.editing import ChangedBy as ChangedBy
     from recovery.savepoints.editing import ChangedRows as ChangedRows
     from recovery.savepoints.editing import edit as edit
-    from recovery.savepoints.repair import CannotRepair as CannotRepair
-    from recovery.savepoints.repair import repair as repair
+    from recovery.savepoints.repairing import CannotRepair as CannotRepair
+    from recovery.savepoints.repairing import repair as repair
     from recovery.savepoints.rescaling import CannotRescale as CannotRescale
     from recovery.savepoints.rescaling import rescale as rescale
     from recovery.schemes.passive import Passive as Passive
@@ -153,7 +153,7 @@ _HOME = {
     "recovery.savepoints.copying": ("copy", "fork", "move"),
     "recovery.savepoints.data_frames": ("register",),
     "recovery.savepoints.editing": ("ChangedBy", "ChangedRows", "edit"),
-    "recovery.savepoints.repair": ("CannotRepair", "repair"),
+    "recovery.savepoints.repairing": ("CannotRepair", "repair"),
     "recovery.savepoints.rescaling": ("CannotRescale", "rescale"),
     "recovery.schemes.passive": ("Passive",),
     "snapshot.host.protocol.options": ("Following",),

@@ -30,9 +30,9 @@ from recovery.driver.tree.identity import BirthLost, JobMoved, WrongJob
 from recovery.offline import fail_points
 from recovery.offline.job_tree import JobTree, open_tree
 from recovery.savepoints.gc import plan_cleanup
-from recovery.savepoints.repair import repair
+from recovery.savepoints.repairing import repair
 from recovery.savepoints.rescaling import parallelism_of
-from recovery.savepoints.verify import verify, what_to_verify
+from recovery.savepoints.verifying import verify, what_to_verify
 from snapshot.host.faults.crash_points import VARIABLE, crashing
 from snapshot.tree.layout import JOB
 from statebackend.fail_points import BLOB_UNFINISHED, DELTA_UPLOADED

@@ -326,7 +326,7 @@ def test_a_copy_of_a_job_does_not_stand_for_the_job_that_runs(
     reach.home_of(JobId(job.job)).parent.mkdir(0o700, parents=True)
     reach.home_of(JobId(job.job)).symlink_to(tmp_path / "local")
     tree, archive = tmp_path / "tree", tmp_path / "archive"
-    recovery.copy(recovery.open_tree(str(tree)), str(archive))
+    recovery.copy(recovery.open_tree(str(tree)), "newest", str(archive))
     (tmp_path / "by-link").symlink_to(tree)
 
     for verb in ("stop", "cancel", "savepoint", "status"):

@@ -19,8 +19,8 @@ from recovery.offline.job_tree import JobTree, NoSuchEpoch, journal_of, open_tre
 from recovery.offline.new_tree import KeptEpoch, NewTree, TargetExists, begin
 from recovery.offline.stopped_job import take_over
 from recovery.savepoints.copying import Copied, copy, files_of, finish_move, fork, move
-from recovery.savepoints.history import history
-from recovery.savepoints.verify import verify, what_to_verify
+from recovery.savepoints.happenings import history
+from recovery.savepoints.verifying import verify, what_to_verify
 from snapshot.journal.state import EpochState
 from snapshot.journal.writer import JournalWriter
 from snapshot.tree.manifest import Manifest
@@ -72,7 +72,7 @@ def remains(uri: str) -> list[str]:
 
 def test_a_fork_is_another_job_whose_epochs_rise_above_those_of_its_files(stopped: Stopped, into: str) -> None:
     source = stopped.tree.find()
-    made = fork(stopped.tree, into, name="tried")
+    made = fork(stopped.tree, "newest", into, name="tried")
     tree = open_tree(into)
     manifest = tree.find().manifest
     assert tree.birth.name == "tried"
@@ -90,7 +90,7 @@ def test_a_fork_is_another_job_whose_epochs_rise_above_those_of_its_files(stoppe
 def test_a_fork_leaves_output_that_is_not_committed_to_its_origin(stopped: Stopped, into: str) -> None:
     add_output(stopped)
     before = stopped.tree.find().manifest
-    made = fork(stopped.tree, into)
+    made = fork(stopped.tree, "newest", into)
     assert made.plan.output == 1
     assert transactions(open_tree(into).find().manifest) == []
     assert transactions(stopped.tree.find().manifest) == transactions(before)
@@ -98,7 +98,7 @@ def test_a_fork_leaves_output_that_is_not_committed_to_its_origin(stopped: Stopp
 
 @pytest.mark.timeout(180)
 def test_a_fork_runs_and_its_origin_does_not_hear_of_it(stopped: Stopped, into: str) -> None:
-    fork(stopped.tree, into)
+    fork(stopped.tree, "newest", into)
     before = everything(stopped.uri)
     stopped.settings.gate.touch()
     stopped.start(into).wait(120)
@@ -108,7 +108,7 @@ def test_a_fork_runs_and_its_origin_does_not_hear_of_it(stopped: Stopped, into: 
 
 def test_a_copy_is_the_same_job_with_the_same_epoch_files_and_output(stopped: Stopped, into: str) -> None:
     epoch = add_output(stopped)
-    made = copy(stopped.tree, into)
+    made = copy(stopped.tree, "newest", into)
     tree, source = open_tree(into), stopped.tree.find().manifest
     manifest = tree.find().manifest
     assert tree.birth == stopped.tree.birth
@@ -126,7 +126,7 @@ def test_a_copy_is_the_same_job_with_the_same_epoch_files_and_output(stopped: St
 def test_what_a_copy_names_from_now_on_its_origin_has_never_named(stopped: Stopped, into: str) -> None:
     add_output(stopped)  # in a generation after the epoch's
     oldest = stopped.tree.state.usable[0].epoch
-    copy(stopped.tree, into, str(oldest))
+    copy(stopped.tree, str(oldest), into)
     assert open_tree(into).find().record.epoch == oldest
     assert open_tree(into).state.generation == stopped.tree.state.generation + 1
 
@@ -134,7 +134,7 @@ def test_what_a_copy_names_from_now_on_its_origin_has_never_named(stopped: Stopp
 def test_while_it_is_read_an_epoch_is_pinned_and_not_after(stopped: Stopped, into: str) -> None:
     pins = []
     with at(fail_points.FILE_COPIED, lambda: pins.append(stopped.tree.state.pins), fail_points.POINTS):
-        copy(stopped.tree, into)
+        copy(stopped.tree, "newest", into)
     assert any(pin.pinner.value == "reader" for pin in pins[0])
     assert all(pin.pinner.value == "savepoint" for pin in stopped.tree.state.pins)
 
@@ -187,8 +187,8 @@ def test_a_dry_run_says_how_much_it_would_be_and_makes_nothing(stopped: Stopped,
     before = everything(stopped.uri)
     files = files_of([stopped.tree.find().manifest])
     for dry in (
-        fork(stopped.tree, into, dry_run=True),
-        copy(stopped.tree, into, dry_run=True),
+        fork(stopped.tree, "newest", into, dry_run=True),
+        copy(stopped.tree, "newest", into, dry_run=True),
         move(stopped.tree, into, dry_run=True),
     ):
         assert dry.made is None
@@ -200,7 +200,7 @@ def test_a_dry_run_says_how_much_it_would_be_and_makes_nothing(stopped: Stopped,
 
 def test_a_job_is_copied_from_one_kind_of_store_into_another(stopped: Stopped) -> None:
     into = f"memory://{stopped.folder.name}/archive"
-    made = copy(stopped.tree, into)
+    made = copy(stopped.tree, "newest", into)
     assert open_tree(into).record().epoch == made.made
     assert sound(open_tree(into))
     back = str(stopped.folder / "back")
@@ -239,13 +239,13 @@ def test_damaged_and_missing_files_are_noticed_on_the_way_and_no_job_is_made(sto
     data = damaged.read_bytes()
     damaged.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(DamagedFile, match=files[0].path):
-        copy(stopped.tree, into)
+        copy(stopped.tree, "newest", into)
     with pytest.raises(WrongJob):
         open_tree(into)
     damaged.write_bytes(data)
     missing.unlink()
     with pytest.raises((MissingFile, StartRefused)):
-        copy(stopped.tree, into)
+        copy(stopped.tree, "newest", into)
     with pytest.raises(WrongJob):
         open_tree(into)
 
@@ -256,18 +256,18 @@ def test_a_damaged_newest_epoch_is_passed_over_which_is_said(stopped: Stopped, i
     manifest.write_bytes(b"{}")
     again = f"the output of 1 epoch after {before}, up to epoch {newest}, may be committed"
     with pytest.raises(StartRefused, match=again):
-        copy(stopped.tree, into)
-    made = copy(stopped.tree, into, accept_duplicates=True)
+        copy(stopped.tree, "newest", into)
+    made = copy(stopped.tree, "newest", into, accept_duplicates=True)
     assert (made.made, len(made.passed_over)) == (before, 1)
     with pytest.raises(StartRefused, match=again):
-        fork(stopped.tree, f"{into}-fork")
-    forked = fork(stopped.tree, f"{into}-fork", accept_duplicates=True)
+        fork(stopped.tree, "newest", f"{into}-fork")
+    forked = fork(stopped.tree, "newest", f"{into}-fork", accept_duplicates=True)
     assert (forked.plan.epoch, len(forked.passed_over)) == (before, 1)
 
 
 def test_an_epoch_that_is_not_there_is_refused(stopped: Stopped, into: str) -> None:
     with pytest.raises(NoSuchEpoch, match="has no epoch '99'"):
-        copy(stopped.tree, into, "99")
+        copy(stopped.tree, "99", into)
     assert not Path(into).exists()
 
 
@@ -287,7 +287,7 @@ def test_interrupted_before_the_job_is_born_there_is_none_and_it_can_be_done_aga
         open_tree(into)
     with pytest.raises(WrongJob, match="the checkpoints are not there as a whole"):
         stopped.start(into)
-    made = copy(stopped.tree, into)
+    made = copy(stopped.tree, "newest", into)
     assert open_tree(into).record().epoch == made.made
     assert sound(open_tree(into))
     assert not [path for path in everything(into) if path.startswith("unfinished/")]
@@ -299,9 +299,9 @@ def test_interrupted_when_the_tree_is_made_it_is_there_as_a_whole_at_the_latest_
 ) -> None:
     interrupted(stopped, into, point)
     with pytest.raises(TargetExists, match="there is a job already"):
-        copy(stopped.tree, into, dry_run=True)
+        copy(stopped.tree, "newest", into, dry_run=True)
     with pytest.raises(TargetExists, match="there is a job already"):
-        copy(stopped.tree, into)
+        copy(stopped.tree, "newest", into)
     assert open_tree(into).record().epoch == stopped.tree.record().epoch
     assert sound(open_tree(into))
 
@@ -309,8 +309,8 @@ def test_interrupted_when_the_tree_is_made_it_is_there_as_a_whole_at_the_latest_
 def test_interrupted_while_the_place_is_tried_out_it_can_be_done_again(stopped: Stopped, into: str) -> None:
     Path(into).mkdir()
     Path(into, f"probe-{'0' * 32}").write_text("first")
-    copy(stopped.tree, into, dry_run=True)
-    copy(stopped.tree, into)
+    copy(stopped.tree, "newest", into, dry_run=True)
+    copy(stopped.tree, "newest", into)
     assert not [path for path in everything(into) if path.startswith("probe-")]
 
 
@@ -320,7 +320,7 @@ def interrupt() -> None:
 
 def interrupted(stopped: Stopped, into: str, point: str) -> None:
     with at(point, interrupt, fail_points.POINTS), pytest.raises(KeyboardInterrupt):
-        copy(stopped.tree, into)
+        copy(stopped.tree, "newest", into)
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ def begun(stopped: Stopped, into: str, generation: int = 0) -> NewTree:
 def test_of_two_commands_at_one_place_the_one_that_began_last_makes_the_tree(stopped: Stopped, into: str) -> None:
     manifest = stopped.tree.find().manifest
     first = begun(stopped, into)
-    made = copy(stopped.tree, into)
+    made = copy(stopped.tree, "newest", into)
     with pytest.raises(TargetExists, match="another command makes a tree there"):
         first.finish(KeptEpoch(manifest))
     assert open_tree(into).record().epoch == made.made
@@ -402,10 +402,10 @@ def test_a_fork_that_has_made_its_tree_keeps_it_though_another_comes_before_its_
 ) -> None:
     def another() -> None:
         with pytest.raises(TargetExists, match="there is a job already"):
-            fork(stopped.tree, into)
+            fork(stopped.tree, "newest", into)
 
     with at(point, once(another), fail_points.POINTS):
-        made = fork(stopped.tree, into)
+        made = fork(stopped.tree, "newest", into)
     tree = open_tree(into)
     assert (tree.birth.job, tree.record().epoch) == (made.plan.becomes, made.made)
     assert sound(tree)
@@ -428,9 +428,9 @@ def test_a_fork_that_is_overtaken_says_so_and_damages_nothing(
     stopped: Stopped, into: str, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others: list[Copied] = []
-    disturbed(monkeypatch, where, lambda: others.append(fork(stopped.tree, into)))
+    disturbed(monkeypatch, where, lambda: others.append(fork(stopped.tree, "newest", into)))
     with pytest.raises(TargetExists, match="another command makes a tree there"):
-        fork(stopped.tree, into)
+        fork(stopped.tree, "newest", into)
     tree = open_tree(into)
     assert tree.birth.job == others[0].plan.becomes
     assert sound(tree)
@@ -448,7 +448,7 @@ def test_a_command_that_found_an_unfinished_tree_deletes_nothing_of_it_when_that
     copy_all(stopped.tree.store, first.store, files, stopped.folder)
     disturbed(monkeypatch, "unfinished/", finish)
     with pytest.raises(TargetExists, match="another command makes a tree there"):
-        copy(stopped.tree, into)
+        copy(stopped.tree, "newest", into)
     assert sound(open_tree(into))
     assert not unfinished(into)
 
@@ -457,9 +457,9 @@ def test_whoever_comes_so_late_that_its_mark_is_free_again_withdraws(
     stopped: Stopped, into: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest, late = stopped.tree.find().manifest, begun(stopped, into)
-    disturbed(monkeypatch, "unfinished/", lambda: copy(stopped.tree, into))
+    disturbed(monkeypatch, "unfinished/", lambda: copy(stopped.tree, "newest", into))
     with pytest.raises(TargetExists, match="another command makes a tree there"):
-        copy(stopped.tree, into)
+        copy(stopped.tree, "newest", into)
     with pytest.raises(TargetExists, match="another command makes a tree there"):
         late.finish(KeptEpoch(manifest))
     assert sound(open_tree(into))
@@ -473,14 +473,14 @@ def test_what_two_commands_name_at_one_place_is_never_the_same(stopped: Stopped,
 
 def test_where_something_else_was_begun_nothing_else_is_made(stopped: Stopped, into: str) -> None:
     interrupted(stopped, into, fail_points.FILE_COPIED)
-    fork(stopped.tree, f"{into}-other")
+    fork(stopped.tree, "newest", f"{into}-other")
     before = everything(into)
     with pytest.raises(TargetExists, match=f"with files of job {stopped.job}; do that again, or empty the place"):
-        copy(open_tree(f"{into}-other"), into)
+        copy(open_tree(f"{into}-other"), "newest", into)
     with pytest.raises(TargetExists, match="a copy was begun there"):
-        copy(open_tree(f"{into}-other"), into, dry_run=True)
+        copy(open_tree(f"{into}-other"), "newest", into, dry_run=True)
     assert ours(everything(into)) == ours(before)
-    assert fork(stopped.tree, into).made is not None
+    assert fork(stopped.tree, "newest", into).made is not None
 
 
 def test_an_older_look_at_the_origin_does_not_follow_a_newer_one(stopped: Stopped, into: str) -> None:
@@ -493,8 +493,8 @@ def test_an_older_look_at_the_origin_does_not_follow_a_newer_one(stopped: Stoppe
 def test_what_others_left_who_were_interrupted_goes_when_the_tree_is_there(stopped: Stopped, into: str) -> None:
     add_output(stopped)
     with at(fail_points.NEW_MANIFEST_WRITTEN, once(interrupt), fail_points.POINTS), pytest.raises(KeyboardInterrupt):
-        copy(stopped.tree, into, str(stopped.tree.state.usable[0].epoch))
-    made = copy(stopped.tree, into)
+        copy(stopped.tree, str(stopped.tree.state.usable[0].epoch), into)
+    made = copy(stopped.tree, "newest", into)
     manifest = open_tree(into).find().manifest
     assert made.made == manifest.epoch
     shared = {path for path in everything(into) if path.startswith("shared/")}
@@ -508,7 +508,7 @@ def test_a_tree_that_a_program_of_another_version_began_is_begun_anew(stopped: S
     old.write_text('{"format": "epochcut.unfinished", "version": 1, "by": "copy"}')
     (Path(into) / "shared").mkdir()
     (Path(into) / "shared" / "1-0-0-77.sst").write_text("half")
-    assert copy(stopped.tree, into).made is not None
+    assert copy(stopped.tree, "newest", into).made is not None
     assert sound(open_tree(into))
     assert not unfinished(into)
     assert "shared/1-0-0-77.sst" not in everything(into)
@@ -530,13 +530,13 @@ def test_an_answer_that_is_lost_leaves_a_tree_that_is_whole_or_can_be_made(
 
     monkeypatch.setattr(new_tree, "open_limited", lambda uri, _: Losing(uri, path, lose))
     if done:
-        copy(stopped.tree, into)
+        copy(stopped.tree, "newest", into)
     else:
         with pytest.raises(UnknownOutcome):
-            copy(stopped.tree, into)
+            copy(stopped.tree, "newest", into)
         monkeypatch.undo()
         with suppress(TargetExists):
-            copy(stopped.tree, into)
+            copy(stopped.tree, "newest", into)
     assert sound(open_tree(into))
     assert not unfinished(into)
 

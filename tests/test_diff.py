@@ -38,7 +38,7 @@ def changed(tree: Path, **tables: dict[str, list[Any]]) -> None:
         ChangedRows("totals" if state == "totals" else "baskets", state, _table(columns))
         for state, columns in tables.items()
     ]
-    edit(open_tree(str(tree)), rows)
+    edit(open_tree(str(tree)), "newest", rows)
 
 
 def _table(columns: dict[str, list[Any]]) -> pa.Table:
@@ -85,7 +85,7 @@ def test_the_difference_of_an_edit_is_the_edit(wanted: dict[str, int | None]) ->
             values, seen = list(wanted.values()), [None if value is None else 1 for value in wanted.values()]
             columns = {"key": pa.array(wanted, pa.string()), "cents.value": pa.array(values, pa.int64()),
                        "cents.seen": pa.array(seen, pa.uint8())}  # fmt: skip
-            edit(open_tree(str(tree)), [ChangedRows("totals", "totals", pa.table(columns))])
+            edit(open_tree(str(tree)), "newest", [ChangedRows("totals", "totals", pa.table(columns))])
         before = totals()
         after = {key: value for key, value in (before | wanted).items() if value is not None}
         found, keys = compared(tree, tree, old, "newest")
@@ -101,7 +101,7 @@ def test_the_difference_of_an_edit_is_the_edit(wanted: dict[str, int | None]) ->
 
 def test_files_that_both_have_are_not_read_and_another_parallelism_is_no_difference(tree: Path, tmp_path: Path) -> None:
     old = str(open_tree(str(tree)).find().record.epoch)
-    rescale(open_tree(str(tree)), 3)
+    rescale(open_tree(str(tree)), "newest", 3)
     found, keys = compared(tree, tree, old, "newest")
     assert (found.states, keys) == ((), [])
     assert (found.groups, found.same_files) == (256, 256)
@@ -167,7 +167,7 @@ def test_rows_as_json_have_their_values_as_they_are(tmp_path: Path, capsys: pyte
     tree = visits_job.tree_of_visits(tmp_path)
     old = open_tree(str(tree)).record().epoch
     rows = pa.table({"key": ["visitor-3"], "value": [0.00025]})
-    edit(open_tree(str(tree)), [ChangedRows(visits_job.UID, "rate", rows)])
+    edit(open_tree(str(tree)), "newest", [ChangedRows(visits_job.UID, "rate", rows)])
     said = Terminal(tree, capsys).diff("--epoch", old, "--epoch", "newest", "--rows", "--json")
     key, _ = said.lines
     assert (key["uid"], key["state"]) == (visits_job.UID, "rate")

@@ -499,7 +499,7 @@ def start_behind_uncommitted_output(folder: Path, *, remade: bool = False) -> tu
     completed(first, 1)
     run.cancel()
     if remade:
-        rescale(open_tree(str(folder / "tree")), 3)
+        rescale(open_tree(str(folder / "tree")), "newest", 3)
     second = ScriptedCluster(commit=False)
     seen: list[type] = []
     told = threading.Event()

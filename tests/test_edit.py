@@ -218,7 +218,7 @@ def test_accumulators_of_a_table_are_set_one_by_one(terminal: Terminal, tree: Pa
 def test_accumulators_in_a_namespace_keep_what_is_not_set(terminal: Terminal, tree: Path) -> None:
     namespaces = pa.array([{"start": None, "end": None, "bytes": b"\x00\xff"}, {"start": 5, "end": 9}], NAMESPACES)
     rows = {"key": ["tea", "tea"], "namespace": namespaces, "cents.value": [5, 6], "cents.seen": [1, 1]}
-    edit(open_tree(str(tree)), [ChangedRows("totals", "totals", pa.table(rows))])
+    edit(open_tree(str(tree)), "newest", [ChangedRows("totals", "totals", pa.table(rows))])
     of_tea = ("--uid", "totals", "--state", "totals", "--key", "tea")
     for namespace, value in (('"00FF"', 7), ("[5, 9]", 8)):
         said = terminal.edit(*of_tea, "--namespace", namespace, "--set", json.dumps({"cents.value": value}))
@@ -344,10 +344,10 @@ def test_whoever_crashes_while_editing_leaves_the_old_epoch_or_the_new_one_and_c
 ) -> None:
     old = open_tree(str(tree)).find()
     with pytest.raises(_Crash), at(point, _crash, fail_points.POINTS):
-        edit(open_tree(str(tree)), CHANGES)
+        edit(open_tree(str(tree)), "newest", CHANGES)
     newest = open_tree(str(tree)).find()
     assert (newest.record.epoch != old.record.epoch) == (point == fail_points.NEW_EPOCH_ENTERED)
-    done = edit(open_tree(str(tree)), CHANGES)
+    done = edit(open_tree(str(tree)), "newest", CHANGES)
     assert (done.made is None) == (point == fail_points.NEW_EPOCH_ENTERED)
     found = open_tree(str(tree))
     assert found.find().record.epoch in found.savepoints
@@ -358,10 +358,10 @@ def test_whoever_crashes_while_editing_leaves_the_old_epoch_or_the_new_one_and_c
 def test_a_crash_while_a_fork_is_edited_leaves_no_job_there(tree: Path, tmp_path: Path) -> None:
     into = tmp_path / "other"
     with pytest.raises(_Crash), at(fail_points.CHANGES_STORED, _crash, fail_points.POINTS):
-        edit(open_tree(str(tree)), CHANGES, into=str(into))
+        edit(open_tree(str(tree)), "newest", CHANGES, into=str(into))
     with pytest.raises(ValueError, match="there is no job"):
         open_tree(str(into))
-    assert edit(open_tree(str(tree)), CHANGES, into=str(into)).made is not None
+    assert edit(open_tree(str(tree)), "newest", CHANGES, into=str(into)).made is not None
     kept = {row["key"]: row["cents.value"] for row in map(json.loads, rows_in(into, "totals"))}
     assert kept == totals() | {"tea": 1, "cup": 2}
 
@@ -377,7 +377,7 @@ def test_a_function_is_given_the_open_state_of_each_partition(tree: Path) -> Non
                 state.set_key(key)
                 state["cents"].set(2 * state["cents"].get())
 
-    done = edit(open_tree(str(tree)), [ChangedBy(Operator("baskets", (str, int), declared), double)])
+    done = edit(open_tree(str(tree)), "newest", [ChangedBy(Operator("baskets", (str, int), declared), double)])
     assert done.made is not None
     assert done.files == len(groups) == 2
     kept = {
@@ -431,5 +431,5 @@ def test_a_job_that_runs_is_not_edited_in_its_tree_and_may_be_forked(
 
     monkeypatch.setattr("recovery.savepoints.editing.refuse_if_it_runs", refuse)
     with pytest.raises(JobRuns):
-        edit(open_tree(str(tree)), CHANGES)
-    assert edit(open_tree(str(tree)), CHANGES, into=str(tmp_path / "other")).made is not None
+        edit(open_tree(str(tree)), "newest", CHANGES)
+    assert edit(open_tree(str(tree)), "newest", CHANGES, into=str(tmp_path / "other")).made is not None

@@ -45,7 +45,7 @@ def test_an_epoch_that_is_removed_while_it_is_looked_at_gives_way_to_the_newest(
     newest = completed(folder, savepoints=savepoints)
     chosen = choose(tree)
     assert (chosen.found.record.epoch, chosen.found.passed_over, chosen.gives_up) == (newest, (), ())
-    made = fork(tree, into)
+    made = fork(tree, "newest", into)
     assert (made.plan.epoch, made.passed_over) == (newest, ())
     assert open_tree(into).state.generation > open_tree(str(folder)).state.generation
 
@@ -84,7 +84,7 @@ def test_the_newest_epoch_that_is_removed_before_it_is_kept_gives_way_to_the_new
         return pinned(tree, epoch)
 
     monkeypatch.setattr(copying, "pinned", late)
-    made = copying.copy(open_tree(str(folder)), str(tmp_path / "new"))
+    made = copying.copy(open_tree(str(folder)), "newest", str(tmp_path / "new"))
     assert (made.plan.epoch, made.passed_over) == (newest[0], ())
     assert open_tree(str(tmp_path / "new")).record().epoch == newest[0]
     assert not [pin for pin in open_tree(str(folder)).state.pins if pin.pinner is Pinner.READER]

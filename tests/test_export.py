@@ -111,8 +111,8 @@ def test_a_folder_that_somebody_made_meanwhile_stays_as_it_is(tree: Path, tmp_pa
         into.mkdir(exist_ok=True)
         (into / "mine").touch()
 
-    with read_epoch(open_tree(str(tree)), "newest", pin=False) as reading, pytest.raises(ValueError, match="already"):
-        export(reading, "totals", into, TableFormat.JSONL, on_rows=make)
+    with pytest.raises(ValueError, match="already"):
+        export(open_tree(str(tree)), "newest", "totals", into, TableFormat.JSONL, on_rows=make)
     assert [path.name for path in into.iterdir()] == ["mine"]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 

@@ -20,7 +20,7 @@ from recovery.offline.stopped_job import JobRuns, take_over
 from recovery.savepoints.disposal import dispose
 from recovery.savepoints.editing import ChangedRows, edit
 from recovery.savepoints.gc import clean_up, let_go, plan_cleanup, take_over_and_plan
-from recovery.savepoints.verify import verify, what_to_verify
+from recovery.savepoints.verifying import verify, what_to_verify
 from snapshot.journal.entries import PinId, Pinned, Pinner, Rewound
 from snapshot.tree.layout import SHARED, parse
 from statebackend.fail_points import at
@@ -114,7 +114,7 @@ def with_broken_newest(tmp_path: Path) -> tuple[Path, Epoch]:
     """A tree whose newest epoch lacks a file; and the epoch before it, which nobody has pinned."""
     tree = tree_of(tmp_path)
     first = open_tree(str(tree)).record().epoch
-    edit(open_tree(str(tree)), [ChangedRows("totals", "totals", pa.table({"key": ["tea"]}))])
+    edit(open_tree(str(tree)), "newest", [ChangedRows("totals", "totals", pa.table({"key": ["tea"]}))])
     dispose(open_tree(str(tree)), str(first))
     newest, before = open_tree(str(tree)).find().manifest, open_tree(str(tree)).find(str(first)).manifest
     [own] = newest.references() - before.references()

@@ -23,12 +23,11 @@ from recovery.events import Claimed
 from recovery.offline import fail_points
 from recovery.offline.epoch_choice import OutputWouldRepeat
 from recovery.offline.job_tree import NEWEST_SAVEPOINT, open_tree
-from recovery.offline.reading import EpochReading
 from recovery.offline.stopped_job import take_over
 from recovery.savepoints.copying import copy, fork, move
 from recovery.savepoints.editing import edit
 from recovery.savepoints.gc import let_go
-from recovery.savepoints.repair import repair
+from recovery.savepoints.repairing import repair
 from recovery.savepoints.rescaling import rescale
 from recovery.savepoints.restoring import plan_restore_of, restore
 from recovery.savepoints.typed_changes import set_key
@@ -66,9 +65,8 @@ def test_of_what_came_after_the_savepoint_only_an_epoch_without_output_is_left(o
 def changed(job: IdleJob, *, into: str | None = None, accept_duplicates: bool) -> None:
     """Let the savepoint have another tally for a key."""
     tree = job.tree
-    reading = EpochReading(tree, tree.find(NEWEST_SAVEPOINT), job.folder / "scratch")
-    change = set_key(reading, "tallies", "tally", "3", 1000)
-    edit(tree, (change,), NEWEST_SAVEPOINT, into=into, accept_duplicates=accept_duplicates)
+    change = set_key(tree, NEWEST_SAVEPOINT, "tallies", "tally", "3", 1000)
+    edit(tree, NEWEST_SAVEPOINT, (change,), into=into, accept_duplicates=accept_duplicates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +88,31 @@ def by_itself(job: IdleJob, _: str, accepted: bool) -> recovery.Run:
 
 def by_restoring(job: IdleJob, _: str, accepted: bool) -> recovery.Run:
     return restore(
-        job.program(), job.tree, NEWEST_SAVEPOINT, accept_duplicates=accepted, every="50ms",
-        local=job.folder / "local", progress=False,
-    )  # fmt: skip
+        job.tree,
+        NEWEST_SAVEPOINT,
+        job.program(),
+        accept_duplicates=accepted,
+        every="50ms",
+        local=job.folder / "local",
+        progress=False,
+    )
 
 
 def by_a_fork_that_runs(job: IdleJob, into: str, accepted: bool) -> recovery.Run:
     return restore(
-        job.program(), job.tree, NEWEST_SAVEPOINT, into=into, accept_duplicates=accepted, every="50ms",
-        local=job.folder / "local", progress=False,
-    )  # fmt: skip
+        job.tree,
+        NEWEST_SAVEPOINT,
+        job.program(),
+        into=into,
+        accept_duplicates=accepted,
+        every="50ms",
+        local=job.folder / "local",
+        progress=False,
+    )
 
 
 def by_rescaling(job: IdleJob, _: str, accepted: bool) -> None:
-    rescale(job.tree, 1, NEWEST_SAVEPOINT, accept_duplicates=accepted)
+    rescale(job.tree, NEWEST_SAVEPOINT, 1, accept_duplicates=accepted)
 
 
 def by_editing(job: IdleJob, _: str, accepted: bool) -> None:
@@ -115,11 +124,11 @@ def by_an_edited_fork(job: IdleJob, into: str, accepted: bool) -> None:
 
 
 def by_upgrading(job: IdleJob, _: str, accepted: bool) -> None:
-    migrate(job.program(TalliedInText), job.tree, accept_duplicates=accepted)
+    migrate(job.tree, job.program(TalliedInText), accept_duplicates=accepted)
 
 
 def by_forking(job: IdleJob, into: str, accepted: bool) -> None:
-    fork(job.tree, into, NEWEST_SAVEPOINT, accept_duplicates=accepted)
+    fork(job.tree, NEWEST_SAVEPOINT, into, accept_duplicates=accepted)
 
 
 def by_moving(job: IdleJob, into: str, accepted: bool) -> None:
@@ -165,17 +174,17 @@ def test_a_way_back_is_refused_and_if_accepted_repeats_exactly_what_was_removed(
 def test_a_copy_knows_what_its_job_has_made_since_and_asks_before_it_is_started(job: IdleJob) -> None:
     archive, moved = str(job.folder / "archive"), str(job.folder / "moved")
     after = job.tree.state.output_after(job.tree.record(NEWEST_SAVEPOINT))
-    made = copy(job.tree, archive, NEWEST_SAVEPOINT)
+    made = copy(job.tree, NEWEST_SAVEPOINT, archive)
     assert (made.repeats, made.asks) == (after, True)
     shutil.rmtree(job.uri)
     with pytest.raises(StartRefused, match=r"a copy of epoch .* the output of .*\(accept_duplicates=True\)"):
         job.start(archive).wait(60)
     assert job.output() == ONCE
-    assert copy(open_tree(archive), f"{archive}-2").asks, "a copy of the copy knows it as well"
+    assert copy(open_tree(archive), "newest", f"{archive}-2").asks, "a copy of the copy knows it as well"
     with pytest.raises(OutputWouldRepeat, match="a copy of epoch"):
-        rescale(open_tree(f"{archive}-2"), 1)
+        rescale(open_tree(f"{archive}-2"), "newest", 1)
     with pytest.raises(OutputWouldRepeat, match="a copy of epoch"):
-        fork(open_tree(f"{archive}-2"), f"{archive}-3")
+        fork(open_tree(f"{archive}-2"), "newest", f"{archive}-3")
     assert let_go(take_over(open_tree(f"{archive}-2"), "test")) == (), "what goes back nowhere is not asked"
     assert move(open_tree(archive), moved).asks, "it has gone nowhere back"
     with pytest.raises(StartRefused):
@@ -190,18 +199,18 @@ def test_a_copy_knows_what_its_job_has_made_since_and_asks_before_it_is_started(
 
 def test_a_copy_of_the_newest_epoch_and_one_that_was_accepted_go_on_without_a_word(job: IdleJob) -> None:
     newest, accepted = str(job.folder / "newest"), str(job.folder / "accepted")
-    assert not copy(job.tree, newest).asks
+    assert not copy(job.tree, "newest", newest).asks
     assert job.outcome(job.start(newest), ONCE) == ONCE
-    assert not copy(job.tree, accepted, NEWEST_SAVEPOINT, accept_duplicates=True).asks
+    assert not copy(job.tree, NEWEST_SAVEPOINT, accepted, accept_duplicates=True).asks
     assert job.outcome(job.start(accepted), LATE_TWICE) == LATE_TWICE
 
 
 def test_a_copy_knows_what_its_job_makes_while_it_is_copied(job: IdleJob) -> None:
     archive, made = str(job.folder / "archive"), []
     with at(fail_points.FILE_COPIED, lambda: made.append(add_output(take_over(job.tree, "test"))), fail_points.POINTS):
-        assert copy(job.tree, archive).asks
+        assert copy(job.tree, "newest", archive).asks
     with pytest.raises(OutputWouldRepeat, match=f"up to epoch {made[-1]}, may be committed"):
-        rescale(open_tree(archive), 1)
+        rescale(open_tree(archive), "newest", 1)
 
 
 # --- after any number of idle epochs, and in a terminal
@@ -224,11 +233,11 @@ def test_after_however_many_idle_epochs_every_way_back_is_refused(job: IdleJob, 
             with pytest.raises((OutputWouldRepeat, StartRefused), match=again):
                 way.go(job, into, False)
     with pytest.raises(StartRefused, match=again):
-        copy(job.tree, into)
+        copy(job.tree, "newest", into)
     with pytest.raises(StartRefused, match=again):
-        plan_upgrade(job.program(), job.tree, accept_duplicates=False)
+        plan_upgrade(job.tree, "newest", job.program(), accept_duplicates=False)
     with pytest.raises(StartRefused, match=again):
-        plan_restore_of(job.program(), job.tree)
+        plan_restore_of(job.tree, "newest", job.program())
     assert job.tree.state.number == number, "nothing was claimed"
     assert not Path(into).exists()
     with pytest.raises(StartRefused, match=again):
@@ -253,7 +262,7 @@ def test_what_a_summary_of_an_older_program_has_forgotten_counts_as_output_which
     assert missing > with_output.number - savepoint.number > 0
     again = f"the output of {missing} epochs after {savepoint}, up to epoch {newest} "
     with pytest.raises(OutputWouldRepeat, match=re.escape(f"{again}({missing} of them removed before the journal ")):
-        rescale(job.tree, 3, NEWEST_SAVEPOINT)
+        rescale(job.tree, NEWEST_SAVEPOINT, 3)
 
 
 VERBS = {
@@ -325,13 +334,13 @@ def test_a_repaired_journal_counts_the_epochs_whose_entries_and_files_are_lost(j
                 pass
     repair(job.uri)
     with pytest.raises(OutputWouldRepeat):
-        rescale(job.tree, 2, str(savepoint))
+        rescale(job.tree, str(savepoint), 2)
     assert job.outcome(job.start(), ONCE) == ONCE
 
 
 def test_a_copy_whose_journal_is_lost_is_repaired_only_if_output_made_elsewhere_may_be_repeated(job: IdleJob) -> None:
     archive = str(job.folder / "archive")
-    copy(job.tree, archive, NEWEST_SAVEPOINT)
+    copy(job.tree, NEWEST_SAVEPOINT, archive)
     shutil.rmtree(f"{archive}/journal")
     with pytest.raises(OutputWouldRepeat, match=f"a copy of epoch .*{job.uri}.* is lost; .*--accept-duplicates"):
         repair(archive)
@@ -341,7 +350,7 @@ def test_a_copy_whose_journal_is_lost_is_repaired_only_if_output_made_elsewhere_
 
 def test_a_copy_that_has_gone_on_is_repaired_as_any_other_tree(job: IdleJob) -> None:
     archive = str(job.folder / "archive")
-    copy(job.tree, archive)
+    copy(job.tree, "newest", archive)
     assert job.outcome(job.start(archive), ONCE) == ONCE
     shutil.rmtree(f"{archive}/journal")
     repair(archive)

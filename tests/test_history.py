@@ -8,7 +8,7 @@ import pytest
 
 from recovery.driver.tree.identity import Birth
 from recovery.offline.job_tree import JobTree
-from recovery.savepoints.history import history
+from recovery.savepoints.happenings import history
 from snapshot.ids import JobId
 from snapshot.journal.entries import Claimed
 from snapshot.journal.state import EMPTY

@@ -22,7 +22,7 @@ from recovery.decisions.mending import Mended, damage_of, mend
 from recovery.driver.claim import claim_next
 from recovery.driver.tree.evidence import DamagedTree, Examined, examine
 from recovery.driver.tree.owned import FencedOff, PublicationDone, Tree, note_end
-from recovery.savepoints.repair import look
+from recovery.savepoints.repairing import look
 from snapshot import fail_points
 from snapshot.host.protocol.messages import Acknowledgement
 from snapshot.journal.entries import Completed

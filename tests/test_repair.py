@@ -19,8 +19,8 @@ from recovery.offline import fail_points
 from recovery.offline.epoch_choice import OutputWouldRepeat
 from recovery.offline.job_tree import journal_of, open_tree
 from recovery.offline.stopped_job import JobRuns
-from recovery.savepoints.repair import CannotRepair, repair
-from recovery.savepoints.verify import verify, what_to_verify
+from recovery.savepoints.repairing import CannotRepair, repair
+from recovery.savepoints.verifying import verify, what_to_verify
 from snapshot.ids import JobId
 from snapshot.journal.entries import Claimed, Committed, Completed, Entry, Pinned, Removed, UnderRepair
 from snapshot.journal.entry_json import decode_entry, encode_entry

@@ -13,7 +13,7 @@ from recovery.offline.epoch_choice import OutputWouldRepeat
 from recovery.offline.job_tree import JobTree
 from recovery.offline.stopped_job import JobRuns, take_over
 from recovery.savepoints.rescaling import CannotRescale, parallelism_of, plan_rescale, rescale
-from recovery.savepoints.verify import verify, what_to_verify
+from recovery.savepoints.verifying import verify, what_to_verify
 from snapshot.ids import ChannelId, JobId
 from snapshot.journal.entries import Committed
 from snapshot.tree.manifest import ChannelState, Inline, Manifest, ManifestKind, OperatorSnapshot, SubtaskSnapshot
@@ -43,7 +43,7 @@ def state_files(tree: JobTree) -> set[str]:
 @pytest.mark.parametrize("to", [3, 1])
 def test_a_job_goes_on_exactly_from_a_rescaled_savepoint_and_no_state_is_written(stopped: Stopped, to: int) -> None:
     before, files = stopped.tree.find(), state_files(stopped.tree)
-    done = rescale(stopped.tree, to)
+    done = rescale(stopped.tree, "newest", to)
     tree = stopped.tree
     found = tree.find()
     assert done.made == found.record.epoch > before.record.epoch
@@ -59,7 +59,7 @@ def test_output_that_was_not_committed_goes_along(tmp_path: Path) -> None:
     stopped = kill_one(tmp_path)
     pending = stopped.tree.find()
     assert pending.record.awaits_commit
-    rescale(stopped.tree, 3)
+    rescale(stopped.tree, "newest", 3)
     found = stopped.tree.find()
     assert found.record.awaits_commit
     assert sorted(transactions(found.manifest)) == sorted(transactions(pending.manifest))
@@ -75,13 +75,13 @@ def test_what_is_known_to_be_committed_is_not_committed_again(stopped: Stopped) 
     job = take_over(stopped.tree, "test")
     job.propose(Committed(job.generation, epoch))
     assert transactions(stopped.tree.find().manifest)
-    rescale(stopped.tree, 3)
+    rescale(stopped.tree, "newest", 3)
     assert transactions(stopped.tree.find().manifest) == []
 
 
 def test_watermarks_splits_and_notes_go_along(stopped: Stopped) -> None:
     before = stopped.tree.find().manifest
-    rescale(stopped.tree, 4)
+    rescale(stopped.tree, "newest", 4)
     after = stopped.tree.find().manifest
     for was, now in zip(before.operators, after.operators, strict=True):
         assert now.enumerator == was.enumerator
@@ -90,7 +90,7 @@ def test_watermarks_splits_and_notes_go_along(stopped: Stopped) -> None:
     origin = from_json(after.notes).origin
     assert origin is not None
     assert (origin.how, origin.uri, origin.job, origin.epoch) == ("rescale", stopped.uri, stopped.job, before.epoch)
-    rescale(stopped.tree, 2)
+    rescale(stopped.tree, "newest", 2)
     second = from_json(stopped.tree.find().manifest.notes).origin
     assert second is not None
     assert second.before == origin
@@ -102,13 +102,13 @@ def splits(operator: OperatorSnapshot) -> list[tuple[str, str]]:
 
 def test_the_plan_says_for_each_partition_which_files_it_reads_and_a_dry_run_changes_nothing(stopped: Stopped) -> None:
     before = listing(stopped)
-    done = rescale(stopped.tree, 4, dry_run=True)
+    done = rescale(stopped.tree, "newest", 4, dry_run=True)
     assert listing(stopped) == before
     assert done.made is None
     keyed = [part for part in done.plan.parts if part.uid == "numbers"]
     assert [str(part.groups) for part in keyed] == ["[0, 32)", "[32, 64)", "[64, 96)", "[96, 128)"]
     assert [part.of for part in keyed] == [(0,), (0,), (1,), (1,)]
-    rescale(stopped.tree, 4)
+    rescale(stopped.tree, "newest", 4)
     made = next(op for op in stopped.tree.find().manifest.operators if op.uid == "numbers")
     for part, subtask in zip(keyed, made.subtasks, strict=True):
         assert subtask.state is not None
@@ -123,8 +123,8 @@ def listing(stopped: Stopped) -> list[BlobInfo]:
 
 def test_what_has_so_many_partitions_already_is_left_as_it_is(stopped: Stopped) -> None:
     before = listing(stopped)
-    assert not rescale(stopped.tree, 2, dry_run=True).new
-    done = rescale(stopped.tree, 2)
+    assert not rescale(stopped.tree, "newest", 2, dry_run=True).new
+    done = rescale(stopped.tree, "newest", 2)
     assert (done.made, done.new) == (stopped.tree.find().record.epoch, False)
     assert listing(stopped) == before
 
@@ -133,7 +133,7 @@ def test_what_has_so_many_partitions_already_is_left_as_it_is(stopped: Stopped) 
 def test_more_partitions_than_key_groups_are_refused_before_anything_is_claimed(stopped: Stopped, to: int) -> None:
     before = listing(stopped)
     with pytest.raises(CannotRescale, match=f"{to} partitions are out of bounds: 1 to 128"):
-        rescale(stopped.tree, to)
+        rescale(stopped.tree, "newest", to)
     assert listing(stopped) == before
 
 
@@ -156,7 +156,7 @@ def test_a_job_that_runs_is_refused(original: Stopped, monkeypatch: pytest.Monke
     with monkeypatch.context() as patched:
         patched.setattr(stopped_job, "attach", lambda *_, **__: Running())
         with pytest.raises(JobRuns, match=r"runs \(driver process 4711\); stop it first: recovery stop --savepoint"):
-            rescale(original.tree, 3)
+            rescale(original.tree, "newest", 3)
 
 
 class Running:
@@ -176,12 +176,12 @@ def test_an_older_epoch_is_made_the_newest_only_if_repeated_output_is_accepted(s
     with pytest.raises(
         OutputWouldRepeat, match=f"the output of . epochs? after {oldest}, up to epoch {newest}, may be"
     ):
-        rescale(stopped.tree, 3, str(oldest))
+        rescale(stopped.tree, str(oldest), 3)
     before = listing(stopped)
-    planned = rescale(stopped.tree, 2, str(oldest), accept_duplicates=True, dry_run=True)
+    planned = rescale(stopped.tree, str(oldest), 2, accept_duplicates=True, dry_run=True)
     assert (planned.plan.before, planned.new, planned.gives_up[-1]) == (2, True, newest)
     assert listing(stopped) == before
-    done = rescale(stopped.tree, 3, str(oldest), accept_duplicates=True)
+    done = rescale(stopped.tree, str(oldest), 3, accept_duplicates=True)
     assert done.gives_up[-1] == newest
     assert [record.epoch for record in stopped.tree.state.usable] == [oldest, done.made]
 
@@ -194,8 +194,8 @@ def test_a_damaged_newest_epoch_is_passed_over_only_if_repeated_output_is_accept
     with pytest.raises(
         StartRefused, match=f"the output of 1 epoch after {before.epoch}, up to epoch {newest.epoch}, may"
     ):
-        rescale(stopped.tree, 3)
-    done = rescale(stopped.tree, 3, accept_duplicates=True)
+        rescale(stopped.tree, "newest", 3)
+    done = rescale(stopped.tree, "newest", 3, accept_duplicates=True)
     assert done.plan.epoch == before.epoch
     assert done.gives_up == (newest.epoch,)
     assert "its manifest is damaged" in done.passed_over[0]
@@ -210,11 +210,11 @@ def test_interrupted_anywhere_it_can_be_done_again(stopped: Stopped, point: str)
 
     before = stopped.tree.find().record.epoch
     with at(point, interrupt, fail_points.POINTS), pytest.raises(KeyboardInterrupt):
-        rescale(stopped.tree, 3)
+        rescale(stopped.tree, "newest", 3)
     entered = point == fail_points.NEW_EPOCH_ENTERED
     assert (stopped.tree.find().record.epoch == before) is not entered
     assert not verify(stopped.tree, what_to_verify(stopped.tree), keys=False).damages
-    done = rescale(stopped.tree, 3)
+    done = rescale(stopped.tree, "newest", 3)
     assert done.new is not entered
     assert stopped.tree.find().record.epoch == done.made
     assert done.made in stopped.tree.savepoints

@@ -44,11 +44,11 @@ def test_an_older_epoch_is_gone_back_to_and_what_came_after_it_is_made_again(sto
     later.append(add_output(stopped))
     stopped.settings.gate.touch()
     with pytest.raises(OutputWouldRepeat):
-        restore(stopped.program(), stopped.tree, str(oldest))
+        restore(stopped.tree, str(oldest), stopped.program())
     run = restore(
-        stopped.program(),
         stopped.tree,
         str(oldest),
+        stopped.program(),
         accept_duplicates=True,
         local=stopped.folder / "local",
         every="100ms",
@@ -64,7 +64,9 @@ def test_an_older_epoch_is_gone_back_to_and_what_came_after_it_is_made_again(sto
 def test_a_restore_that_claims_nothing_runs_as_a_job_of_its_own(stopped: Stopped, tmp_path: Path) -> None:
     into, before = str(tmp_path / "own"), stopped.tree.state
     stopped.settings.gate.touch()
-    run = restore(stopped.program(), stopped.tree, into=into, parallelism=1, local=tmp_path / "local", every="100ms")
+    run = restore(
+        stopped.tree, "newest", stopped.program(), into=into, parallelism=1, local=tmp_path / "local", every="100ms"
+    )
     run.wait(PATIENCE)
     assert run.job == open_tree(into).birth.job != stopped.job
     assert stopped.tree.state.epochs == before.epochs
@@ -76,7 +78,12 @@ def test_an_operator_whose_state_is_ignored_begins_anew_and_the_others_go_on(sto
     before = numbers(stopped)
     stopped.settings.gate.touch()
     run = restore(
-        stopped.program(), stopped.tree, ignore_state=["numbers"], local=stopped.folder / "local", every="100ms"
+        stopped.tree,
+        "newest",
+        stopped.program(),
+        ignore_state=["numbers"],
+        local=stopped.folder / "local",
+        every="100ms",
     )
     run.wait(PATIENCE)
     assert rows(stopped) == set(range(ROWS)), "the source went on where it was"
@@ -101,28 +108,28 @@ def test_a_program_that_does_not_fit_changes_nothing(stopped: Stopped, tmp_path:
     oldest, before = str(stopped.tree.state.usable[0].epoch), stopped.tree.state.number
     for into in (None, str(tmp_path / "own")):
         with pytest.raises(ProgramDoesNotFit, match="removed: numbers, with keyed state"):
-            restore(other_program(), stopped.tree, oldest, into=into, accept_duplicates=True)
+            restore(stopped.tree, oldest, other_program(), into=into, accept_duplicates=True)
     assert stopped.tree.state.number == before
     assert not (tmp_path / "own").exists()
-    plan = plan_restore_of(other_program(), stopped.tree, allow_non_restored_state=True)
+    plan = plan_restore_of(stopped.tree, "newest", other_program(), allow_non_restored_state=True)
     assert plan.epoch == stopped.tree.record().epoch
 
 
 def test_only_what_the_epoch_has_can_be_ignored_and_no_output_that_is_not_committed(stopped: Stopped) -> None:
     with pytest.raises(ProgramDoesNotFit, match="has no such operator, but numbers, out, rows"):
-        plan_restore_of(stopped.program(), stopped.tree, ignore_state=["nobody"])
+        plan_restore_of(stopped.tree, "newest", stopped.program(), ignore_state=["nobody"])
     add_output(stopped)
     with pytest.raises(ProgramDoesNotFit, match="has its output that is not committed yet"):
-        plan_restore_of(stopped.program(), stopped.tree, ignore_state=["out"])
-    plan_restore_of(stopped.program(), stopped.tree, ignore_state=["numbers"])
+        plan_restore_of(stopped.tree, "newest", stopped.program(), ignore_state=["out"])
+    plan_restore_of(stopped.tree, "newest", stopped.program(), ignore_state=["numbers"])
 
 
 def test_the_output_of_a_sink_that_is_gone_is_no_matter_for_a_job_of_its_own(stopped: Stopped, tmp_path: Path) -> None:
     add_output(stopped)
     with pytest.raises(ProgramDoesNotFit, match="out, with output that is not committed yet"):
-        plan_restore_of(without_out(stopped), stopped.tree, allow_non_restored_state=True)
+        plan_restore_of(stopped.tree, "newest", without_out(stopped), allow_non_restored_state=True)
     into = str(tmp_path / "own")
-    plan_restore_of(without_out(stopped), stopped.tree, allow_non_restored_state=True, into=into)
+    plan_restore_of(stopped.tree, "newest", without_out(stopped), allow_non_restored_state=True, into=into)
 
 
 def without_out(stopped: Stopped) -> Program:
@@ -132,12 +139,12 @@ def without_out(stopped: Stopped) -> Program:
 
 def test_more_partitions_than_key_groups_are_refused(stopped: Stopped) -> None:
     with pytest.raises(BeyondMaximum, match="1 to the maximum parallelism 128"):
-        plan_restore_of(stopped.program(), stopped.tree, parallelism=129)
+        plan_restore_of(stopped.tree, "newest", stopped.program(), parallelism=129)
 
 
 def test_a_fork_for_a_restore_says_where_it_comes_from(stopped: Stopped, tmp_path: Path) -> None:
     into = str(tmp_path / "own")
-    run = restore(stopped.program(), stopped.tree, into=into, local=tmp_path / "local", retain=9)
+    run = restore(stopped.tree, "newest", stopped.program(), into=into, local=tmp_path / "local", retain=9)
     run.cancel()
     tree = open_tree(into)
     origin = from_json(tree.manifest(tree.state.usable[0]).notes).origin

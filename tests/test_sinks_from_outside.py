@@ -54,22 +54,22 @@ def test_what_a_killed_job_left_is_listed_and_committed_and_the_job_goes_on_exac
     assert newest
     assert not any(one.committed for one in listed.output)
     before = rows(stopped)
-    dry = commit_output(stopped.program(), stopped.tree, dry_run=True)
+    dry = commit_output(stopped.tree, stopped.program(), dry_run=True)
     assert (dry.output, dry.done) == (listed.output, False)
     assert rows(stopped) == before
     [place] = {place for one in listed.output for place in one.places}
     assert all(line.endswith(f", for {place}") for line in listed_in_words(listed).splitlines()[1:])
     moved = with_sink(stopped, ToFiles(str(tmp_path / "moved")))
     with pytest.raises(NotCommitted, match=rf"are for {place}, .*accept_places=\['{place}'\]"):
-        commit_output(moved, stopped.tree)
+        commit_output(stopped.tree, moved)
     assert rows(stopped) == before
-    done = commit_output(moved, stopped.tree, accept_places=[place])
+    done = commit_output(stopped.tree, moved, accept_places=[place])
     assert [one.transaction for one in done.committed] == [one.transaction for one in listed.output]
     assert not newest & {one.transaction for one in done.committed if one.before}
     assert rows(stopped) > before
     assert not stopped.tree.record().awaits_commit
     assert all(one.committed for one in list_output(stopped.tree).output)
-    assert not commit_output(stopped.program(), stopped.tree).done
+    assert not commit_output(stopped.tree, stopped.program()).done
     assert stopped.finish().exact
 
 
@@ -77,10 +77,10 @@ def test_what_a_killed_job_left_is_listed_and_committed_and_the_job_goes_on_exac
 def test_what_is_given_up_is_lost_and_nothing_else_is(tmp_path: Path) -> None:
     stopped = kill_one(tmp_path)
     before = rows(stopped)
-    kept = abort_output(stopped.program(), stopped.tree)
+    kept = abort_output(stopped.tree, stopped.program())
     assert kept.made is None
     assert {one.transaction for one in kept.kept} == {one.transaction for one in list_output(stopped.tree).output}
-    done = abort_output(stopped.program(), stopped.tree, accept_loss=True)
+    done = abort_output(stopped.tree, stopped.program(), accept_loss=True)
     assert done.given_up == kept.kept
     assert stopped.tree.record().epoch == done.made
     assert not list_output(stopped.tree).output
@@ -136,7 +136,7 @@ def test_a_target_that_puts_it_off_or_says_nothing_is_asked_again(stopped: Stopp
     add_output(stopped)
     sink = Answering(answers=[LATER, OSError("connection reset"), CommitAnswer(CommitOutcome.ALREADY_COMMITTED)])
     slept: list[float] = []
-    done = commit_output(with_sink(stopped, sink), stopped.tree, sleep=slept.append)
+    done = commit_output(stopped.tree, with_sink(stopped, sink), sleep=slept.append)
     assert [one.before for one in done.committed] == [True]
     assert slept == [0.05, 0.1]
 
@@ -154,10 +154,10 @@ def test_what_is_not_committed_stays_to_be_committed(
 ) -> None:
     epoch = add_output(stopped)
     with pytest.raises(NotCommitted, match=said):
-        commit_output(with_sink(stopped, Answering(answers=[answer])), stopped.tree, sleep=lambda _: None)
+        commit_output(stopped.tree, with_sink(stopped, Answering(answers=[answer])), sleep=lambda _: None)
     assert stopped.tree.record().epoch == epoch
     assert stopped.tree.record().awaits_commit
-    commit_output(with_sink(stopped, Answering(answers=[COMMITTED])), stopped.tree)
+    commit_output(stopped.tree, with_sink(stopped, Answering(answers=[COMMITTED])))
     assert not stopped.tree.record().awaits_commit
 
 
@@ -166,11 +166,11 @@ def test_an_abort_names_what_the_newest_epoch_carries_unless_its_loss_is_accepte
     (pending,) = list_output(stopped.tree).output
     sink = Answering()
     program = with_sink(stopped, sink)
-    dry = abort_output(program, stopped.tree, accept_loss=True, dry_run=True)
+    dry = abort_output(stopped.tree, program, accept_loss=True, dry_run=True)
     assert [one.transaction for one in dry.given_up] == [pending.transaction]
     assert sink.recovered == []
-    abort_output(program, stopped.tree)
-    abort_output(program, stopped.tree, accept_loss=True)
+    abort_output(stopped.tree, program)
+    abort_output(stopped.tree, program, accept_loss=True)
     first, second = sink.recovered
     assert list(first[1]) == [pending.transaction]
     assert not second[1]
@@ -188,9 +188,9 @@ def test_an_abort_that_was_interrupted_has_given_the_output_up_for_good_when_it_
     sink = Answering()
     program = with_sink(stopped, sink)
     with at(fail_points.NEW_EPOCH_ENTERED, interrupt, fail_points.POINTS), pytest.raises(KeyboardInterrupt):
-        abort_output(program, stopped.tree, accept_loss=True)
+        abort_output(stopped.tree, program, accept_loss=True)
     assert [record.epoch for record in stopped.tree.state.usable if record.awaits_commit] == [given_up]
-    done = abort_output(program, stopped.tree, accept_loss=accept_loss)
+    done = abort_output(stopped.tree, program, accept_loss=accept_loss)
     assert (done.given_up, done.kept) == ((), ())
     assert not [record for record in stopped.tree.state.usable if record.awaits_commit]
     assert [named for _, named in sink.recovered] == [frozenset()]
@@ -202,7 +202,7 @@ def test_what_a_sink_holds_back_is_not_committed_and_stays_with_the_job(stopped:
     [one] = list_output(stopped.tree).output
     assert (one.held, one.committed) == (True, False)
     assert "but for what its sink holds back" in listed_in_words(list_output(stopped.tree))
-    assert not commit_output(with_sink(stopped, sink), stopped.tree).done
+    assert not commit_output(stopped.tree, with_sink(stopped, sink)).done
     job = take_over(stopped.tree, "test")
     job.propose(Committed(job.generation, epoch))
     chosen = choose(stopped.tree)
@@ -211,7 +211,7 @@ def test_what_a_sink_holds_back_is_not_committed_and_stays_with_the_job(stopped:
     assert [one.payload.held for one in kept] == [True]
     other = with_sink(stopped, sink, "other").plan(stopped.tree.birth.max_parallelism)
     assert compare(other, chosen.manifest, unsettled=False).lost == (f"{OUT}, with output that is not committed yet",)
-    done = abort_output(with_sink(stopped, sink), stopped.tree, accept_loss=True)
+    done = abort_output(stopped.tree, with_sink(stopped, sink), accept_loss=True)
     assert [one.held for one in done.given_up] == [True]
     assert not list_output(stopped.tree).output
 
@@ -220,9 +220,9 @@ def test_a_program_without_the_sink_and_a_target_that_is_away_are_refused(stoppe
     add_output(stopped)
     number = stopped.tree.state.number
     with pytest.raises(ProgramDoesNotFit, match=r"has output of out, and the program has no such sink, but other"):
-        commit_output(with_sink(stopped, Nowhere(), "other"), stopped.tree)
+        commit_output(stopped.tree, with_sink(stopped, Nowhere(), "other"))
     with pytest.raises(ProgramDoesNotFit):
-        abort_output(with_sink(stopped, Nowhere(), "other"), stopped.tree, accept_loss=True)
+        abort_output(stopped.tree, with_sink(stopped, Nowhere(), "other"), accept_loss=True)
     with pytest.raises(InvalidProgram, match="nobody answers"):
-        commit_output(with_sink(stopped, Nowhere(amiss=["nobody answers"])), stopped.tree)
+        commit_output(stopped.tree, with_sink(stopped, Nowhere(amiss=["nobody answers"])))
     assert stopped.tree.state.number == number

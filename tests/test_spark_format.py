@@ -30,7 +30,7 @@ ROOT = Path(__file__).parent.parent
 def test_state_is_a_dataframe_with_filters_on_keys(tmp_path: Path) -> None:
     tree = tree_of(tmp_path)
     old = str(open_tree(str(tree)).find().record.epoch)
-    edit(open_tree(str(tree)), [ChangedRows("totals", "totals", pa.table({"key": ["tea"]}))])
+    edit(open_tree(str(tree)), "newest", [ChangedRows("totals", "totals", pa.table({"key": ["tea"]}))])
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark_format_job", str(tree), old],
         cwd=ROOT,

@@ -69,7 +69,7 @@ def test_a_job_that_is_started_in_the_middle_keeps_what_it_has(stopped: Stopped)
 
     before = stopped.tree.record().epoch
     with at(fail_points.NEW_MANIFEST_WRITTEN, start, fail_points.POINTS), pytest.raises(FencedOff):
-        rescale(stopped.tree, 3)
+        rescale(stopped.tree, "newest", 3)
     assert stopped.tree.record().epoch == before
 
 
@@ -84,11 +84,11 @@ def test_a_job_that_really_runs_is_refused_and_runs_on(stopped: Stopped) -> None
     run = stopped.start()
     try:
         with pytest.raises(JobRuns, match=rf"job {stopped.job} runs \(driver process \d+\); stop it first"):
-            rescale(stopped.tree, 3, job_folder=stopped.folder / "local")
+            rescale(stopped.tree, "newest", 3, job_folder=stopped.folder / "local")
         assert not run.status().state.over
     finally:
         run.cancel()
-    rescale(stopped.tree, 3, job_folder=stopped.folder / "local")
+    rescale(stopped.tree, "newest", 3, job_folder=stopped.folder / "local")
 
 
 def test_a_job_whose_driver_is_paused_is_refused(stopped: Stopped, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,6 +99,6 @@ def test_a_job_whose_driver_is_paused_is_refused(stopped: Stopped, monkeypatch: 
         folder.mkdir()
         reach.leave(folder, reach.Reach(stopped.job, stopped.tree.uri, address, os.getpid(), b"s" * 32))
         with pytest.raises(JobRuns, match=r"is there and does not answer.*end that process first"):
-            rescale(stopped.tree, 3, job_folder=folder)
+            rescale(stopped.tree, "newest", 3, job_folder=folder)
     assert stopped.tree.state.number == number
-    rescale(stopped.tree, 3, job_folder=folder)
+    rescale(stopped.tree, "newest", 3, job_folder=folder)

@@ -10,7 +10,7 @@ import recovery
 from recovery.driver.settings.program_fit import ProgramDoesNotFit
 from recovery.offline.reading import EpochReading
 from recovery.savepoints.upgrading import Fit, UpgradePlan, migrate, plan_upgrade
-from recovery.savepoints.verify import verify, what_to_verify
+from recovery.savepoints.verifying import verify, what_to_verify
 from statebackend.states.schema import Schema
 from tests.jobs.running_job import RunningJob
 from tests.stopped_trees import PATIENCE, Stopped, add_output, stop_one
@@ -40,13 +40,13 @@ def stored(stopped: Stopped, scratch: Path) -> Schema:
 @pytest.mark.timeout(180)
 def test_all_values_are_migrated_once_and_the_job_goes_on_exactly(stopped: Stopped, tmp_path: Path) -> None:
     changed = program(stopped.folder, InDecimal)
-    plan = plan_upgrade(changed, stopped.tree)
+    plan = plan_upgrade(stopped.tree, "newest", changed)
     assert plan.fits
     assert fits(plan)["numbers.total"] is Fit.OLDER
     assert fits(plan)["numbers.number"] is Fit.SAME
     assert fits(plan)["numbers.seen"] is Fit.NEW
     before = stopped.tree.record().epoch
-    done = migrate(changed, stopped.tree)
+    done = migrate(stopped.tree, changed)
     assert done.made == stopped.tree.record().epoch > before
     counts = {one.state: (one.rows, one.migrated) for one in done.states}
     assert counts["total"][0] == counts["total"][1] > 0
@@ -56,8 +56,8 @@ def test_all_values_are_migrated_once_and_the_job_goes_on_exactly(stopped: Stopp
     assert codec is not None
     assert (codec.name, codec.oldest, codec.version) == ("decimal", 2, 2)
     assert not verify(stopped.tree, what_to_verify(stopped.tree)).damages
-    assert set(fits(plan_upgrade(changed, stopped.tree)).values()) <= {Fit.SAME, Fit.NEW}
-    assert migrate(changed, stopped.tree).made is None
+    assert set(fits(plan_upgrade(stopped.tree, "newest", changed)).values()) <= {Fit.SAME, Fit.NEW}
+    assert migrate(stopped.tree, changed).made is None
     stopped.settings.gate.touch()
     recovery.run(
         changed, checkpoints=stopped.uri, every="100ms", parallelism=3, local=stopped.folder / "local", progress=False
@@ -67,31 +67,31 @@ def test_all_values_are_migrated_once_and_the_job_goes_on_exactly(stopped: Stopp
 
 def test_what_has_not_changed_is_left_as_it_is(stopped: Stopped) -> None:
     number = stopped.tree.state.number
-    plan = plan_upgrade(stopped.program(), stopped.tree)
+    plan = plan_upgrade(stopped.tree, "newest", stopped.program())
     assert plan.fits
     assert set(fits(plan).values()) == {Fit.SAME}
     assert (plan.added, plan.removed, plan.changed, plan.lost) == ((), (), (), ())
-    assert migrate(stopped.program(), stopped.tree).made is None
+    assert migrate(stopped.tree, stopped.program()).made is None
     assert stopped.tree.state.number == number
 
 
 def test_a_state_that_is_declared_no_longer_is_dropped_only_if_that_is_said(stopped: Stopped, tmp_path: Path) -> None:
     changed = program(stopped.folder, WithoutTotal)
-    plan = plan_upgrade(changed, stopped.tree)
+    plan = plan_upgrade(stopped.tree, "newest", changed)
     assert not plan.fits
     assert fits(plan)["numbers.total"] is Fit.GONE
     with pytest.raises(ProgramDoesNotFit, match="states that are declared no longer: numbers: total"):
-        migrate(changed, stopped.tree)
-    migrate(changed, stopped.tree, drop_states=True)
+        migrate(stopped.tree, changed)
+    migrate(stopped.tree, changed, drop_states=True)
     after = stored(stopped, tmp_path)
     assert "total" not in {spec.name for spec in after.states}
     assert after.dropped == ()
-    assert plan_upgrade(changed, stopped.tree).fits
+    assert plan_upgrade(stopped.tree, "newest", changed).fits
 
 
 def test_a_codec_that_does_not_read_what_was_written_is_named_with_its_versions(stopped: Stopped) -> None:
     changed = program(stopped.folder, NotMigrated)
-    plan = plan_upgrade(changed, stopped.tree)
+    plan = plan_upgrade(stopped.tree, "newest", changed)
     assert not plan.fits
     (unfit,) = (one for one in plan.states if one.fit is Fit.UNFIT)
     assert (unfit.stored, unfit.declared) == (
@@ -102,13 +102,13 @@ def test_a_codec_that_does_not_read_what_was_written_is_named_with_its_versions(
     with pytest.raises(
         ProgramDoesNotFit, match="numbers: state 'total': its codec was int, and is declared as decimal"
     ):
-        migrate(changed, stopped.tree)
+        migrate(stopped.tree, changed)
     assert stopped.tree.state.number == number
 
 
 def test_what_is_added_removed_and_lost_is_listed(stopped: Stopped) -> None:
     add_output(stopped)
-    plan = plan_upgrade(program_elsewhere(stopped.folder), stopped.tree)
+    plan = plan_upgrade(stopped.tree, "newest", program_elsewhere(stopped.folder))
     assert plan.added == ("others (sink)", "sums (keyed operator)")
     assert plan.removed == ("numbers, with keyed state",)
     assert plan.lost == ("out, with output that is not committed yet",)

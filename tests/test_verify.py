@@ -15,7 +15,7 @@ from recovery.offline.stopped_job import take_over
 from recovery.savepoints.disposal import dispose
 from recovery.savepoints.editing import ChangedRows, edit
 from recovery.savepoints.gc import clean_up, take_over_and_plan
-from recovery.savepoints.verify import Verified, verify, what_to_verify
+from recovery.savepoints.verifying import Verified, verify, what_to_verify
 from snapshot.tree.manifest import Manifest
 from tests.command_line import run_command
 from tests.shop_job import tree_of
@@ -85,7 +85,7 @@ def test_epochs_that_do_not_need_a_damaged_manifest_stay_sound(tmp_path: Path) -
 def test_an_epoch_that_is_removed_meanwhile_is_neither_damaged_nor_sound(tmp_path: Path, keys: bool) -> None:
     tree = tree_of(tmp_path)
     first = open_tree(str(tree)).find()
-    edit(open_tree(str(tree)), [ChangedRows("totals", "totals", pa.table({"key": ["tea"]}))])
+    edit(open_tree(str(tree)), "newest", [ChangedRows("totals", "totals", pa.table({"key": ["tea"]}))])
     second = open_tree(str(tree)).record().epoch
     job = take_over(open_tree(str(tree)), "test")
     third = job.publish(job.remade(first.manifest, "test"))

@@ -64,7 +64,7 @@ def visit(tree: Path, key: str, change: Callable[[KeyedState], object], of: type
             state.set_key(key)
             change(state)
 
-    edit(open_tree(str(tree)), [ChangedBy(declared_in(program(of))[UID], changed)])
+    edit(open_tree(str(tree)), "newest", [ChangedBy(declared_in(program(of))[UID], changed)])
 
 
 def group_of(key: str) -> KeyGroup:

@@ -73,8 +73,8 @@ def _fork(arguments: argparse.Namespace) -> None:
     with shown_progress() as begun:
         done = fork(
             tree,
-            arguments.into,
             arguments.epoch,
+            arguments.into,
             name=arguments.name,
             accept_duplicates=arguments.accept_duplicates,
             dry_run=arguments.dry_run,
@@ -87,7 +87,7 @@ def _copy(arguments: argparse.Namespace) -> None:
     tree, accepted = open_tree(arguments.checkpoints), arguments.accept_duplicates
     with shown_progress() as begun:
         done = copy(
-            tree, arguments.into, arguments.epoch, accept_duplicates=accepted, dry_run=arguments.dry_run, begun=begun
+            tree, arguments.epoch, arguments.into, accept_duplicates=accepted, dry_run=arguments.dry_run, begun=begun
         )
     show(done, in_words(done), as_json=arguments.json)
 

@@ -9,8 +9,7 @@ from typing import Final
 from recovery.command.arguments import Verbs, add_tree, add_verb, amount, in_lines, show
 from recovery.command.exits import WrongUsage
 from recovery.offline.job_tree import NEWEST, open_tree
-from recovery.offline.reading import read_epoch
-from recovery.savepoints.comparing import Compared, KeyDiff, compare
+from recovery.savepoints.comparing import Compared, KeyDiff, diff
 from statebackend.readable import one_line
 
 _EXAMPLE: Final = """examples:
@@ -50,9 +49,8 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.state is not None and arguments.uid is None:
         raise WrongUsage("of which operator? give --uid")
     one, other = open_tree(arguments.checkpoints), open_tree(arguments.other or arguments.checkpoints)
-    with read_epoch(one, epochs[0], pin=True) as before, read_epoch(other, epochs[1], pin=True) as after:
-        on_key = None if not arguments.rows else _as_json if arguments.json else _in_rows
-        found = compare(before, after, arguments.uid, arguments.state, on_key)
+    on_key = None if not arguments.rows else _as_json if arguments.json else _in_rows
+    found = diff(one, epochs[0], epochs[1], arguments.uid, arguments.state, on_key, other=other)
     show(found, in_words(found), as_json=arguments.json)
 
 

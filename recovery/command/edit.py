@@ -23,8 +23,7 @@ from recovery.command.arguments import (
 from recovery.command.choices import about_choice
 from recovery.command.exits import WrongUsage
 from recovery.offline.job_tree import open_tree
-from recovery.offline.reading import read_epoch
-from recovery.savepoints.editing import Edited, edit
+from recovery.savepoints.editing import ChangedRows, Edited, edit
 from recovery.savepoints.typed_changes import changes_in, delete_key, set_key
 
 _EXAMPLE: Final = """examples:
@@ -64,24 +63,25 @@ def add_to(verbs: Verbs) -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     tree = open_tree(arguments.checkpoints)
-    with read_epoch(tree, arguments.epoch, pin=False) as reading:
-        if arguments.table is not None:
-            if arguments.key is not None:
-                raise WrongUsage("a table says itself which keys are changed; leave --key out")
-            changes = changes_in(arguments.table, reading, arguments.uid, arguments.state)
+    place = (tree, arguments.epoch, arguments.uid)
+    changes: tuple[ChangedRows, ...]
+    if arguments.table is not None:
+        if arguments.key is not None:
+            raise WrongUsage("a table says itself which keys are changed; leave --key out")
+        changes = changes_in(*place, arguments.table, arguments.state)
+    else:
+        if arguments.key is None or arguments.state is None:
+            raise WrongUsage("what is to be changed? give --state and --key, or a --table")
+        state, key = arguments.state, arguments.key
+        if arguments.delete:
+            changes = (delete_key(*place, state, key),)
         else:
-            if arguments.key is None or arguments.state is None:
-                raise WrongUsage("what is to be changed? give --state and --key, or a --table")
-            uid, state, key = arguments.uid, arguments.state, arguments.key
-            if arguments.delete:
-                changes = (delete_key(reading, uid, state, key),)
-            else:
-                value, namespace = _json("--set", arguments.set), _json("--namespace", arguments.namespace)
-                changes = (set_key(reading, uid, state, key, value, namespace),)
+            value, namespace = _json("--set", arguments.set), _json("--namespace", arguments.namespace)
+            changes = (set_key(*place, state, key, value, namespace),)
     done = edit(
         tree,
-        changes,
         arguments.epoch,
+        changes,
         into=arguments.into,
         accept_duplicates=arguments.accept_duplicates,
         dry_run=arguments.dry_run,

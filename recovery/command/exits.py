@@ -20,7 +20,7 @@ from recovery.offline.new_tree import TargetExists
 from recovery.offline.reading import NoSuchState
 from recovery.offline.stopped_job import JobRuns
 from recovery.savepoints.comparing import CannotCompare
-from recovery.savepoints.repair import CannotRepair
+from recovery.savepoints.repairing import CannotRepair
 from snapshot.journal.entries import JournalError
 from snapshot.tree.manifest import ManifestError
 from statebackend.backends.backend import DamagedFile

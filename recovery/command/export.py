@@ -18,7 +18,6 @@ from recovery.command.arguments import (
     show,
 )
 from recovery.offline.job_tree import open_tree
-from recovery.offline.reading import read_epoch
 from recovery.savepoints.exporting import Exported, TableFormat, export
 
 _EXAMPLE: Final = """example:
@@ -43,15 +42,18 @@ def add_to(verbs: Verbs) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    with (
-        read_epoch(open_tree(arguments.checkpoints), arguments.epoch, pin=not arguments.dry_run) as reading,
-        Progress("exporting", 0, "rows") as progress,
-    ):
-        form = TableFormat(arguments.format)
+    tree, form = open_tree(arguments.checkpoints), TableFormat(arguments.format)
+    with Progress("exporting", 0, "rows") as progress:
         done = export(
-            reading, arguments.uid, arguments.into, form, arguments.state,
-            dry_run=arguments.dry_run, on_rows=progress.more,
-        )  # fmt: skip
+            tree,
+            arguments.epoch,
+            arguments.uid,
+            arguments.into,
+            form,
+            arguments.state,
+            dry_run=arguments.dry_run,
+            on_rows=progress.more,
+        )
     show(done, in_words(done, dry_run=arguments.dry_run), as_json=arguments.json)
 
 

@@ -24,7 +24,7 @@ from recovery.command.exits import FoundDamage, exit_of
 from recovery.decisions.notes import Origin
 from recovery.driver.tree.identity import WrongJob
 from recovery.offline.job_tree import find_jobs, open_tree
-from recovery.savepoints.history import Happened, history
+from recovery.savepoints.happenings import Happened, history
 from recovery.savepoints.listing import (
     EpochInFull,
     EpochLine,

@@ -17,7 +17,7 @@ from recovery.command.arguments import (
     in_lines,
     show,
 )
-from recovery.savepoints.repair import Repaired, repair
+from recovery.savepoints.repairing import Repaired, repair
 
 _EXAMPLE = """example:
   $ recovery repair --checkpoints /data/clicks --dry-run

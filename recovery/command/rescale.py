@@ -45,8 +45,8 @@ def add_to(verbs: Verbs) -> None:
 def _run(arguments: argparse.Namespace) -> None:
     done = rescale(
         open_tree(arguments.checkpoints),
-        arguments.to,
         arguments.epoch,
+        arguments.to,
         accept_duplicates=arguments.accept_duplicates,
         dry_run=arguments.dry_run,
         job_folder=arguments.job_folder,

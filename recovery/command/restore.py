@@ -109,9 +109,9 @@ def _run(arguments: argparse.Namespace) -> None:
     tree, program = open_tree(arguments.checkpoints), program_from(arguments.program)
     if arguments.dry_run:
         plan = plan_restore_of(
-            program,
             tree,
             arguments.epoch,
+            program,
             parallelism=arguments.parallelism,
             into=arguments.into,
             allow_non_restored_state=arguments.allow_non_restored_state,
@@ -132,9 +132,9 @@ def _run(arguments: argparse.Namespace) -> None:
         begun = stack.enter_context(shown_progress())
         spark = _spark(arguments.spark, stack) if arguments.spark else None
         run = restore(
-            program,
             tree,
             arguments.epoch,
+            program,
             spark,
             parallelism=arguments.parallelism,
             into=arguments.into,

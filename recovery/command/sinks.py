@@ -84,11 +84,7 @@ def _list(arguments: argparse.Namespace) -> None:
 def _commit(arguments: argparse.Namespace) -> None:
     tree, program = open_tree(arguments.checkpoints), program_from(arguments.program)
     done = commit_output(
-        program,
-        tree,
-        accept_places=arguments.accept_place,
-        dry_run=arguments.dry_run,
-        job_folder=arguments.job_folder,
+        tree, program, accept_places=arguments.accept_place, dry_run=arguments.dry_run, job_folder=arguments.job_folder
     )
     show(done, committed_in_words(done), as_json=arguments.json)
 
@@ -96,11 +92,7 @@ def _commit(arguments: argparse.Namespace) -> None:
 def _abort(arguments: argparse.Namespace) -> None:
     tree, program = open_tree(arguments.checkpoints), program_from(arguments.program)
     done = abort_output(
-        program,
-        tree,
-        accept_loss=arguments.accept_loss,
-        dry_run=arguments.dry_run,
-        job_folder=arguments.job_folder,
+        tree, program, accept_loss=arguments.accept_loss, dry_run=arguments.dry_run, job_folder=arguments.job_folder
     )
     show(done, aborted_in_words(done, dry_run=arguments.dry_run), as_json=arguments.json)
 

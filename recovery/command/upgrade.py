@@ -54,14 +54,14 @@ def _run(arguments: argparse.Namespace) -> None:
         raise WrongUsage("--migrate is of the newest epoch; fork an older one, and migrate the fork")
     tree, program = open_tree(arguments.checkpoints), program_from(arguments.program)
     accepted = arguments.accept_duplicates or not arguments.migrate
-    plan = plan_upgrade(program, tree, arguments.epoch, accept_duplicates=accepted)
+    plan = plan_upgrade(tree, arguments.epoch, program, accept_duplicates=accepted)
     if not arguments.migrate or arguments.dry_run:
         show(plan, in_words(plan), as_json=arguments.json)
         return
     with Progress("migrated", len(plan.to_migrate), "operators") as line:
         done = migrate(
-            program,
             tree,
+            program,
             drop_states=arguments.drop_states,
             accept_duplicates=arguments.accept_duplicates,
             job_folder=arguments.job_folder,

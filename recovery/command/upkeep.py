@@ -21,7 +21,7 @@ from recovery.savepoints.gc import (
     plan_take_over,
     take_over_and_plan,
 )
-from recovery.savepoints.verify import Verified, verify, what_to_verify
+from recovery.savepoints.verifying import Verified, verify, what_to_verify
 
 _VERIFY = """example:
   $ recovery verify --checkpoints /data/clicks

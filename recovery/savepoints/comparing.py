@@ -14,7 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from recovery.offline.reading import BytesRead, EpochReading, NoSuchState, OperatorStates
+from recovery.offline.job_tree import NEWEST, JobTree
+from recovery.offline.reading import BytesRead, EpochReading, NoSuchState, OperatorStates, read_epoch
 from recovery.savepoints.inspecting import StateRows
 from statebackend.canonical.by_key import kept_by_key, table_of_group
 from statebackend.canonical.schema import KEY
@@ -65,6 +66,21 @@ class Compared:
 
 
 _Rows = Callable[[KeyDiff], object]
+
+
+def diff(
+    tree: JobTree,
+    epoch: str,
+    other_epoch: str = NEWEST,
+    uid: str | None = None,
+    state: str | None = None,
+    on_key: _Rows | None = None,
+    *,
+    other: JobTree | None = None,
+) -> Compared:
+    """Compare an epoch with another one of the same tree, or of the `other` tree. The rest is as for `compare`."""
+    with read_epoch(tree, epoch, pin=True) as before, read_epoch(other or tree, other_epoch, pin=True) as after:
+        return compare(before, after, uid, state, on_key)
 
 
 def compare(

@@ -92,8 +92,8 @@ class Copied:
 
 def fork(
     tree: JobTree,
+    epoch: str,
     into: str,
-    which: str = NEWEST,
     *,
     name: str | None = None,
     accept_duplicates: bool = False,
@@ -112,15 +112,15 @@ def fork(
     Raises `TargetExists`, what `epoch_choice.choose` raises, `DamagedFile` and `MissingFile` for a file that is not as
     it was written, and what the stores raise: then, and after a crash, there is no job at the new place.
     """
-    with _held(tree, which, accept_duplicates=accept_duplicates, dry_run=dry_run) as chosen:
+    with _held(tree, epoch, accept_duplicates=accept_duplicates, dry_run=dry_run) as chosen:
         birth = new_birth(name or tree.birth.name, tree.birth.max_parallelism)
         source = chosen.found.record.epoch
-        epoch = Epoch(_next_generation(chosen.tree), source.number + 1)
+        forked = Epoch(_next_generation(chosen.tree), source.number + 1)
         now = _now()
         manifest = replace(
             without_output(chosen.manifest),
             job=birth.job,
-            epoch=epoch,
+            epoch=forked,
             attempt=Attempt(0),
             kind=ManifestKind.SAVEPOINT,
             created_at=now,
@@ -128,13 +128,13 @@ def fork(
             notes=provenance(chosen.found.manifest, FORK, tree.uri, now),
         )
         newest = KeptEpoch(manifest)
-        return _in_its_own_tree(tree, into, chosen, newest, birth, epoch.generation, FORK, dry_run, begun, change)
+        return _in_its_own_tree(tree, into, chosen, newest, birth, forked.generation, FORK, dry_run, begun, change)
 
 
 def copy(
     tree: JobTree,
+    epoch: str,
     into: str,
-    which: str = NEWEST,
     *,
     accept_duplicates: bool = False,
     dry_run: bool = False,
@@ -146,8 +146,8 @@ def copy(
     over. One that is named is copied whatever came after it: the copy knows of all output that the job has made so far,
     and asks when it is started, unless repeated output is accepted here.
     """
-    accepted = accept_duplicates or which != NEWEST or tree.is_older_copy
-    with _held(tree, which, accept_duplicates=accepted, dry_run=dry_run) as chosen:
+    accepted = accept_duplicates or epoch != NEWEST or tree.is_older_copy
+    with _held(tree, epoch, accept_duplicates=accepted, dry_run=dry_run) as chosen:
         manifest = replace(chosen.manifest, notes=provenance(chosen.found.manifest, COPY, tree.uri, _now()))
         newest, generation = KeptEpoch(manifest, output=chosen.found.record.output), _next_generation(chosen.tree)
         return _in_its_own_tree(

@@ -30,17 +30,17 @@ class Disposed:
     runs: bool
 
 
-def dispose(tree: JobTree, which: str, *, readers: bool = False, dry_run: bool = False) -> Disposed:
+def dispose(tree: JobTree, epoch: str, *, readers: bool = False, dry_run: bool = False) -> Disposed:
     """Lift the pins of the savepoint; or, with `readers`, those that readers have left, and not the savepoint's own.
 
     An epoch that was given up when the job went back is found by its number. `NoSuchEpoch` if no such pin is there.
     """
-    epoch = tree.record(which, given_up=True).epoch
+    found = tree.record(epoch, given_up=True).epoch
     pinner = Pinner.READER if readers else Pinner.SAVEPOINT
-    of_epoch = [pin for pin in tree.state.pins if pin.epoch == epoch]
+    of_epoch = [pin for pin in tree.state.pins if pin.epoch == found]
     pins = [pin.pin for pin in of_epoch if pin.pinner is pinner]
     if not pins:
-        raise NoSuchEpoch(f"{tree.uri}: epoch {epoch} is not pinned {_other(readers, bool(of_epoch))}")
+        raise NoSuchEpoch(f"{tree.uri}: epoch {found} is not pinned {_other(readers, bool(of_epoch))}")
     runs = _runs(tree)
     if not dry_run:
         journal = journal_of(tree.store)
@@ -54,7 +54,7 @@ def dispose(tree: JobTree, which: str, *, readers: bool = False, dry_run: bool =
                 case _:
                     pass
     left = tuple(pin.pin for pin in of_epoch if pin.pinner is not pinner)
-    return Disposed(epoch, tuple(pins), left, runs)
+    return Disposed(found, tuple(pins), left, runs)
 
 
 def _other(readers: bool, pinned: bool) -> str:

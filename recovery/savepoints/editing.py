@@ -22,7 +22,7 @@ from recovery.decisions.notes import from_json, to_json
 from recovery.offline import fail_points
 from recovery.offline.epoch_choice import Chosen, choose, go_back
 from recovery.offline.fail_points import reached
-from recovery.offline.job_tree import NEWEST, JobTree
+from recovery.offline.job_tree import JobTree
 from recovery.offline.new_tree import NewTree, check_free
 from recovery.offline.reading import EpochReading
 from recovery.offline.stopped_job import refuse_if_it_runs, take_over
@@ -110,8 +110,8 @@ class Edited:
 
 def edit(
     tree: JobTree,
+    epoch: str,
     changes: Sequence[Change],
-    which: str = NEWEST,
     *,
     into: str | None = None,
     accept_duplicates: bool = False,
@@ -129,7 +129,7 @@ def edit(
         refuse_if_it_runs(tree, job_folder)
     elif dry_run:
         check_free(into, tree.birth.job)
-    chosen = choose(tree, which, accept_duplicates=accept_duplicates)
+    chosen = choose(tree, epoch, accept_duplicates=accept_duplicates)
     with scratch_folder("editing") as scratch:
         work = _Work(tree, chosen, changes, scratch)
         work.check()
@@ -138,10 +138,10 @@ def edit(
             return work.done(None)
         if into is not None:
             epoch = str(chosen.epoch)
-            copied = fork(tree, into, epoch, accept_duplicates=accept_duplicates, change=work.in_new_tree)
+            copied = fork(tree, epoch, into, accept_duplicates=accept_duplicates, change=work.in_new_tree)
             return work.done(copied.made)
         job = take_over(tree, HOW, job_folder=job_folder)
-        work = _Work(tree, go_back(job, which, accept_duplicates=accept_duplicates), changes, scratch)
+        work = _Work(tree, go_back(job, epoch, accept_duplicates=accept_duplicates), changes, scratch)
         manifest = work.made(job.remade(work.chosen.manifest, HOW), tree.store, job.names)
         if work.files:
             return work.done(job.publish(manifest))

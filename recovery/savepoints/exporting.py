@@ -21,8 +21,9 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 import pyarrow.parquet as parquet
 
+from recovery.offline.job_tree import JobTree
 from recovery.offline.new_tree import TargetExists
-from recovery.offline.reading import EpochReading
+from recovery.offline.reading import EpochReading, read_epoch
 from recovery.savepoints.inspecting import StateRows
 from statebackend.ids import Epoch, Uid
 from statebackend.snapshots.local_files import local_disk
@@ -64,7 +65,8 @@ class Exported:
 
 
 def export(
-    reading: EpochReading,
+    tree: JobTree,
+    epoch: str,
     uid: str,
     into: Path,
     form: TableFormat = TableFormat.PARQUET,
@@ -78,6 +80,20 @@ def export(
     Raises `TargetExists`, `NoSuchState`, what reading raises, and `LocalDiskError`. After an error nothing is left; a
     crash leaves a folder beside the target whose name begins with a dot. `on_rows` is told how many more are written.
     """
+    with read_epoch(tree, epoch, pin=not dry_run) as reading:
+        return _exported(reading, uid, into, form, state, dry_run=dry_run, on_rows=on_rows)
+
+
+def _exported(
+    reading: EpochReading,
+    uid: str,
+    into: Path,
+    form: TableFormat,
+    state: str | None,
+    *,
+    dry_run: bool,
+    on_rows: Callable[[int], object],
+) -> Exported:
     operator = reading.operator(uid)
     names = [spec.name for spec in operator.declared().states] if state is None else [operator.state(state).name]
     if into.exists():

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recovery.json_values import WrongText, parsed, said, typed_key
-from recovery.offline.reading import EpochReading, OperatorStates
+from recovery.offline.job_tree import NEWEST, JobTree
+from recovery.offline.reading import EpochReading, OperatorStates, read_epoch
 from statebackend.canonical.schema import KEY, encoded_column
 from statebackend.ids import Epoch, KeyGroup, Uid
 from statebackend.state_reader import ALL_KEYS
@@ -87,6 +88,20 @@ class StateRows:
             yield {"state": self.state} | {
                 name: value for name, value in zip(names, row, strict=True) if value is not None or name not in spare
             }
+
+
+def inspect(tree: JobTree, epoch: str = NEWEST) -> Summary:
+    """List the states of all operators in an epoch."""
+    with read_epoch(tree, epoch, pin=True) as reading:
+        return summarise(reading)
+
+
+def read_rows(
+    tree: JobTree, epoch: str, uid: str, state: str | None = None, wanted: Wanted | None = None
+) -> Iterator[StateRows]:
+    """Yield rows of a state of an epoch, as `rows_of` does; the epoch stays for as long as they are read."""
+    with read_epoch(tree, epoch, pin=True) as reading:
+        yield from rows_of(reading, uid, state, wanted)
 
 
 def summarise(reading: EpochReading) -> Summary:

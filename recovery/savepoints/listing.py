@@ -141,9 +141,9 @@ def list_job(tree: JobTree, looks: int = _LOOKS) -> ListedJob:
     )
 
 
-def show_epoch(tree: JobTree, which: str = NEWEST) -> EpochInFull:
+def show_epoch(tree: JobTree, epoch: str = NEWEST) -> EpochInFull:
     """Return one epoch in full; a newest one that cannot be used is passed over, and named in the result."""
-    found = tree.find(which, fall_back=True)
+    found = tree.find(epoch, fall_back=True)
     if found.record not in tree.state.epochs:
         tree = tree.look_again()  # it has become the newest since
     manifest = found.manifest

@@ -12,7 +12,7 @@ from pathlib import Path
 from recovery.decisions.notes import from_json
 from recovery.decisions.restore import plan_restore
 from recovery.offline.epoch_choice import Chosen, choose, go_back
-from recovery.offline.job_tree import NEWEST, JobTree
+from recovery.offline.job_tree import JobTree
 from recovery.offline.stopped_job import refuse_if_it_runs, take_over
 from snapshot.ids import JobId
 from snapshot.journal.state import OutputMade
@@ -88,8 +88,8 @@ class Rescaled:
 
 def rescale(
     tree: JobTree,
+    epoch: str,
     to: int,
-    which: str = NEWEST,
     *,
     accept_duplicates: bool = False,
     dry_run: bool = False,
@@ -102,7 +102,7 @@ def rescale(
     epoch has so many partitions already, nothing is done but to pin it if an earlier rescale made it.
     """
     refuse_if_it_runs(tree, job_folder)
-    chosen = choose(tree, which, accept_duplicates=accept_duplicates)
+    chosen = choose(tree, epoch, accept_duplicates=accept_duplicates)
     plan = plan_rescale(chosen.manifest, to)
     passed_over = tuple(map(str, chosen.found.passed_over))
     new = plan.before != to or chosen.given_up.is_anything
@@ -113,7 +113,7 @@ def rescale(
             take_over(tree, HOW, job_folder=job_folder).pin(plan.epoch)
         return Rescaled(plan, plan.epoch, False, passed_over, (), chosen.repeats)
     job = take_over(tree, HOW, job_folder=job_folder)
-    chosen = go_back(job, which, accept_duplicates=accept_duplicates)
+    chosen = go_back(job, epoch, accept_duplicates=accept_duplicates)
     plan = plan_rescale(chosen.manifest, to)
     made = job.publish(rescaled_to(job.remade(chosen.manifest, HOW), to))
     return Rescaled(plan, made, True, passed_over, chosen.gives_up, chosen.repeats)

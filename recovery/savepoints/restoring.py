@@ -15,7 +15,7 @@ from recovery.driver.settings.options import RunOptions
 from recovery.driver.settings.program_fit import check_ignored, compare
 from recovery.driver.tree.manifests import without_operators
 from recovery.offline.epoch_choice import Chosen, choose, go_back
-from recovery.offline.job_tree import NEWEST, JobTree
+from recovery.offline.job_tree import JobTree
 from recovery.offline.stopped_job import refuse_if_it_runs, take_over
 from recovery.running import Run, run
 from recovery.savepoints.copying import Begun, fork
@@ -59,9 +59,9 @@ class BeyondMaximum(SavepointError, ValueError):
 
 
 def plan_restore_of(
-    program: Program,
     tree: JobTree,
-    which: str = NEWEST,
+    epoch: str,
+    program: Program,
     *,
     parallelism: int | None = None,
     into: str | None = None,
@@ -76,7 +76,7 @@ def plan_restore_of(
     """
     if into is None:
         refuse_if_it_runs(tree, job_folder)
-    chosen = choose(tree, which, accept_duplicates=accept_duplicates)
+    chosen = choose(tree, epoch, accept_duplicates=accept_duplicates)
     many = parallelism or parallelism_of(chosen.manifest)
     try:
         check_parallelism(many, tree.birth.max_parallelism)
@@ -91,9 +91,9 @@ def plan_restore_of(
 
 
 def restore(
-    program: Program,
     tree: JobTree,
-    which: str = NEWEST,
+    epoch: str,
+    program: Program,
     spark: SparkSession | SparkContext | None = None,
     *,
     parallelism: int | None = None,
@@ -113,9 +113,9 @@ def restore(
     job_folder = None if "local" not in options else Path(options["local"])
     accept = options.get("accept_duplicates", False)
     plan = plan_restore_of(
-        program,
         tree,
-        which,
+        epoch,
+        program,
         parallelism=parallelism,
         into=into,
         allow_non_restored_state=options.get("allow_non_restored_state", False),
@@ -125,9 +125,9 @@ def restore(
     )
     planned(plan)
     if into is not None:
-        fork(tree, into, which, accept_duplicates=accept, begun=begun)
+        fork(tree, epoch, into, accept_duplicates=accept, begun=begun)
     elif plan.gives_up or plan.repeats.epochs:
-        go_back(take_over(tree, "restore", job_folder=job_folder), which, accept_duplicates=accept)
+        go_back(take_over(tree, "restore", job_folder=job_folder), epoch, accept_duplicates=accept)
     return run(
         program,
         spark,

@@ -116,8 +116,8 @@ def list_output(tree: JobTree) -> ListedOutput:
 
 
 def commit_output(
-    program: Program,
     tree: JobTree,
+    program: Program,
     *,
     accept_places: Collection[str] = (),
     dry_run: bool = False,
@@ -162,8 +162,8 @@ def commit_output(
 
 
 def abort_output(
-    program: Program,
     tree: JobTree,
+    program: Program,
     *,
     accept_loss: bool = False,
     dry_run: bool = False,

@@ -17,7 +17,8 @@ import pyarrow.ipc as ipc
 import pyarrow.parquet as parquet
 
 from recovery.json_values import WrongText, heard, parsed, typed_key
-from recovery.offline.reading import EpochReading, OperatorStates
+from recovery.offline.job_tree import JobTree
+from recovery.offline.reading import EpochReading, OperatorStates, read_epoch
 from recovery.savepoints.editing import ChangedRows
 from statebackend.canonical.changing import DELETED
 from statebackend.canonical.schema import (
@@ -44,7 +45,7 @@ _NOT_KEPT: Final = (*_WHICH, KEY_GROUP, EXPIRES_AT)
 
 
 def set_key(
-    reading: EpochReading, uid: str, state: str, key: str, value: object, namespace: object = None
+    tree: JobTree, epoch: str, uid: str, state: str, key: str, value: object, namespace: object = None
 ) -> ChangedRows:
     """Return the change that gives a key this value, or these elements, entries, accumulators or timers.
 
@@ -54,8 +55,10 @@ def set_key(
     The entries of a map are an object, or a list of pairs; null takes an entry away. What takes the place of something
     expires when that did, and what is new does not until the program writes it. Raises `WrongText` and `NoSuchState`.
     """
-    operator = reading.operator(uid)
-    kind, found = operator.state(state).kind, _found(operator, state, key)
+    with read_epoch(tree, epoch, pin=False) as reading:
+        operator = reading.operator(uid)
+        kind, found = operator.state(state).kind, _found(operator, state, key)
+        key_type = operator.declared().key_type.arrow
     where = _namespace(namespace)
     match kind:
         case StateKind.LIST:
@@ -71,22 +74,23 @@ def set_key(
             rows = [{VALUE: value}]
     fields = {field.name: field.type for field in found.schema}
     table = _typed([{NAMESPACE: where, **row} for row in rows], fields, "--set")
-    keys = parsed(key, operator.declared().key_type.arrow, "the key").take(pa.array([0] * len(table), pa.int64()))
+    keys = parsed(key, key_type, "the key").take(pa.array([0] * len(table), pa.int64()))
     return ChangedRows(uid, state, table.append_column(KEY, keys), "--set")
 
 
-def delete_key(reading: EpochReading, uid: str, state: str, key: str) -> ChangedRows:
+def delete_key(tree: JobTree, epoch: str, uid: str, state: str, key: str) -> ChangedRows:
     """Return the change that deletes all that a state has of a key; it has no rows if there is nothing."""
-    operator = reading.operator(uid)
-    found = _found(operator, state, key)
-    if operator.state(state).kind is StateKind.LIST:
+    with read_epoch(tree, epoch, pin=False) as reading:
+        operator = reading.operator(uid)
+        kind, found = operator.state(state).kind, _found(operator, state, key)
+    if kind is StateKind.LIST:
         found = found.filter(pc.equal(found.column(INDEX), 0))
     names = [name for name in found.column_names if name in _WHICH]
     rows = found.select(names).replace_schema_metadata(None)
     return ChangedRows(uid, state, rows.append_column(DELETED, pa.array([True] * len(rows), pa.bool_())), "--delete")
 
 
-def changes_in(file: Path, reading: EpochReading, uid: str, state: str | None) -> tuple[ChangedRows, ...]:
+def changes_in(tree: JobTree, epoch: str, uid: str, file: Path, state: str | None = None) -> tuple[ChangedRows, ...]:
     """Read the rows of a file: .parquet, .arrow, or .jsonl as `recovery export` writes them, with `deleted` if wanted.
 
     The state that they are of is named here, or by the file itself. `WrongText` if neither does, or if it is no such
@@ -94,7 +98,8 @@ def changes_in(file: Path, reading: EpochReading, uid: str, state: str | None) -
     """
     place = str(file)
     if file.suffix == ".jsonl":
-        return tuple(_from_lines(file, reading, uid, state))
+        with read_epoch(tree, epoch, pin=False) as reading:
+            return tuple(_from_lines(file, reading, uid, state))
     try:
         if file.suffix == ".parquet":
             rows = parquet.read_table(file)

@@ -14,7 +14,7 @@ from typing import Final
 
 from recovery.driver.settings.program_fit import ProgramDoesNotFit, ProgramFit, compare
 from recovery.offline.epoch_choice import Chosen, choose, go_back
-from recovery.offline.job_tree import NEWEST, JobTree
+from recovery.offline.job_tree import JobTree
 from recovery.offline.reading import EpochReading
 from recovery.offline.stopped_job import StoppedJob, refuse_if_it_runs, take_over
 from recovery.scratch import scratch_folder
@@ -100,19 +100,17 @@ class Upgraded:
     states: tuple[MigratedState, ...]
 
 
-def plan_upgrade(
-    program: Program, tree: JobTree, which: str = NEWEST, *, accept_duplicates: bool = True
-) -> UpgradePlan:
+def plan_upgrade(tree: JobTree, epoch: str, program: Program, *, accept_duplicates: bool = True) -> UpgradePlan:
     """Compare the program with an epoch, and with the states in its files; the job may run.
 
     Without `accept_duplicates` it raises what `migrate` would, if output would be made once more.
     """
-    return _plan(program, tree, choose(tree, which, accept_duplicates=accept_duplicates))
+    return _plan(program, tree, choose(tree, epoch, accept_duplicates=accept_duplicates))
 
 
 def migrate(
-    program: Program,
     tree: JobTree,
+    program: Program,
     *,
     drop_states: bool = False,
     accept_duplicates: bool = False,

@@ -74,9 +74,9 @@ class ToVerify:
         return sum(file.size for file, _ in self.files)
 
 
-def what_to_verify(tree: JobTree, which: str | None = None) -> ToVerify:
+def what_to_verify(tree: JobTree, epoch: str | None = None) -> ToVerify:
     """Collect what one epoch consists of, or, if none is named, all epochs that the job could come back to."""
-    records = tree.state.usable if which is None else (tree.record(which),)
+    records = tree.state.usable if epoch is None else (tree.record(epoch),)
     manifests, damages = [], []
     for record in records:
         try:
