@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 import pyarrow as pa
 from fsspec.core import split_protocol
 
-from recovery.driver.attempts.requests import End
-from recovery.driver.driver import Cancelled, Driver, DriverOptions
+from recovery.driver.attempts.requests import Cancelled, End
+from recovery.driver.driver import Driver
 from recovery.driver.launchers.launch import Launcher
 from recovery.driver.launchers.local_processes import LocalProcesses
 from recovery.driver.launchers.spark_tasks import SparkTasks
 from recovery.driver.report.event_log import EventLog
 from recovery.driver.report.progress import ProgressLine
 from recovery.driver.report.status import RunState, RunStatus
-from recovery.driver.settings.job import JobSettings
+from recovery.driver.settings.job import DriverOptions, JobSettings
 from recovery.driver.settings.options import (
     RunOptions,
     check_names,

@@ -330,7 +330,9 @@ def test_a_job_that_is_over_while_a_moment_is_awaited_ends_the_command(
     )  # fmt: skip
     something = threading.Event()
     run.listen(lambda _: something.set())
-    while not run._driver._commands._following and command.poll() is None:
+    serving = run._driver._serving
+    assert serving is not None
+    while not serving.commands._following and command.poll() is None:
         something.clear()
         assert something.wait(PATIENCE)
     run.cancel()

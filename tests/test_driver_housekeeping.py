@@ -54,10 +54,10 @@ def test_a_driver_that_lives_long_forgets_epochs_that_are_gone(tmp_path: Path) -
     when_complete(run, 80, old.set)
     try:
         assert old.wait(PATIENCE)
-        generation = run._driver._generation
-        assert generation is not None
-        assert isinstance(generation.phase, ClaimedJob)
-        journal = generation.phase.journal
+        serving = run._driver._serving
+        assert serving is not None
+        assert isinstance(serving.generation.phase, ClaimedJob)
+        journal = serving.generation.phase.journal
         assert journal.newest_complete.number >= 80
         assert max(len(journal.epochs), len(journal.removals)) < 40
     finally:

@@ -19,9 +19,8 @@ import pytest
 import recovery
 import recovery.driver.tree.owned
 from recovery.driver import generation, housekeeping
-from recovery.driver.attempts.requests import End, EndKind
+from recovery.driver.attempts.requests import Cancelled, End, EndKind
 from recovery.driver.claim import Start, claim
-from recovery.driver.driver import Cancelled
 from recovery.events import AnyEvent, EpochsRemoved, GaveUp, PeerRefused, Trouble, WorkerJoined, WorkerLost
 from snapshot.host.net.connection_kinds import LastWordsOf
 from snapshot.host.net.connector import Connecting

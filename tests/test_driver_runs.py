@@ -13,8 +13,7 @@ import pyarrow as pa
 import pytest
 
 import recovery
-from recovery.driver.attempts.requests import EndKind
-from recovery.driver.driver import Cancelled
+from recovery.driver.attempts.requests import Cancelled, EndKind
 from recovery.driver.tree.owned import FencedOff
 from recovery.events import (
     AnyEvent,

@@ -48,6 +48,10 @@ class End:
     nothing_since: Epoch | None = None
 
 
+class Cancelled(Exception):
+    """The job was cancelled by its user; started again, it goes on from its last complete epoch."""
+
+
 def of_no_use(end: End | Exception, plan: Plan) -> tuple[Uid, ...]:
     """Return the operators whose state no process needs to find on its host again.
 

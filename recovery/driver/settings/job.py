@@ -5,11 +5,15 @@ Invariant: it is an immutable value; whatever changes is said in messages and ev
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from recovery.driver.tree.address import Made
 from recovery.driver.tree.identity import Birth
 from recovery.schemes.passive import Passive
 from snapshot.epochs.coordinator_options import CoordinatorOptions
+from snapshot.host.net.tls import TlsSide
 from snapshot.host.protocol.options import HostOptions
 from snapshot.ids import JobId
 from snapshot.program.plan import Plan
@@ -51,3 +55,24 @@ class JobSettings:
     """What the program's author calls this version of it."""
     inline_broadcast: int = 64 << 10
     """Broadcast state up to this size is put into the manifest itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverOptions:
+    """The options of the driver itself. Times are in seconds."""
+
+    ports: Sequence[int] = (0,)
+    start_timeout: float = 120.0
+    """So long the job waits for enough processes at its start; if they are too few later, it says so this often."""
+    stop_timeout: float = 10.0
+    """So long its processes have to end by themselves."""
+    give_up_after: float | None = 600.0
+    """A job that completes no epoch for so long, though it tries, is over; None: it goes on trying."""
+    folder: Path | None = None
+    """Where to leave how the driver is reached from other processes of its host; see `address`."""
+    made: Made = field(default_factory=Made)
+    """What this start makes on its host, which is taken back if the start is refused."""
+    tls: TlsSide | None = None
+    """What all connections are encrypted with."""
+    storage_options: Mapping[str, Mapping[str, object]] = field(default_factory=dict, repr=False)
+    """What processes are told when they appear; see `UseStorage`."""
