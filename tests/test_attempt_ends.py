@@ -14,7 +14,6 @@ import pytest
 
 from recovery.driver.attempts.workers import Appeared, WorkerEvent, Workers
 from snapshot.connectors.files.sink import ToFiles
-from snapshot.epochs.transaction_events import Committable
 from snapshot.host.net.channel_setup import ChannelSetup, Connections
 from snapshot.host.net.control import OverLongMessage
 from snapshot.host.net.event_loop import Background, EventLoop
@@ -44,7 +43,6 @@ from snapshot.program.plan import Plan, Stage
 from snapshot.program.sink import SinkContext
 from snapshot.program.source import Exhausted, Later, Reading, SplitContext
 from snapshot.tree.frozen_json import Json
-from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from statebackend.stores.memory_store import MemoryStore
 
@@ -169,25 +167,6 @@ def test_a_split_that_cannot_be_opened_leaves_no_reader_of_another_one_open() ->
     assert source.closed == ["one"]
 
 
-class Unheard:
-    """Reports of a sink to which nobody listens."""
-
-    def sink_ready(self, uid: Uid, epoch: Epoch, committables: tuple[Committable[CommitPayload], ...]) -> None:
-        pass
-
-    def sink_not_ready(self, uid: Uid, epoch: Epoch, reason: str) -> None:
-        pass
-
-    def sink_settled(self, uid: Uid, epoch: Epoch) -> None:
-        pass
-
-    def sink_put_off(self, uid: Uid, reason: str) -> None:
-        pass
-
-    def sink_refused(self, uid: Uid, epoch: Epoch, reason: str) -> None:
-        pass
-
-
 def test_what_a_sink_has_still_to_prepare_when_its_attempt_ends_is_not_begun(tmp_path: Path) -> None:
     loop = EventLoop()
     background = Background(loop, 1)
@@ -202,7 +181,7 @@ def test_what_a_sink_has_still_to_prepare_when_its_attempt_ends_is_not_begun(tmp
     )
     writer = ToFiles(str(tmp_path)).open(context)
     identity = SinkIdentity(JobId("job"), SOURCE, INCARNATION, Partition(0))
-    sink = SinkRun(identity, writer, (), None, loop, background, Unheard(), lambda: None)
+    sink = SinkRun(identity, writer, (), None, loop, background, lambda _uid, _news: None, lambda: None)
     sink.begin()
     sink.rows(Rows(pa.record_batch([pa.array([1])], schema=SCHEMA)))
     ended = threading.Event()

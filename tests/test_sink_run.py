@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from snapshot.connectors.memory.heap_sink import ToHeap
-from snapshot.epochs.transaction_events import CommitOutcome, Committable, transaction_id
+from snapshot.epochs.transaction_events import CommitOutcome, Committable, RetryLater, Settled, transaction_id
 from snapshot.host.net.event_loop import Background, EventLoop
 from snapshot.host.partition import sink_run
-from snapshot.host.partition.sink_run import SinkIdentity, SinkRun
+from snapshot.host.partition.sink_run import SinkIdentity, SinkNews, SinkRun
 from snapshot.ids import JobId, TransactionId
 from snapshot.operators.rows import Rows
 from snapshot.program.sink import CommitAnswer, Sealed, SinkContext
@@ -32,20 +32,14 @@ class Heard:
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def sink_ready(self, uid: Uid, epoch: Epoch, committables: tuple[Committable[CommitPayload], ...]) -> None:
-        self.said.append(f"{epoch} is ready")
-
-    def sink_not_ready(self, uid: Uid, epoch: Epoch, reason: str) -> None:
-        self.said.append(f"{epoch} is not ready: {reason}")
-
-    def sink_settled(self, uid: Uid, epoch: Epoch) -> None:
-        self.said.append(f"{epoch} is settled")
-
-    def sink_put_off(self, uid: Uid, reason: str) -> None:
-        self.said.append(f"{uid} is put off: {reason}")
-
-    def sink_refused(self, uid: Uid, epoch: Epoch, reason: str) -> None:
-        self.said.append(f"{epoch} is refused: {reason}")
+    def __call__(self, uid: Uid, news: SinkNews) -> None:
+        match news:
+            case Settled(epoch):
+                self.said.append(f"{epoch} is settled")
+            case RetryLater(transaction, reason=reason):
+                self.said.append(f"{uid} is put off: transaction {transaction}: {reason}")
+            case other:
+                self.said.append(f"{other}")
 
 
 def test_a_commit_that_is_put_off_again_and_again_is_told_with_its_reason_and_not_each_time(

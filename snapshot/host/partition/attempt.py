@@ -19,7 +19,7 @@ import pyarrow as pa
 from snapshot import fail_points
 from snapshot.cut.frames import Frame
 from snapshot.cut.participant import Part
-from snapshot.epochs.transaction_events import Committable
+from snapshot.epochs.transaction_events import Refused, RetryLater, Settled, SinkNotReady, SinkReady
 from snapshot.fail_points import reached
 from snapshot.host.net.control import OverLongMessage
 from snapshot.host.net.event_loop import Background, EventLoop, Timer
@@ -29,7 +29,7 @@ from snapshot.host.partition.failures import is_of_state, kind_of, text_of, trac
 from snapshot.host.partition.last_words import LastWords
 from snapshot.host.partition.opening import NOTHING, OpenedState, StatePlacement
 from snapshot.host.partition.router import Sending
-from snapshot.host.partition.sink_run import SinkIdentity, SinkRun
+from snapshot.host.partition.sink_run import SinkIdentity, SinkNews, SinkRun
 from snapshot.host.partition.stage_operators import KeyedRun, StillOpening, rows_of_key
 from snapshot.host.partition.stage_run import Gate, StageCut, StageRun
 from snapshot.host.partition.stalls import StallWatch
@@ -59,7 +59,6 @@ from snapshot.host.protocol.messages import (
 from snapshot.ids import ChannelId, TransactionId
 from snapshot.program.plan import Plan, Stage, ToSink
 from snapshot.program.sink import SinkContext
-from snapshot.tree.manifest import CommitPayload
 from statebackend.backends.unused_memory import give_back_of_thread
 from statebackend.ids import Epoch, Incarnation, Partition, Uid
 from statebackend.snapshots.uploads import Durable, NotDurable
@@ -177,7 +176,7 @@ class PartitionAttempt:
             deploy.epoch,
             self._environment.loop,
             self._environment.background,
-            self,
+            self._sink_said,
             self._first_output,
         )
 
@@ -437,15 +436,21 @@ class PartitionAttempt:
 
     # --- what sinks say -----------------------------------------------------------------------------------------------
 
-    def sink_ready(self, uid: Uid, epoch: Epoch, committables: tuple[Committable[CommitPayload], ...]) -> None:
-        """Add what a sink has prepared for the epoch."""
-        self._epochs.durable(epoch, uid, Part.TRANSACTIONS, committables)
+    def _sink_said(self, uid: Uid, news: SinkNews) -> None:
+        incarnation, partition = self._deploy.incarnation, self._deploy.partition
+        match news:
+            case SinkReady(epoch, committables):
+                self._epochs.durable(epoch, uid, Part.TRANSACTIONS, committables)
+            case SinkNotReady(epoch, reason):
+                self._epochs.failed(epoch, uid, reason)
+            case Settled(epoch):
+                self._sink_settled(uid, epoch)
+            case RetryLater(transaction, reason=reason):
+                self._say(CommitPutOff(incarnation, partition, uid, f"transaction {transaction}: {reason}"))
+            case Refused(committable, reason):
+                self._say(CannotCommit(incarnation, partition, committable.sealed_in, uid, reason))
 
-    def sink_not_ready(self, uid: Uid, epoch: Epoch, reason: str) -> None:
-        """Report that a sink cannot contribute to the epoch."""
-        self._epochs.failed(epoch, uid, reason)
-
-    def sink_settled(self, uid: Uid, epoch: Epoch) -> None:
+    def _sink_settled(self, uid: Uid, epoch: Epoch) -> None:
         """Note that a sink has committed all up to the epoch; tell the driver when all sinks of the partition have."""
         before = self._committed()
         self._settled[uid] = epoch
@@ -457,14 +462,6 @@ class PartitionAttempt:
     def _committed(self) -> Epoch | None:
         settled = [epoch for epoch in self._settled.values() if epoch is not None]
         return min(settled) if len(settled) == len(self._settled) else None
-
-    def sink_put_off(self, uid: Uid, reason: str) -> None:
-        """Tell the driver that a target puts a commit off."""
-        self._say(CommitPutOff(self._deploy.incarnation, self._deploy.partition, uid, reason))
-
-    def sink_refused(self, uid: Uid, epoch: Epoch, reason: str) -> None:
-        """Tell the driver that a target refuses a commit."""
-        self._say(CannotCommit(self._deploy.incarnation, self._deploy.partition, epoch, uid, reason))
 
     def _first_output(self) -> None:
         if not self._has_output:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from snapshot import fail_points
 from snapshot.epochs.transaction_events import (
@@ -51,23 +51,8 @@ _TOLD_AGAIN: Final = 60
 """Tries between that being told again: at the longest pause, five minutes."""
 
 
-class SinkReports(Protocol):
-    """Whom a sink tells what became of its transactions."""
-
-    def sink_ready(self, uid: Uid, epoch: Epoch, committables: tuple[Committable[CommitPayload], ...]) -> None:
-        """Hear that all that the epoch carries is prepared."""
-
-    def sink_not_ready(self, uid: Uid, epoch: Epoch, reason: str) -> None:
-        """Hear that the epoch has to be declined."""
-
-    def sink_settled(self, uid: Uid, epoch: Epoch) -> None:
-        """Hear that everything up to the epoch is committed."""
-
-    def sink_put_off(self, uid: Uid, reason: str) -> None:
-        """Hear that the target puts a commit off, and has for a while."""
-
-    def sink_refused(self, uid: Uid, epoch: Epoch, reason: str) -> None:
-        """Hear that the target refuses, for good, what was sealed in the epoch."""
+SinkNews = SinkReady[CommitPayload] | SinkNotReady | RetryLater | Settled | Refused[CommitPayload]
+"""What became of a sink's transactions, as far as its attempt has to know; a commit put off only after a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +76,14 @@ class SinkRun:
         restored_epoch: Epoch | None,
         loop: EventLoop,
         background: Background,
-        reports: SinkReports,
+        report: Callable[[Uid, SinkNews], object],
         on_first_rows: Callable[[], None],
     ) -> None:
         self._uid = identity.uid
         self._writer = writer
         self._loop = loop
         self._background = background
-        self._reports = reports
+        self._report = report
         self._on_first_rows = on_first_rows
         self._has_rows = False
         self._sealed: dict[TransactionId, Sealed] = {}
@@ -165,20 +150,14 @@ class SinkRun:
                     self._sealed[transaction] = self._writer.seal()
                 case Prepare(transaction):
                     self._prepare(transaction)
-                case SinkReady(epoch, committables):
-                    self._reports.sink_ready(self._uid, epoch, committables)
-                case SinkNotReady(epoch, reason):
-                    self._reports.sink_not_ready(self._uid, epoch, reason)
                 case Commit(committable):
                     self._commit(committable)
-                case RetryLater(transaction, attempts, reason):
+                case RetryLater(transaction, attempts):
                     self._retry_later(transaction, attempts)
                     if attempts % _TOLD_AGAIN == _WORTH_TELLING:
-                        self._reports.sink_put_off(self._uid, f"transaction {transaction}: {reason}")
-                case Settled(epoch):
-                    self._reports.sink_settled(self._uid, epoch)
-                case Refused(committable, reason):
-                    self._reports.sink_refused(self._uid, committable.sealed_in, reason)
+                        self._report(self._uid, instruction)
+                case SinkReady() | SinkNotReady() | Settled() | Refused():
+                    self._report(self._uid, instruction)
 
     def _prepare(self, transaction: TransactionId) -> None:
         sealed = self._sealed[transaction]
