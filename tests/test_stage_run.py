@@ -9,6 +9,7 @@ from secrets import token_hex
 import pyarrow as pa
 import pytest
 
+from snapshot.cut.aligner import AlignmentBegan, Missed
 from snapshot.cut.frames import Data, End, Frame, Marker, MarkerMode, Watermark
 from snapshot.cut.outbox import Outbox
 from snapshot.host.flow.allowances import FIRST as FIRST_ALLOWED
@@ -17,7 +18,7 @@ from snapshot.host.net.rows_wire import RowsWire
 from snapshot.host.partition import channel_state
 from snapshot.host.partition.channel_state import Frames, recalled, stored
 from snapshot.host.partition.opening import StatePlacement
-from snapshot.host.partition.stage_run import StageCut, StageRun
+from snapshot.host.partition.stage_run import InFlight, NeedsSplit, StageCut, StageEnded, StageNews, StageRun
 from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.host.protocol.messages import Role
 from snapshot.host.protocol.options import HostOptions
@@ -87,23 +88,20 @@ class Reports:
         self.aligning: list[Epoch] = []
         self.ended = False
 
-    def alignment_began(self, _stage: StageRun, epoch: Epoch) -> None:
-        self.aligning.append(epoch)
-
-    def has_cut(self, _stage: StageRun, cut: StageCut, _took: float) -> None:
-        self.cuts.append(cut)
-
-    def in_flight(self, _stage: StageRun, cut: StageCut, frames: Frames) -> None:
-        self.recorded[cut.epoch] = frames
-
-    def missed(self, _stage: StageRun, epoch: Epoch, _reason: str) -> None:
-        self.missed_epochs.append(epoch)
-
-    def stage_ended(self, _stage: StageRun) -> None:
-        self.ended = True
-
-    def wants_split(self, _stage: StageRun) -> None:
-        raise AssertionError("it has no source")
+    def __call__(self, _stage: StageRun, news: StageNews) -> None:
+        match news:
+            case AlignmentBegan(epoch):
+                self.aligning.append(epoch)
+            case StageCut():
+                self.cuts.append(news)
+            case InFlight(cut, frames):
+                self.recorded[cut.epoch] = frames
+            case Missed(epoch):
+                self.missed_epochs.append(epoch)
+            case StageEnded():
+                self.ended = True
+            case NeedsSplit():
+                raise AssertionError("it has no source")
 
 
 class Stood:

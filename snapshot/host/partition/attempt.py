@@ -17,6 +17,7 @@ from typing import Final
 import pyarrow as pa
 
 from snapshot import fail_points
+from snapshot.cut.aligner import AlignmentBegan, Missed
 from snapshot.cut.frames import Frame
 from snapshot.cut.participant import Part
 from snapshot.epochs.transaction_events import Refused, RetryLater, Settled, SinkNotReady, SinkReady
@@ -31,7 +32,7 @@ from snapshot.host.partition.opening import NOTHING, OpenedState, StatePlacement
 from snapshot.host.partition.router import Sending
 from snapshot.host.partition.sink_run import SinkIdentity, SinkNews, SinkRun
 from snapshot.host.partition.stage_operators import KeyedRun, StillOpening, rows_of_key
-from snapshot.host.partition.stage_run import Gate, StageCut, StageRun
+from snapshot.host.partition.stage_run import Gate, InFlight, NeedsSplit, StageCut, StageEnded, StageNews, StageRun
 from snapshot.host.partition.stalls import StallWatch
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
@@ -143,7 +144,7 @@ class PartitionAttempt:
             for sink in stage.sinks:
                 sinks[sink.uid] = self._sink(sink)
                 made.callback(sinks[sink.uid].close)
-            run = StageRun(stage, placement, self._deploy.epoch, sending, sinks, self, self.woken, attempt)
+            run = StageRun(stage, placement, self._deploy.epoch, sending, sinks, self._stage_said, self.woken, attempt)
             made.pop_all()
         return run
 
@@ -367,7 +368,22 @@ class PartitionAttempt:
 
     # --- what stages say ----------------------------------------------------------------------------------------------
 
-    def alignment_began(self, stage: StageRun, epoch: Epoch) -> None:
+    def _stage_said(self, stage: StageRun, news: StageNews) -> None:
+        match news:
+            case AlignmentBegan(epoch):
+                self._alignment_began(stage, epoch)
+            case StageCut():
+                self._has_cut(stage, news)
+            case InFlight(cut, frames):
+                self._store(stage, cut.epoch, frames, cut.overtaken)
+            case Missed(epoch, why):
+                self._epochs.failed(epoch, stage.uid, why.value)
+            case NeedsSplit():
+                self._say(WantsSplit(self._deploy.incarnation, self._deploy.partition, stage.uid))
+            case StageEnded():
+                self._stage_ended()
+
+    def _alignment_began(self, stage: StageRun, epoch: Epoch) -> None:
         """Note an epoch's first marker, and set the time at which its alignment times out."""
         self._epochs.alignment_began(stage.uid, epoch)
         reached(fail_points.ALIGNMENT_BEGUN)
@@ -381,7 +397,7 @@ class PartitionAttempt:
             self._guarded(lambda: stage.alignment_timed_out(epoch))
             self._poke()
 
-    def has_cut(self, stage: StageRun, cut: StageCut, took: float) -> None:
+    def _has_cut(self, stage: StageRun, cut: StageCut) -> None:
         """Await from now on what a stage that has cut and its sinks owe to the epoch."""
         owes: dict[Uid, set[Part]] = {uid: set() for uid in stage.stage.uids}
         if stage.keyed is not None:
@@ -390,11 +406,7 @@ class PartitionAttempt:
             owes[uid].add(Part.TRANSACTIONS)
         if cut.unaligned:
             owes[stage.uid].add(Part.CHANNELS)
-        self._epochs.cut(stage.uid, cut, {uid: frozenset(parts) for uid, parts in owes.items()}, took)
-
-    def in_flight(self, stage: StageRun, cut: StageCut, frames: Frames) -> None:
-        """Store all that was in flight at an unaligned cut."""
-        self._store(stage, cut.epoch, frames, cut.overtaken)
+        self._epochs.cut(stage.uid, cut, {uid: frozenset(parts) for uid, parts in owes.items()})
 
     def _store(self, stage: StageRun, epoch: Epoch, received: Frames, overtaken: Frames) -> None:
         inline = self._deploy.options.inline_channel_state
@@ -419,20 +431,12 @@ class PartitionAttempt:
 
         self._environment.background.submit(work, done)
 
-    def missed(self, stage: StageRun, epoch: Epoch, reason: str) -> None:
-        """Report that a stage cannot cut the epoch."""
-        self._epochs.failed(epoch, stage.uid, reason)
-
-    def stage_ended(self, _stage: StageRun) -> None:
+    def _stage_ended(self) -> None:
         """Tell the driver when the last stage has nothing more to do."""
         if all(run.ended for run in self._stages) and not self._all_ended:
             self._all_ended = True
             self._tell_figures()  # or what a short job has done would never be known
             self._say(AllEnded(self._deploy.incarnation, self._deploy.partition))
-
-    def wants_split(self, stage: StageRun) -> None:
-        """Ask the driver for a split, as a source has read those it had."""
-        self._say(WantsSplit(self._deploy.incarnation, self._deploy.partition, stage.uid))
 
     # --- what sinks say -----------------------------------------------------------------------------------------------
 

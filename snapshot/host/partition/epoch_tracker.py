@@ -105,13 +105,13 @@ class EpochTracker:
         self.triggered(epoch)
         self._clocks[epoch].began[stage] = monotonic()
 
-    def cut(self, stage: Uid, cut: StageCut, owes: Mapping[Uid, frozenset[Part]], took: float) -> None:
-        """Note a stage's cut, which took `took` seconds; its operator has noted what is in it, its sinks nothing."""
+    def cut(self, stage: Uid, cut: StageCut, owes: Mapping[Uid, frozenset[Part]]) -> None:
+        """Note a stage's cut; its operator has noted what is in it, its sinks nothing."""
         self.triggered(cut.epoch)
         clock = self._clocks[cut.epoch]
         now = monotonic()
         clock.alignment = max(clock.alignment, now - clock.began.get(stage, now))
-        clock.sync += took
+        clock.sync += cut.took
         clock.last_cut = now
         for uid, parts in owes.items():
             self.feed(SubtaskCut(cut.epoch, uid, cut if uid == stage else None, parts))

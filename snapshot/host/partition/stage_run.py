@@ -78,6 +78,8 @@ class StageCut:
     """In the first partition only."""
     overtaken: Frames
     """What its own markers overtook on their way out."""
+    took: float
+    """In seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,26 +91,26 @@ class _Unfinished:
     """What had been taken off the channels' queues at the cut, and not been processed."""
 
 
-class StageReports(Protocol):
-    """Whom a stage tells what the protocol has to know."""
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """All that was in flight on the inputs of an unaligned cut: it is to be stored."""
 
-    def alignment_began(self, stage: StageRun, epoch: Epoch) -> None:
-        """Hear that an epoch's first marker has come."""
+    cut: StageCut
+    frames: Frames
 
-    def has_cut(self, stage: StageRun, cut: StageCut, took: float) -> None:
-        """Hear that the stage has cut, which took `took` seconds; its sinks are cut after this call."""
 
-    def in_flight(self, stage: StageRun, cut: StageCut, frames: Frames) -> None:
-        """Take all that was in flight on the inputs of an unaligned cut."""
+@dataclass(frozen=True, slots=True)
+class NeedsSplit:
+    """The stage's source has nothing more to read."""
 
-    def missed(self, stage: StageRun, epoch: Epoch, reason: str) -> None:
-        """Hear that the epoch cannot be cut in the stage any more."""
 
-    def stage_ended(self, stage: StageRun) -> None:
-        """Hear that all input of the stage has ended, and so have its outputs."""
+@dataclass(frozen=True, slots=True)
+class StageEnded:
+    """All input of the stage has ended, and so have its outputs."""
 
-    def wants_split(self, stage: StageRun) -> None:
-        """Hear that the stage's source has nothing more to read."""
+
+StageNews = align.AlignmentBegan | StageCut | InFlight | align.Missed | NeedsSplit | StageEnded
+"""What the protocol has to know of a stage. The stage's sinks are cut after the call that reports its cut."""
 
 
 class Gate(Protocol):
@@ -139,7 +141,7 @@ class StageRun:
         epoch: Epoch | None,
         sending: Mapping[ChannelId, Sending],
         sinks: Mapping[Uid, SinkRun],
-        reports: StageReports,
+        report: Callable[[StageRun, StageNews], object],
         wake: Callable[[], None],
         attempt: Attempt,
         clock: Clock = monotonic,
@@ -148,7 +150,7 @@ class StageRun:
         self.stage = stage
         self.uid = stage.uid
         self.sinks = sinks
-        self._reports = reports
+        self._report = report
         self._options: HostOptions = placement.options
         self._placement = placement
         self._routers = [_router(edge, placement, sending) for edge in stage.edges]
@@ -455,7 +457,7 @@ class StageRun:
                 self._pace.took(len(batch), self._clock() - began)
                 self._yield.gave(len(batch), self._rows_out() - out)
         if source.wants_split():
-            self._reports.wants_split(self)
+            self._report(self, NeedsSplit())
         self._announce_time()
         return read is not None or source.ended
 
@@ -541,15 +543,15 @@ class StageRun:
                         self._advance(self._watermarks.advance(channel, watermark))
                 case align.Process():
                     raise AssertionError("nothing else is processed")
-                case align.AlignmentBegan(epoch):
-                    self._reports.alignment_began(self, epoch)
+                case align.AlignmentBegan():
+                    self._report(self, instruction)
                 case align.Cut(marker):
                     self._cut(marker)
                 case align.InFlight(epoch, channels):
                     self._report_in_flight(self._unfinished.pop(epoch), dict(channels))
-                case align.Missed(epoch, why):
+                case align.Missed(epoch):
                     self._unfinished.pop(epoch, None)
-                    self._reports.missed(self, epoch, why.value)
+                    self._report(self, instruction)
                 case align.ChannelEnded(channel):
                     if channel in self._timed:
                         over = self._watermarks.rest if self._placement.time_goes_on else self._watermarks.end
@@ -635,7 +637,7 @@ class StageRun:
     def _report_in_flight(self, unfinished: _Unfinished, received: Mapping[ChannelId, Sequence[Data]]) -> None:
         left, channels = unfinished.left, [*unfinished.left, *(c for c in received if c not in unfinished.left)]
         frames = {c: [*left.get(c, ()), *received.get(c, ())] for c in channels}
-        self._reports.in_flight(self, unfinished.cut, frames)
+        self._report(self, InFlight(unfinished.cut, frames))
 
     def _cut(self, marker: Marker) -> None:
         began = monotonic()
@@ -652,13 +654,14 @@ class StageRun:
         watermark = Watermark(LATEST) if self._had_ended else self._announced
         # All partitions have the same, and the first one's counts.
         broadcast = self._operator.broadcast() if self._placement.partition == 0 else None
-        cut = StageCut(marker.epoch, unaligned, positions, watermark, broadcast, overtaken)
+        took = monotonic() - began
+        cut = StageCut(marker.epoch, unaligned, positions, watermark, broadcast, overtaken, took)
         if unaligned:
             left = {
                 channel: [Data(rows, rows.size) for rows in some] for channel, some in self._gathering.left().items()
             }
             self._unfinished[marker.epoch] = _Unfinished(cut, left)
-        self._reports.has_cut(self, cut, monotonic() - began)
+        self._report(self, cut)
         for sink in self.sinks.values():
             sink.cut(marker.epoch)
             reached(fail_points.SINKS_SEALED)
@@ -689,7 +692,7 @@ class StageRun:
             reached(fail_points.OUTPUT_ENDED)
         for sink in self.sinks.values():
             sink.no_more_rows()
-        self._reports.stage_ended(self)
+        self._report(self, StageEnded())
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
