@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from snapshot.ids import TransactionId as TransactionId
     from snapshot.operators.broadcast import Broadcast as Broadcast
     from snapshot.operators.broadcast import KeyedBroadcastProcess as KeyedBroadcastProcess
-    from snapshot.operators.connected import KeyedCoProcess as KeyedCoProcess
+    from snapshot.operators.function_operator import KeyedCoProcess as KeyedCoProcess
     from snapshot.operators.function_operator import KeyedProcess as KeyedProcess
     from snapshot.operators.keyed_function import OpenContext as OpenContext
     from snapshot.operators.keyed_function import ProcessContext as ProcessContext
@@ -148,8 +148,7 @@ _HOME = {
     "snapshot.epochs.transaction_events": ("CommitOutcome", "Committable"),
     "snapshot.ids": ("JobId", "TransactionId"),
     "snapshot.operators.broadcast": ("Broadcast", "KeyedBroadcastProcess"),
-    "snapshot.operators.connected": ("KeyedCoProcess",),
-    "snapshot.operators.function_operator": ("KeyedProcess",),
+    "snapshot.operators.function_operator": ("KeyedCoProcess", "KeyedProcess"),
     "snapshot.operators.keyed_function": ("OpenContext", "ProcessContext"),
     "snapshot.operators.process_batch": ("BatchContext", "BatchProcess"),
     "snapshot.operators.row_class": ("Row", "RowLike"),

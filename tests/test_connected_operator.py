@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshot.operators.connected import ConnectedProcess, KeyedCoProcess
+from snapshot.operators.function_operator import ConnectedProcess, KeyedCoProcess
 from snapshot.operators.keyed_function import ProcessContext
 from snapshot.operators.operator import Input
 from snapshot.testing.operators import OperatorHarness

@@ -16,8 +16,7 @@ from snapshot.ids import TransactionId
 from snapshot.program.sink import Abilities, SinkError, SinkWriter
 from snapshot.structured.query import SinkQuery
 from snapshot.structured.sink_options import sink_of
-from snapshot.testing.sink_promises import it_is_plain_data_without_a_fault
-from snapshot.testing.sinks import CHECKS, SinkEnvironment, SinkTrial, settled
+from snapshot.testing.sinks import CHECKS, SinkEnvironment, SinkTrial, it_is_plain_data_without_a_fault, settled
 from snapshot.tree.manifest import CommitPayload
 from statebackend.stores.memory_store import MemoryStore
 from tests.sql_bench import CHANGES, SqlBench, change

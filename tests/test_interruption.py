@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from snapshot.cut.frames import EARLIEST
 from snapshot.operators.broadcast import Broadcast, BroadcastProcess, KeyedBroadcastProcess
-from snapshot.operators.connected import ConnectedProcess, KeyedCoProcess
-from snapshot.operators.function_operator import KeyedProcess, Process
+from snapshot.operators.function_operator import ConnectedProcess, KeyedCoProcess, KeyedProcess, Process
 from snapshot.operators.keyed_function import ProcessContext
 from snapshot.operators.operator import Input, KeyedOperator
 from snapshot.operators.reduce import Reduce

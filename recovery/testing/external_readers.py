@@ -21,8 +21,8 @@ from snapshot.journal.entries import Body, Nonce, PinId, Pinned, Pinner, Unpinne
 from snapshot.journal.reader import JournalRead, JournalReader
 from snapshot.journal.state import JournalState
 from snapshot.journal.writer import JournalWriter, Won
+from snapshot.testing.history import Violation
 from snapshot.testing.process import Acted, Action, Broken, Effect, Event, Received
-from snapshot.testing.violation import Violation
 from snapshot.tree.manifest_json import decode
 from statebackend.ids import Epoch
 

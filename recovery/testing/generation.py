@@ -54,8 +54,8 @@ from snapshot.journal.entries import Body, Claimed, Committed, Completed, Nonce,
 from snapshot.journal.reader import JournalRead, JournalReader
 from snapshot.journal.state import EpochRecord, JournalState
 from snapshot.journal.writer import Fenced, Forgotten, JournalWriter, Refused, Won
+from snapshot.testing.history import Violation
 from snapshot.testing.process import Action, Effect, Send
-from snapshot.testing.violation import Violation
 from snapshot.tree.layout import EPOCHS, SHARED, ManifestFile, path_of
 from snapshot.tree.manifest import Manifest, only_carries
 from snapshot.tree.manifest_json import decode, digest, encode

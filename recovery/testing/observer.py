@@ -27,7 +27,7 @@ from snapshot.ids import TransactionId
 from snapshot.journal.entries import Committed, Completed, Entry, Rewound
 from snapshot.journal.state import OutputMade
 from snapshot.testing.checkers import check_exactly_once
-from snapshot.testing.violation import Violation
+from snapshot.testing.history import Violation
 from snapshot.tree.layout import ManifestFile, SharedFile, parse
 from snapshot.tree.manifest import Manifest
 from snapshot.tree.manifest_json import decode, digest

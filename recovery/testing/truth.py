@@ -10,7 +10,7 @@ from snapshot.journal.entries import Completed, Entry, JournalError, Nonce, Pinn
 from snapshot.journal.entry_json import decode_entry, decode_summary
 from snapshot.journal.machine import apply
 from snapshot.journal.state import EMPTY, JournalState
-from snapshot.testing.violation import Violation
+from snapshot.testing.history import Violation
 from snapshot.tree.layout import JournalEntry, JournalSummary, parse
 
 

@@ -73,7 +73,7 @@ def _process(work: Processing, inputs: tuple[Input, ...]) -> KeyedOperator:
 
             return ProcessBatches(function, inputs, output, sides)
         case Way.CONNECTED:
-            from snapshot.operators.connected import ConnectedProcess
+            from snapshot.operators.function_operator import ConnectedProcess
 
             return ConnectedProcess(function, (inputs[0], inputs[1]), output, sides)
         case Way.CONTROLLED:

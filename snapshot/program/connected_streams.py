@@ -28,7 +28,7 @@ def operated(uid: str, inputs: tuple[Incoming, ...], work: Work) -> Stream:
 
 if TYPE_CHECKING:
     from snapshot.operators.broadcast import KeyedBroadcastProcess
-    from snapshot.operators.connected import KeyedCoProcess
+    from snapshot.operators.function_operator import KeyedCoProcess
     from snapshot.program.stream import Stream
 
 

@@ -16,7 +16,7 @@ from snapshot.testing.checkers import (
 from snapshot.testing.diagram import as_text
 from snapshot.testing.diagram_svg import as_svg
 from snapshot.testing.faults import NO_FAULTS, Faults
-from snapshot.testing.history import Channel, Cut, History, Kind, Record
+from snapshot.testing.history import Channel, Cut, History, Kind, Record, Violation
 from snapshot.testing.network import InFlight
 from snapshot.testing.process import (
     Acted,
@@ -33,7 +33,6 @@ from snapshot.testing.process import (
 )
 from snapshot.testing.schedule import Schedule
 from snapshot.testing.simulation import EXPLORED, Always, Simulation, Statistics
-from snapshot.testing.violation import Violation
 
 __all__ = [
     "EXPLORED",

@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
-from snapshot.testing.history import STIMULI, Channel, Cut, History, Kind, Record
+from snapshot.testing.history import STIMULI, Channel, Cut, History, Kind, Record, Violation
 from snapshot.testing.process import Acted, Action, Broken, Event, Process, Received, Send, Started
-from snapshot.testing.violation import Violation
 
 P = TypeVar("P", bound=Process)
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from snapshot.epochs.transaction_events import CommitOutcome, Committable, transaction_id
 from snapshot.ids import JobId, TransactionId
-from snapshot.testing.violation import Violation
+from snapshot.testing.history import Violation
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 
 Payload = TypeVar("Payload")

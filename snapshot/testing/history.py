@@ -6,10 +6,24 @@ and a message is named by the place (`at`) of the record of its sending.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeVar, overload
+
+
+class Violation(AssertionError):
+    """A history breaks a promise; the message says how, with names.
+
+    `at` are the places in the history that show it, and `cut` is the cut it is about, if any: a diagram highlights
+    both.
+    """
+
+    def __init__(self, message: str, at: Collection[int] = (), cut: Cut | None = None) -> None:
+        super().__init__(message)
+        self.at = tuple(at)
+        self.cut = cut
+
 
 T = TypeVar("T")
 

@@ -18,9 +18,8 @@ from hypothesis.errors import NoSuchExample
 
 from snapshot.testing.diagram import as_text
 from snapshot.testing.diagram_svg import as_svg
-from snapshot.testing.history import Cut, History
+from snapshot.testing.history import Cut, History, Violation
 from snapshot.testing.schedule import Schedule
-from snapshot.testing.violation import Violation
 
 Run: TypeAlias = Callable[[Schedule], object]
 """Runs one simulation under a schedule and checks its history; raises `Violation`, or fails an assertion."""

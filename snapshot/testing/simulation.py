@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar, assert_never
 
 from snapshot.testing.faults import NO_FAULTS, Fault, Faults, Swarm
-from snapshot.testing.history import STIMULI, History, Kind
+from snapshot.testing.history import STIMULI, History, Kind, Violation
 from snapshot.testing.network import Break, InFlight, Link, Network
 from snapshot.testing.process import (
     ORDINARY,
@@ -30,7 +30,6 @@ from snapshot.testing.process import (
     Started,
 )
 from snapshot.testing.schedule import Schedule
-from snapshot.testing.violation import Violation
 
 P = TypeVar("P", bound=Process)
 
@@ -136,7 +135,7 @@ class Simulation(Generic[P]):
     >>> Simulation(holders, Schedule(b""), always=one_token).run()
     Traceback (most recent call last):
     ...
-    snapshot.testing.violation.Violation: what must always hold does not after #2 first acted: pass on
+    snapshot.testing.history.Violation: what must always hold does not after #2 first acted: pass on
     """
 
     def __init__(

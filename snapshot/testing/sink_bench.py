@@ -23,7 +23,7 @@ from snapshot.epochs.transaction_events import CommitOutcome, parse_transaction_
 from snapshot.ids import JobId, TransactionId
 from snapshot.operators.rows import Rows
 from snapshot.program.sink import CommitAnswer, Sink, SinkContext, SinkWriter
-from snapshot.testing.violation import Violation
+from snapshot.testing.history import Violation
 from snapshot.tree.manifest import CommitPayload, StoredFile
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from statebackend.snapshots.transfer import MissingFile

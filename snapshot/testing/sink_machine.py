@@ -29,8 +29,8 @@ from snapshot.epochs.transaction_events import (
 from snapshot.epochs.transactions import Transactions
 from snapshot.ids import TransactionId
 from snapshot.program.sink import CommitsTogether, HoldsRows, Sealed
+from snapshot.testing.history import Violation
 from snapshot.testing.sinks import DONE, SinkBench, SinkTrial, attempt, write
-from snapshot.testing.violation import Violation
 from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Epoch, Generation, Partition
 

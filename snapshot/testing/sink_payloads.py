@@ -14,8 +14,8 @@ from typing import Final
 from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.ids import TransactionId
 from snapshot.program.sink import CommitAnswer, SinkWriter
+from snapshot.testing.history import Violation
 from snapshot.testing.sink_bench import DONE, SinkBench, SinkTrial
-from snapshot.testing.violation import Violation
 from snapshot.tree.frozen_json import Json, JsonLike
 from snapshot.tree.manifest import CommitPayload
 

@@ -14,8 +14,8 @@ from contextlib import suppress
 from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.ids import TransactionId
 from snapshot.program.sink import CommitAnswer, SinkWriter
+from snapshot.testing.history import Violation
 from snapshot.testing.sink_bench import SCHEMA, SinkBench, SinkTrial, settled, some, write
-from snapshot.testing.violation import Violation
 from snapshot.tree.manifest import CommitPayload
 
 _ROUNDS = 3

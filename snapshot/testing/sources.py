@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from snapshot.program.source import AvailableNow, Batch, Exhausted, Source, SplitContext
-from snapshot.testing.violation import Violation
+from snapshot.testing.history import Violation
 from snapshot.tree.frozen_json import Json, JsonLike
 from statebackend.ids import Attempt, Partition
 

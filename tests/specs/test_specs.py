@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from snapshot.testing import Statistics
+from snapshot.testing.history import Violation
 from snapshot.testing.tla import Tlc, accept
-from snapshot.testing.violation import Violation
 from tests.specs import marker_rule
 
 pytestmark = pytest.mark.specs
