@@ -18,7 +18,7 @@ from snapshot.host.partition.opening import open_state
 from snapshot.host.partition.stage_run import StageRun
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.protocol.messages import Drain, Role
-from snapshot.operators.operator import Input, OperatorContext
+from snapshot.operators.operator import Input, Operator, OperatorContext
 from snapshot.operators.process_batch import BatchContext
 from snapshot.operators.rows import Rows
 from snapshot.program.plan import Edge, EventTime, Exchange, Stage, Step, ToEdge
@@ -47,7 +47,7 @@ def row(n: int, at: int | None = None) -> Data:
     return Data(Rows(pa.record_batch([pa.array([n])], schema=NUMBERS), times), 8)
 
 
-class Noting:
+class Noting(Operator):
     """An operator that notes in which order it is told what, from the event time at which it is opened on."""
 
     def __init__(self, context: OperatorContext, told: list[object]) -> None:
@@ -59,15 +59,6 @@ class Noting:
 
     def watermark(self, timestamp: int) -> None:
         self._told.append(timestamp)
-
-    def wakes_at(self) -> int | None:
-        return None
-
-    def wake(self, now: int) -> None:
-        pass
-
-    def broadcast(self) -> bytes | None:
-        return None
 
 
 class Stood:

@@ -18,7 +18,7 @@ from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.host.protocol.messages import Role
 from snapshot.host.protocol.options import HostOptions
-from snapshot.operators.operator import Input, OperatorContext
+from snapshot.operators.operator import Input, Operator, OperatorContext
 from snapshot.operators.rows import Rows
 from snapshot.program.plan import Stage, ToEdge
 from statebackend.files import FileSet
@@ -43,7 +43,7 @@ from tests.test_stage_run import (
 )
 
 
-class Echo:
+class Echo(Operator):
     """An operator that gives what it takes, and notes it."""
 
     def __init__(self, context: OperatorContext, taken: list[list[int]]) -> None:
@@ -56,15 +56,6 @@ class Echo:
 
     def watermark(self, timestamp: int) -> None:
         pass
-
-    def wakes_at(self) -> int | None:
-        return None
-
-    def wake(self, now: int) -> None:
-        pass
-
-    def broadcast(self) -> bytes | None:
-        return None
 
 
 class Held:

@@ -23,6 +23,7 @@ from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.host.protocol.messages import Role
 from snapshot.host.protocol.options import HostOptions
 from snapshot.ids import ChannelId
+from snapshot.operators.operator import Operator
 from snapshot.operators.rows import Rows
 from snapshot.program.plan import Edge, Exchange, Stage, ToEdge
 from snapshot.tree.manifest import StoredFile
@@ -240,7 +241,7 @@ def test_of_in_flight_data_a_rescaled_stage_processes_only_what_has_its_own_keys
     assert sorted(n for n in taken if isinstance(n, int)) == list(range(40))
 
 
-class Telling:
+class Telling(Operator):
     """An operator at work that has broadcast state and counts what comes late."""
 
     late = 3
@@ -248,11 +249,6 @@ class Telling:
     def rows(self, input: int, rows: Rows) -> None: ...
 
     def watermark(self, timestamp: int) -> None: ...
-
-    def wakes_at(self) -> int | None:
-        return None
-
-    def wake(self, now: int) -> None: ...
 
     def broadcast(self) -> bytes | None:
         return b"the same everywhere"

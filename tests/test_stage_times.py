@@ -19,7 +19,7 @@ from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.host.protocol.messages import Role
 from snapshot.host.protocol.options import HostOptions
 from snapshot.ids import ChannelId
-from snapshot.operators.operator import Input, OperatorContext
+from snapshot.operators.operator import Input, Operator, OperatorContext
 from snapshot.operators.rows import Rows
 from snapshot.program.plan import Edge, EventTime, Exchange, Stage, Step, ToEdge
 from statebackend.files import FileSet
@@ -43,7 +43,7 @@ def placement_of(uid: Uid, folder: Path) -> StatePlacement:
     return StatePlacement(uid, OWN, 1, 128, role, options, MemoryStore(token_hex(8)), files, folder)
 
 
-class Ringing:
+class Ringing(Operator):
     """An operator that wants to be woken at once, again and again, and then gives a row."""
 
     def __init__(self, context: OperatorContext) -> None:
@@ -60,9 +60,6 @@ class Ringing:
 
     def wake(self, now: int) -> None:
         self._emit(Rows(pa.record_batch([pa.array([1])], schema=NUMBERS)))
-
-    def broadcast(self) -> bytes | None:
-        return None
 
 
 def test_a_timer_that_is_still_set_when_all_input_has_ended_sends_nothing_behind_the_end(tmp_path: Path) -> None:

@@ -83,8 +83,8 @@ class WorkerPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The surroundings of an attempt: its process's connections, and the plan."""
+class Environment:
+    """The environment of an attempt: its process's connections, and the plan."""
 
     driver: str
     store: Requests
@@ -96,9 +96,9 @@ class Surroundings:
 class PartitionAttempt:
     """A partition from its deployment to the end of the attempt."""
 
-    def __init__(self, deploy: Deploy, around: Surroundings) -> None:
+    def __init__(self, deploy: Deploy, environment: Environment) -> None:
         role = deploy.role
-        self._around = around
+        self._environment = environment
         self._role = role
         self._workers = deploy.workers
         self.incarnation = deploy.incarnation
@@ -114,11 +114,13 @@ class PartitionAttempt:
         self._transactions: Transactions[Payload] = Transactions(
             JOB, WINDOWS, self.incarnation, role.partition, restored=role.committables, restored_epoch=deploy.epoch
         )
-        self._sink = Sink(around.plan.target_kind, role.partition, around.target, around.effects, self._transaction)
+        self._sink = Sink(
+            environment.plan.target_kind, role.partition, environment.target, environment.effects, self._transaction
+        )
         self._frozen: dict[Epoch, list[StateFile]] = {}
         self._files_made = 0
         self._cuts = 0
-        self._repeats = around.plan.repeats
+        self._repeats = environment.plan.repeats
         self._aligning: list[Epoch] = []
         self._early: list[tuple[ChannelId, Frame]] = []
         self._source: SourceSubtask | None = None
@@ -146,12 +148,12 @@ class PartitionAttempt:
                 self._loaded[path] = answer.data
             self._load()
 
-        self._around.effects.append(self._around.store.ask(Read(path), answered))
+        self._environment.effects.append(self._environment.store.ask(Read(path), answered))
 
     def _run(self) -> None:
         state = load(self._role.files, self._loaded)
-        self._source = SourceSubtask(self._role, len(self._workers), self._around.plan.stream)
-        self._operator = WindowOperator(self._around.plan.stream, self._role, state, self._watermarks)
+        self._source = SourceSubtask(self._role, len(self._workers), self._environment.plan.stream)
+        self._operator = WindowOperator(self._environment.plan.stream, self._role, state, self._watermarks)
         self._tell(Restored(self.incarnation, self.partition))
         for instruction in self._transactions.begin():
             self._carry_out_transaction(instruction)
@@ -282,7 +284,9 @@ class PartitionAttempt:
         epoch = marker.epoch
         self._aligning = [waiting for waiting in self._aligning if waiting > epoch]
         self._cuts += 1
-        self._frozen[epoch] = self._operator.freeze(consolidate=self._cuts % self._around.plan.consolidate_every == 0)
+        self._frozen[epoch] = self._operator.freeze(
+            consolidate=self._cuts % self._environment.plan.consolidate_every == 0
+        )
         owes = {Part.FILES, Part.TRANSACTIONS}
         if marker.mode is MarkerMode.UNALIGNED:
             owes.add(Part.CHANNELS)
@@ -312,7 +316,7 @@ class PartitionAttempt:
             else:
                 self._uploaded(self._uploads.failed(epoch, "the store did not take it"))
 
-        self._around.effects.append(self._around.store.ask(Write(ref.path, file), answered))
+        self._environment.effects.append(self._environment.store.ask(Write(ref.path, file), answered))
 
     def _refer_to(self, file: StateFile, epoch: Epoch) -> FileRef:
         """Return a reference to a file that is about to be written, under a name never used before."""
@@ -369,7 +373,7 @@ class PartitionAttempt:
                     self._tell(Declining(self.incarnation, self.partition, epoch, reason))
 
     def _tell(self, message: object) -> None:
-        self._send(self._around.driver, message)
+        self._send(self._environment.driver, message)
 
     def _send(self, to: str, message: object) -> None:
-        self._around.effects.append(Send(to, message))
+        self._environment.effects.append(Send(to, message))

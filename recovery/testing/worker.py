@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from recovery.testing.attempt import PartitionAttempt, Surroundings, WorkerPlan
+from recovery.testing.attempt import Environment, PartitionAttempt, WorkerPlan
 from recovery.testing.messages import (
     AssignSplit,
     Deploy,
@@ -87,8 +87,8 @@ class Worker:
         self._incarnation = deploy.incarnation
         self._driver = driver
         self._workers = deploy.workers
-        around = Surroundings(driver, self._store, self._target, self._effects, self._plan)
-        self._attempt = PartitionAttempt(deploy, around)
+        environment = Environment(driver, self._store, self._target, self._effects, self._plan)
+        self._attempt = PartitionAttempt(deploy, environment)
         ahead, self._ahead = self._ahead, []
         for message in ahead:
             self._frame(message)

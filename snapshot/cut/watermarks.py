@@ -7,7 +7,7 @@ time is at its end when it is on all inputs, and not before.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from snapshot.cut.frames import EARLIEST, LATEST, Watermark
 from snapshot.ids import ChannelId
@@ -51,16 +51,21 @@ class Watermarks:
         known = [watermark for watermark in self._inputs.values() if watermark is not None]
         # An input whose time is at its end has ended; the others may still have rows, also those that are idle.
         known = [watermark for watermark in known if watermark.timestamp < LATEST] or known
-        active = [watermark.timestamp for watermark in known if not watermark.idle]
-        # When all are idle, time may move to the latest of them: nobody is left who could send something older.
-        timestamp = min(active) if active else max(watermark.timestamp for watermark in known)
-        if self._current is not None:
-            timestamp = max(timestamp, self._current.timestamp)
-        combined = Watermark(timestamp, idle=not active)
+        combined = earliest_active(known, self._current)
         if combined == self._current:
             return None
         self._current = combined
         return combined
+
+
+def earliest_active(known: Sequence[Watermark], current: Watermark | None) -> Watermark:
+    """Return the watermark that holds for all of these, at least one, and is not before the `current` one."""
+    active = [watermark.timestamp for watermark in known if not watermark.idle]
+    # When all are idle, time may move to the latest of them: nothing older can come from any.
+    timestamp = min(active) if active else max(watermark.timestamp for watermark in known)
+    if current is not None:
+        timestamp = max(timestamp, current.timestamp)
+    return Watermark(timestamp, idle=not active)
 
 
 def going_on(restored: Watermark | None) -> Watermark | None:

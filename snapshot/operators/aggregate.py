@@ -98,7 +98,7 @@ class RunningAggregate:
         return _Final(self, context) if self.per == "end" else _Running(self, context)
 
 
-class _Totals:
+class _Totals(Operator):
     """The aggregates of a partition."""
 
     def __init__(self, plan: RunningAggregate, context: OperatorContext) -> None:
@@ -113,17 +113,6 @@ class _Totals:
     def watermark(self, timestamp: int) -> None:
         """Advance the state's event time; no result waits for it."""
         self._state.advance(watermark=timestamp)
-
-    def wakes_at(self) -> int | None:
-        """Return None: there is nothing to wake for."""
-        return None
-
-    def wake(self, now: int) -> None:
-        """Do nothing: there is nothing to wake for."""
-
-    def broadcast(self) -> bytes | None:
-        """Return None: there is no broadcast state."""
-        return None
 
 
 class _Running(_Totals):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, NoReturn, Self, TypeVar, cast, overload
 
 from snapshot.operators.function_operator import FunctionOperator
-from snapshot.operators.keyed_function import FunctionRun, KeyedFunction, NoKeyHere, ProcessContext
+from snapshot.operators.keyed_function import FunctionRun, KeyedFunction, NoKeyHere, Outputs, ProcessContext
 from snapshot.operators.operator import OperatorContext
 from snapshot.operators.row_class import Row
 from snapshot.operators.rows import Rows
@@ -271,35 +271,40 @@ class BroadcastProcess(FunctionOperator[KeyedBroadcastProcess]):
     def open(self, context: OperatorContext) -> BroadcastRun:
         """Open it in a partition; `BroadcastMismatch` if the broadcast state of the snapshot is another."""
         states = BroadcastStates(context.uid, self.function.broadcasts(), context.broadcast)
-        return BroadcastRun(FunctionRun(self.function, context, self.outputs, states.maps), states, self.inputs[0].keys)
+        return BroadcastRun(self.function, context, self.outputs, states, self.inputs[0].keys)
 
 
-class BroadcastRun:
+class BroadcastRun(FunctionRun):
     """A `KeyedBroadcastProcess` at work in one partition."""
 
-    def __init__(self, run: FunctionRun, states: BroadcastStates, keys: tuple[str, ...]) -> None:
-        function = run.function
-        assert isinstance(function, KeyedBroadcastProcess)
-        self._run, self._states, self._keys = run, states, keys
-        self._on_event, self._on_broadcast = function.on_event, function.on_broadcast
-        self._out_of_reach = {name: _OutOfReach(f"{run.label}: state {name!r}") for name in run.states}
-        self.watermark, self.wakes_at, self.wake = run.watermark, run.wakes_at, run.wake
-        self.close = function.close
+    def __init__(
+        self,
+        function: KeyedBroadcastProcess,
+        context: OperatorContext,
+        outputs: Outputs,
+        broadcast: BroadcastStates,
+        keys: tuple[str, ...],
+    ) -> None:
+        super().__init__(function, context, outputs, broadcast.maps)
+        assert isinstance(self.function, KeyedBroadcastProcess)
+        self._broadcast, self._keys = broadcast, keys
+        self._on_event, self._on_broadcast = self.function.on_event, self.function.on_broadcast
+        self._out_of_reach = {name: _OutOfReach(f"{self.label}: state {name!r}") for name in self.states}
 
     def rows(self, input: int, rows: Rows) -> int:
         """Call `on_event` or `on_broadcast` for each row until `overdue`; return for how many."""
         if input == 0:
-            return self._run.feed(self._on_event, self._keys, rows)
-        self._run.bind(self._out_of_reach)
-        self._states.gate.writable = True
-        taken = self._run.feed_unkeyed(self._on_broadcast, rows)
-        self._states.gate.writable = False
-        self._run.bind(self._run.states)
+            return self.feed(self._on_event, self._keys, rows)
+        self.bind(self._out_of_reach)
+        self._broadcast.gate.writable = True
+        taken = self.feed_unkeyed(self._on_broadcast, rows)
+        self._broadcast.gate.writable = False
+        self.bind(self.states)
         return taken
 
     def broadcast(self) -> bytes | None:
         """Return the broadcast state for the cut."""
-        return self._states.to_bytes()
+        return self._broadcast.to_bytes()
 
 
 class _OutOfReach:

@@ -120,25 +120,23 @@ class Process(FunctionOperator[KeyedProcess]):
 
     def open(self, context: OperatorContext) -> ProcessRun:
         """Open it in a partition."""
-        return ProcessRun(FunctionRun(self.function, context, self.outputs), self.inputs[0].keys)
+        return ProcessRun(self.function, context, self.outputs, self.inputs[0].keys)
 
 
-class ProcessRun:
+class ProcessRun(FunctionRun):
     """A `KeyedProcess` at work in one partition."""
 
-    def __init__(self, run: FunctionRun, keys: tuple[str, ...]) -> None:
-        assert isinstance(run.function, KeyedProcess)
-        self._run, self._keys, self._on_event = run, keys, run.function.on_event
-        self.watermark, self.wakes_at, self.wake = run.watermark, run.wakes_at, run.wake
-        self.close = run.function.close
+    def __init__(
+        self, function: KeyedProcess, context: OperatorContext, outputs: Outputs, keys: tuple[str, ...]
+    ) -> None:
+        super().__init__(function, context, outputs)
+        assert isinstance(self.function, KeyedProcess)
+        self._keys, self._on_event = keys, self.function.on_event
 
-    def rows(self, _input: int, rows: Rows) -> int:
+    def rows(self, input: int, rows: Rows) -> int:
         """Call `on_event` for each row until `overdue`; return for how many."""
-        return self._run.feed(self._on_event, self._keys, rows)
-
-    def broadcast(self) -> bytes | None:
-        """Return None: there is no broadcast state."""
-        return None
+        del input
+        return self.feed(self._on_event, self._keys, rows)
 
 
 class KeyedCoProcess(KeyedFunction):
@@ -192,24 +190,20 @@ class ConnectedProcess(FunctionOperator[KeyedCoProcess]):
 
     def open(self, context: OperatorContext) -> ConnectedRun:
         """Open it in a partition."""
-        return ConnectedRun(FunctionRun(self.function, context, self.outputs), [taken.keys for taken in self.inputs])
+        return ConnectedRun(self.function, context, self.outputs, [taken.keys for taken in self.inputs])
 
 
-class ConnectedRun:
+class ConnectedRun(FunctionRun):
     """A `KeyedCoProcess` at work in one partition."""
 
-    def __init__(self, run: FunctionRun, keys: list[tuple[str, ...]]) -> None:
-        function = run.function
-        assert isinstance(function, KeyedCoProcess)
-        self._run, self._inputs = run, list(zip((function.on_first, function.on_second), keys, strict=True))
-        self.watermark, self.wakes_at, self.wake = run.watermark, run.wakes_at, run.wake
-        self.close = function.close
+    def __init__(
+        self, function: KeyedCoProcess, context: OperatorContext, outputs: Outputs, keys: list[tuple[str, ...]]
+    ) -> None:
+        super().__init__(function, context, outputs)
+        assert isinstance(self.function, KeyedCoProcess)
+        self._inputs = list(zip((self.function.on_first, self.function.on_second), keys, strict=True))
 
     def rows(self, input: int, rows: Rows) -> int:
         """Call `on_first` or `on_second` for each row until `overdue`; return for how many."""
         handler, keys = self._inputs[input]
-        return self._run.feed(handler, keys, rows)
-
-    def broadcast(self) -> bytes | None:
-        """Return None: there is no broadcast state."""
-        return None
+        return self.feed(handler, keys, rows)

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from snapshot.cut.frames import EARLIEST
-from snapshot.operators.operator import OperatorContext
+from snapshot.operators.operator import Operator, OperatorContext
 from snapshot.operators.row_class import Row, RowLike, batch_of, rows_of, shown, values_of
 from snapshot.operators.rows import Rows, Times
 from statebackend.errors import ProgramError
@@ -218,7 +218,7 @@ class Outputs:
     timed: bool
 
 
-class FunctionRun:
+class FunctionRun(Operator):
     """A function at work in one partition: it is fed rows with their keys, and its timers fire."""
 
     def __init__(
@@ -340,6 +340,10 @@ class FunctionRun:
             return True
         self._look_at_the_clock()
         return self._fire(self._event_timers, "event")
+
+    def close(self) -> None:
+        """Close the function."""
+        self.function.close()
 
     def wakes_at(self) -> int | None:
         """Return the time of the next processing timer; None if there is none."""

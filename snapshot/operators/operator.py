@@ -7,6 +7,7 @@ broadcast state), so that a restored one goes on as if nothing had happened.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
@@ -91,11 +92,15 @@ class OperatorContext:
     made last: somebody else wants to work, or a marker waits."""
 
 
-class Operator(Protocol):
+class Operator(ABC):
     """An operator in one partition. The event loop's thread calls it, one call at a time; an exception of the user's
     functions goes through as it is, and the attempt fails with it.
     """
 
+    late: int = 0
+    """How many rows came too late in this attempt, whether they were dropped or given to a side output."""
+
+    @abstractmethod
     def rows(self, input: int, rows: Rows) -> int | None:
         """Take rows of an input: all of them, or only the first ones, at least one, when `overdue` says so.
 
@@ -103,6 +108,7 @@ class Operator(Protocol):
         this input.
         """
 
+    @abstractmethod
     def watermark(self, timestamp: int) -> bool | None:
         """Move event time to `timestamp`, and fire timers and windows up to it. The operator calls `state.advance`.
 
@@ -113,41 +119,28 @@ class Operator(Protocol):
 
     def wakes_at(self) -> int | None:
         """Return the processing time in milliseconds at which to call `wake`; None for never. Asked after each call."""
+        return None
 
-    def wake(self, now: int) -> object:
+    def wake(self, now: int) -> object:  # noqa: B027, most wait for no time
         """Move processing time to `now` and fire timers up to it; `wakes_at` then gives the time of any left over."""
+
+    def before_cut(self) -> None:  # noqa: B027, most lack nothing
+        """Put into the state what it lacks; it is cut right after this call. Nothing can be emitted."""
 
     def broadcast(self) -> bytes | None:
         """Return the broadcast state for the cut, the same in all partitions; None for an operator without."""
+        return None
 
-
-@runtime_checkable
-class Closing(Protocol):
-    """An operator that wants to know when its attempt is over, because a function of the user holds something."""
-
-    def close(self) -> None:
-        """Release what is held: the attempt is over, in whichever way.
-
-        Called once, by the event loop's thread. Nothing can be emitted.
-        """
-
-
-@runtime_checkable
-class Cutting(Protocol):
-    """An operator that has something to put into its state before it is cut."""
-
-    def before_cut(self) -> None:
-        """Put into the state what it lacks; it is cut right after this call. Nothing can be emitted."""
-
-
-@runtime_checkable
-class Ending(Protocol):
-    """An operator that has something to say when all input of a run has ended."""
-
-    def end(self) -> None:
+    def end(self) -> None:  # noqa: B027, most have given all by then
         """Emit the final results: no row comes any more before the job is started again.
 
         Called once, after the last row; event time may be at its end by then. A restored operator is called again.
+        """
+
+    def close(self) -> None:  # noqa: B027, most hold nothing
+        """Release what is held, such as by a function of the user: the attempt is over, in whichever way.
+
+        Called once, by the event loop's thread. Nothing can be emitted.
         """
 
 
@@ -156,15 +149,6 @@ class TakingBatches(Protocol):
     """A step or an operator whose function is called for whole batches, which are not to be taken apart."""
 
     takes_batches: ClassVar[bool]
-
-
-@runtime_checkable
-class CountingLate(Protocol):
-    """An operator to which rows may come too late."""
-
-    @property
-    def late(self) -> int:
-        """Return how many rows came too late in this attempt, whether they were dropped or given to a side output."""
 
 
 class KeyedOperator(Protocol):

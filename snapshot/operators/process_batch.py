@@ -18,7 +18,7 @@ from snapshot.cut.frames import EARLIEST
 from snapshot.operators.aggregated import key_arrays
 from snapshot.operators.function_operator import FunctionOperator
 from snapshot.operators.keyed_function import KeyedFunction, OpenContext, UnknownSide, has_timers
-from snapshot.operators.operator import OperatorContext
+from snapshot.operators.operator import Operator, OperatorContext
 from snapshot.operators.row_class import column_problems
 from snapshot.operators.rows import Rows, Times, keys_in
 from statebackend.errors import ProgramError
@@ -146,7 +146,7 @@ class ProcessBatches(FunctionOperator[BatchProcess]):
         return _Batches(self, context)
 
 
-class _Batches:
+class _Batches(Operator):
     """A `BatchProcess` at work in one partition."""
 
     def __init__(self, plan: ProcessBatches, context: OperatorContext) -> None:
@@ -159,7 +159,6 @@ class _Batches:
         for name in plan.function.states():
             object.__setattr__(self.function, name, context.state[name])
         self.function.open(OpenContext(context.uid, context.partition, context.parallelism))
-        self.close = self.function.close
 
     def rows(self, input: int, rows: Rows) -> None:
         """Call `on_batch`, unless there are no rows."""
@@ -174,6 +173,10 @@ class _Batches:
         except BaseException as error:
             error.add_note(f"in {self._label}, for a batch of {len(rows)} rows")
             raise
+
+    def close(self) -> None:
+        """Close the function."""
+        self.function.close()
 
     def watermark(self, timestamp: int) -> None:
         """Call `on_watermark`."""
@@ -194,17 +197,6 @@ class _Batches:
     def _look_at_the_clock(self) -> None:
         self._ctx.processing_time = max(self._ctx.processing_time, self._context.clock())
         self._context.state.advance(processing_time=self._ctx.processing_time)
-
-    def wakes_at(self) -> int | None:
-        """Return None: there is nothing to wake for."""
-        return None
-
-    def wake(self, now: int) -> None:
-        """Do nothing: there is nothing to wake for."""
-
-    def broadcast(self) -> bytes | None:
-        """Return None: there is no broadcast state."""
-        return None
 
 
 def _shown(schema: pa.Schema) -> str:

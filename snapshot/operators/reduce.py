@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from snapshot.operators.aggregated import key_problems
 from snapshot.operators.keyed_function import keys_of
-from snapshot.operators.operator import Input, OperatorContext, name_of
+from snapshot.operators.operator import Input, Operator, OperatorContext, name_of
 from snapshot.operators.row_class import Row, RowLike, accepted, batch_of, row_codec, row_problems, rows_of, shown
 from snapshot.operators.rows import Rows
 from statebackend.states.codecs import Codec
@@ -82,7 +82,7 @@ class Reduce:
         return _Reducing(self, context)
 
 
-class _Reducing:
+class _Reducing(Operator):
     """The rows of a partition's keys."""
 
     def __init__(self, plan: Reduce, context: OperatorContext) -> None:
@@ -118,17 +118,6 @@ class _Reducing:
     def watermark(self, timestamp: int) -> None:
         """Advance the state's event time; no result waits for it."""
         self._state.advance(watermark=timestamp)
-
-    def wakes_at(self) -> int | None:
-        """Return None: there is nothing to wake for."""
-        return None
-
-    def wake(self, now: int) -> None:
-        """Do nothing: there is nothing to wake for."""
-
-    def broadcast(self) -> bytes | None:
-        """Return None: there is no broadcast state."""
-        return None
 
 
 class Fold:

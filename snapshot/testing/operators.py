@@ -36,9 +36,6 @@ from snapshot.cut.frames import EARLIEST, LATEST
 from snapshot.operators.function_operator import KeyedProcess
 from snapshot.operators.keyed_function import KeyedFunction
 from snapshot.operators.operator import (
-    Closing,
-    Cutting,
-    Ending,
     Input,
     KeyedOperator,
     Operator,
@@ -177,8 +174,7 @@ class OperatorHarness:
     def end(self) -> None:
         """Tell the operator that all input of this run has ended."""
         for member in self._members:
-            if isinstance(member.operator, Ending):
-                member.operator.end()
+            member.operator.end()
 
     def wakes_at(self) -> int | None:
         """Return the first processing time at which a partition wants to be woken; None for never."""
@@ -216,8 +212,7 @@ class OperatorHarness:
         if len(broadcasts) > 1:
             raise BroadcastDiffers(f"{self.operator.label}: {len(broadcasts)} different broadcast states")
         for member in self._members:
-            if isinstance(member.operator, Cutting):
-                member.operator.before_cut()
+            member.operator.before_cut()
         parts = tuple(member.state.snapshot(self._epoch) for member in self._members)
         for member in self._members:
             member.state.completed(self._epoch)
@@ -238,8 +233,7 @@ class OperatorHarness:
         """Close the operator and its state."""
         members, self._members = self._members, []
         for member in members:
-            if isinstance(member.operator, Closing):
-                member.operator.close()
+            member.operator.close()
             member.state.close()
 
     def __enter__(self) -> Self:

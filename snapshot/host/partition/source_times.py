@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from snapshot.cut.frames import EARLIEST, LATEST, Watermark
+from snapshot.cut.watermarks import earliest_active
 from snapshot.operators.row_class import shown_row
 from snapshot.operators.rows import Rows, Times
 from snapshot.program.plan import EventTime, Step
@@ -190,11 +191,7 @@ class SourceTimes:
         known = [branch.current for branch in self._branches.values() if branch.current is not None]
         if len(known) < len(self._branches):
             return None
-        active = [watermark.timestamp for watermark in known if not watermark.idle]
-        timestamp = min(active) if active else max(watermark.timestamp for watermark in known)
-        if self._current is not None:
-            timestamp = max(timestamp, self._current.timestamp)
-        combined = Watermark(timestamp, idle=not active)
+        combined = earliest_active(known, self._current)
         if combined == self._current:
             return None
         self._current = combined

@@ -6,7 +6,6 @@ Invariant: an operator gives its rows to the stage's chain in the call in which 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.ipc as ipc
@@ -14,7 +13,7 @@ import pyarrow.ipc as ipc
 from snapshot.cut.frames import EARLIEST
 from snapshot.cut.watermarks import going_on
 from snapshot.host.partition.opening import StatePlacement
-from snapshot.operators.operator import Closing, Cutting, Emit, KeyedOperator, Note, Operator, OperatorContext
+from snapshot.operators.operator import Emit, KeyedOperator, Note, Operator, OperatorContext
 from snapshot.operators.rows import Rows
 from statebackend.canonical.exporting import StateExport
 from statebackend.canonical.source import OneKey, source_of
@@ -25,67 +24,33 @@ from statebackend.keygroups import key_group_of
 from statebackend.snapshots.uploads import Durable, NotDurable
 
 
-class StageOperator(Protocol):
-    """The operator of a stage: it takes the rows of its inputs."""
-
-    def rows(self, input: int, rows: Rows) -> int | None:
-        """Take rows of an input; return how many of the first ones were taken, or None for all."""
-
-    def watermark(self, timestamp: int) -> bool | None:
-        """Move event time on to here; return False if this must be said again, as there is more to do."""
-
-    def wakes_at(self) -> int | None:
-        """Return the processing time at which the operator wants to be woken; None for never."""
-
-    def wake(self, now: int) -> object:
-        """Do what is due, as processing time has come to here."""
-
-    def broadcast(self) -> bytes | None:
-        """Return the broadcast state for the cut; None if there is none."""
-
-
-class Passage:
+class Passage(Operator):
     """An operator that hands on what comes in."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
 
-    def rows(self, _input: int, rows: Rows) -> None:
+    def rows(self, input: int, rows: Rows) -> None:
         """Hand the rows on."""
+        del input
         self._emit(rows)
 
-    def watermark(self, _timestamp: int) -> None:
+    def watermark(self, timestamp: int) -> None:
         """Do nothing, as nothing waits for time."""
 
-    def wakes_at(self) -> int | None:
-        """Return None, as nothing waits for time."""
-        return None
 
-    def wake(self, _now: int) -> None:
-        """Do nothing, as nothing waits for time."""
-
-    def broadcast(self) -> bytes | None:
-        """Return None, as there is no broadcast state."""
-        return None
-
-
-class Awaited:
+class Awaited(Operator):
     """Stands for an operator whose state is not there yet: nothing may come to it but the question when to wake it."""
 
-    def rows(self, _input: int, _rows: Rows) -> None:
+    def rows(self, input: int, rows: Rows) -> None:
         """Raise an error, as there is no state yet."""
+        del input, rows
         raise AssertionError("rows came to an operator that has no state yet")
 
-    def watermark(self, _timestamp: int) -> None:
+    def watermark(self, timestamp: int) -> None:
         """Raise an error, as there is no state yet."""
+        del timestamp
         raise AssertionError("event time came to an operator that has no state yet")
-
-    def wakes_at(self) -> int | None:
-        """Return None, as nothing waits for time."""
-        return None
-
-    def wake(self, _now: int) -> None:
-        """Do nothing, as nothing waits for time."""
 
     def broadcast(self) -> bytes | None:
         """Raise an error, as there is no state yet."""
@@ -122,8 +87,7 @@ class KeyedRun:
 
     def cut(self, epoch: Epoch) -> None:
         """Cut the state: as it is now, it is the epoch's."""
-        if isinstance(self.operator, Cutting):
-            self.operator.before_cut()
+        self.operator.before_cut()
         self.state.cut(epoch)
 
     def poll(self) -> list[Durable | NotDurable]:
@@ -140,8 +104,7 @@ class KeyedRun:
 
     def close(self) -> None:
         """Close the operator; the state stays as the operator left it."""
-        if isinstance(self.operator, Closing):
-            self.operator.close()
+        self.operator.close()
 
 
 class StillOpening(JobError):

@@ -28,11 +28,11 @@ from snapshot.host.partition.router import Ends, Router, Sending, chained
 from snapshot.host.partition.sink_run import SinkRun
 from snapshot.host.partition.source_run import SourceRun
 from snapshot.host.partition.source_times import SourceTimes
-from snapshot.host.partition.stage_operators import Awaited, KeyedRun, Passage, StageOperator
+from snapshot.host.partition.stage_operators import Awaited, KeyedRun, Passage
 from snapshot.host.protocol.messages import Role, StageFigures
 from snapshot.host.protocol.options import HostOptions
 from snapshot.ids import ChannelId
-from snapshot.operators.operator import CountingLate, Ending, Note, TakingBatches
+from snapshot.operators.operator import Note, Operator, TakingBatches
 from snapshot.operators.rows import Rows, keys_in
 from snapshot.program.plan import Edge, Exchange, Stage, Step
 from snapshot.tree.manifest import SplitPosition
@@ -203,7 +203,7 @@ class StageRun:
         )
         return {side: chained(targets, ends) for side, targets in self.stage.outputs.items() if targets}
 
-    def _stage_operator(self, wake: Callable[[], None], attempt: Attempt) -> StageOperator:
+    def _stage_operator(self, wake: Callable[[], None], attempt: Attempt) -> Operator:
         placement = self._placement
         source = self.stage.source
         if source is not None:
@@ -673,9 +673,8 @@ class StageRun:
         if self._ending:
             return
         self._ending = True
-        if isinstance(self._operator, Ending):
-            with self._noting("the end of its input"):
-                self._operator.end()
+        with self._noting("the end of its input"):
+            self._operator.end()
         if self._placement.time_goes_on:
             self._announce_time(at_once=True)
             if self._coming is None:
@@ -715,7 +714,7 @@ class StageRun:
             self._aligner.queued_bytes + self._gathering.bytes,
             len(self._aligner.held_back),
             blocked * 1000,
-            self._operator.late if isinstance(self._operator, CountingLate) else 0,
+            self._operator.late,
             "" if self.source is None else self.source.waits_for,
             0 if self.source is None else self.source.bad,
             "" if self.source is None else self.source.why,

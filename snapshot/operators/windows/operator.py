@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from snapshot.cut.frames import EARLIEST, LATEST
-from snapshot.operators.operator import Input, OperatorContext
+from snapshot.operators.operator import Input, Operator, OperatorContext
 from snapshot.operators.rows import Rows, keys_in
 from snapshot.operators.windows.keys import Already, Firing, GroupTimes, Key, PartlyGiven
 from snapshot.operators.windows.kinds import Aligned, assigned, late_rows
@@ -71,7 +71,7 @@ class Lateness:
     side: bool
 
 
-class WindowOperator:
+class WindowOperator(Operator):
     """Windows of a partition. `late` is how many rows came too late, to whatever became of them."""
 
     def __init__(
@@ -235,10 +235,6 @@ class WindowOperator:
         if self._groups is not None and self._partly is not None:
             self._partly.before_cut()
             self._groups.before_cut(self._now)
-
-    def broadcast(self) -> bytes | None:
-        """Return None: there is no broadcast state."""
-        return None
 
     def close(self) -> None:
         """Close the contents, as the attempt is over."""

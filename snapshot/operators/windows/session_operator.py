@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from snapshot.cut.frames import EARLIEST, LATEST
 from snapshot.operators.keyed_function import keys_of
-from snapshot.operators.operator import Input, OperatorContext
+from snapshot.operators.operator import Input, Operator, OperatorContext
 from snapshot.operators.rows import Rows, keys_in
 from snapshot.operators.windows.keys import GroupTimes
 from snapshot.operators.windows.kinds import Session
@@ -108,7 +108,7 @@ class _Change(Generic[C]):
     sessions: list[tuple[int, int, int, C | None]]
 
 
-class SessionOperator(Generic[C]):
+class SessionOperator(Operator, Generic[C]):
     """The sessions of a partition. `late` is how many rows came too late, to whatever became of them."""
 
     def __init__(
@@ -310,10 +310,6 @@ class SessionOperator(Generic[C]):
         """Write down the times of key groups."""
         if self._groups is not None:
             self._groups.before_cut(self._now)
-
-    def broadcast(self) -> bytes | None:
-        """Return None: there is no broadcast state."""
-        return None
 
     def close(self) -> None:
         """Close the contents, as the attempt is over."""
