@@ -46,7 +46,8 @@ def _(patch: MonkeyPatch) -> None:
         refs = [*written]
         for file in left:
             refs.append(self._refer_to(file, epoch))
-            self._environment.effects.append(self._around.store.ask(Write(refs[-1].path, file), lambda answer: None))
+            request = self._environment.store.ask(Write(refs[-1].path, file), lambda answer: None)
+            self._environment.effects.append(request)
         self._frozen.pop(epoch)
         self._uploaded(self._uploads.persisted(epoch, Persisted(tuple(refs))))
 
