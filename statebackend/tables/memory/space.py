@@ -204,7 +204,8 @@ class TableSpace:
         fresh, changing = self._touches.touch(slots)
         if len(changing):
             self._images.changing(changing, self.columns)
-        self._same[fresh] = False
+        if len(fresh):
+            self._same[fresh] = False
 
     def look_at(self, slots: Slots) -> None:
         """Note that these keys were read: more recently than what was touched before the last cut."""
