@@ -261,7 +261,7 @@ class Attached:
             if TlsRefused.__name__ in self._lost:
                 raise NotAllowed(self._lost)
             if "secret" in self._lost:
-                raise NotAllowed(f"{self._lost}: whoever listens there is not the driver that wrote {FILE}")
+                raise NotAllowed(f"{self._lost}: the process that listens there is not the driver that wrote {FILE}")
             if "does not answer" in self._lost:
                 raise DriverSilent(
                     f"the driver of job {reach.job} (process {reach.pid}) is there and does not answer; {self._lost}"

@@ -446,7 +446,7 @@ def test_a_marker_that_somebody_on_the_path_adds_breaks_the_channel_and_is_not_h
     road.until(lambda: bool(road.broken))
     assert numbers(road.arrived) == [1, "Watermark"]
     assert road.broken[0].startswith("ForgedFrame: channel clicks/0->count/1, frame at byte 72: it does not carry")
-    assert road.broken[0].endswith("somebody on the network changes what is sent; turn on tls")
+    assert road.broken[0].endswith("it was changed on the network; turn on tls")
 
 
 def test_an_allowance_that_somebody_on_the_path_says_breaks_the_channel_and_allows_nothing(road: Road) -> None:

@@ -149,7 +149,7 @@ def test_nothing_is_removed_while_an_epoch_that_stays_cannot_be_read() -> None:
 
 
 def test_an_epoch_that_nobody_has_looked_at_stops_the_clean_up() -> None:
-    with pytest.raises(CleanupError, match="nobody has looked"):
+    with pytest.raises(CleanupError, match="its manifest was not read"):
         classify(ObservedTree(state_after(complete(ONE)), ()))
 
 

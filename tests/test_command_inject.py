@@ -305,7 +305,7 @@ def test_a_wrong_secret_is_not_allowed(terminal: Terminal, folder: Path) -> None
     finally:
         address.leave(folder, right)
     assert said.code == Exit.NOT_ALLOWED
-    assert "whoever listens there is not the driver that wrote driver.json" in said.err
+    assert "the process that listens there is not the driver that wrote driver.json" in said.err
 
 
 def test_a_file_that_is_not_closed_to_others_is_not_believed(

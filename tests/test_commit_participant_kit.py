@@ -300,7 +300,7 @@ class AsksNobody(Tokens):
         (WritesTheTokenBeforeTheRows, "when a committer dies after 1 requests, the next one commits once"),
         (ReadsBeforeItFences, "of two committers one writes"),
         (TakesBeingFencedForSuccess, "of two committers one writes"),
-        (PutsOffForEver, "a commit that nobody disturbs comes to an end"),
+        (PutsOffForEver, "an undisturbed commit comes to an end"),
         (AsksNobody, "a commit makes at least one request"),
     ],
 )

@@ -294,7 +294,7 @@ def test_what_could_not_be_deleted_is_deleted_later_and_the_journal_is_kept_shor
     run = start(tmp_path, cluster, compact_after=1, retain=1)
     assert compacted.wait(PATIENCE)
     run.stop()
-    assert [event.what for event in of_kind(run, Trouble)] == ["deleting what nobody needs"] * 3
+    assert [event.what for event in of_kind(run, Trouble)] == ["deleting files that are not needed"] * 3
     removed = [epoch for event in of_kind(run, EpochsRemoved) for epoch in event.epochs]
     first = min(removed)
     assert first.number == 1, "the one whose deletion failed first"

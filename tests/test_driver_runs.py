@@ -365,7 +365,7 @@ def test_a_job_that_is_given_up_waits_a_moment_for_the_cause_of_a_broken_channel
         run.wait(PATIENCE)
 
 
-FORGED = "channel rows/0->count/1: ForgedFrame: somebody on the network changes what is sent; turn on tls"
+FORGED = "channel rows/0->count/1: ForgedFrame: it was changed on the network; turn on tls"
 
 
 def test_a_job_that_is_given_up_for_a_forged_frame_says_so_whichever_end_of_the_channel_is_heard_first(

@@ -1,10 +1,13 @@
-"""Docstrings of functions say what is done: they begin with a verb, or with "True if"."""
+"""Words of docstrings, errors, help and events: docstrings begin with a subject or a verb, and things have names."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("statebackend", "snapshot", "recovery")
@@ -15,33 +18,129 @@ Until Up What Whatever When Where Whether Which Who Whoever Why With Without
 """
 NO_VERBS = frozenset(LIST.split())
 """Words with which a sentence begins that names a thing, or asks, instead of saying what the function does."""
+QUESTIONS = "How Nobody Of What Whatever When Where Whether Which Who Whoever Why"
+NO_SUBJECTS = frozenset(QUESTIONS.split())
+"""Words with which a sentence begins that asks instead of naming a module or class."""
+
+NAMELESS = re.compile(r"\b(whoever|nobody|anybody|everybody|somebody)\b", re.IGNORECASE)
+CONTORTED = re.compile(r"[Ww]hat always holds|\bof which (?:none|all|some)\b|\bbe it\b|\b[Ww]ho does not\b")
+"""Constructions that have to be read twice; each has a plain form."""
 
 
-def begins_wrongly(docstring: str) -> bool:
-    """True if a docstring does not begin with a verb or "True if", as far as its first word shows."""
-    return docstring.split(maxsplit=1)[0].strip(",.:;") in NO_VERBS
+def begins_with(docstring: str, words: frozenset[str]) -> bool:
+    """True if the first word of a docstring is one of these."""
+    return docstring.split(maxsplit=1)[0].strip(",.:;") in words
 
 
-def documented(source: str) -> Iterator[tuple[int, str]]:
-    """Give the line and the docstring of every function that has one."""
+def sources() -> Iterator[tuple[str, str]]:
+    """Yield the path and text of every module of the packages."""
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).glob("**/*.py")):
+            yield str(path.relative_to(ROOT)), path.read_text()
+
+
+def documented(source: str, *kinds: type[ast.AST]) -> Iterator[tuple[int, str]]:
+    """Yield the line and the docstring of everything of these kinds that has one."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (docstring := ast.get_docstring(node)):
-            yield node.lineno, docstring
+        if isinstance(node, kinds) and isinstance(
+            node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
+        ):
+            docstring = ast.get_docstring(node)
+            if docstring:
+                yield getattr(node, "lineno", 1), docstring
+
+
+def functions(source: str) -> Iterator[tuple[int, str]]:
+    return documented(source, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def modules_and_classes(source: str) -> Iterator[tuple[int, str]]:
+    return documented(source, ast.Module, ast.ClassDef)
+
+
+def everything(source: str) -> Iterator[tuple[int, str]]:
+    return documented(source, ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+SAYING = """
+add_verb add_argument add_parser add_argument_group ArgumentParser add_mutually_exclusive_group debug info warning
+error exception log mention complain say Trouble _note note fail Failed CommitAnswer Hindrance Violation refusal Missed
+Problem
+"""
+SAID_BY = frozenset(SAYING.split())
+"""Functions and classes whose texts people read."""
+
+
+def texts(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and text of literals that are raised, shown as help, logged, or told as an event or answer."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Raise(exc=ast.Call() as call):
+                yield from literals(call)
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in SAID_BY:
+                yield from literals(node)
+            case ast.Return(value=ast.JoinedStr() | ast.Constant() as value):
+                yield from literals(value)
+
+
+def literals(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the literals below a node, an f-string as one text."""
+    match node:
+        case ast.JoinedStr(values=values):
+            yield node.lineno, "".join(str(part.value) for part in values if isinstance(part, ast.Constant))
+        case ast.Constant(value=str(text)) if " " in text:
+            yield node.lineno, text
+        case _:
+            for part in ast.iter_child_nodes(node):
+                yield from literals(part)
+
+
+def complaints(found_in: Callable[[str], Iterator[tuple[int, str]]], is_wrong: Callable[[str], object]) -> list[str]:
+    return [
+        f"{path}:{line}: {' '.join(text.split())[:120]}"
+        for path, source in sources()
+        for line, text in found_in(source)
+        if is_wrong(text)
+    ]
 
 
 def test_docstrings_of_functions_begin_with_what_is_done() -> None:
-    wrong = [
-        f"{path.relative_to(ROOT)}:{line}: {docstring.splitlines()[0]}"
-        for package in PACKAGES
-        for path in sorted((ROOT / package).glob("**/*.py"))
-        for line, docstring in documented(path.read_text())
-        if begins_wrongly(docstring)
-    ]
+    wrong = complaints(functions, lambda text: begins_with(text, NO_VERBS))
     assert wrong == [], "begin with an imperative, such as Return, or with True if"
 
 
-def test_a_docstring_that_begins_with_a_noun_or_a_question_is_noticed() -> None:
-    source = 'def f():\n    """The epochs kept."""\n\n\nasync def g():\n    """Return the epochs kept."""\n'
-    assert [(line, begins_wrongly(docstring)) for line, docstring in documented(source)] == [(1, True), (5, False)]
-    assert begins_wrongly("None, as nothing waits.")
-    assert not begins_wrongly("True if it is over.")
+def test_docstrings_of_modules_and_classes_begin_with_their_subject() -> None:
+    wrong = complaints(modules_and_classes, lambda text: begins_with(text, NO_SUBJECTS))
+    assert wrong == [], "begin with a noun ('The ...'), or with an imperative, and not with a question"
+
+
+def test_docstrings_say_things_straight() -> None:
+    assert complaints(everything, CONTORTED.search) == []
+
+
+def test_errors_help_and_events_name_who_or_what_they_are_about() -> None:
+    wrong = complaints(texts, lambda text: NAMELESS.search(text) or CONTORTED.search(text))
+    assert wrong == [], "name the driver, the sink, the program, the user, the epoch"
+
+
+@pytest.mark.parametrize(
+    ("found_in", "text", "is_noticed"),
+    [
+        (functions, 'def f():\n    """The epochs kept."""\n', True),
+        (functions, 'async def f():\n    """Return the epochs kept."""\n', False),
+        (functions, 'def f():\n    """True if it is over."""\n', False),
+        (modules_and_classes, '"""What is kept."""\n', True),
+        (modules_and_classes, 'class A:\n    """Whether it is over."""\n', True),
+        (modules_and_classes, 'class A:\n    """The epochs kept."""\n', False),
+    ],
+)
+def test_a_docstring_that_begins_wrongly_is_noticed(
+    found_in: Callable[[str], Iterator[tuple[int, str]]], text: str, is_noticed: bool
+) -> None:
+    words = NO_VERBS if found_in is functions else NO_SUBJECTS
+    assert [begins_with(docstring, words) for _, docstring in found_in(text)] == [is_noticed]
+
+
+def test_a_text_without_a_subject_is_noticed() -> None:
+    source = 'def f(name):\n    raise ValueError(f"{name}: whoever did " f"this")\n    log.info("all is well")\n'
+    assert [bool(NAMELESS.search(text)) for _, text in texts(source)] == [True, False]

@@ -50,7 +50,7 @@ def add_to(verbs: Verbs) -> None:
     checked.add_argument(
         "--scratch", metavar="FOLDER", type=Path, help="a local folder with room for a partition's state"
     )
-    cleaned = add_verb(verbs, "gc", "delete what nobody refers to, also beside a running job", _GC, _gc)
+    cleaned = add_verb(verbs, "gc", "delete files without a reference, also beside a running job", _GC, _gc)
     add_tree(cleaned)
     cleaned.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
     cleaned.add_argument(

@@ -184,7 +184,7 @@ def _references(observed: ObservedTree) -> dict[Epoch, frozenset[str] | None]:
     retained = [record.epoch for record in observed.journal.retained]
     for epoch in retained:
         if epoch not in known:
-            raise CleanupError(f"epoch {epoch} is retained, and nobody has looked which files it refers to")
+            raise CleanupError(f"epoch {epoch} is retained, and its manifest was not read")
     for item in observed.in_flight:
         if item.base is not None and item.base not in retained:
             raise CleanupError(f"epoch {item.epoch} is in flight on {item.base}, which the journal does not retain")

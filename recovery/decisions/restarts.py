@@ -23,7 +23,7 @@ class Cause(Enum):
     PROGRAM = "a function of the program raised an exception, or a record is not what the program says it is"
     UNUSABLE = "the same will happen again"
     CHANNEL = "a channel between two partitions broke"
-    FORGED = "somebody on the network changes what partitions send each other"
+    FORGED = "messages between partitions are changed on the network"
     PROCESS = "a process is lost"
     SILENT = "a process shows no sign of life"
     RESOURCE = "the store, a disk, a source or a sink failed"

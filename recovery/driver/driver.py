@@ -174,7 +174,7 @@ class Driver:
             reach.leave(self._options.folder, self._reach)
         except OSError as error:
             what = "leaving the driver's address for other processes"
-            self._reporting.trouble(what, f"{error}; nobody can attach to the job")
+            self._reporting.trouble(what, f"{error}; no command can reach the job")
 
     def _take_reach_away(self) -> None:
         if self._options.folder is not None and self._reach is not None:

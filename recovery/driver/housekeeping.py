@@ -75,7 +75,7 @@ class Housekeeping:
             if self._closed:
                 return
             if isinstance(outcome, BaseException):
-                self._trouble("deleting what nobody needs", outcome)
+                self._trouble("deleting files that are not needed", outcome)
                 pause = _PAUSES[min(tried, len(_PAUSES) - 1)]
                 self._again[removal.number] = self._loop.call_at(
                     self._loop.now() + pause, lambda: self._delete(removal, state, tried + 1)
@@ -113,7 +113,7 @@ class Housekeeping:
 
 
 class Orphans:
-    """Of one generation. All calls come in the loop's thread; `journal` says what the coordinator knows."""
+    """The orphans of one generation. All calls come in the loop's thread; `journal` says what the coordinator knows."""
 
     def __init__(
         self,

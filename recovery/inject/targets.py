@@ -85,7 +85,7 @@ class LinkBetween:
 
 @dataclass(frozen=True, slots=True)
 class Anything:
-    """Whatever is there, at random."""
+    """Any target that is there, at random."""
 
     def __str__(self) -> str:
         return "random"

@@ -59,7 +59,7 @@ def dispose(tree: JobTree, epoch: str, *, readers: bool = False, dry_run: bool =
 
 def _other(readers: bool, pinned: bool) -> str:
     if not pinned:
-        return "by anybody, so it goes when newer ones have taken its place"
+        return "at all, so it goes when newer ones have taken its place"
     return "by a reader, but as a savepoint (no --readers)" if readers else "as a savepoint, but by readers (--readers)"
 
 

@@ -234,7 +234,7 @@ class _Repair:
             return
         if newest_claim(now) > newest_claim(found):
             raise FencedOff(newest_claim(now))
-        raise JobRuns(f"{self._uri}: somebody has written to the journal meanwhile: the job runs; stop it first")
+        raise JobRuns(f"{self._uri}: the journal was written to meanwhile: the job runs; stop it first")
 
     def _put_aside(self, paths: Iterable[str], number: int) -> None:
         for path in paths:

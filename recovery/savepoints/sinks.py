@@ -293,8 +293,8 @@ def _answer(writer: SinkWriter, committable: Committable[CommitPayload]) -> Comm
 def _nobody_takes(uid: Uid) -> Callable[[TransactionId | None, pa.RecordBatch], None]:
     def deliver(transaction: TransactionId | None, rows: pa.RecordBatch) -> None:
         raise NotCommitted(
-            f"{transaction}: {rows.num_rows} rows of sink {uid} are for the program that runs the job, and nobody "
-            "takes them here; start the job, or give them up (sinks abort --accept-loss)"
+            f"{transaction}: {rows.num_rows} rows of sink {uid} are for the program that runs the job, and no "
+            "program takes them here; start the job, or give them up (sinks abort --accept-loss)"
         )
 
     return deliver

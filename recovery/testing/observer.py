@@ -110,7 +110,7 @@ class Observer(JournalTruth):
             if one.sealed_in > body.to
         }
         if again and body not in self._accepted:
-            raise Violation(f"the job goes back to {body.to} and repeats {sorted(again)}, which nobody has accepted")
+            raise Violation(f"the job goes back to {body.to} and repeats {sorted(again)}, which was not accepted")
         self._given_up |= again
         self.repeated += len(again)
         self.completed = [epoch for epoch in self.completed if epoch <= body.to]

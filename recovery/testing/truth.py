@@ -53,7 +53,7 @@ class JournalTruth:
         try:
             self.journal = apply(self.journal, entry)
         except JournalError as error:
-            raise Violation(f"the journal takes an entry that nobody may write: {error}") from error
+            raise Violation(f"the journal takes an entry that may not be written: {error}") from error
         self._entries[entry.number] = entry
         self._states.append(self.journal)
 

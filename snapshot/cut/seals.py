@@ -114,7 +114,7 @@ class RecordReader:
             return
         if not is_sealed(self._key, body, shown, self._read):
             raise ForgedRecord(
-                f"message {self._read} of {len(body)} bytes does not carry the connection's seal: somebody on the "
-                "network changes what is sent; turn on tls"
+                f"message {self._read} of {len(body)} bytes does not carry the connection's seal: it was "
+                "changed on the network; turn on tls"
             )
         self._read += 1

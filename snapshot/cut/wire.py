@@ -260,7 +260,7 @@ class Decoder:
         if self._key is not None and not is_sealed(self._key, header, shown, self._sealed, self._offset):
             raise self._refusal(
                 ForgedFrame,
-                "it does not carry the channel's seal: somebody on the network changes what is sent; turn on tls",
+                "it does not carry the channel's seal: it was changed on the network; turn on tls",
             )
         frame = self._control(kind, mode, flag, value)
         self._to_check, self._needed = None, HEADER_SIZE

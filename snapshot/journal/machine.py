@@ -71,7 +71,7 @@ def apply(state: JournalState, entry: Entry) -> JournalState:
     if refused is not None:
         raise DamagedJournal(
             f"journal entry {entry.number} ({type(entry.body).__name__.lower()}) may not stand there: {refused.text}; "
-            "somebody has written to the journal, or deleted from it, who should not have"
+            "a program other than epochcut has written to the journal, or deleted from it"
         )
     nonces = (*state.nonces, entry.nonce)[-NONCES_KEPT:]
     return replace(_with_body(state, entry), number=entry.number, nonces=nonces)

@@ -87,7 +87,7 @@ def _sinks(outputs: Sequence[Written], found: Resolution) -> Iterator[Problem]:
                 yield Problem(
                     place_of(output),
                     f"{name_of(sink)} cannot be exactly-once: its target can neither keep a prepared transaction nor "
-                    "read back a token that was committed with the rows, so nobody could tell after a crash whether "
+                    "read back a token that was committed with the rows, so nothing could tell after a crash whether "
                     "they are there; use it at-least-once, or another target",
                 )
             for sentence in sink.check(flow.schema):

@@ -93,7 +93,7 @@ class _Bench:
                 raise Violation("what is prepared and named by an epoch can be committed; but the target says FAILED")
             if outcome is not CommitOutcome.RETRY_LATER:
                 return
-        raise Violation(f"a commit that nobody disturbs comes to an end; but it was put off {TRIES} times")
+        raise Violation(f"an undisturbed commit comes to an end; but it was put off {TRIES} times")
 
 
 def _outcome(commit: Commit) -> CommitOutcome:

@@ -77,8 +77,8 @@ def a_transaction_of_somebody_else_is_refused(trial: SinkTrial) -> None:
     for name, one in ((other, theirs), (other, payload), *((name, payload) for name in strange)):
         if _answer(writer, name, one).outcome is not CommitOutcome.FAILED:
             raise Violation(f"a sink refuses a transaction that is not its own; but not {name!r}")
-    bench.expect([], "a transaction of somebody else is not shown")
-    foreign.expect([], "a transaction of somebody else is not committed")
+    bench.expect([], "a foreign transaction is not shown")
+    foreign.expect([], "a foreign transaction is not committed")
     foreign.settle(other, theirs)
     foreign.expect(others, "a transaction that another sink refused can be committed by its own")
     bench.settle(transaction, payload)

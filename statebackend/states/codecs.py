@@ -294,7 +294,7 @@ class DatetimeCodec(Codec[datetime]):
 
 
 class Pickled(Codec[T]):
-    """Whatever pickle takes. The bytes last as long as the classes in them, and must come from a trusted store."""
+    """A codec for any object that pickle takes. The bytes last as long as the classes in them, and must come from a trusted store."""
 
     name = "pickle"
 

@@ -196,7 +196,7 @@ class Contents:
             table.completed(epoch_number)
 
     def rewind(self, epoch_number: int, since: Sequence[FrozenContents]) -> GivenUp | None:
-        """Go back to what was cut for this epoch, or opened; `since` are all later cuts, of which none was released.
+        """Go back to what was cut for this epoch, or opened; `since` are all later cuts, none of which was released.
 
         The caller clears what is returned. None if it cannot be done: then these states may not be used any more.
         """

@@ -194,7 +194,7 @@ class Loader:
     def _load_as_fits(
         self, places: NDArray[np.int64], go_on: Callable[[], bool], enough: int = sys.maxsize
     ) -> NDArray[np.int64]:
-        """Take these groups, of which none is read ahead, into memory as far as there is room; return those left.
+        """Take these groups into memory, where none of them is read ahead, as far as there is room; return those left.
 
         Stop when keys had to go to the disk, or there are enough keys, or `go_on` says no.
         """
@@ -212,7 +212,7 @@ class Loader:
         return places
 
     def _read_ahead(self, places: NDArray[np.int64]) -> None:
-        """Read these groups, of which none is read, as far as there is room and unless keys had to go to the disk."""
+        """Read these groups, none of which was read, as far as there is room and unless keys had to go to the disk."""
         if self._budget.is_of_bytes:  # what a key takes is only known when there are some
             places = self._load_as_fits(places, lambda: True, self._budget.enough_to_weigh)
         while len(places) and not self._cold.some:

@@ -456,7 +456,7 @@ def test_a_group_to_which_somebody_else_commits_is_not_taken_for_a_token(
     answer = writer.commit(transaction, payload)
     writer.close()
     assert answer.outcome is FAILED
-    assert "somebody else committed to it: 'mine'" in answer.reason
+    assert "it has offsets that this sink did not commit: 'mine'" in answer.reason
 
 
 def test_a_topic_that_is_missing_is_made_if_that_was_asked_for(kafka_server: KafkaServer) -> None:

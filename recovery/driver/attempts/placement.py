@@ -1,4 +1,4 @@
-"""Which process gets which partition, and when one moves to another executor: the rules, without the world.
+"""Choose a process for each partition, and the moment at which one moves to another executor: rules without I/O.
 
 Invariant: every partition has one process and no process two; the same processes and the same history give the
 same placement. A partition keeps its process; a lost one goes to the process that is nearest to its state, and of those
@@ -62,7 +62,7 @@ def place(
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """Who is there. `executors` says of each process what it is lost with; `free` are those without a partition."""
+    """The processes of a job. `executors` says what each is lost with; `free` are those without a partition."""
 
     placed: Mapping[Partition, str]
     free: Sequence[str]
@@ -98,7 +98,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """Nobody is waited for any more who was launched."""
+    """An order to wait no more for processes that were launched."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ class Scouting(Protocol):
         """
 
     def is_scout(self, launch: int) -> bool:
-        """True if this launch, of a process that says hello, is one of scouts of which none has been kept yet."""
+        """True if this launch, of a process that says hello, is one of several scouts, none of which was kept yet."""
 
     def keep(self, launch: int, worker: str) -> None:
         """Keep this process: from now on there is one slot more. All others of its launch are turned away."""

@@ -100,7 +100,7 @@ class Slots:
         return True
 
     def scouts(self) -> Launch:
-        """Return a launch of scouts, of which none counts unless it is kept, in a slot that is not there yet."""
+        """Return a launch of scouts, none of which counts unless it is kept, in a slot that is not there yet."""
         self._numbers += 1
         self._indices += 1
         return Launch(self._indices - 1, self._numbers)

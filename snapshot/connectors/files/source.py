@@ -142,7 +142,7 @@ class Files:
         if not is_file and not _is_listed(context.split):
             raise WrongPosition(
                 f"source {context.uid}: {context.split!r} names no file below {_base(path)} that this source would "
-                "have found; if somebody has changed the job's tree, put it back, else give the source a new uid"
+                "have found; if the job's tree was changed from outside, put it back, else give the source a new uid"
             )
         stored = StoredFile(files, path if is_file else f"{_base(path)}/{context.split}", context)
         if self.format == "parquet":

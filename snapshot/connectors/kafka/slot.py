@@ -218,6 +218,7 @@ class Slot:
             return _Token(Committed.parse(found.metadata or ""), group)
         except ValueError as error:
             reason = (
-                f"the consumer group {place.group!r} is for commit tokens, but somebody else committed to it: {error}"
+                f"the consumer group {place.group!r} is for commit tokens, but it has offsets that this sink did not "
+                f"commit: {error}"
             )
             raise TargetError(TargetAnswer.REFUSED, reason) from error

@@ -204,7 +204,7 @@ class Kafka:
         if not is_among(self.topic, split.of.topic):
             raise WrongPosition(
                 f"{where}: the job reads {name!r}, and the program names other topics ({self._where}). Name that topic "
-                f"as well, or give the source a new uid; if somebody has changed the job's tree, put it back"
+                f"as well, or give the source a new uid; if the job's tree was changed from outside, put it back"
             )
         return split
 

@@ -300,7 +300,7 @@ class _Committable:
             raise TargetError(
                 TargetAnswer.REFUSED,
                 f"transaction {self._transaction} is not in the database in {self._path}, and its file is gone from "
-                f"{self._path}/.staged; if somebody has replaced the folder, put the former one back and start again",
+                f"{self._path}/.staged; if the folder was replaced, put the former one back and start again",
             )
         try:
             found = self._database.schema()

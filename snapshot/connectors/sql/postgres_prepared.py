@@ -128,8 +128,8 @@ def commit_prepared(connection: Connection, dsn: str, tokens: Tokens, commit: Pr
         if not tokens.has(connection, commit.token):
             return CommitAnswer(
                 CommitOutcome.FAILED,
-                f"the prepared transaction {commit.gid} is gone, and was not committed: somebody has rolled it back, "
-                f"or the server was restored from an older copy. Its rows are not in the job's tree; go back to an "
+                f"the prepared transaction {commit.gid} is gone, and was not committed: it was rolled back by hand, or "
+                f"the server was restored from an older copy. Its rows are not in the job's tree; go back to an "
                 f"epoch before it",
             )
         answer = CommitAnswer(CommitOutcome.ALREADY_COMMITTED)

@@ -206,8 +206,8 @@ def _fields(kind: str, payload: CommitPayload, rows: str, context: SinkContext) 
 
 def _forged(what: str, kind: str, error: Exception) -> str:
     return (
-        f"what the job's tree says of {what} was not written by {kind}, so nothing was committed: {error}. If somebody "
-        f"has changed the tree, put it back"
+        f"what the job's tree says of {what} was not written by {kind}, so nothing was committed: {error}. If the "
+        f"tree was changed from outside, put it back"
     )
 
 

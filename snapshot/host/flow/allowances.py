@@ -94,7 +94,7 @@ class Allowances:
         self._touched.add(channel)
 
     def worked(self, seconds: float) -> None:
-        """Add time in which the stage was busy, be it with these rows, with timers, or waiting for room."""
+        """Add time in which the stage was busy, with these rows, with timers, or waiting for room."""
         self._seconds += seconds
         if self._rows and (self._seconds >= _SAMPLE or self._rows * 2 >= self._window):
             self._cost.took(self._rows, self._seconds)

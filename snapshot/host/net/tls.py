@@ -331,7 +331,7 @@ def _context(protocol: int, certificate: str, key: str, authorities: str) -> ssl
 
 def _no_password(key: str) -> str:
     raise UnusableTls(
-        f"the key in {key} wants a password, which nobody could type on every host; take one without, in a file that "
+        f"the key in {key} wants a password, which cannot be typed on every host; take one without, in a file that "
         "only who runs the job can read"
     )
 

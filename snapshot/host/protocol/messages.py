@@ -196,7 +196,7 @@ class FailureKind(Enum):
     PROGRAM = "a function of the program raised an exception"
     CHANNEL = "a channel to another partition broke"
     RESOURCE = "the store, the disk, a source or a sink failed"
-    FORGED = "somebody on the network changes what partitions send each other"
+    FORGED = "messages between partitions are changed on the network"
     UNUSABLE = "the program does not fit the state, or a file of the epoch is damaged: the same will happen again"
 
 

@@ -37,7 +37,7 @@ class ReadAheadRows:
         """How many of the rows may come for what was asked for by now."""
 
     def __bool__(self) -> bool:
-        """True if some group waits, of which all rows may have been asked for."""
+        """True if a group waits, all rows of which may have been asked for."""
         return bool(self._pieces)
 
     def __len__(self) -> int:
