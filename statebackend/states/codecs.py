@@ -294,7 +294,7 @@ class DatetimeCodec(Codec[datetime]):
 
 
 class Pickled(Codec[T]):
-    """A codec for any object that pickle takes. The bytes last as long as the classes in them, and must come from a trusted store."""
+    """A codec for any object that pickle takes. The bytes last as long as its classes; the store must be trusted."""
 
     name = "pickle"
 

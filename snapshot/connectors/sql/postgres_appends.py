@@ -2,7 +2,7 @@
 
 Invariant: the event loop talks to no server: a thread does, with one connection, transaction after transaction.
 The rows of a transaction are kept until it is prepared, unless they are many: so when the connection breaks, another
-one is given all of them; those of which some have been let go fail the attempt, which makes them again.
+one is given all of them; rows that were let go in part fail the attempt, which makes them again.
 """
 
 from __future__ import annotations

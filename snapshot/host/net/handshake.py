@@ -15,7 +15,7 @@ nothing to who has not.
 
 Without TLS the connection is not encrypted afterwards. What steers the job on it is sealed with keys that are drawn
 from the secret, both nonces and the kind (`snapshot.cut.seals`): the messages between driver and processes, beats,
-and on channels markers, watermarks, ends and allowances. So somebody on the path who does not know the secret can run
+and on channels markers, watermarks, ends and allowances. So a stranger on the path, without the secret, can run
 no code and move no marker. Such a person can read all that is sent, passwords in the program and in `storage_options`
 included, can change rows on channels and the last words of a process, and can break connections. TLS protects these,
 too.

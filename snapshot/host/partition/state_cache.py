@@ -59,7 +59,7 @@ class StateCache:
     ) -> KeyedState | None:
         """Take the operator's state of these groups as the epoch has it, with `files`; new ones are named by `names`.
 
-        None if there is none that can be it; then none is here any more either, and the folder in which it was is free.
+        Return None if none fits; then none is here any more either, and the folder in which it was is free.
         """
         with self._lock:
             self._lock.wait_for(lambda: (uid, groups) not in self._coming)

@@ -133,7 +133,7 @@ class PartitionCost:
 class Acknowledgement:
     """A partition's part of an epoch, all of it durable. `overtaken` is what the marker overtook in its own queues.
 
-    `broadcast` is the broadcast state of its operators, of which all partitions have the same; the first alone says it.
+    `broadcast` is the broadcast state of its operators, the same in all partitions; the first alone says it.
     """
 
     incarnation: Incarnation
