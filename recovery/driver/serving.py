@@ -1,4 +1,4 @@
-"""What the driver does while it listens: it hears its processes and its callers, and looks after the job.
+"""The driver as it listens: it hears its processes and its callers, and looks after the job.
 
 Invariant: all of it happens in the driver's thread. Once the job is over, `outcome` says how, and no process is
 started again.

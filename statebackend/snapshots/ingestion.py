@@ -1,6 +1,6 @@
-"""What the local backend takes of cuts, in their order, and what it need not take yet.
+"""The order in which the local backend takes cuts, and the cuts that it need not take yet.
 
-What always holds: no cut gets in before an older one. A cut that is all there is waits until something has to go on top
+Invariant: no cut gets in before an older one. A cut that is all there is waits until something has to go on top
 of it, as the next cut may replace it; what waits is linked, so that its file stays.
 """
 
