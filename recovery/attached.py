@@ -44,7 +44,7 @@ from recovery.events import AnyEvent, Finished, GaveUp, Stopped
 from recovery.inject.report import Injected
 from recovery.inject.targets import Order
 from snapshot.host.net.connection_kinds import CommandOf
-from snapshot.host.net.connector import Connecting
+from snapshot.host.net.connector import Connector
 from snapshot.host.net.control import ControlConnection
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.net.handshake_io import Proved
@@ -250,7 +250,7 @@ class Attached:
             tls = None if reach.tls is None else reach.tls.load()
         except UnusableTls as error:
             raise NotAllowed(f"the connections of job {reach.job} are encrypted, and {error}") from error
-        connecting = Connecting(
+        connecting = Connector(
             self._loop, reach.address, reach.secret, purpose, connected, failed, seconds=self._timeout, tls=tls
         )
         try:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from snapshot.epochs.transaction_events import Committable
 from snapshot.host.net.connection_kinds import ControlOf
-from snapshot.host.net.connector import Connecting
+from snapshot.host.net.connector import Connector
 from snapshot.host.net.control import ControlConnection
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.net.handshake_io import Proved
@@ -135,7 +135,7 @@ class ScriptedWorker:
     # --- the thread
 
     def _run(self) -> None:
-        Connecting(self._loop, self._driver, self._secret, ControlOf(self.name), self._reached, self._lost, seconds=5)
+        Connector(self._loop, self._driver, self._secret, ControlOf(self.name), self._reached, self._lost, seconds=5)
         self._loop.run(lambda: self._over)
         if self._heart is not None:
             self._heart.stop()

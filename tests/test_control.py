@@ -18,7 +18,7 @@ from recovery.driver.attempts.workers import Workers
 from snapshot import Collection, Stream, ToDriver
 from snapshot.cut.seals import RecordWriter
 from snapshot.host.net.connection_kinds import ConnectionKind, HeartbeatOf
-from snapshot.host.net.connector import Connecting
+from snapshot.host.net.connector import Connector
 from snapshot.host.net.control import ControlConnection, OverLongMessage
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.net.handshake_io import Proved
@@ -257,7 +257,7 @@ def test_a_word_between_beats_that_makes_no_sense_ends_that_connection_and_nothi
 ) -> None:
     connected: list[Proved] = []
     address = driver.listen().address
-    Connecting(driver.loop, address, SECRET, HeartbeatOf("w"), connected.append, pytest.fail, seconds=LIMIT)
+    Connector(driver.loop, address, SECRET, HeartbeatOf("w"), connected.append, pytest.fail, seconds=LIMIT)
     assert driver.loop.run(lambda: bool(connected and driver.ends), LIMIT)
     writer = RecordWriter(connected[0].seals)
     connected[0].sock.sendall(writer.record(b"") + writer.record(word))

@@ -23,7 +23,7 @@ from recovery.driver.attempts.requests import Cancelled, End, EndKind
 from recovery.driver.claim import Start, claim
 from recovery.events import AnyEvent, EpochsRemoved, GaveUp, PeerRefused, Trouble, WorkerJoined, WorkerLost
 from snapshot.host.net.connection_kinds import LastWordsOf
-from snapshot.host.net.connector import Connecting
+from snapshot.host.net.connector import Connector
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.protocol.messages import AssignSplits, TriggerEpoch
 from statebackend.ids import Epoch
@@ -334,7 +334,7 @@ class WithOneOnItsWay(ScriptedCluster):
     def say_last_words(self) -> None:
         assert self.driver is not None
         loop, failed = EventLoop(), list[str]()
-        Connecting(loop, self.driver, self.secret, LastWordsOf("nobody"), print, failed.append, seconds=PATIENCE)
+        Connector(loop, self.driver, self.secret, LastWordsOf("nobody"), print, failed.append, seconds=PATIENCE)
         loop.run(lambda: bool(failed))
         loop.close()
         assert "TurnedAway" in failed[0]

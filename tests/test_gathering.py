@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.host.flow.gathering import Gathering
+from snapshot.host.flow.gathering import RowGatherer
 from snapshot.ids import ChannelId
 from snapshot.operators.rows import Rows
 from statebackend.ids import Partition, Uid
@@ -33,7 +33,7 @@ class Taken:
 
     def __init__(self, most: int, takes: list[int] | None = None) -> None:
         self.batches: list[tuple[str, list[int]]] = []
-        self.gathering = Gathering(self._take, most, self._note)
+        self.gathering = RowGatherer(self._take, most, self._note)
         self._takes = takes or []
         self.of: dict[ChannelId, int] = {}
 
@@ -96,7 +96,7 @@ def test_of_large_rows_few_are_enough() -> None:
         batches.append(len(some))
         return min(len(some), 70_000)
 
-    gathering = Gathering[str](take, ALL, lambda *_: None)
+    gathering = RowGatherer[str](take, ALL, lambda *_: None)
     gathering._most = ALL
     for _ in range(3):
         assert not gathering.is_enough
@@ -116,7 +116,7 @@ def test_event_times_stay_with_their_rows() -> None:
         found.append(some)
         return len(some)
 
-    gathering = Gathering[str](take, 10, lambda *_: None)
+    gathering = RowGatherer[str](take, 10, lambda *_: None)
     gathering.add("a", CHANNELS[0], rows(1, 2, timed=True))
     gathering.add("a", CHANNELS[1], rows(3, timed=True))
     gathering.hand_on(2)

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from snapshot import Avro, Kafka
 from snapshot.connectors.kafka.avro import CONFLUENT_HEADER, avro_schema_of
 from snapshot.connectors.kafka.columns import Headers
-from snapshot.connectors.kafka.formats import RAW, BadRecord, Decoded, Decoding, OnBad
+from snapshot.connectors.kafka.formats import RAW, BadRecord, Decoded, OnBad, RecordDecoder
 from snapshot.connectors.kafka.reader import OnGap
 from snapshot.connectors.kafka.source_client import OURS, KafkaSplit, TopicPartition, Topics, split_of
 from snapshot.program.source import Batch, Later, Reader, SplitContext, WrongPosition
@@ -96,7 +96,7 @@ def stream_of(*batches: Mapping[str, Sequence[object]], schema: pa.Schema = SCHE
 
 def test_objects_become_rows_by_name() -> None:
     values = json_of({"name": "a", "n": 1}, {"n": 2, "more": [1]}, {})
-    assert rows(Decoding("json", SCHEMA, "fail").decoded(records(values))) == [
+    assert rows(RecordDecoder("json", SCHEMA, "fail").decoded(records(values))) == [
         {"n": 1, "name": "a"},
         {"n": 2, "name": None},
         {"n": None, "name": None},
@@ -105,12 +105,12 @@ def test_objects_become_rows_by_name() -> None:
 
 def test_an_object_may_be_spread_over_lines_and_have_space_around_it() -> None:
     values = [json.dumps({"n": 1, "name": "}\n{"}, indent=2).encode(), b' {"n": 2}\n\n', b'{"n": 3}']
-    assert [row["n"] for row in rows(Decoding("json", SCHEMA, "fail").decoded(records(values)))] == [1, 2, 3]
+    assert [row["n"] for row in rows(RecordDecoder("json", SCHEMA, "fail").decoded(records(values)))] == [1, 2, 3]
 
 
 def test_a_record_without_a_value_has_null_in_all_columns() -> None:
     for format, value in (("json", b'{"n": 7}'), ("arrow", stream_of({"n": [7], "name": [None]}))):
-        decoding = Decoding("json" if format == "json" else "arrow", SCHEMA, "fail")
+        decoding = RecordDecoder("json" if format == "json" else "arrow", SCHEMA, "fail")
         assert [row["n"] for row in rows(decoding.decoded(records([value, None, value])))] == [7, None, 7]
 
 
@@ -133,9 +133,9 @@ def test_a_record_without_a_value_has_null_in_all_columns() -> None:
 def test_the_record_that_does_not_fit_is_named_and_all_others_are_kept(bad: bytes) -> None:
     values: list[bytes | None] = [*json_of(*({"n": n} for n in range(50))), bad, *json_of({"n": 50})]
     with pytest.raises(BadRecord) as raised:
-        Decoding("json", SCHEMA, "fail").decoded(records(values))
+        RecordDecoder("json", SCHEMA, "fail").decoded(records(values))
     assert raised.value.record.offset() == 150
-    kept = Decoding("json", SCHEMA, "skip").decoded(records(values))
+    kept = RecordDecoder("json", SCHEMA, "skip").decoded(records(values))
     assert [row["n"] for row in rows(kept)] == list(range(51))
     assert kept.bad == 1
     assert kept.why.startswith("the record at offset 150 does not fit: ")
@@ -145,7 +145,7 @@ def test_the_record_that_does_not_fit_is_named_and_all_others_are_kept(bad: byte
 
 def test_two_halves_of_an_object_in_two_records_are_two_bad_records() -> None:
     values: list[bytes | None] = [b'{"n": 1, "name": {', b"}}", b'{"n": 1,', b'"name": "x"}', b'{"n": 2}{"n":', b"3}"]
-    kept = Decoding("json", SCHEMA, "skip").decoded(records([*values, b'{"n": 4}']))
+    kept = RecordDecoder("json", SCHEMA, "skip").decoded(records([*values, b'{"n": 4}']))
     assert rows(kept) == [{"n": 4, "name": None}]
     assert kept.bad == 6
 
@@ -156,7 +156,7 @@ def test_an_object_too_many_in_one_record_does_not_hide_one_that_is_cut_off(
     between: bytes, halves: tuple[bytes, bytes]
 ) -> None:
     values: list[bytes | None] = [b'{"n": 1}' + between + b'{"n": 2}', *halves, b'{"n": 4}']
-    kept = Decoding("json", SCHEMA, "skip").decoded(records(values))
+    kept = RecordDecoder("json", SCHEMA, "skip").decoded(records(values))
     assert rows(kept) == [{"n": 4, "name": None}]
 
 
@@ -176,7 +176,7 @@ def test_values_of_json_never_move_to_the_row_of_another_record(
         json.dumps({**each, "n": n}, indent=indent, ensure_ascii=bool(n % 2)).encode(errors="surrogatepass")
         for n, each in enumerate(objects)
     ]
-    decoded = Decoding("json", pa.schema([("n", pa.int64())]), "skip").decoded(records(values))
+    decoded = RecordDecoder("json", pa.schema([("n", pa.int64())]), "skip").decoded(records(values))
     ends = decoded.ends.tolist() if decoded.ends is not None else list(range(1, len(objects) + 1))
     before = 0
     for n, end in enumerate(ends):
@@ -203,7 +203,7 @@ BESIDE = pa.schema(
 
 def test_what_kafka_keeps_is_in_columns_of_their_own() -> None:
     record = Made(b'{"n": 1}', 7, b"key", more=[("a", b"x"), ("a", None)])
-    [row] = rows(Decoding("json", BESIDE, "fail").decoded([record]))
+    [row] = rows(RecordDecoder("json", BESIDE, "fail").decoded([record]))
     assert row == {
         "n": 1,
         "kafka_topic": "clicks",
@@ -219,12 +219,12 @@ def test_what_kafka_keeps_is_in_columns_of_their_own() -> None:
 def test_headers_may_be_a_map() -> None:
     schema = pa.schema([("kafka_headers", pa.map_(pa.string(), pa.binary()))])
     both = [Made(b"", more=[("a", b"x")]), Made(b"", more={"b": "y"})]
-    found = rows(Decoding("raw", schema, "fail").decoded(both))
+    found = rows(RecordDecoder("raw", schema, "fail").decoded(both))
     assert [row["kafka_headers"] for row in found] == [[("a", b"x")], [("b", b"y")]]
 
 
 def test_what_kafka_does_not_know_is_null() -> None:
-    [row] = rows(Decoding("json", BESIDE, "fail").decoded([Made(None, time=(0, -1))]))
+    [row] = rows(RecordDecoder("json", BESIDE, "fail").decoded([Made(None, time=(0, -1))]))
     assert (row["kafka_timestamp"], row["kafka_key"], row["kafka_value"], row["kafka_headers"]) == (
         None,
         None,
@@ -235,13 +235,13 @@ def test_what_kafka_does_not_know_is_null() -> None:
 
 def test_a_source_may_have_no_column_of_the_values() -> None:
     keys = pa.schema([("kafka_key", pa.binary())])
-    assert rows(Decoding("json", keys, "fail").decoded([Made(b"no JSON", of=b"k")])) == [{"kafka_key": b"k"}]
+    assert rows(RecordDecoder("json", keys, "fail").decoded([Made(b"no JSON", of=b"k")])) == [{"kafka_key": b"k"}]
 
 
 def test_a_bad_record_is_a_row_with_what_is_wrong_if_there_is_a_column_for_it() -> None:
     schema = pa.schema([*BESIDE, ("kafka_error", pa.string())])
     good, bad, no_text = Made(b'{"n": 1}', 7), Made(b"oh", 8, b"k"), Made(b'{"n": 2}', 9, b"\xff")
-    found = rows(Decoding("json", schema, "column").decoded([good, bad, no_text]))
+    found = rows(RecordDecoder("json", schema, "column").decoded([good, bad, no_text]))
     assert [(row["n"], row["kafka_offset"], row["kafka_key"]) for row in found] == [
         (1, 7, None),
         (None, 8, "k"),
@@ -258,9 +258,12 @@ def test_a_bad_record_is_a_row_with_what_is_wrong_if_there_is_a_column_for_it() 
 
 
 def test_raw_values_are_bytes_or_texts() -> None:
-    assert rows(Decoding("raw", RAW, "fail").decoded(records([b"\xff", None]))) == [{"value": b"\xff"}, {"value": None}]
+    assert rows(RecordDecoder("raw", RAW, "fail").decoded(records([b"\xff", None]))) == [
+        {"value": b"\xff"},
+        {"value": None},
+    ]
     texts = pa.schema([("text", pa.string())])
-    assert rows(Decoding("raw", texts, "skip").decoded(records([b"a", b"\xff", b"b"]))) == [
+    assert rows(RecordDecoder("raw", texts, "skip").decoded(records([b"a", b"\xff", b"b"]))) == [
         {"text": "a"},
         {"text": "b"},
     ]
@@ -269,7 +272,7 @@ def test_raw_values_are_bytes_or_texts() -> None:
 def test_a_record_of_arrow_has_any_number_of_rows() -> None:
     three = stream_of({"n": [1, 2], "name": ["a", "b"]}, {"n": [3], "name": [None]})
     schema = pa.schema([*SCHEMA, ("kafka_offset", pa.int64())])
-    decoded = Decoding("arrow", schema, "fail").decoded(records([three, stream_of(), three]))
+    decoded = RecordDecoder("arrow", schema, "fail").decoded(records([three, stream_of(), three]))
     assert [(row["n"], row["kafka_offset"]) for row in rows(decoded)] == [
         (1, 100), (2, 100), (3, 100), (1, 102), (2, 102), (3, 102),
     ]  # fmt: skip
@@ -279,7 +282,7 @@ def test_a_record_of_arrow_has_any_number_of_rows() -> None:
 
 def test_one_record_of_arrow_is_not_copied() -> None:
     value = stream_of({"n": list(range(1000)), "name": [None] * 1000})
-    decoded = Decoding("arrow", SCHEMA, "fail").decoded(records([value]))
+    decoded = RecordDecoder("arrow", SCHEMA, "fail").decoded(records([value]))
     base = pa.py_buffer(value).address
     assert base <= decoded.rows.column("n").buffers()[1].address < base + len(value)
 
@@ -297,7 +300,7 @@ def test_one_record_of_arrow_is_not_copied() -> None:
 def test_an_arrow_stream_that_does_not_fit_is_named(value: bytes, problem: str) -> None:
     good = stream_of({"n": [1], "name": ["a"]})
     with pytest.raises(BadRecord, match=problem) as raised:
-        Decoding("arrow", SCHEMA, "fail").decoded(records([good, good, value, good]))
+        RecordDecoder("arrow", SCHEMA, "fail").decoded(records([good, good, value, good]))
     assert raised.value.record.offset() == 102
 
 
@@ -347,7 +350,7 @@ def avro(schema: str, *written: Mapping[str, object]) -> list[bytes | None]:
 def test_avro_is_read_by_the_schema_that_follows_from_the_columns() -> None:
     nothing = {**dict.fromkeys(WIDE.names), "small": 0}
     values = [*avro(avro_schema_of(WIDE), WIDE_ROW, nothing)]
-    found = rows(Decoding("avro", WIDE, "fail").decoded(records(values)))
+    found = rows(RecordDecoder("avro", WIDE, "fail").decoded(records(values)))
     assert found == [{**WIDE_ROW, "map": [("k", 1)]}, nothing]
 
 
@@ -356,7 +359,7 @@ def test_avro_of_another_schema_is_read_by_that_one_behind_a_header() -> None:
     schema = json.dumps({"type": "record", "name": "click", "fields": fields})
     [value] = avro(schema, {"name": "a", "more": 1, "n": 7})
     assert value is not None
-    decoding = Decoding(Avro(schema, skip=CONFLUENT_HEADER), SCHEMA, "fail")
+    decoding = RecordDecoder(Avro(schema, skip=CONFLUENT_HEADER), SCHEMA, "fail")
     assert rows(decoding.decoded(records([b"\x00\x00\x00\x00\x07" + value]))) == [{"n": 7, "name": "a"}]
     with pytest.raises(BadRecord):
         decoding.decoded(records([value[:3]]))
@@ -381,23 +384,23 @@ def not_nine(values: Sequence[bytes | None]) -> dict[str, list[object]]:
 
 
 def test_a_function_makes_columns_of_values() -> None:
-    assert [row["n"] for row in rows(Decoding(lengths, SCHEMA, "fail").decoded(records([b"aa", None, b""])))] == [
+    assert [row["n"] for row in rows(RecordDecoder(lengths, SCHEMA, "fail").decoded(records([b"aa", None, b""])))] == [
         2,
         None,
         0,
     ]
-    kept = Decoding(not_nine, SCHEMA, "skip").decoded(records([b"1", b"9", b"x", b"2"]))
+    kept = RecordDecoder(not_nine, SCHEMA, "skip").decoded(records([b"1", b"9", b"x", b"2"]))
     assert [row["n"] for row in rows(kept)] == [1, 2]
     with pytest.raises(BadRecord, match="gave 0 rows"):
-        Decoding(one_too_few, SCHEMA, "fail").decoded(records([b"a", b"b"]))
+        RecordDecoder(one_too_few, SCHEMA, "fail").decoded(records([b"a", b"b"]))
     with pytest.raises(BadRecord, match="gave no column 'n'; it gave m"):
-        Decoding(another_column, SCHEMA, "fail").decoded(records([b"a"]))
+        RecordDecoder(another_column, SCHEMA, "fail").decoded(records([b"a"]))
 
 
 @pytest.mark.parametrize("on_bad", ["fail", "skip"])
 def test_a_null_where_none_may_be_is_a_bad_record(on_bad: OnBad) -> None:
     strict = pa.schema([pa.field("n", pa.int64(), nullable=False)])
-    decoding = Decoding("json", strict, on_bad)
+    decoding = RecordDecoder("json", strict, on_bad)
     values: list[bytes | None] = [b'{"n": 1}', b"{}", None]
     if on_bad == "skip":
         assert rows(decoding.decoded(records(values))) == [{"n": 1}]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from snapshot.host.net.connection_kinds import ConnectionKind, ControlOf, HeartbeatOf
-from snapshot.host.net.connector import Connecting
+from snapshot.host.net.connector import Connector
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.net.handshake import NONCE_SIZE, CallerHandshake
 from snapshot.host.net.handshake_io import Proved
@@ -63,8 +63,8 @@ class Scene:
         secret: bytes = SECRET,
         kind: ConnectionKind = CONTROL,
         seconds: float = LIMIT,
-    ) -> Connecting:
-        return Connecting(self.loop, address, secret, kind, self._connected, self.failed.append, seconds=seconds)
+    ) -> Connector:
+        return Connector(self.loop, address, secret, kind, self._connected, self.failed.append, seconds=seconds)
 
     def stranger(self, address: Address, says: bytes = b"e", source: str = HOME) -> socket.socket:
         reached = socket.create_connection((address.host, address.port), source_address=(source, 0))
@@ -290,7 +290,7 @@ def test_an_honest_peer_that_was_too_slow_for_its_place_gets_in_when_there_is_ro
     slow = EventLoop()
     scene.stack.callback(slow.close)
     connected: list[Proved] = []
-    peer = Connecting(slow, listener.address, SECRET, CONTROL, connected.append, scene.failed.append, seconds=LIMIT)
+    peer = Connector(slow, listener.address, SECRET, CONTROL, connected.append, scene.failed.append, seconds=LIMIT)
     assert slow.run(lambda: peer._handshake_io is not None, LIMIT), "it has said its greeting"
     scene.until(lambda: any(one.greeted for one in listener._strangers))
     stranger = scene.stranger(listener.address)  # while the peer is busy with something else

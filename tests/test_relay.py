@@ -25,7 +25,7 @@ from snapshot.cut.frames import Watermark
 from snapshot.cut.seals import SEAL_SIZE, RecordWriter, Seals
 from snapshot.cut.wire import encode
 from snapshot.host.net import channel_setup
-from snapshot.host.net.connector import Connecting
+from snapshot.host.net.connector import Connector
 from snapshot.host.net.event_loop import EventLoop, Watch
 from snapshot.host.net.tls import Tls, TlsSide
 from snapshot.host.process.worker import DriverLost, Worker
@@ -330,8 +330,8 @@ def test_a_job_whose_channel_a_relay_has_spoken_on_says_what_happened_and_what_t
 ) -> None:
     launcher = InThreads()
 
-    def led_astray(loop: EventLoop, address: Address, *others: Any, **named: Any) -> Connecting:
-        return Connecting(loop, launcher.through(address), *others, **named)
+    def led_astray(loop: EventLoop, address: Address, *others: Any, **named: Any) -> Connector:
+        return Connector(loop, launcher.through(address), *others, **named)
 
     monkeypatch.setattr(channel_setup, "Connecting", led_astray)
     run = started(tmp_path, launcher, 2)

@@ -17,7 +17,7 @@ from snapshot.cut.frames import Data, End, Frame, Marker, MarkerMode
 from snapshot.host.faults.fault_proxy import FaultProxy
 from snapshot.host.net.channels import ReceivingChannel, SendingChannel
 from snapshot.host.net.connection_kinds import ConnectionKind, ControlOf
-from snapshot.host.net.connector import Connecting
+from snapshot.host.net.connector import Connector
 from snapshot.host.net.control import ControlConnection
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.net.handshake_io import Proved
@@ -77,8 +77,8 @@ class Scene:
         self.stack.callback(listener.close)
         return listener.address
 
-    def connect(self, address: Address, tls: TlsSide | None, seconds: float = LIMIT) -> Connecting:
-        return Connecting(
+    def connect(self, address: Address, tls: TlsSide | None, seconds: float = LIMIT) -> Connector:
+        return Connector(
             self.loop,
             address,
             SECRET,

@@ -102,7 +102,7 @@ class _Record:
 
 
 def _kafka(format: kafka_formats.KafkaFormat) -> Callable[[bytes], object]:
-    decoding = kafka_formats.Decoding(format, PLAIN, "fail")
+    decoding = kafka_formats.RecordDecoder(format, PLAIN, "fail")
     return lambda data: decoding.decoded([_Record(data)])  # type: ignore[list-item]
 
 

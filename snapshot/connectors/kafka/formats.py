@@ -51,7 +51,7 @@ class Decoded:
     why: str = ""
 
 
-class Decoding:
+class RecordDecoder:
     """Records to rows of a schema."""
 
     def __init__(self, format: KafkaFormat, schema: pa.Schema, on_bad: OnBad) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
 
-from snapshot.connectors.kafka.formats import BadRecord, Decoding
+from snapshot.connectors.kafka.formats import BadRecord, RecordDecoder
 from snapshot.connectors.kafka.source_client import Client, KafkaSplit, place, words
 from snapshot.program.source import (
     Batch,
@@ -44,7 +44,7 @@ class KafkaReader:
     """One split. `position` is where to go on; None at the beginning."""
 
     def __init__(
-        self, client: Client, decoding: Decoding, split: KafkaSplit, position: JsonLike, on_gap: OnGap
+        self, client: Client, decoding: RecordDecoder, split: KafkaSplit, position: JsonLike, on_gap: OnGap
     ) -> None:
         self._client = client
         self._decoding = decoding

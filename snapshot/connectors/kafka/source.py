@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from snapshot.connectors.kafka.avro import avro_schema_of
 from snapshot.connectors.kafka.columns import ERROR, column_problems, is_kafkas
-from snapshot.connectors.kafka.formats import FORMATS, RAW, Decoding, KafkaFormat, OnBad
+from snapshot.connectors.kafka.formats import FORMATS, RAW, KafkaFormat, OnBad, RecordDecoder
 from snapshot.connectors.kafka.reader import KafkaReader, OnGap, begin
 from snapshot.connectors.kafka.source_client import (
     EARLIEST,
@@ -188,7 +188,7 @@ class Kafka:
             split = replace(split, stop=context.until)
         client = Client(where, self._settings(ends=split.stop is not None))
         try:
-            decoding = Decoding(self.format, self.schema, self.on_bad)
+            decoding = RecordDecoder(self.format, self.schema, self.on_bad)
             return KafkaReader(client, decoding, split, context.position, self.on_gap)
         except BaseException:
             client.close()

@@ -34,7 +34,7 @@ class Line:
 
 
 @dataclass(eq=False, slots=True)
-class _Weather:
+class _LinkFault:
     """The faults that some connections have for a time."""
 
     links: Links
@@ -58,7 +58,7 @@ class Faults:
         self._lines = lines
         self._hush = hush
         self._on_clear = on_clear
-        self._weathers: list[_Weather] = []
+        self._link_faults: list[_LinkFault] = []
         self._proxies: dict[FaultProxy, Line] = {}
 
     def inject(self, inject: Inject, tell: Callable[[Injected], object]) -> None:
@@ -73,22 +73,22 @@ class Faults:
 
     def connected(self, lines: Iterable[Line]) -> None:
         """Apply the faults of the moment to new connections."""
-        if self._weathers:
+        if self._link_faults:
             for line in lines:
-                if any(_covers(weather.links, line.peer) for weather in self._weathers):
+                if any(_covers(fault.links, line.peer) for fault in self._link_faults):
                     self._proxied(line)
             self._settle()
 
     def is_cut(self, peer: Address) -> bool:
         """True if nothing arrives from this peer now, not even a new connection."""
-        return any(weather.delay is None and _covers(weather.links, peer) for weather in self._weathers)
+        return any(fault.delay is None and _covers(fault.links, peer) for fault in self._link_faults)
 
     def close(self) -> None:
         """Close all proxies, as the process ends."""
         for proxy in self._proxies:
             proxy.close()
         self._proxies.clear()
-        self._weathers.clear()
+        self._link_faults.clear()
 
     def _prepared(self, fault: Fault) -> Callable[[], object]:
         match fault:
@@ -97,9 +97,9 @@ class Faults:
             case Stop(milliseconds, executor):
                 return partial(_hang, _pids(executor), milliseconds / 1000)
             case Cut(links, milliseconds):
-                return partial(self._begin, _Weather(links, None), milliseconds / 1000)
+                return partial(self._begin, _LinkFault(links, None), milliseconds / 1000)
             case Delay(links, milliseconds, by):
-                return partial(self._begin, _Weather(links, by / 1000), milliseconds / 1000)
+                return partial(self._begin, _LinkFault(links, by / 1000), milliseconds / 1000)
             case BreakInside(links):
                 if not any(_covers(links, line.peer) for line in self._lines()):
                     raise NoSuchFault("there is no such connection now")
@@ -107,16 +107,16 @@ class Faults:
 
     # --- connections --------------------------------------------------------------------------------------------------
 
-    def _begin(self, weather: _Weather, seconds: float) -> None:
-        self._weathers.append(weather)
-        self._loop.call_at(self._loop.now() + seconds, partial(self._end, weather))
-        if weather.delay is None and weather.links.driver:
+    def _begin(self, fault: _LinkFault, seconds: float) -> None:
+        self._link_faults.append(fault)
+        self._loop.call_at(self._loop.now() + seconds, partial(self._end, fault))
+        if fault.delay is None and fault.links.driver:
             self._hush(seconds)
         self.connected(self._lines())
 
-    def _end(self, weather: _Weather) -> None:
-        if weather in self._weathers:
-            self._weathers.remove(weather)
+    def _end(self, fault: _LinkFault) -> None:
+        if fault in self._link_faults:
+            self._link_faults.remove(fault)
             self._settle()
             self._on_clear()
 
@@ -144,7 +144,7 @@ class Faults:
     def _settle(self) -> None:
         """Set the delay and the hold of every proxy as the faults of the moment demand."""
         for proxy, line in list(self._proxies.items()):
-            delays = [weather.delay for weather in self._weathers if _covers(weather.links, line.peer)]
+            delays = [fault.delay for fault in self._link_faults if _covers(fault.links, line.peer)]
             proxy.delay(sum(delay for delay in delays if delay is not None))
             proxy.hold(None in delays)
 

@@ -33,7 +33,7 @@ class _Line:
     bytes: int = 0
 
 
-class Gathering(Generic[Input]):
+class RowGatherer(Generic[Input]):
     """Rows of several inputs on their way to `take`, which says how many of the first ones it took: one at least.
 
     It gets no more than `most` at once, and no more bytes than are worth it, unless a batch has more. The caller owes

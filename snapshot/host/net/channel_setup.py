@@ -13,7 +13,7 @@ from functools import partial
 from snapshot import fail_points
 from snapshot.fail_points import reached
 from snapshot.host.net.connection_kinds import ChannelOf
-from snapshot.host.net.connector import Connecting
+from snapshot.host.net.connector import Connector
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.net.handshake_io import Proved
 from snapshot.host.net.tls import TlsSide
@@ -50,7 +50,7 @@ class ChannelSetup:
         self._over = False
         self._expected_out, self._expected_in = _channels(plan, deploy)
         self._connecting = {
-            channel: Connecting(
+            channel: Connector(
                 loop,
                 deploy.peers[channel.receiver],
                 secret,

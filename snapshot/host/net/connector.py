@@ -34,7 +34,7 @@ _NOTHING_FREE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOM
 """This process, or the machine, has no file descriptor or memory left at the moment."""
 
 
-class Connecting:
+class Connector:
     """Begins at once. Who cannot be reached, or hangs up before a word, is tried again until the time is over; so it is
     while there is no file descriptor for the connection.
 

@@ -29,10 +29,18 @@ from snapshot.host.partition.epoch_tracker import ChannelParts, EpochTracker
 from snapshot.host.partition.failures import is_of_state, kind_of, text_of, traceback_of
 from snapshot.host.partition.last_words import LastWords
 from snapshot.host.partition.opening import NOTHING, OpenedState, StatePlacement
-from snapshot.host.partition.router import Sending
+from snapshot.host.partition.router import SendingEnd
 from snapshot.host.partition.sink_run import SinkIdentity, SinkNews, SinkRun
 from snapshot.host.partition.stage_operators import KeyedRun, StillOpening, rows_of_key
-from snapshot.host.partition.stage_run import Gate, InFlight, NeedsSplit, StageCut, StageEnded, StageNews, StageRun
+from snapshot.host.partition.stage_run import (
+    InFlight,
+    NeedsSplit,
+    ReceivingEnd,
+    StageCut,
+    StageEnded,
+    StageNews,
+    StageRun,
+)
 from snapshot.host.partition.stalls import StallWatch
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
@@ -98,7 +106,7 @@ class PartitionAttempt:
         plan: Plan,
         files: TreeFiles,
         placements: Mapping[Uid, StatePlacement],
-        sending: Mapping[ChannelId, Sending],
+        sending: Mapping[ChannelId, SendingEnd],
         environment: Environment,
     ) -> None:
         self._deploy = deploy
@@ -137,7 +145,7 @@ class PartitionAttempt:
 
     # --- making it ----------------------------------------------------------------------------------------------------
 
-    def _make(self, stage: Stage, placement: StatePlacement, sending: Mapping[ChannelId, Sending]) -> StageRun:
+    def _make(self, stage: Stage, placement: StatePlacement, sending: Mapping[ChannelId, SendingEnd]) -> StageRun:
         attempt = self._deploy.incarnation.attempt
         with ExitStack() as made:
             sinks: dict[Uid, SinkRun] = {}
@@ -186,7 +194,7 @@ class PartitionAttempt:
         """Return the channels that end in this partition."""
         return tuple(self._stage_of)
 
-    def connect(self, gates: Mapping[ChannelId, Gate]) -> None:
+    def connect(self, gates: Mapping[ChannelId, ReceivingEnd]) -> None:
         """Take the receiving ends of all channels."""
         for run in self._stages:
             run.connect({channel: gates[channel] for channel in run.channels})

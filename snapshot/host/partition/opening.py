@@ -153,7 +153,7 @@ def _opened(
     return open_in_folder(placement.local, placement.uid, placement.partition, opened)
 
 
-class Opening:
+class StateOpener:
     """Begins when the one `before` it, which must be closed, has come to its end. `wake` is for the states: called in
     any thread when one has news.
     """
@@ -168,7 +168,7 @@ class Opening:
         wake: Callable[[], None],
         on_opened: Callable[[Uid, OpenedState], object],
         on_failed: Callable[[Failed], object],
-        before: Opening | None,
+        before: StateOpener | None,
     ) -> None:
         self._deploy = deploy
         self._cache = cache
@@ -257,7 +257,7 @@ class Opening:
             )
 
 
-def _at_work(opening: Opening | None) -> Opening | None:
+def _at_work(opening: StateOpener | None) -> StateOpener | None:
     """Return the newest opening that still has something under way: this one, or one before it."""
     while opening is not None and (opening.done or not opening._began):
         opening = opening._before

@@ -91,7 +91,7 @@ _NO_LIMIT: Final = 1 << 62
 Overtaken = dict[ChannelId, tuple[Data, ...]]
 
 
-class Sending(Protocol):
+class SendingEnd(Protocol):
     """The sending end of a channel."""
 
     @property
@@ -114,7 +114,7 @@ class Router:
     """All channels of one edge that begin in this partition, in the order of their receivers."""
 
     def __init__(
-        self, edge: Edge, channels: Sequence[Sending], max_parallelism: int, batch_rows: int, batch_bytes: int
+        self, edge: Edge, channels: Sequence[SendingEnd], max_parallelism: int, batch_rows: int, batch_bytes: int
     ) -> None:
         self._edge = edge
         self._channels = channels

@@ -18,13 +18,13 @@ from snapshot.cut.frames import EARLIEST, LATEST, Data, End, Frame, Marker, Mark
 from snapshot.cut.watermarks import Watermarks, going_on
 from snapshot.fail_points import reached
 from snapshot.host.flow.allowances import Allowance, Allowances
-from snapshot.host.flow.gathering import Gathering
+from snapshot.host.flow.gathering import RowGatherer
 from snapshot.host.flow.pace import Pace, Yield
 from snapshot.host.net.rows_wire import RowsWire
 from snapshot.host.partition.channel_state import Frames, recalled
 from snapshot.host.partition.last_words import LastWords, Notes
 from snapshot.host.partition.opening import StatePlacement
-from snapshot.host.partition.router import Ends, Router, Sending, chained
+from snapshot.host.partition.router import Ends, Router, SendingEnd, chained
 from snapshot.host.partition.sink_run import SinkRun
 from snapshot.host.partition.source_run import SourceRun
 from snapshot.host.partition.source_times import SourceTimes
@@ -113,7 +113,7 @@ StageNews = align.AlignmentBegan | StageCut | InFlight | align.Missed | NeedsSpl
 """What the protocol has to know of a stage. The stage's sinks are cut after the call that reports its cut."""
 
 
-class Gate(Protocol):
+class ReceivingEnd(Protocol):
     """The receiving end of a channel, as far as a stage governs it."""
 
     def pause(self) -> None:
@@ -139,7 +139,7 @@ class StageRun:
         stage: Stage,
         placement: StatePlacement,
         epoch: Epoch | None,
-        sending: Mapping[ChannelId, Sending],
+        sending: Mapping[ChannelId, SendingEnd],
         sinks: Mapping[Uid, SinkRun],
         report: Callable[[StageRun, StageNews], object],
         wake: Callable[[], None],
@@ -164,7 +164,7 @@ class StageRun:
         # Whether event time was at its end in the epoch, and the stage has not said yet how it goes on.
         self._had_ended = placement.role.watermark is not None and placement.role.watermark.timestamp == LATEST
         self._watermarks = Watermarks(self._timed, going_on(placement.role.watermark))
-        self._gates: dict[ChannelId, Gate] = {}
+        self._gates: dict[ChannelId, ReceivingEnd] = {}
         self._paused: set[ChannelId] = set()
         self._times = _times(stage, placement.role)
         self._split = ""
@@ -172,7 +172,7 @@ class StageRun:
         self.source: SourceRun | None = None
         self.keyed: KeyedRun | None = None
         self._operator = self._stage_operator(wake, attempt)
-        self._gathering = Gathering[_Input](self._take, placement.options.batch_rows, self._taken)
+        self._gathering = RowGatherer[_Input](self._take, placement.options.batch_rows, self._taken)
         self._pace = Pace(_PIECE, placement.options.batch_rows)
         self._yield = Yield()
         self._allowances = Allowances(tuple(self._inputs))
@@ -224,7 +224,7 @@ class StageRun:
 
     # --- beginning ----------------------------------------------------------------------------------------------------
 
-    def connect(self, gates: Mapping[ChannelId, Gate]) -> None:
+    def connect(self, gates: Mapping[ChannelId, ReceivingEnd]) -> None:
         """Take the receiving ends of the channels that end here."""
         self._gates.update(gates)
 
@@ -763,7 +763,7 @@ def _inputs(edges: Sequence[Edge], placement: StatePlacement) -> dict[ChannelId,
     return inputs
 
 
-def _router(edge: Edge, placement: StatePlacement, sending: Mapping[ChannelId, Sending]) -> Router:
+def _router(edge: Edge, placement: StatePlacement, sending: Mapping[ChannelId, SendingEnd]) -> Router:
     receivers = edge.receivers(placement.partition, placement.parallelism)
     channels = [sending[edge.channel(placement.partition, receiver)] for receiver in receivers]
     options = placement.options

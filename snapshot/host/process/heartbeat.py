@@ -16,7 +16,7 @@ from typing import Final
 
 from snapshot.cut.seals import RecordReader, RecordWriter, UnusableRecord
 from snapshot.host.net.connection_kinds import HeartbeatOf
-from snapshot.host.net.connector import Connecting
+from snapshot.host.net.connector import Connector
 from snapshot.host.net.event_loop import EventLoop, Timer, Watch
 from snapshot.host.net.handshake_io import Proved
 from snapshot.host.net.liveness import break_if_silent
@@ -70,7 +70,7 @@ class Heartbeat:
         self._writer = RecordWriter(None)
         self._unsaid = b""  # a record that the kernel has not taken
         self._line: Watch | None = None
-        self._connecting: Connecting | None = None
+        self._connecting: Connector | None = None
         self._next: Timer | None = None
         self._stopped = False
         self._leaving = False
@@ -130,7 +130,7 @@ class Heartbeat:
 
     def _connect(self) -> None:
         if self._connecting is None and not self._leaving:
-            self._connecting = Connecting(
+            self._connecting = Connector(
                 self._loop,
                 self._address,
                 self._secret,

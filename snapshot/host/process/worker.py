@@ -31,7 +31,7 @@ from snapshot.host.faults.injector import Faults, Line
 from snapshot.host.net.channel_setup import ChannelSetup, Connections
 from snapshot.host.net.channels import LocalChannel, ReceivingChannel, SendingChannel
 from snapshot.host.net.connection_kinds import ChannelOf, ConnectionKind, ControlOf, LastWordsOf
-from snapshot.host.net.connector import Connecting
+from snapshot.host.net.connector import Connector
 from snapshot.host.net.control import SILENCE, ControlConnection
 from snapshot.host.net.event_loop import Background, EventLoop
 from snapshot.host.net.handshake_io import Proved
@@ -42,7 +42,7 @@ from snapshot.host.partition.attempt import Environment, PartitionAttempt
 from snapshot.host.partition.failures import kind_of, text_of, traceback_of
 from snapshot.host.partition.folders import job_folder, remove_state
 from snapshot.host.partition.last_words import LastWords
-from snapshot.host.partition.opening import OpenedState, Opening, StatePlacement, placement_of
+from snapshot.host.partition.opening import OpenedState, StateOpener, StatePlacement, placement_of
 from snapshot.host.partition.stalls import LoopWatch
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
@@ -117,7 +117,7 @@ class Worker:
         self._background = Background(self._loop, _THREADS, "partition")
         self._cache = StateCache()
         self._words = LastWords()
-        self._reaching_for_words: Connecting | None = None
+        self._reaching_for_words: Connector | None = None
         self._is_heard = False  # or it is known that it will not be
         self._postponed: list[ToWorker] = []
         """From a deployment on that asks to say each call: until somebody hears that."""
@@ -131,7 +131,7 @@ class Worker:
         self._peers: tuple[Address, ...] = ()
         self._store: tuple[str, BlobStore] | None = None
         self._follower: Follower | None = None
-        self._opening: Opening | None = None
+        self._opening: StateOpener | None = None
         self._opened: dict[Uid, OpenedState] = {}  # while channels are set up
         self._setup: ChannelSetup | None = None
         self._attempt: PartitionAttempt | None = None
@@ -148,7 +148,7 @@ class Worker:
         """Serve until the driver says that the job is over; raise `DriverLost` if it is not there any more."""
         loop = self._loop
         kind = ControlOf(self._name)
-        Connecting(
+        Connector(
             loop, self._driver, self._secret, kind, self._reached, self._lose, seconds=_REACH_DRIVER, tls=self._tls
         )
         try:
@@ -226,7 +226,7 @@ class Worker:
         self._control = ControlConnection(self._loop, proved, self._told, self._lose, parting=CannotHear)
         self._tell(Hello(self._name, self._listener.address, getpid(), self._slot, self._launch, executor_name()))
         kind = LastWordsOf(self._name)
-        self._reaching_for_words = Connecting(
+        self._reaching_for_words = Connector(
             self._loop,
             self._driver,
             self._secret,
@@ -379,7 +379,7 @@ class Worker:
         store = self._store_at(deploy.store, deploy.options.store_timeout / 1000)
         files = TreeFiles(store, deploy.incarnation, deploy.partition)
         placements = {stage.uid: placement_of(stage.uid, deploy, plan, files, store) for stage in plan.stages}
-        self._opening = Opening(
+        self._opening = StateOpener(
             deploy,
             plan,
             placements,
