@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from datetime import date
+from datetime import date, datetime
 from typing import Any, TypeVar
 
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statebackend.durations import NotADuration
+from statebackend.entries import BrokenEntry, delimited
 from statebackend.ids import KeyGroup
 from statebackend.keygroups import KeyGroupRange
 from statebackend.states.aggregates import AggregateTable
@@ -225,6 +226,24 @@ def test_tuples_are_map_keys_by_all_their_parts(keys: list[tuple[int, str, float
         assert back[:2] == key[:2]
         assert back[2] == key[2] or key[2] != key[2]
     assert len({kind.encode(key) for key in keys}) == len({(a, b, "nan" if c != c else c) for a, b, c in keys})
+
+
+@pytest.mark.parametrize(
+    ("declared", "data"),
+    [
+        (int, b"\1"),
+        (float, b"\1"),
+        (bool, b"\7"),
+        (str, b"\xed"),
+        (date, b"\xff" * 4),
+        (datetime, b"\x7f" + b"\xff" * 7),
+        (tuple[int, str], b"\x09"),
+        (tuple[int, str], delimited(b"\1") + delimited(b"x")),
+    ],
+)
+def test_bytes_that_are_no_map_key_are_an_error_with_a_name(declared: Any, data: bytes) -> None:
+    with pytest.raises(BrokenEntry):
+        map_keys_of(declared).decode(data)
 
 
 def test_what_has_no_equality_is_no_map_key() -> None:

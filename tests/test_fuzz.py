@@ -13,7 +13,8 @@ import pytest
 
 from snapshot.cut import seals, wire
 from tests.fuzz import __main__ as fuzz
-from tests.fuzz.decoder import Decoder
+from tests.fuzz.decoder import Decoder, dumped
+from tests.fuzz.mutations import changed_text
 from tests.fuzz.seals import FOREIGN, OURS, SEALED
 from tests.fuzz.tree import TREE
 
@@ -70,6 +71,10 @@ def test_an_input_follows_from_seed_and_number(decoder: Decoder) -> None:
     once, again = ([decoder.mutate(Random(f"1/{number}"), seeds[0], seeds) for number in range(5)] for _ in range(2))
     assert once == again
     assert len(set(once)) > 1
+
+
+def test_a_document_that_is_none_any_more_is_changed_as_bytes_are() -> None:
+    assert all(changed_text(Random(seed), b"\xff" * 50, dumped) for seed in range(5))
 
 
 Check = Callable[[bytes, bytes, bytes, int, int], bool]

@@ -14,7 +14,7 @@ from statebackend.files import FileSet, rescaled, union
 from statebackend.ids import Attempt, Partition
 from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import range_of
-from statebackend.keys.types import WrongKeyType
+from statebackend.keys.types import BrokenKey, WrongKeyType
 from statebackend.operator import Operator
 from statebackend.options import Options
 from statebackend.snapshot_folder import SnapshotFolder
@@ -24,6 +24,7 @@ from statebackend.states.declarations import MapState, ValueState
 from statebackend.states.key_context import ForeignKey
 from statebackend.states.schema import StateMismatch
 from tests.canonical_states import KEYS, NAMESPACES, STATES, Workshop, change, content, epoch, operator
+from tests.fuzz.state import forged, from_outside, state_as_stored
 
 COUNTS = Operator("count", str, {"number": ValueState(int, default=0)})
 
@@ -218,6 +219,12 @@ def test_a_damaged_or_missing_file_leaves_no_scratch(shop: Workshop) -> None:
         with pytest.raises(BackendError, match=file.path):
             StateReader(files, shop.store, shop.folder / "scratch")
         assert list((shop.folder / "scratch").iterdir()) == []
+
+
+def test_a_key_that_is_no_text_is_named_and_not_given_out(shop: Workshop) -> None:
+    files = forged(shop, {name.replace(b"key-1", b"key-\xff"): value for name, value in state_as_stored()})
+    with pytest.raises(BrokenKey, match=r"state '\w+': a key is none of string: .*Invalid UTF8"):
+        from_outside(shop, files)
 
 
 def test_where_no_file_is_yet_there_is_nothing_to_read(shop: Workshop) -> None:

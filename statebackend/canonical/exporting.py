@@ -34,6 +34,7 @@ from statebackend.canonical.source import OneKey, StateSource
 from statebackend.entries import BLOCK, ROW, TIMER, delimited
 from statebackend.ids import KeyGroup
 from statebackend.keys.columns import KeyColumn, canonical_column, decode_keys
+from statebackend.keys.types import BrokenKey
 from statebackend.states.map_keys import map_keys_of
 from statebackend.states.namespaces import NotAWindow, Window
 from statebackend.states.schema import StateKind, StateSpec
@@ -145,6 +146,12 @@ class StateExport:
 
     def _record_batch(self, keys: KeyColumn, columns: dict[str, pa.Array]) -> pa.RecordBatch:
         columns[KEY] = decode_keys(keys, self._source.schema.key_type)
+        try:
+            columns[KEY].validate(full=True)
+        except pa.ArrowInvalid as error:  # such as bytes of a text that are no UTF-8
+            raise BrokenKey(
+                f"state {self._spec.name!r}: a key is none of {self.schema.field(KEY).type}: {error}"
+            ) from error
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
     # --- tables of aggregates -----------------------------------------------------------------------------------------

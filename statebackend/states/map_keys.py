@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Final, Generic, TypeVar, cast
 
-from statebackend.entries import delimited, sortable, undelimited, unsortable
+from statebackend.entries import BrokenEntry, delimited, sortable, undelimited, unsortable
 from statebackend.errors import ProgramError
 from statebackend.states.codec_choice import BoundedIntCodec, Declared, codec_of
 from statebackend.states.codec_shapes import TupleCodec
@@ -62,8 +62,13 @@ class MapKeys(Generic[K]):
         return self._encode(cast("K", accepted))
 
     def decode(self, data: bytes) -> K:
-        """Return the map key with these bytes."""
-        return self._decode(data)
+        """Return the map key with these bytes; raise `BrokenEntry` if there is none."""
+        try:
+            return self._decode(data)
+        except Exception as error:
+            raise BrokenEntry(
+                f"{len(data)} bytes are no map key of {self.name} ({error}): the file is damaged"
+            ) from error
 
 
 def map_keys_of(declared: Declared[K]) -> MapKeys[K]:

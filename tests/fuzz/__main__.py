@@ -137,9 +137,12 @@ def _refusal(decode: Callable[[bytes], object], named: tuple[type[Exception], ..
 
 def _problem(decode: Callable[[bytes], object], named: tuple[type[Exception], ...], data: bytes) -> str:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    signal.setitimer(signal.ITIMER_REAL, _SECONDS)
     try:
-        decode(data)
+        signal.setitimer(signal.ITIMER_REAL, _SECONDS)
+        try:
+            decode(data)
+        finally:  # within the other, as time may be up just now
+            signal.setitimer(signal.ITIMER_REAL, 0)
     except named as error:
         if isinstance(error, MemoryError):
             return "MemoryError"
@@ -148,8 +151,6 @@ def _problem(decode: Callable[[bytes], object], named: tuple[type[Exception], ..
             raise
         where = "".join(traceback.format_tb(error.__traceback__)[-2:])
         return f"{type(error).__name__}: {str(error)[:200]}\n{where}"
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     return f"it took {grown >> 10} MiB" if grown > _MEMORY else ""
 

@@ -84,8 +84,11 @@ def changed_json(random: Random, value: Any) -> Any:
 
 
 def changed_text(random: Random, text: bytes, dumped: Callable[[Any], bytes]) -> bytes:
-    """Change a document of JSON in a few places, and write it as its writer does."""
-    value = json.loads(text)
+    """Change a document of JSON in a few places, and write it as its writer does; bytes of what is none any more."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return changed_bytes(random, text, [text])
     for _ in range(random.choice((1, 1, 1, 2, 4))):
         value = changed_json(random, value)
     return dumped(value)

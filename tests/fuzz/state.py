@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -29,7 +29,7 @@ from tests.fuzz.mutations import changed_bytes, changed_text
 
 
 @cache
-def _state() -> tuple[tuple[bytes, bytes], ...]:
+def state_as_stored() -> tuple[tuple[bytes, bytes], ...]:
     """Entries of state of all kinds, but for those that are pickled, as they stand in a file."""
     with tempfile.TemporaryDirectory() as folder:
         shop = Workshop(Path(folder))
@@ -82,22 +82,27 @@ def _read_state(data: bytes) -> None:
     """Read a file of state from outside, and open it as a job does."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         shop = Workshop(Path(folder))
-        path = Path(folder) / "forged.sst"
-        writer = SstFileWriter(table_options(DBCompressionType.none()))
-        writer.open(str(path))
-        for name, value in sorted((_unpacked(data) or {b"x": b"x"}).items()):
-            writer[name] = value
-        writer.finish()
-        written = path.read_bytes()
-        shop.store.write("shared/0.sst", written)
-        groups, checksum = KeyGroupRange.of_all(16), f"sha256:{hashlib.sha256(written).hexdigest()}"
-        file = FileRef("shared/0.sst", (groups,), epoch(1), FileKind.DELTA, len(written), checksum)
-        for read in (_listed, _from_outside, _as_a_job):
+        files = forged(shop, _unpacked(data) or {b"x": b"x"})
+        for read in (_listed, from_outside, _as_a_job):
             try:
-                read(shop, FileSet(groups, (file,)))
+                read(shop, files)
             except Exception as error:
                 if exit_of(error) is None:
                     raise
+
+
+def forged(shop: Workshop, content: Mapping[bytes, bytes]) -> FileSet:
+    """Write a file of state with this content, sound by its checksum."""
+    path = shop.folder / "forged.sst"
+    writer = SstFileWriter(table_options(DBCompressionType.none()))
+    writer.open(str(path))
+    for name, value in sorted(content.items()):
+        writer[name] = value
+    writer.finish()
+    written = path.read_bytes()
+    shop.store.write("shared/0.sst", written)
+    groups, checksum = KeyGroupRange.of_all(16), f"sha256:{hashlib.sha256(written).hexdigest()}"
+    return FileSet(groups, (FileRef("shared/0.sst", (groups,), epoch(1), FileKind.DELTA, len(written), checksum),))
 
 
 def _listed(shop: Workshop, files: FileSet) -> None:
@@ -106,7 +111,7 @@ def _listed(shop: Workshop, files: FileSet) -> None:
             pass
 
 
-def _from_outside(shop: Workshop, files: FileSet) -> None:
+def from_outside(shop: Workshop, files: FileSet) -> None:
     with StateReader(files, shop.store, shop.folder / "reader") as reader:
         for spec in reader.states():
             for batch in reader.batches(spec.name, expired=True):
@@ -121,7 +126,7 @@ def _as_a_job(shop: Workshop, files: FileSet) -> None:
 def _table_blocks() -> list[bytes]:
     """The blocks of tables among the state."""
     found = []
-    for name, value in _state():
+    for name, value in state_as_stored():
         if name != entries.META_KEY and entries.parse_head(name)[2] == entries.BLOCK:
             found.append(value[len(entries.STAMP.pack(0)) :])
     return found
@@ -164,9 +169,9 @@ def _keys(data: bytes) -> None:
 
 
 STATE: Final[dict[str, Decoder]] = {
-    "state": Decoder(_read_state, lambda: [_packed(_state())], (), _of_state, slow=True),
+    "state": Decoder(_read_state, lambda: [_packed(state_as_stored())], (), _of_state, slow=True),
     "blocks of tables": Decoder(_blocks, _table_blocks, (blocks.BlockError,)),
-    "names of entries": Decoder(_names, lambda: [name for name, _ in _state()], (ValueError,)),
+    "names of entries": Decoder(_names, lambda: [name for name, _ in state_as_stored()], (ValueError,)),
     "types of keys": Decoder(
         lambda data: KeyType.parse(data.decode(errors="surrogateescape")),
         texts("int64", 'struct<"a": int8, "b": struct<decimal(5, 2), timestamp[us, UTC]>>', "binary[16]", "uint64"),
