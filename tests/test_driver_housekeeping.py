@@ -88,7 +88,7 @@ def test_the_journal_is_compacted_up_to_what_is_deleted_though_there_is_always_m
     housekeeping = Housekeeping(_any(settings), loop, deleting, _any(tree), events.append, begins_behind.append)
     try:
         for number, path in ((1, "quick"), (2, "slow"), (3, "quick")):
-            housekeeping.removed(Removal(number, (), (path,)), JournalState(number=number))
+            housekeeping.delete(Removal(number, (), (path,)), JournalState(number=number))
         assert loop.run(lambda: len(events) == 2 and bool(tree.compacted), PATIENCE)
         assert tree.compacted == [1], "the summary forgets what is deleted, and nothing else"
         tree.may.set()

@@ -28,7 +28,7 @@ from recovery.driver.report import worker_events
 from recovery.driver.rollback import Damaged, Rollback
 from recovery.driver.settings.job import JobSettings
 from recovery.driver.tree.manifests import all_transactions_in
-from recovery.driver.tree.owned import FencedOff, Removal
+from recovery.driver.tree.owned import FencedOff
 from snapshot import fail_points
 from snapshot.epochs import coordinator_events as events
 from snapshot.epochs.coordinator import Coordinator
@@ -92,6 +92,7 @@ class ClaimedJob:
         self._rebalancer = Rebalancer(
             settings, environment, self._standbys, self.deployment, self._may_move, self._moves
         )
+        self._housekeeping = Housekeeping(settings, loop, deleting, tree, note, self._compacted)
         self._epochs = Epochs(
             settings,
             environment,
@@ -101,10 +102,9 @@ class ClaimedJob:
             self._coordinator,
             self.deployment,
             self._standbys,
-            self._delete,
+            self._housekeeping,
             self._over,
         )
-        self._housekeeping = Housekeeping(settings, loop, deleting, tree, note, self._epochs.compacted)
         self._orphans = Orphans(loop, deleting, tree, lambda: self.journal, note)
         self._closed = False
 
@@ -229,8 +229,8 @@ class ClaimedJob:
         wished = endings.stopping or endings.draining or endings.wanted() is not None or savepoints.wanted
         return self._coordinator.is_running and not self._closed and not self._record.clock.running and not wished
 
-    def _delete(self, removal: Removal) -> None:
-        self._housekeeping.removed(removal, self.journal)
+    def _compacted(self, up_to: int) -> None:
+        self._epochs.compacted(up_to)
 
     # --- processes ----------------------------------------------------------------------------------------------------
 

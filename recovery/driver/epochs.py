@@ -19,6 +19,7 @@ from recovery.driver.attempts.deployment import Deployment
 from recovery.driver.attempts.environment import Environment, JobRecord
 from recovery.driver.attempts.requests import End
 from recovery.driver.attempts.standbys import Standbys
+from recovery.driver.housekeeping import Housekeeping
 from recovery.driver.settings.job import JobSettings
 from recovery.driver.tree.manifests import DriversPart, all_transactions_in, key_types_of, positions_in
 from recovery.driver.tree.owned import (
@@ -26,7 +27,6 @@ from recovery.driver.tree.owned import (
     FencedOff,
     PublicationDone,
     PublicationFailed,
-    Removal,
     RemovalDone,
     RemovalsForgotten,
     Tree,
@@ -47,7 +47,7 @@ JournalAnswer = PublicationDone | PublicationFailed | CommitNoted | RemovalDone 
 class Epochs:
     """The epochs of one generation. All calls come in the loop's thread.
 
-    `delete` is given what a removal allows to be deleted, `end` how the job ends.
+    `end` is told how the job ends.
     """
 
     def __init__(
@@ -60,18 +60,19 @@ class Epochs:
         coordinator: CoordinatorLoop,
         deployment: Deployment,
         standbys: Standbys,
-        delete: Callable[[Removal], object],
+        housekeeping: Housekeeping,
         end: Callable[[End | Exception], object],
     ) -> None:
         self._settings = settings
         self._environment = environment
+        self._in_order = environment.threads.in_order
         self._record = record
         self._tree = tree
         self._began = began
         self._coordinator = coordinator
         self._deployment = deployment
         self._standbys = standbys
-        self._delete = delete
+        self._housekeeping = housekeeping
         self._end = end
         self._parts: dict[Epoch, DriversPart] = {}
         """What the driver knew when each epoch that is in flight began."""
@@ -118,7 +119,7 @@ class Epochs:
         def part(broadcast: Mapping[Uid, StoredFile | Inline]) -> DriversPart:
             return replace(known, broadcast=broadcast)
 
-        self._ask(lambda: tree.publish(publish, part, most))
+        self._in_order.submit(lambda: tree.publish(publish, part, most), self._answered)
 
     def _published(self, done: PublicationDone) -> None:
         reached(fail_points.BEFORE_COMPLETE)
@@ -134,7 +135,8 @@ class Epochs:
 
     def complete(self, epoch: Epoch) -> None:
         """Tell all partitions that the epoch is complete: their sinks commit."""
-        self._send(EpochIsOver(self._coordinator.incarnation, epoch, complete=True))
+        if (attempt := self._deployment.attempt) is not None:
+            attempt.send_all(EpochIsOver(self._coordinator.incarnation, epoch, complete=True))
         reached(fail_points.COMPLETE_TOLD)
 
     # --- commit -------------------------------------------------------------------------------------------------------
@@ -146,7 +148,7 @@ class Epochs:
     def record_committed(self, epoch: Epoch) -> None:
         """Have the journal note that all that the epoch carries is committed."""
         tree = self._tree
-        self._ask(lambda: tree.record_committed(epoch))
+        self._in_order.submit(lambda: tree.record_committed(epoch), self._answered)
 
     # --- remove -------------------------------------------------------------------------------------------------------
 
@@ -156,23 +158,14 @@ class Epochs:
         planned = None if self._removing else tree.plan_removal(self.journal, subsume.retain, subsume.oldest_base)
         if planned is not None:
             self._removing = True
-            self._ask(lambda: tree.remove(planned))
-
-    def _removed(self, done: RemovalDone) -> None:
-        self._removing = False
-        if done.removal is not None:
-            self._tree.forget(done.removal.epochs)
-            self._delete(done.removal)
+            self._in_order.submit(lambda: tree.remove(planned), self._answered)
 
     def compacted(self, up_to: int) -> None:
         """Forget the removals up to this entry: the journal begins after it, and all that it let go is deleted."""
         tree = self._tree
-        self._ask(lambda: tree.forget_removals(up_to))
+        self._in_order.submit(lambda: tree.forget_removals(up_to), self._answered)
 
     # --- what the journal says, and how an epoch ends otherwise -------------------------------------------------------
-
-    def _ask(self, work: Callable[[], JournalAnswer]) -> None:
-        self._environment.threads.in_order.submit(work, self._answered)
 
     def _answered(self, answer: JournalAnswer | BaseException) -> None:
         if self._closed:
@@ -187,8 +180,11 @@ class Epochs:
             case CommitNoted(epoch):
                 self._note(log.EpochCommitted(at=time.time(), epoch=epoch))
                 self._end_if_reached()
-            case RemovalDone():
-                self._removed(answer)
+            case RemovalDone(removal=removal):
+                self._removing = False
+                if removal is not None:
+                    self._tree.forget(removal.epochs)
+                    self._housekeeping.delete(removal, self.journal)
             case RemovalsForgotten():
                 pass
             case FencedOff(by=by):
@@ -206,7 +202,9 @@ class Epochs:
             loop = self._environment.loop
             loop.call_at(loop.now() + _ASK_AGAIN, self.ask_for_what_is_wanted)
         if reason is not events.AbandonReason.ATTEMPT_BROKEN:
-            self._send(EpochIsOver(self._coordinator.incarnation, epoch, complete=False))
+            attempt = self._deployment.attempt
+            if attempt is not None:
+                attempt.send_all(EpochIsOver(self._coordinator.incarnation, epoch, complete=False))
         self._note(log.EpochAbandoned(at=time.time(), epoch=epoch, reason=reason.value, detail=abandon.detail))
 
     def ask_for_what_is_wanted(self) -> None:
@@ -229,10 +227,6 @@ class Epochs:
             began = self._began
             same = began is not None and positions_in(began) == positions_in(self._tree.manifest(end.epoch))
             self._end(replace(end, nothing_since=began.epoch) if began is not None and same else end)
-
-    def _send(self, message: EpochIsOver) -> None:
-        if self._deployment.attempt is not None:
-            self._deployment.attempt.send_all(message)
 
     def _note(self, event: log.AnyEvent) -> None:
         self._environment.reporting.event(event)

@@ -56,11 +56,7 @@ class Housekeeping:
     def take_up(self, state: JournalState) -> None:
         """Go on with what the generations before have allowed and perhaps not done."""
         for removal in state.removals:
-            self._delete(Removal(removal.number, removal.epochs, (*removal.files, *removal.manifests)), state)
-
-    def removed(self, removal: Removal, state: JournalState) -> None:
-        """Delete what a won removal names; `state` is what the journal says now."""
-        self._delete(removal, state)
+            self.delete(Removal(removal.number, removal.epochs, (*removal.files, *removal.manifests)), state)
 
     def close(self) -> None:
         """Begin nothing any more: the generation is over."""
@@ -68,7 +64,8 @@ class Housekeeping:
         for timer in self._again.values():
             timer.cancel()
 
-    def _delete(self, removal: Removal, state: JournalState, tried: int = 0) -> None:
+    def delete(self, removal: Removal, state: JournalState, tried: int = 0) -> None:
+        """Delete what a won removal names; `state` is what the journal says now, `tried` how often this has failed."""
         self._outstanding.add(removal.number)
 
         def deleted(outcome: object) -> None:
@@ -78,7 +75,7 @@ class Housekeeping:
                 self._trouble("deleting files that are not needed", outcome)
                 pause = _PAUSES[min(tried, len(_PAUSES) - 1)]
                 self._again[removal.number] = self._loop.call_at(
-                    self._loop.now() + pause, lambda: self._delete(removal, state, tried + 1)
+                    self._loop.now() + pause, lambda: self.delete(removal, state, tried + 1)
                 )
                 return
             self._again.pop(removal.number, None)
