@@ -81,6 +81,8 @@ def texts(source: str) -> Iterator[tuple[int, str]]:
                 yield from literals(node)
             case ast.Return(value=ast.JoinedStr() | ast.Constant() as value):
                 yield from literals(value)
+            case _:
+                pass
 
 
 def literals(node: ast.AST) -> Iterator[tuple[int, str]]:
