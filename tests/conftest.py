@@ -35,6 +35,7 @@ LONG = {
     "test_examples.py",
     "test_executor_faults.py",
     "test_file_sink_hdfs.py",
+    "test_pages.py",
     "test_running_on_spark.py",
     "test_simulated_job.py",
     "test_spark_format.py",
