@@ -29,16 +29,11 @@ from recovery.driver.launchers.spark_tasks import SparkTasks
 from recovery.driver.report.event_log import EventLog
 from recovery.driver.report.progress import ProgressLine
 from recovery.driver.report.status import RunState, RunStatus
-from recovery.driver.settings.job import DriverOptions, JobSettings
+from recovery.driver.settings.job import DriverPlace, JobSettings
 from recovery.driver.settings.options import (
     RunOptions,
-    check_names,
-    coordinator_options,
-    host_options,
     in_a_list,
-    lost_after,
-    seconds,
-    storage_options,
+    options_of,
 )
 from recovery.driver.tree.address import Made, home_of
 from recovery.driver.tree.identity import Birth, as_folder, naming_checkpoints, wanted_birth
@@ -308,36 +303,32 @@ def run(
     `Run.wait` raises errors found while the job starts, such as a missing source, or a program that does not fit the
     epoch. A start that is refused takes back what it has made.
     """
-    check_names(options)
-    scheme = scheme or Passive()
-    coordinator, host = coordinator_options(every, mode, options), host_options(options)
-    files, storage = options.get("tls"), storage_options(options)
-    tls = None if files is None else files.load()
+    scheme, given = scheme or Passive(), options_of(every, mode, options)
+    tls = None if given.tls is None else given.tls.load()
     if isinstance(cast("object", program), Stream):
         raise InvalidProgram([Problem("", "the stream is written nowhere; end it with .write(sink, uid=...)")])
     program.check()
-    launcher = launcher or (LocalProcesses() if spark is None else SparkTasks(spark, options.get("driver_host")))
+    launcher = launcher or (LocalProcesses() if spark is None else SparkTasks(spark, given.driver_host))
     warnings = [*launcher.check(parallelism + scheme.standbys), *([tls.warning] if tls and tls.warning else [])]
     for warning in warnings:
         _LOG.warning("%s", warning)
-    use_storage(storage)
+    use_storage(given.storage_options)
     uri = str(checkpoints)
     made = Made()
     with ExitStack() as refused:
         refused.callback(made.take_back)
         made.expect(*_folder_at(uri))
         with naming_checkpoints(uri):
-            store = open_limited(uri, host.store_timeout / 1000)
-            wanted = wanted_birth(store, absolute(uri), job, options.get("max_parallelism"), parallelism)
+            store = open_limited(uri, given.host.store_timeout / 1000)
+            wanted = wanted_birth(store, absolute(uri), job, given.max_parallelism, parallelism)
         birth = wanted.birth
         home = home_of(birth.job)
-        local = Path(options.get("local") or home).absolute()
-        if not wanted.is_new and not options.get("take_over", False):
+        local = (given.local or home).absolute()
+        if not wanted.is_new and not given.take_over:
             refuse_second_start(birth.job, absolute(uri), {local, home})
         plan = program.plan(birth.max_parallelism)
-        available_now = options.get("available_now", False)
-        _examine(plan, birth.job, available_now=available_now)
-        events_file = Path(options.get("events") or local / "events.jsonl")
+        _examine(plan, birth.job, available_now=given.available_now)
+        events_file = given.events or local / "events.jsonl"
         made.expect(local, events_file)
         make_job_folder(local)
         settings = JobSettings(
@@ -347,49 +338,21 @@ def run(
             parallelism=parallelism,
             store=absolute(uri),
             local=str(local)
-            if options.get("local")
+            if given.local
             else ""
             if launcher.local is None
             else f"{launcher.local}/{as_folder(birth.job)}",
             scheme=scheme,
-            coordinator=coordinator,
-            host=host,
+            options=given,
             newborn=birth if wanted.is_new else None,
-            lost_after=lost_after(options, host),
-            allow_non_restored_state=options.get("allow_non_restored_state", False),
-            ignore_state=frozenset(map(Uid, options.get("ignore_state", ()))),
-            available_now=available_now,
-            accept_duplicates=options.get("accept_duplicates", False),
-            store_patience=int(seconds(options, "store_patience", 300.0) * 1000),
-            compact_after=options.get("compact_after", 256),
-            program_version=options.get("program_version", ""),
-            inline_broadcast=options.get("inline_broadcast", 64 << 10),
         )
-        driver = Driver(
-            settings,
-            store,
-            launcher,
-            EventLog(events_file),
-            _progress_line(options.get("progress")),
-            DriverOptions(
-                ports=tuple(options.get("ports", (0,))),
-                start_timeout=seconds(options, "start_timeout", 120.0),
-                stop_timeout=seconds(options, "stop_timeout", 10.0),
-                give_up_after=None
-                if options.get("give_up_after", 0) is None
-                else seconds(options, "give_up_after", 600.0),
-                folder=local,
-                made=made,
-                tls=tls,
-                storage_options=storage,
-            ),
-            Path(options["trace"]) if "trace" in options else None,
-        )
+        place = DriverPlace(local, made, tls)
+        driver = Driver(settings, store, launcher, EventLog(events_file), _progress_line(given.progress), place)
         driver.start()
         refused.pop_all()
     atexit.register(_say_if_cut_off, weakref.ref(driver), birth.name)
     to_driver = [uid for uid, sink in sinks_of(plan).items() if isinstance(sink.sink, ToDriver)]
-    return Run(driver, birth, events_file, to_driver, seconds(options, "interrupt_timeout", 15.0))
+    return Run(driver, birth, events_file, to_driver, given.interrupt_timeout / 1000)
 
 
 run.__doc__ = f"{cleandoc(run.__doc__ or '')}\n\nOptions:\n\n{in_a_list()}"

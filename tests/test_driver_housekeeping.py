@@ -83,7 +83,7 @@ class Slow:
 
 def test_the_journal_is_compacted_up_to_what_is_deleted_though_there_is_always_more_to_delete() -> None:
     loop, tree, events = EventLoop(), Slow(), list[object]()
-    deleting, settings = Background(loop, 2), SimpleNamespace(compact_after=1)
+    deleting, settings = Background(loop, 2), SimpleNamespace(options=SimpleNamespace(compact_after=1))
     begins_behind: list[int] = []
     housekeeping = Housekeeping(_any(settings), loop, deleting, _any(tree), events.append, begins_behind.append)
     try:

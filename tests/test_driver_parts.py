@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
+from dataclasses import fields
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
@@ -22,21 +23,12 @@ from recovery.driver.report.event_log import EventLog, line_of
 from recovery.driver.report.progress import ProgressLine
 from recovery.driver.report.progress import line_of as progress_of
 from recovery.driver.report.status import RunState, RunStatus, StatusBoard
-from recovery.driver.settings.options import (
-    PARAMETERS,
-    RunOptions,
-    UnknownOption,
-    check_names,
-    coordinator_options,
-    host_options,
-    lost_after,
-    seconds,
-)
+from recovery.driver.settings.options import PARAMETERS, Options, RunOptions, UnknownOption, check_names, options_of
 from recovery.driver.tree.address import home_of
 from recovery.driver.tree.identity import Birth, Wanted, WrongJob, bear, bytes_of, find_birth, wanted_birth
 from recovery.schemes.passive import Passive
 from snapshot.epochs import coordinator_events as events
-from snapshot.epochs.coordinator_options import ContradictingOptions
+from snapshot.epochs.coordinator_options import ContradictingOptions, CoordinatorOptions
 from snapshot.host.protocol.executor import lasting_folder
 from snapshot.host.protocol.messages import Address, Delivery, Hello
 from snapshot.host.protocol.options import Following, HostOptions
@@ -586,8 +578,15 @@ def test_an_option_that_run_has_by_name_is_known_as_well() -> None:
     assert list(PARAMETERS) == named
 
 
-def test_every_option_of_the_hosts_is_an_option_of_a_run() -> None:
-    assert set(HostOptions.__dataclass_fields__) <= set(RunOptions.__annotations__)
+def test_every_option_has_a_place_in_the_frozen_type_and_the_other_way_round() -> None:
+    parts = {"coordinator", "host"}
+    of_epochs = {field.name for field in fields(CoordinatorOptions)} - {"interval", "mode"}  # parameters of `run`
+    of_hosts = {field.name for field in fields(HostOptions)}
+    assert {field.name for field in fields(Options)} - parts | of_epochs | of_hosts == set(RunOptions.__annotations__)
+
+
+def test_what_is_left_out_is_as_the_texts_say() -> None:
+    assert options_of("1s", "aligned", {}) == Options()
 
 
 def test_times_may_be_written_as_people_say_them() -> None:
@@ -597,30 +596,31 @@ def test_times_may_be_written_as_people_say_them() -> None:
         "linger": "3ms",
         "heartbeat": "100ms",
         "alignment_timeout": None,
+        "stop_timeout": "1500ms",
+        "give_up_after": None,
+        "lost_after": "1500ms",
+        "local": "folder",
     }
-    coordinator = coordinator_options("2s", "unaligned", given)
-    assert (coordinator.interval, coordinator.timeout, coordinator.mode.value) == (2000, 60_000, "unaligned")
-    assert (host_options(given).linger, host_options(given).heartbeat) == (3, 100)
-    assert seconds({"stop_timeout": "1500ms"}, "stop_timeout", 10.0) == 1.5
-    assert seconds({}, "stop_timeout", 10.0) == 10.0
-    assert lost_after({"lost_after": "1500ms"}, host_options({})) == 1500
-    assert lost_after({}, host_options({})) == 2000
+    made = options_of("2s", "unaligned", given)
+    epochs = made.coordinator
+    assert (epochs.interval, epochs.timeout, epochs.mode.value) == (2000, 60_000, "unaligned")
+    assert (made.host.linger, made.host.heartbeat) == (3, 100)
+    assert (made.stop_timeout, made.give_up_after, made.lost_after, made.local) == (1500, None, 1500, Path("folder"))
 
 
 def test_no_process_can_be_lost_for_one_beat_that_is_late() -> None:
-    given: RunOptions = {"heartbeat": "100ms", "lost_after": "299ms"}
     with pytest.raises(ContradictingOptions, match=r"lost_after is 299 ms.* 100 ms it must be at least 300"):
-        lost_after(given, host_options(given))
-    assert lost_after({**given, "lost_after": "300ms"}, host_options(given)) == 300
+        options_of("1s", "aligned", {"heartbeat": "100ms", "lost_after": "299ms"})
+    assert options_of("1s", "aligned", {"heartbeat": "100ms", "lost_after": "300ms"}).lost_after == 300
 
 
 def test_options_that_cannot_be_meant_are_refused() -> None:
     with pytest.raises(NotADuration):
-        coordinator_options("soon", "aligned", {})
+        options_of("soon", "aligned", {})
     with pytest.raises(ContradictingOptions):
-        coordinator_options("1s", "aligned", {"retain": 0})
+        options_of("1s", "aligned", {"retain": 0})
     with pytest.raises(ValueError, match="sideways"):
-        coordinator_options("1s", "sideways", {})
+        options_of("1s", "sideways", {})
 
 
 # --- slots of Spark

@@ -123,14 +123,14 @@ def claim(
             epoch, replay = to, epochs
             skipped = tuple(f"{one.epoch}: {one.fault.value} ({one.detail})" for one in unusable)
             repeats = gives_up.repeats
-    manifest = None if epoch is None else without_operators(way.sound[epoch], settings.ignore_state)
+    manifest = None if epoch is None else without_operators(way.sound[epoch], settings.options.ignore_state)
     if manifest is not None and epoch not in replay:  # the journal says that all it names is committed
         manifest = without_output(manifest, held=True)
     if manifest is not None:
         check_job(manifest, settings.job, settings.store)
-        check_ignored(way.sound[manifest.epoch], settings.ignore_state, unsettled=bool(replay))
+        check_ignored(way.sound[manifest.epoch], settings.options.ignore_state, unsettled=bool(replay))
         fit = compare(settings.plan, manifest, unsettled=bool(replay))
-        fit.check(allow_non_restored_state=settings.allow_non_restored_state)
+        fit.check(allow_non_restored_state=settings.options.allow_non_restored_state)
     restored = {} if manifest is None else {manifest.epoch: manifest}
     tree = Tree(store, writer, generation, way.sound, broadcasts, patience, restored)
     sources = _look_at_sources(settings, manifest) if seen is None else seen
@@ -158,13 +158,13 @@ def _sound_way_back(
             state,
             generation,
             patience,
-            accept_duplicates=settings.accept_duplicates,
+            accept_duplicates=settings.options.accept_duplicates,
             listed=listed,
             damaged=known,
         )
         if isinstance(way.decision, StartFresh):
             return way, {}
-        manifest = without_operators(way.sound[way.decision.epoch], settings.ignore_state)
+        manifest = without_operators(way.sound[way.decision.epoch], settings.options.ignore_state)
         try:
             return way, {manifest.epoch: patience.ask(partial(read_broadcast, store, manifest))}
         except DamagedBroadcast as error:
@@ -267,7 +267,7 @@ def _look_at_sources(settings: JobSettings, manifest: Manifest | None) -> dict[U
 def _available(settings: JobSettings, uid: Uid, source: Source, manifest: Manifest | None) -> Available:
     is_known = manifest is not None and any(operator.uid == uid for operator in manifest.operators)
     first = () if is_known else tuple(source.discover(settings.parallelism))
-    if not settings.available_now or not isinstance(source, AvailableNow):
+    if not settings.options.available_now or not isinstance(source, AvailableNow):
         return Available(first)
     reading = {**reading_in(manifest, uid), **dict.fromkeys(first)}
     there = source.available(known_in(manifest, uid) | set(first), reading)

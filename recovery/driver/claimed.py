@@ -78,7 +78,7 @@ class ClaimedJob:
         note, deleting = environment.reporting.event, environment.threads.deleting
         self._began_at = int(loop.now() * 1000)
         coordinator = Coordinator[Acknowledgement](
-            settings.coordinator,
+            settings.options.coordinator,
             start.generation,
             now=self._began_at,
             complete=start.epoch,
@@ -117,7 +117,7 @@ class ClaimedJob:
             self._environment.deliveries.delivered(all_transactions_in(self.tree.manifest(start.epoch)))
         if trace is not None:
             last_number = state.newest_complete.number
-            options = self._settings.coordinator
+            options = self._settings.options.coordinator
             trace.begin(options, start.generation, self._began_at, start.epoch, last_number, start.replay)
         self._note(
             log.Claimed(

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
 from os import getpid
-from pathlib import Path
 from secrets import token_bytes
 from typing import Final
 
@@ -27,7 +26,7 @@ from recovery.driver.report.line_file import LineFile
 from recovery.driver.report.progress import ProgressLine
 from recovery.driver.report.reporting import Reporting
 from recovery.driver.serving import Serving
-from recovery.driver.settings.job import DriverOptions, JobSettings
+from recovery.driver.settings.job import DriverPlace, JobSettings
 from recovery.driver.tree import address as reach
 from snapshot.epochs.trace import TraceWriter
 from snapshot.host.net.event_loop import Background, EventLoop
@@ -51,21 +50,20 @@ class Driver:
         launcher: Launcher,
         events: EventLog,
         progress: ProgressLine,
-        options: DriverOptions,
-        trace: Path | None = None,
+        place: DriverPlace,
     ) -> None:
         self._settings = settings
         self._store = store
         self._launcher = launcher
         self._progress = progress
-        self._options = options
-        self._trace = trace
+        self._place = place
+        self._trace = settings.options.trace
         self._trace_file: LineFile | None = None
         self._loop = EventLoop()
         self._serving: Serving | None = None
         """Once the driver listens."""
         self._reach: reach.Reach | None = None
-        self._reporting = Reporting(settings, events, progress, options.give_up_after, self._loop.now)
+        self._reporting = Reporting(settings, events, progress, self._loop.now)
         self._error: Exception | None = None
         """Of the driver itself."""
         self._ready = threading.Event()
@@ -135,12 +133,12 @@ class Driver:
     # --- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        loop, settings, options, threads = self._loop, self._settings, self._options, Threads(self._loop)
+        loop, settings, threads = self._loop, self._settings, Threads(self._loop)
         try:
             secret = token_bytes(32)
             self._serving = serving = Serving(
                 settings,
-                options,
+                self._place.tls,
                 self._store,
                 self._launcher,
                 loop,
@@ -157,7 +155,7 @@ class Driver:
             serving.warn_of_the_network()
             self._ready.set()
             processes = settings.parallelism + settings.scheme.standbys
-            files = None if options.tls is None else options.tls.files
+            files = None if self._place.tls is None else self._place.tls.files
             self._launcher.start(address, secret, processes, self._trouble, files)
             loop.run(lambda: serving.outcome is not None)
         except Exception as error:  # of the driver itself: the job must not go on without it
@@ -166,19 +164,19 @@ class Driver:
             self._wind_up(threads)
 
     def _leave_reach(self, address: Address, secret: bytes) -> None:
-        if self._options.folder is None:
+        if self._place.folder is None:
             return
         try:
-            tls = None if self._options.tls is None else self._options.tls.files.absolute()
+            tls = None if self._place.tls is None else self._place.tls.files.absolute()
             self._reach = reach.Reach(self._settings.job, self._settings.store, address, getpid(), secret, tls)
-            reach.leave(self._options.folder, self._reach)
+            reach.leave(self._place.folder, self._reach)
         except OSError as error:
             what = "leaving the driver's address for other processes"
             self._reporting.trouble(what, f"{error}; no command can reach the job")
 
     def _take_reach_away(self) -> None:
-        if self._options.folder is not None and self._reach is not None:
-            reach.take_away(self._options.folder, self._reach)
+        if self._place.folder is not None and self._reach is not None:
+            reach.take_away(self._place.folder, self._reach)
 
     def _open_trace(self) -> TraceWriter | None:
         if self._trace is None:
@@ -225,12 +223,12 @@ class Driver:
 
     def _take_back_if_refused(self) -> None:
         if self._serving is None or not self._serving.generation.is_claimed:
-            self._options.made.take_back()
+            self._place.made.take_back()
 
     def _forget_state(self) -> None:
         """Remove what processes that were killed have left on this host; the others do it themselves."""
-        if self._options.folder is not None and self._ended_with is not None:
-            remove_state(self._options.folder, of_no_use(self._ended_with, self._settings.plan))
+        if self._place.folder is not None and self._ended_with is not None:
+            remove_state(self._place.folder, of_no_use(self._ended_with, self._settings.plan))
 
     def _stop_processes(self) -> None:
         stopping = threading.Thread(target=self._stop_launcher, name="stop", daemon=True)
@@ -242,7 +240,7 @@ class Driver:
 
     def _stop_launcher(self) -> None:
         try:
-            self._launcher.stop(self._options.stop_timeout)
+            self._launcher.stop(self._settings.options.stop_timeout / 1000)
         finally:
             self._loop.wake()
 
@@ -250,7 +248,7 @@ class Driver:
         """Wait for what is under way in the journal, at most as long as the processes have to end."""
         written: list[object] = []
         in_order.submit(lambda: None, written.append)
-        self._loop.run(lambda: bool(written), self._options.stop_timeout)
+        self._loop.run(lambda: bool(written), self._settings.options.stop_timeout / 1000)
 
     def _trouble(self, what: str | CannotLaunch) -> None:
         """Report, from any thread, a process that has ended or cannot be started; end the job if none ever can be."""

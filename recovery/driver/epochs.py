@@ -38,6 +38,8 @@ from snapshot.host.protocol.messages import Acknowledgement, EpochIsOver, HasCom
 from snapshot.tree.manifest import Inline, Manifest, StoredFile
 from statebackend.ids import Epoch, Uid
 
+_INLINE: Final = 64 << 10
+"""Broadcast state up to this size is put into the manifest itself."""
 _ASK_AGAIN: Final = 1.0
 """Seconds until an epoch that is wanted is asked for again after it was given up."""
 
@@ -112,9 +114,9 @@ class Epochs:
 
     def publish(self, publish: events.Publish[Acknowledgement]) -> None:
         """Have the journal make an epoch complete that all partitions have acknowledged."""
-        noted = notes.Notes(self._settings.program_version, self._record.times.taken(publish.epoch))
+        noted = notes.Notes(self._settings.options.program_version, self._record.times.taken(publish.epoch))
         known = replace(self._parts.pop(publish.epoch), notes=notes.to_json(noted))
-        tree, most = self._tree, self._settings.inline_broadcast
+        tree, most = self._tree, _INLINE
 
         def part(broadcast: Mapping[Uid, StoredFile | Inline]) -> DriversPart:
             return replace(known, broadcast=broadcast)

@@ -72,7 +72,7 @@ class GenerationRun:
         self._environment = environment
         self._told_end = ended
         self._record = JobRecord.of(settings)
-        self._patience = watched_patience(settings.store_patience / 1000, environment.loop, self._note)
+        self._patience = watched_patience(settings.options.store_patience / 1000, environment.loop, self._note)
         self._deaths = Deaths(environment.loop, environment.exit_codes, self._died)
         self._damaged: dict[str, str] = {}
         """The files that were found not to be as they were written, and what is wrong with them."""

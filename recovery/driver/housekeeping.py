@@ -91,7 +91,7 @@ class Housekeeping:
         A summary could not forget earlier removals that are not carried out; of later ones there may always be some.
         """
         outstanding = any(number <= state.number for number in self._outstanding)
-        if outstanding or self._compacting or state.number - self._compacted_at < self._settings.compact_after:
+        if outstanding or self._compacting or state.number - self._compacted_at < self._settings.options.compact_after:
             return
         self._compacting = True
 

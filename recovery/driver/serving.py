@@ -34,11 +34,12 @@ from recovery.driver.remote.live_reads import LiveReads
 from recovery.driver.report.deliveries import Deliveries
 from recovery.driver.report.progress import ProgressLine
 from recovery.driver.report.reporting import Reporting
-from recovery.driver.settings.job import DriverOptions, JobSettings
+from recovery.driver.settings.job import JobSettings
 from snapshot.epochs.trace import TraceWriter
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.net.handshake import TurnedAway
 from snapshot.host.net.handshake_io import HungUp
+from snapshot.host.net.tls import TlsSide
 from snapshot.host.protocol.messages import BeatEvery, Hello, Injected, StateRead, UseStorage
 from statebackend.stores.store import BlobStore
 
@@ -58,7 +59,7 @@ class Serving:
     def __init__(
         self,
         settings: JobSettings,
-        options: DriverOptions,
+        tls: TlsSide | None,
         store: BlobStore,
         launcher: Launcher,
         loop: EventLoop,
@@ -71,15 +72,16 @@ class Serving:
     ) -> None:
         """Listen from now on; processes and commands prove `secret`. It raises what listening raises."""
         self._settings = settings
-        self._options = options
+        self._options = settings.options
+        self._tls = tls
         self._launcher = launcher
         self._scouting = launcher if isinstance(launcher, Scouting) else None
         self._loop = loop
         self._reporting = reporting
         self._progress = progress
         self._deliveries = deliveries
-        lost_after, tls = settings.lost_after / 1000, options.tls
-        self.workers = Workers(loop, launcher.host, secret, lost_after, self._heard, options.ports, tls)
+        lost_after, ports = settings.options.lost_after / 1000, settings.options.ports
+        self.workers = Workers(loop, launcher.host, secret, lost_after, self._heard, ports, tls)
         self.commands = Commands(loop, self._command, self._refused)
         codes = launcher if isinstance(launcher, TellsExitCodes) else None
         environment = Environment(
@@ -96,7 +98,7 @@ class Serving:
     def begin(self) -> None:
         """Claim the job, and look after it from now on."""
         self.generation.begin()
-        self._loop.call_at(self._loop.now() + self._options.start_timeout, self._check_processes)
+        self._loop.call_at(self._loop.now() + self._options.start_timeout / 1000, self._check_processes)
         self._show_progress()
         self._check_epochs()
 
@@ -112,7 +114,7 @@ class Serving:
         now = time.time()
         match end:
             case End(kind=EndKind.FINISHED, nothing_since=epoch):
-                self._reporting.event(log.Finished(at=now, nothing_since=epoch, looked=self._settings.available_now))
+                self._reporting.event(log.Finished(at=now, nothing_since=epoch, looked=self._options.available_now))
             case End(epoch=epoch, savepoint=savepoint):
                 self._reporting.event(log.Stopped(at=now, savepoint=epoch if savepoint else None))
             case Cancelled():
@@ -149,7 +151,7 @@ class Serving:
         if not self._is_wanted(hello):
             self.workers.dismiss(hello.worker, "there is another process in its slot")
             return
-        self.workers.send(hello.worker, BeatEvery(self._settings.host.heartbeat))
+        self.workers.send(hello.worker, BeatEvery(self._options.host.heartbeat))
         if self._options.storage_options:
             self.workers.send(hello.worker, UseStorage(self._options.storage_options))
         self.generation.appeared(hello)
@@ -200,8 +202,8 @@ class Serving:
 
     def _check_processes(self) -> None:
         if self.outcome is None:
-            self.generation.check_processes(self._options.start_timeout)
-            self._loop.call_at(self._loop.now() + self._options.start_timeout, self._check_processes)
+            self.generation.check_processes(self._options.start_timeout / 1000)
+            self._loop.call_at(self._loop.now() + self._options.start_timeout / 1000, self._check_processes)
 
     def _check_epochs(self) -> None:
         """Report it if no epoch is completed any more, and give the job up if that lasts."""
@@ -235,7 +237,7 @@ class Serving:
 
     def warn_of_the_network(self) -> None:
         """Report it if others may read what the driver and its processes send each other."""
-        if self._options.tls is None and not _is_loopback(self._launcher.host):
+        if self._tls is None and not _is_loopback(self._launcher.host):
             self._reporting.trouble("connections are not encrypted", _NOT_ENCRYPTED)
 
 

@@ -86,7 +86,7 @@ class AttemptRun:
         for uid, source in settings.plan.sources.items():
             there = found.get(uid, Available())
             self._dealers[uid] = dealer_from(
-                uid, source, manifest, roles, there.new, available_now=settings.available_now
+                uid, source, manifest, roles, there.new, available_now=settings.options.available_now
             )
         named = transactions_in(manifest)
         for uid, sink in sinks_of(settings.plan).items():
@@ -103,10 +103,10 @@ class AttemptRun:
                     peers,
                     settings.pickled_plan,
                     role,
-                    settings.host,
+                    settings.options.host,
                     settings.store,
                     settings.local,
-                    time_goes_on=settings.available_now,
+                    time_goes_on=settings.options.available_now,
                     careful=index in suspects,
                     windows=dict(windows.get(Partition(index), {})),
                 ),
@@ -142,7 +142,7 @@ class AttemptRun:
         for uid, dealer in self._dealers.items():
             self._assign(uid, dealer.started())
         for uid, source in self._settings.plan.sources.items():
-            if source.discover_every is not None and not self._settings.available_now:
+            if source.discover_every is not None and not self._settings.options.available_now:
                 self._look(uid, source, source.discover_every)
 
     def wanted(self, partition: Partition, uid: Uid) -> None:

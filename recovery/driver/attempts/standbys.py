@@ -157,7 +157,7 @@ class Standbys:
             how,
             settings.pickled_plan,
             settings.parallelism,
-            settings.host,
+            settings.options.host,
             settings.store,
             settings.local,
             only,

@@ -38,7 +38,6 @@ class Reporting:
         settings: JobSettings,
         events: EventLog,
         progress: ProgressLine,
-        give_up_after: float | None,
         now: Callable[[], float],
     ) -> None:
         self._progress = progress
@@ -46,8 +45,10 @@ class Reporting:
         self._logger = JobLogger(settings.job)
         self.events = events
         self.status = StatusBoard(settings.job, settings.parallelism)
+        options = settings.options
+        give_up_after = None if options.give_up_after is None else options.give_up_after / 1000
         self.overdue = Overdue(
-            settings.coordinator.interval / 1000, settings.host.report_stall_after / 1000, give_up_after
+            options.coordinator.interval / 1000, options.host.report_stall_after / 1000, give_up_after
         )
         self.followers: list[Callable[[log.AnyEvent], object]] = []
 

@@ -10,11 +10,11 @@ import difflib
 import inspect
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
 from pickle import dumps
-from typing import Final, TypedDict, cast
+from typing import Any, Final, TypedDict, cast
 
 from snapshot.cut.frames import MarkerMode
 from snapshot.epochs.coordinator_options import ContradictingOptions, CoordinatorOptions
@@ -23,6 +23,7 @@ from snapshot.host.net.tls import UnusableTls as UnusableTls
 from snapshot.host.protocol.options import HostOptions
 from statebackend.durations import Duration, milliseconds
 from statebackend.errors import OptionError
+from statebackend.ids import Uid
 
 
 class UnknownOption(OptionError, TypeError):
@@ -138,10 +139,6 @@ class RunOptions(TypedDict, total=False):
     """What the kernel may hold of a channel at each end (256 KiB)."""
     max_frame: int
     """No frame on a channel is longer (64 MiB)."""
-    watermark_interval: Duration
-    """How often sources announce their watermark (50ms)."""
-    inline_channel_state: int
-    """In-flight data up to this size is put into the manifest itself (16 KiB)."""
     report_stall_after: Duration
     """An operator or an epoch that makes no progress for so long, though it could, is an event that says what it waits
     for; so is a job in which no epoch is completed for so long (1m)."""
@@ -165,8 +162,6 @@ class RunOptions(TypedDict, total=False):
     """The file to which all is recorded that the coordinator was told and said; see `snapshot.epochs.trace` (none)."""
     compact_after: int
     """The journal is compacted when it has so many more entries (256)."""
-    inline_broadcast: int
-    """Broadcast state up to this size is put into the manifest itself (64 KiB)."""
 
     # --- people
 
@@ -182,8 +177,8 @@ def described() -> Mapping[str, str]:
         return {}
     assert isinstance(body, ast.ClassDef)
     found: dict[str, str] = {}
-    for field, text in pairwise(body.body):
-        match field, text:
+    for left, text in pairwise(body.body):
+        match left, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
                 found[name] = " ".join(said.split())
             case _:
@@ -206,12 +201,10 @@ PARAMETERS: Final = ("checkpoints", "job", "every", "parallelism", "scheme", "mo
 
 _BEATS: Final = 3
 """So many in a row have to fail to come before a process may be taken for lost."""
-_COORDINATOR: Final = (
-    "timeout", "min_pause", "max_in_flight", "tolerated_failures", "retain", "alignment_timeout",
-)  # fmt: skip
 _TIMES: Final = frozenset(
     name for name, kind in RunOptions.__annotations__.items() if "Duration" in getattr(kind, "__forward_arg__", "")
 )
+_PATHS: Final = frozenset(("local", "events", "trace"))
 
 
 def check_names(options: Mapping[str, object]) -> None:
@@ -228,15 +221,75 @@ def _unknown(name: str, known: Collection[str]) -> str:
     return f"there is no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
 
 
-def coordinator_options(every: Duration, mode: MarkerMode | str, options: RunOptions) -> CoordinatorOptions:
-    """Return the options by which epochs are taken."""
-    given = _given(options, _COORDINATOR)
-    return CoordinatorOptions(**{**given, "interval": milliseconds(every, "every"), "mode": MarkerMode(mode)})  # type: ignore[arg-type]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """All options of a run, in the units in which its parts count: milliseconds and bytes. `options_of` makes it, once.
+
+    What each means stands in `RunOptions`.
+    """
+
+    coordinator: CoordinatorOptions = field(default_factory=CoordinatorOptions)
+    """Those of epochs."""
+    host: HostOptions = field(default_factory=HostOptions)
+    """Those that every partition is told."""
+    max_parallelism: int | None = None
+    allow_non_restored_state: bool = False
+    program_version: str = ""
+    ignore_state: Collection[Uid] = ()
+    available_now: bool = False
+    take_over: bool = False
+    accept_duplicates: bool = False
+    give_up_after: int | None = 600_000
+    driver_host: str | None = None
+    ports: Sequence[int] = (0,)
+    lost_after: int = 2_000
+    start_timeout: int = 120_000
+    stop_timeout: int = 10_000
+    interrupt_timeout: int = 15_000
+    tls: Tls | None = None
+    storage_options: Mapping[str, Mapping[str, object]] = field(default_factory=dict, repr=False)
+    store_patience: int = 300_000
+    compact_after: int = 256
+    local: Path | None = None
+    events: Path | None = None
+    trace: Path | None = None
+    progress: bool | None = None
+
+    def __post_init__(self) -> None:
+        least = _BEATS * self.host.heartbeat
+        if self.lost_after < least:
+            raise ContradictingOptions(
+                f"lost_after is {self.lost_after} ms; with a heartbeat each {self.host.heartbeat} ms it must be at "
+                f"least {least}, or processes that live are taken for lost"
+            )
+        _check_storage(self.storage_options)
+        object.__setattr__(self, "ignore_state", frozenset(map(Uid, self.ignore_state)))
 
 
-def storage_options(options: RunOptions) -> Mapping[str, Mapping[str, object]]:
-    """Return the options of file systems, by protocol. No message has any of them in it."""
-    given = options.get("storage_options", {})
+def options_of(every: Duration, mode: MarkerMode | str, given: RunOptions) -> Options:
+    """Convert the options of a run; refuse those that do not exist, and values that cannot be meant."""
+    check_names(given)
+    plain = {name: _plain(name, value) for name, value in given.items()}
+
+    def of(kind: type[CoordinatorOptions | HostOptions | Options]) -> dict[str, Any]:
+        return {one.name: plain[one.name] for one in fields(kind) if one.name in plain}
+
+    coordinator = CoordinatorOptions(
+        **of(CoordinatorOptions), interval=milliseconds(every, "every"), mode=MarkerMode(mode)
+    )
+    return Options(coordinator=coordinator, host=HostOptions(**of(HostOptions)), **of(Options))
+
+
+def _plain(name: str, value: object) -> object:
+    if value is None:
+        return None
+    if name in _TIMES:
+        return milliseconds(cast("Duration", value), name)
+    return Path(cast("str", value)) if name in _PATHS else value
+
+
+def _check_storage(given: Mapping[str, object]) -> None:
+    """Refuse options of file systems that processes cannot be told. No message has any of them in it."""
     for protocol, of_protocol in given.items():
         if not isinstance(of_protocol, Mapping):
             raise ContradictingOptions(f"storage_options go by protocol, as in {{'s3': {{{protocol!r}: ...}}}}")
@@ -245,35 +298,3 @@ def storage_options(options: RunOptions) -> Mapping[str, Mapping[str, object]]:
     except Exception:
         reason = "storage_options cannot be sent to the job's processes: they must be plain values, such as texts"
         raise ContradictingOptions(reason) from None
-    return given
-
-
-def host_options(options: RunOptions) -> HostOptions:
-    """Return the options by which partitions run."""
-    return HostOptions(**_given(options, [field.name for field in fields(HostOptions)]))  # type: ignore[arg-type]
-
-
-def lost_after(options: RunOptions, host: HostOptions) -> int:
-    """Return after how many milliseconds without a sign of life a process is lost."""
-    given, least = int(seconds(options, "lost_after", 2.0) * 1000), _BEATS * host.heartbeat
-    if given < least:
-        raise ContradictingOptions(
-            f"lost_after is {given} ms; with a heartbeat each {host.heartbeat} ms it must be at least {least}, "
-            "or processes that live are taken for lost"
-        )
-    return given
-
-
-def seconds(options: RunOptions, name: str, default: float) -> float:
-    """Return one of the times, in seconds."""
-    given = cast("Mapping[str, Duration]", options)
-    return milliseconds(given[name], name) / 1000 if name in given else default
-
-
-def _given(options: RunOptions, names: Sequence[str]) -> dict[str, object]:
-    given = cast("Mapping[str, object]", options)
-    return {name: _plain(name, given[name]) for name in names if name in given}
-
-
-def _plain(name: str, value: object) -> object:
-    return milliseconds(cast("Duration", value), name) if name in _TIMES and value is not None else value

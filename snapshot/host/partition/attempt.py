@@ -72,6 +72,8 @@ from statebackend.backends.unused_memory import give_back_of_thread
 from statebackend.ids import Epoch, Incarnation, Partition, Uid
 from statebackend.snapshots.uploads import Durable, NotDurable
 
+_INLINE: Final = 16 << 10
+"""In-flight data up to this size is put into the manifest itself."""
 _SHOWN: Final = 8
 _TURN: Final = 0.004
 """Seconds that a stage may work before the others, and the sockets, have their turn."""
@@ -417,14 +419,13 @@ class PartitionAttempt:
         self._epochs.cut(stage.uid, cut, {uid: frozenset(parts) for uid, parts in owes.items()})
 
     def _store(self, stage: StageRun, epoch: Epoch, received: Frames, overtaken: Frames) -> None:
-        inline = self._deploy.options.inline_channel_state
         self._epochs.has_in_flight(epoch, received)
         self._epochs.has_in_flight(epoch, overtaken)
 
         def work() -> ChannelParts:
             try:
-                received_parts = stored(received, self._files, inline, stage.encoded)
-                return ChannelParts(received_parts, stored(overtaken, self._files, inline, stage.encoded))
+                received_parts = stored(received, self._files, _INLINE, stage.encoded)
+                return ChannelParts(received_parts, stored(overtaken, self._files, _INLINE, stage.encoded))
             finally:
                 give_back_of_thread()
 

@@ -46,6 +46,8 @@ _NOBODY = float("inf")
 _NO_LIMIT = float("inf")
 _PROCEED = align.Proceed()
 _UNNOTED = nullcontext()
+_ANNOUNCE: Final = 0.05
+"""Sources announce their watermark as often as this at most, in seconds, when they are asked for rows."""
 _PIECE: Final = 0.02
 """Seconds that rows should take that are worked on at once; not all that they go through can be interrupted."""
 _TOO_LONG: Final = 2 * _PIECE
@@ -466,7 +468,7 @@ class StageRun:
         now = monotonic()
         if self._times is None or self.source is None or (now < self._watermark_due and not at_once):
             return
-        self._watermark_due = now + self._options.watermark_interval / 1000
+        self._watermark_due = now + _ANNOUNCE
         watermark = self._times.watermark(self.source.splits, _milliseconds())
         if watermark is not None:
             self._send_watermark(watermark)

@@ -44,12 +44,8 @@ class HostOptions:
     """What the kernel may hold of a channel at each end: an unaligned marker cannot overtake it."""
     max_frame: int = 64 << 20
     """No frame on a channel is longer."""
-    watermark_interval: int = 50
-    """Sources announce their watermark as often as this at most, when they are asked for rows."""
     alignment_timeout: int | None = None
     """An alignment that takes longer turns unaligned; None: never."""
-    inline_channel_state: int = 16 << 10
-    """In-flight data up to this size is put into the manifest itself."""
     heartbeat: int = 250
     """How often a process says that it lives."""
     status_interval: int = 500
@@ -74,7 +70,7 @@ class HostOptions:
         object.__setattr__(self, "accept_places", frozenset(self.accept_places))
         least = (("batch_rows", 1), ("linger", 0), ("channel_buffer", 1), ("input_buffer", 1), ("socket_buffer", 4096))
         coarse = (("channel_timeout", 1000), ("store_timeout", 1))
-        for name, smallest in (*least, ("watermark_interval", 1), ("heartbeat", 10), ("status_interval", 10), *coarse):
+        for name, smallest in (*least, ("heartbeat", 10), ("status_interval", 10), *coarse):
             if getattr(self, name) < smallest:
                 raise ContradictingOptions(f"{name} is {getattr(self, name)}; it must be at least {smallest}")
         if self.state_backend not in ("rocksdb", "heap"):
