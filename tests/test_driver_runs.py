@@ -168,7 +168,9 @@ def test_the_status_and_the_events_tell_what_happened(tmp_path: Path, cluster: S
     epoch = of_kind(run, EpochCompleted)[0]
     assert (epoch.alignment_ms, epoch.sync_ms, epoch.async_ms) == (1.0, 2.0, 3.0)
     assert (epoch.state_bytes, epoch.channel_bytes) == (20, 10)
-    assert [done.partition for done in epoch.partitions] == [0, 1]
+    assert [cost.partition for cost in epoch.partitions] == [0, 1]
+    assert all(0 < cost.since_trigger_ms <= epoch.since_trigger_ms for cost in epoch.partitions)
+    assert {cost.alignment_ms + cost.sync_ms + cost.async_ms for cost in epoch.partitions} == {6.0}
     lines = [json.loads(line) for line in run.events_file.read_text().splitlines()]
     assert [line["event"] for line in lines] == [type(event).__name__ for event in run.events]
     assert lines[-1] == {"time": lines[-1]["time"], "event": "Stopped", "savepoint": None, "cancelled": False}

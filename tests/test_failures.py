@@ -1,98 +1,81 @@
-"""What is told of an exception: with the user's code first, and the row that led to it."""
+"""What follows from a failure: reports go in, and what is to be done comes out."""
 
 from __future__ import annotations
 
-import numpy as np
-import pyarrow as pa
-import pytest
-
-from snapshot.connectors.files.stored import UnreadableFile, UnreadableRow
-from snapshot.host.partition.failures import kind_of, traceback_of
-from snapshot.host.protocol.messages import FailureKind
-from snapshot.operators.operator import TakingBatches
-from snapshot.operators.row_class import Row, WrongRow
-from snapshot.operators.rows import Rows
-from snapshot.operators.transforms import FilterBatches, FlatMapRows, MapBatches, MapRows
-from snapshot.program.sink import SinkError, UnusableOutput
-from snapshot.program.source import SourceError, SourceVanished, WrongPosition
-from statebackend.entries import BrokenEntry
-
-NUMBERS = pa.schema([("n", pa.int64())])
+from recovery.decisions.restarts import Cause, Failure, RestartLimit
+from recovery.driver.attempts.failures import BreakAttempt, Consequence, Failures, GiveUpJob
+from recovery.events import AttemptFailed, Trouble
+from recovery.restart_strategies import FixedDelay, NoRestart, Restarts
+from statebackend.ids import Attempt, Generation, Incarnation, Partition
 
 
-def rows(*numbers: int) -> Rows:
-    return Rows(pa.record_batch([pa.array(numbers, pa.int64())], schema=NUMBERS), None)
+def attempt(number: int) -> Incarnation:
+    return Incarnation(Generation(1), Attempt(number))
 
 
-def divided(row: Row) -> tuple[int]:
-    return (10 // row.n,)
+def failure(cause: Cause, of: int = 1, reason: str = "it broke") -> Failure:
+    return Failure(attempt(of), cause, reason, Partition(0))
 
 
-def test_a_traceback_begins_with_the_users_line() -> None:
-    with pytest.raises(ZeroDivisionError) as caught:
-        MapRows(divided, NUMBERS, NUMBERS).open()(rows(1, 0))
-    caught.value.__traceback__ = caught.value.__traceback__ and caught.value.__traceback__.tb_next
-    told = traceback_of(caught.value).splitlines()
-    assert told[0] == "Traceback (most recent call last):"
-    assert "test_failures.py" in told[1]
-    assert "in divided" in told[1]
-    assert told[-2].startswith("ZeroDivisionError: ")
-    assert told[-1] == "in map(divided), for the row Row(n=0)"
+def failures_of(restarts: Restarts) -> Failures:
+    return Failures(RestartLimit(restarts))
 
 
-def test_an_error_of_ours_has_no_lines_of_ours() -> None:
-    with pytest.raises(WrongRow) as caught:
-        MapRows(lambda row: (row.n, row.n), NUMBERS, NUMBERS).open()(rows(7))
-    assert caught.value.__traceback__ is not None
-    caught.value.__traceback__ = caught.value.__traceback__.tb_next
-    told = traceback_of(caught.value)
-    assert "Traceback" not in told.replace("Traceback (most recent call last):", "", 1)
-    assert "transforms.py" not in told
-    assert "has 2 values, and the output has 1 columns" in told
+def failed(failures: Failures, what: Failure) -> list[Consequence]:
+    return failures.failed(what, now=1.0, at=1.0, chance=0.5)
 
 
-def test_a_record_that_is_not_as_declared_is_the_programs_fault_and_a_source_that_is_away_is_not() -> None:
-    assert kind_of(UnreadableRow("line 3")) is kind_of(UnreadableFile("no Parquet")) is FailureKind.PROGRAM
-    assert kind_of(SourceVanished("it is away")) is kind_of(SourceError("no broker answers")) is FailureKind.RESOURCE
+def test_a_failure_is_noted_and_breaks_the_attempt_once() -> None:
+    failures = failures_of(FixedDelay(9, "2s"))
+    noted, broken = failed(failures, failure(Cause.PROCESS))
+    assert isinstance(noted, AttemptFailed)
+    assert (noted.incarnation, noted.then) == (attempt(1), "restart")
+    assert broken == BreakAttempt(failure(Cause.PROCESS), 2.0)
+    assert failed(failures, failure(Cause.CHANNEL)) == [], "the other end of its channel has broken as well"
 
 
-def test_any_other_error_is_told_whole() -> None:
-    with pytest.raises(ValueError, match="literal") as caught:
-        np.int64("no number")
-    assert "test_failures.py" in traceback_of(caught.value)
+def test_the_attempt_after_a_broken_channel_waits_a_moment_for_the_process_that_is_gone() -> None:
+    _, broken = failed(failures_of(FixedDelay(9, "0s")), failure(Cause.CHANNEL))
+    assert isinstance(broken, BreakAttempt)
+    assert 0 < broken.pause < 0.1
+    _, at_once = failed(failures_of(FixedDelay(9, "0s")), failure(Cause.PROCESS))
+    assert at_once == BreakAttempt(failure(Cause.PROCESS), 0.0)
 
 
-@pytest.mark.parametrize(
-    ("step", "row"),
-    [
-        (MapRows(lambda row: (row.n,) if row.n != 7 else ("seven",), NUMBERS, NUMBERS), 7),
-        (MapRows(lambda row: (row.n,) if row.n != 8 else (8, 8), NUMBERS, NUMBERS), 8),
-        (FlatMapRows(lambda row: [(1,)] * row.n if row.n != 9 else [(1,), (2, 3)], NUMBERS, NUMBERS), 9),
-    ],
-)
-def test_a_result_that_does_not_fit_names_the_row_that_led_to_it(step: MapRows | FlatMapRows, row: int) -> None:
-    with pytest.raises(WrongRow) as caught:
-        step.open()(rows(0, 7, 8, 9, 1))
-    assert caught.value.__notes__[-1].endswith(f"for the row Row(n={row})")
+def test_an_attempt_that_was_ended_on_purpose_does_not_fail() -> None:
+    failures = failures_of(NoRestart())
+    failures.planned(attempt(1))
+    assert failed(failures, failure(Cause.CHANNEL)) == []
+    assert failures.broken_by_coordinator(attempt(2), now=1.0, at=1.0, chance=0.5) == []
 
 
-def test_steps_of_whole_batches_say_so_and_steps_of_rows_do_not() -> None:
-    of_batches = (MapBatches(lambda batch: batch, NUMBERS, NUMBERS), FilterBatches(lambda batch: batch["n"], NUMBERS))
-    assert all(isinstance(step, TakingBatches) for step in of_batches)
-    assert not isinstance(MapRows(divided, NUMBERS, NUMBERS), TakingBatches)
+def test_an_attempt_that_the_coordinator_broke_counts_unless_its_failure_was_reported() -> None:
+    failures = failures_of(FixedDelay(1, "0s"))
+    failed(failures, failure(Cause.PROCESS))
+    assert failures.broken_by_coordinator(attempt(2), now=1.0, at=1.0, chance=0.5) == []
+    noted, end = failures.broken_by_coordinator(attempt(3), now=1.0, at=1.0, chance=0.5)
+    assert isinstance(noted, AttemptFailed)
+    assert isinstance(end, GiveUpJob)
+    assert end.error.reason == (
+        "more epochs in a row failed than are tolerated (it was restarted 1 times, as often as it may be)"
+    )
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (UnusableOutput("held back for another place"), FailureKind.UNUSABLE),
-        (WrongPosition("of no split"), FailureKind.UNUSABLE),
-        (BrokenEntry("cut short"), FailureKind.UNUSABLE),
-        (SinkError("the disk is full"), FailureKind.RESOURCE),
-        (SourceError("no answer"), FailureKind.RESOURCE),
-        (ValueError("a mistake"), FailureKind.PROGRAM),
-    ],
-    ids=str,
-)
-def test_what_an_epoch_has_and_nobody_can_use_is_not_tried_again(error: Exception, kind: FailureKind) -> None:
-    assert kind_of(error) is kind
+def test_a_failure_without_a_cause_of_its_own_waits_for_one_that_explains_it() -> None:
+    failures = failures_of(NoRestart())
+    _, later = failed(failures, failure(Cause.PROCESS))
+    assert isinstance(later, GiveUpJob)
+    assert later.after > 0
+    assert failed(failures, failure(Cause.RESOURCE)) == []
+    (now,) = failed(failures, failure(Cause.PROGRAM, reason="ZeroDivisionError"))
+    assert isinstance(now, GiveUpJob)
+    assert now.after == 0
+    assert now.error.reason == "partition 0: ZeroDivisionError"
+
+
+def test_forgery_that_is_found_after_the_channel_broke_is_told() -> None:
+    failures = failures_of(FixedDelay(9, "0s"))
+    failed(failures, failure(Cause.CHANNEL))
+    (told,) = failed(failures, failure(Cause.FORGED, reason="ForgedRecord"))
+    assert isinstance(told, Trouble)
+    assert (told.what, told.reason) == ("the network", "partition 0: ForgedRecord")
