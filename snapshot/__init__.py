@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from snapshot.program.sink import SinkWriter as SinkWriter
     from snapshot.program.sink import Staging as Staging
     from snapshot.program.sink import UnusableOutput as UnusableOutput
+    from snapshot.program.sink import UnwritableRow as UnwritableRow
     from snapshot.program.source import Available as Available
     from snapshot.program.source import AvailableNow as AvailableNow
     from snapshot.program.source import Batch as Batch
@@ -172,6 +173,7 @@ _HOME = {
         "SinkWriter",
         "Staging",
         "UnusableOutput",
+        "UnwritableRow",
     ),
     "snapshot.program.source": (
         "Available",

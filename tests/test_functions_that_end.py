@@ -17,7 +17,7 @@ import pytest
 
 import recovery
 from recovery.events import AttemptFailed, WorkerDied
-from snapshot import PAUSE, Collection, KeyedProcess, Program, Stream, ToDriver
+from snapshot import PAUSE, Collection, KeyedProcess, Program, Stream, ToDriver, ToSQLite
 from tests.certificates import Authority
 from tests.test_running_locally import NUMBERS, PATIENCE, counted, start
 
@@ -92,6 +92,17 @@ def test_what_is_no_ordinary_exception_fails_a_function_as_any_other_does(
 
 
 # --- processes that die in a call
+
+
+@pytest.mark.timeout(120)
+def test_a_row_that_its_sink_can_never_take_ends_the_job_as_a_function_that_always_fails_does(tmp_path: Path) -> None:
+    rows = Stream.read(Collection([("a", 1), (None, 2)], pa.schema({"k": pa.string(), "n": pa.int64()})), uid="rows")
+    table = ToSQLite(str(tmp_path / "out.db"), "latest", key="k", create=True)
+    run = start(tmp_path, recovery.LocalProcesses(), Program.of(rows.write(table, uid="out")), scheme=LIMIT)
+    with pytest.raises(
+        recovery.JobFailed, match=r"sink out: a row has no 'k'(.|\n)*the program failed 2 times in a row"
+    ):
+        run.wait(PATIENCE)
 
 
 def leave() -> None:

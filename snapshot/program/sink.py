@@ -24,6 +24,13 @@ class SinkError(JobError):
     """A sink that cannot take rows; the message names the sink, the target and what to do."""
 
 
+class UnwritableRow(SinkError):
+    """A row that the target can never take: it is the same when it comes again. The message says what is wrong with it.
+
+    It counts as a failure of the program: a job that always meets it ends after `poisoned_after` attempts.
+    """
+
+
 class UnusableOutput(SinkError):
     """Output of an epoch that the sink cannot take over; the message says why. No retry makes it right."""
 

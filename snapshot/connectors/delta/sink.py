@@ -42,7 +42,7 @@ from snapshot.epochs.token_commit import TargetAnswer
 from snapshot.epochs.transaction_events import CommitOutcome, may_be_aborted, parse_transaction_id
 from snapshot.ids import JobId, TransactionId
 from snapshot.operators.rows import Rows
-from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
+from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter, UnwritableRow
 from snapshot.tree.frozen_json import Json, JsonLike
 from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Incarnation, Uid
@@ -192,7 +192,7 @@ class _Writer:
         try:
             self._files.write(Rows(rows.batch.cast(self._columns)))
         except pa.ArrowInvalid as error:
-            raise SinkError(f"sink {self._uid}: a value does not fit Delta's type: {error}") from error
+            raise UnwritableRow(f"sink {self._uid}: a value does not fit Delta's type: {error}") from error
 
     def seal(self) -> Sealed:
         """Hand over the files, written or not."""

@@ -28,7 +28,7 @@ from snapshot.connectors.staging.pieces import Pieces, SealedPieces
 from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.ids import TransactionId
 from snapshot.operators.rows import Rows
-from snapshot.program.sink import CommitAnswer, Sealed, SinkContext, SinkError, Staging
+from snapshot.program.sink import CommitAnswer, Sealed, SinkContext, SinkError, Staging, UnwritableRow
 from snapshot.tree.frozen_json import NULL, Json, JsonLike
 from snapshot.tree.manifest import CommitPayload
 
@@ -121,16 +121,16 @@ class FileWriter:
     def write(self, rows: Rows) -> None:
         """Keep the rows; begin to write a file if there are enough.
 
-        Waits if files are written more slowly than they fill. `SinkError` for a value that no folder can be named
+        Waits if files are written more slowly than they fill. `UnwritableRow` for a value that no folder can be named
         after, or that the format has no way to say.
         """
         try:
             refuse_unsayable(self._place.format, rows.batch.drop_columns(list(self._place.folders)))
         except Unsayable as error:
-            raise SinkError(f"sink {self._context.uid}: {error}") from None
+            raise UnwritableRow(f"sink {self._context.uid}: {error}") from None
         for column in self._place.folders:
             if value := too_long(column, rows.batch.column(column)):
-                raise SinkError(
+                raise UnwritableRow(
                     f"sink {self._context.uid}: no folder can have a name as long as {column}={value[:200]}..."
                 )
         if self._roll_ms and self._since is None and len(rows):

@@ -27,7 +27,7 @@ from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.ids import JobId, TransactionId
 from snapshot.operators.rows import Rows
 from snapshot.program.problems import unknown_column
-from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
+from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkWriter, UnwritableRow
 from snapshot.tree.frozen_json import JsonLike
 from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Incarnation, Uid
@@ -197,17 +197,17 @@ class _Writer:
         self._staged.begin()
 
     def write(self, rows: Rows) -> None:
-        """Keep the rows, or store them; `SinkError` if one has no key, or a number that JSON does not have."""
+        """Keep the rows, or store them; `UnwritableRow` if one has no key, or a number that JSON does not have."""
         try:
             refuse_unsayable("jsonl", rows.batch)
         except Unsayable as error:
-            raise SinkError(f"sink {self._context.uid}: {error}") from None
+            raise UnwritableRow(f"sink {self._context.uid}: {error}") from None
         if self._sink.key and len(rows):
             keys = rows.batch.column(self._sink.key)
             for place, key in enumerate(keys.to_pylist() if keys.null_count or _is_text(keys.type) else ()):
                 if key is None or key == "":
                     [row] = rows.batch.slice(place, 1).to_pylist()
-                    raise SinkError(
+                    raise UnwritableRow(
                         f"sink {self._context.uid}: a row has no key in {self._sink.key!r}: {str(row)[:_QUOTED]}"
                     )
         self._staged.write(rows)

@@ -27,7 +27,7 @@ from snapshot.connectors.staging.table_fit import column_of
 from snapshot.epochs.transaction_events import Committable, parse_transaction_id, transaction_id
 from snapshot.ids import JobId, TransactionId
 from snapshot.operators.rows import Rows
-from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
+from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter, UnwritableRow
 from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 
@@ -257,8 +257,8 @@ _ARRIVE: Final = 30.0
 
 
 def encoded(shape: RecordShape, rows: Rows, uid: Uid) -> pa.RecordBatch:
-    """Encode rows as records; `SinkError` if a row cannot be one."""
+    """Encode rows as records; `UnwritableRow` if a row cannot be one."""
     try:
         return shape.encode(rows.batch)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-        raise SinkError(f"sink {uid}: a row cannot be written as a record of Kafka: {error}") from error
+        raise UnwritableRow(f"sink {uid}: a row cannot be written as a record of Kafka: {error}") from error

@@ -33,7 +33,7 @@ from snapshot.epochs.transaction_events import may_be_aborted, parse_transaction
 from snapshot.ids import JobId, TransactionId
 from snapshot.operators.rows import Rows, keys_in
 from snapshot.program.problems import unknown_column
-from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
+from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter, UnwritableRow
 from snapshot.tree.frozen_json import Json
 from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Incarnation, Uid
@@ -170,16 +170,16 @@ class _Writer:
         self._transaction, self._batches = transaction, []
 
     def write(self, rows: Rows) -> None:
-        """Keep the rows; `SinkError` for a null key, and for a number that JSON does not have."""
+        """Keep the rows; `UnwritableRow` for a null key, and for a number that JSON does not have."""
         if not len(rows):
             return
         try:
             refuse_unsayable("jsonl", _stored_rows(rows.batch, self._sink.deleted))
         except Unsayable as error:
-            raise SinkError(f"sink {self._uid}: {error}") from None
+            raise UnwritableRow(f"sink {self._uid}: {error}") from None
         for name in self._sink.keys:
             if rows.batch.column(name).null_count:
-                raise SinkError(f"sink {self._uid}: a row has no {name!r}, which is its key; drop such rows before")
+                raise UnwritableRow(f"sink {self._uid}: a row has no {name!r}, which is its key; drop such rows before")
         self._batches.append(rows.batch)
 
     def seal(self) -> Sealed:

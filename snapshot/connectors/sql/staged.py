@@ -18,7 +18,7 @@ from snapshot.connectors.staging.staged_rows import StagedRows
 from snapshot.epochs.transaction_events import parse_transaction_id
 from snapshot.ids import TransactionId
 from snapshot.operators.rows import Rows
-from snapshot.program.sink import CommitAnswer, Sealed, SinkContext, SinkError
+from snapshot.program.sink import CommitAnswer, Sealed, SinkContext, UnwritableRow
 from snapshot.tree.frozen_json import JsonLike
 from snapshot.tree.manifest import CommitPayload
 
@@ -104,10 +104,12 @@ class StagedSql:
         self._rows.begin()
 
     def write(self, rows: Rows) -> None:
-        """Keep the rows, or store them; `SinkError` if one has no key, which the table would refuse at the commit."""
+        """Keep the rows, or store them; `UnwritableRow` if one has no key: the table would refuse it at the commit."""
         for name in self._key:
             if rows.batch.column(name).null_count:
-                raise SinkError(f"sink {self._uid}: a row has no {name!r}, which is of its key; drop such rows before")
+                raise UnwritableRow(
+                    f"sink {self._uid}: a row has no {name!r}, which is of its key; drop such rows before"
+                )
         self._rows.write(rows)
 
     def seal(self) -> Sealed:

@@ -11,7 +11,7 @@ from snapshot.cut.aligner import FrameAfterEnd
 from snapshot.cut.wire import WireError
 from snapshot.host.net.rows_wire import MalformedBatch
 from snapshot.host.protocol.messages import FailureKind
-from snapshot.program.sink import SinkError, UnusableOutput
+from snapshot.program.sink import SinkError, UnusableOutput, UnwritableRow
 from snapshot.program.source import SourceError, WrongPosition, WrongRecord
 from snapshot.tree.manifest import ManifestError
 from statebackend.backends.backend import BackendError, DamagedFile
@@ -42,7 +42,7 @@ def kind_of(error: BaseException) -> FailureKind:
         return FailureKind.UNUSABLE
     if isinstance(error, _CHANNEL):
         return FailureKind.CHANNEL
-    if isinstance(error, _RESOURCE) and not isinstance(error, WrongRecord):
+    if isinstance(error, _RESOURCE) and not isinstance(error, WrongRecord | UnwritableRow):
         return FailureKind.RESOURCE
     return FailureKind.PROGRAM
 
