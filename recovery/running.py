@@ -232,7 +232,7 @@ class Run:
         try:
             self._driver.ask(lambda generation: generation.stop(savepoint=False))
             self._say(
-                f"stopping {self.name} behind one more epoch; {again} again cancels it, as do "
+                f"stopping {self.name} after one more epoch; {again} again cancels it, as do "
                 f"{self._interrupt_timeout:g} s without that epoch (option interrupt_timeout){self._hindrance()}"
             )
             if self._driver.over.wait(self._interrupt_timeout):

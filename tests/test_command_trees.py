@@ -211,7 +211,7 @@ def test_ctrl_c_and_sigterm_stop_the_job_behind_one_more_epoch(
     running.send_signal(sent)
     out, err = running.communicate(timeout=PATIENCE)
     assert (running.returncode, out) == (code, ""), err
-    assert f"behind one more epoch; {name} again cancels it" in err
+    assert f"after one more epoch; {name} again cancels it" in err
     assert err.endswith(end)
     assert '"Stopped"' in events.read_text().splitlines()[-1]
     assert stopped.finish().exact

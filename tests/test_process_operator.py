@@ -567,7 +567,7 @@ def test_a_harness_says_what_it_does_not_know(tmp_path: Path) -> None:
         OperatorHarness(Windowed(), tmp_path)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="is no KeyedProcess, BatchProcess or Program"):
         OperatorHarness(print, tmp_path)  # type: ignore[arg-type]
-    with pytest.raises(InvalidProgram, match="Unsaid: it is not said which rows come out; give schema="):
+    with pytest.raises(InvalidProgram, match="Unsaid: the output schema is missing; pass schema="):
         OperatorHarness(Unsaid, tmp_path, columns=PAID, key="user")
     with pytest.raises(InvalidProgram, match="Loud: there is no key column 'usr'"):
         OperatorHarness(Loud, tmp_path, columns=PAID, key="usr")

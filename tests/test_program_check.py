@@ -429,7 +429,7 @@ def test_a_class_in_the_place_of_a_source_or_a_sink_is_refused() -> None:
 
 def test_a_process_has_to_say_what_comes_out() -> None:
     assert problems(written(clicks().key_by("user").process(Echo, uid="echo"))) == [
-        "echo: it is not said which rows come out; give schema={...}, or the class an attribute output = {...}"
+        "echo: the output schema is missing; pass schema={...}, or give the class an attribute output = {...}"
     ]
 
 

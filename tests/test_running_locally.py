@@ -186,7 +186,7 @@ def test_ctrl_c_and_sigterm_stop_a_job_behind_one_more_epoch(
         _, said = driver.communicate(timeout=PATIENCE)
     finally:
         driver.kill()
-    assert f"stopping job behind one more epoch; {name} again cancels it" in said
+    assert f"stopping job after one more epoch; {name} again cancels it" in said
     assert said.rstrip().endswith(end), said
     assert driver.returncode == code
     events = [json.loads(line) for line in (tmp_path / "local" / "events.jsonl").read_text().splitlines()]
@@ -232,7 +232,7 @@ def test_a_job_that_can_complete_no_epoch_is_cancelled_soon_after_a_signal_and_l
         driver.kill()
     assert driver.returncode == code
     assert (
-        f"stopping job behind one more epoch; {name} again cancels it, as do 5 s without that epoch (option "
+        f"stopping job after one more epoch; {name} again cancels it, as do 5 s without that epoch (option "
         "interrupt_timeout)"
     ) in said
     (cancelling,) = (line for line in said.splitlines() if line.startswith("cancelling job"))

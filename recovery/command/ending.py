@@ -40,7 +40,7 @@ class Ended:
 
 def add_to(verbs: Verbs) -> None:
     """Add the verbs."""
-    stopped = add_verb(verbs, "stop", "stop a running job behind one more epoch, all output committed", _STOP, _stop)
+    stopped = add_verb(verbs, "stop", "stop a running job after one more epoch, all output committed", _STOP, _stop)
     add_running_job(stopped)
     how = stopped.add_mutually_exclusive_group()
     how.add_argument("--savepoint", action="store_true", help="pin that epoch as a savepoint")

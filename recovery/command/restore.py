@@ -1,6 +1,6 @@
 """`recovery restore`: a program is started from an epoch, in this process, and runs until it ends or is stopped.
 
-Invariant: Ctrl-C or SIGTERM stops the job behind one more epoch, a second one cancels it, and so do 15 s
+Invariant: Ctrl-C or SIGTERM stops the job after one more epoch, a second one cancels it, and so do 15 s
 without that epoch; what is printed on the standard output comes when the job is over.
 """
 
@@ -47,7 +47,7 @@ _EXAMPLE = """example:
   $ recovery restore jobs/clicks.py:program --checkpoints /data/clicks --parallelism 3
   clicks-5f0c21aa goes on from epoch 213-3 with 3 partitions
   ^C
-  stopping clicks behind one more epoch; Ctrl-C again cancels it, as do 15 s without that epoch (option
+  stopping clicks after one more epoch; Ctrl-C again cancels it, as do 15 s without that epoch (option
   interrupt_timeout)
   $ recovery restore jobs/clicks.py:program --checkpoints /data/clicks --epoch 200-2 --no-claim --into /data/tried
 """

@@ -184,7 +184,7 @@ def _output(work: Processing, function: object) -> pa.Schema:
     declared = work.schema if work.schema is not None else getattr(function, "output", None)
     if work.schema is None and not isinstance(declared, pa.Schema | Mapping):
         raise CannotBuild(
-            ["it is not said which rows come out; give schema={...}, or the class an attribute output = {...}"]
+            ["the output schema is missing; pass schema={...}, or give the class an attribute output = {...}"]
         )
     return _schema(cast("SchemaLike", declared))
 

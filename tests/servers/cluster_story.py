@@ -60,7 +60,7 @@ class Story:
         assert (outcome["lost"], outcome["twice"]) == (0, 0), outcome
 
     def interrupt(self) -> None:
-        """Let the job that runs stop behind one more epoch."""
+        """Let the job that runs stop after one more epoch."""
         self._process.send_signal(signal.SIGINT)
 
     def executors(self) -> list[str]:

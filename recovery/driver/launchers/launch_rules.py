@@ -3,11 +3,11 @@
 Invariant: a slot has one process at most that counts; as long as it has none, one of its launches is under way
 or due. Whatever else may still come of its other launches is cancelled, or turned away when it comes.
 
-A launch is whatever brings a process: a process of its own, or a job of Spark, which may bring several, one after the
-other; scouts are several at once, of which one may be kept, in a slot of its own. Who has lost a process does not know
-whether its launch brings another one, as Spark does for a task that was killed, or takes long to find out, as for an
-executor, or never does, as for a task that hangs. So a launch has a short time to bring another one by itself; then
-there is a second launch, and the process that comes first counts.
+A launch brings a process: a process of its own, or a job of Spark, which may bring several, one after the
+other; scouts are several at once, of which one may be kept, in a slot of its own. When a process dies, the driver
+cannot tell whether its launch will start a replacement: Spark does so for a task that was killed, takes long to find
+out for an executor, and never does for a task that hangs. So a launch has a short time to bring another one by itself;
+then there is a second launch, and the process that comes first counts.
 """
 
 from __future__ import annotations

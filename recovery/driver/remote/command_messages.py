@@ -50,7 +50,7 @@ class TakeSavepoint(Command[Epoch]):
 
 @dataclass(frozen=True, slots=True)
 class StopJob(Command[None]):
-    """Stop behind one more epoch, which is pinned if it is to be a savepoint. Answered at once; `Stopped` is told."""
+    """Stop after one more epoch, which is pinned if it is to be a savepoint. Answered at once; `Stopped` is told."""
 
     savepoint: bool
 

@@ -38,29 +38,29 @@ class RunOptions(TypedDict, total=False):
     # --- epochs
 
     timeout: Duration
-    """An epoch that is not acknowledged by all partitions in this time is given up (60s)."""
+    """How long an epoch may take until all partitions have acknowledged it; then it is given up (60s)."""
     min_pause: Duration
-    """From the end of an epoch to the next trigger at least (0)."""
+    """The least time from the end of an epoch to the next trigger (0)."""
     max_in_flight: int
-    """At this many epochs in flight a trigger is skipped (2)."""
+    """How many epochs may be in flight; further triggers are skipped (2)."""
     tolerated_failures: int | None
-    """More failed epochs in a row than this are a failure of the attempt; None: never (None)."""
+    """How many epochs in a row may fail until the attempt fails; None: any number (None)."""
     give_up_after: Duration | None
-    """A job that runs and completes no epoch for so long after one was due ends with the reason; None: it goes on
-    trying for ever (10m). Attempts that fail are not counted here: `restarts` and `poisoned_after` limit those."""
+    """How long a job may run without completing an epoch that was due; then it ends with the reason. None: for
+    ever (10m). Attempts that fail are not counted here: `restarts` and `poisoned_after` limit those."""
     retain: int
-    """So many complete epochs are kept (1)."""
+    """How many complete epochs are kept (1)."""
     alignment_timeout: Duration | None
-    """An alignment that takes longer turns unaligned; None: never (None)."""
+    """How long an epoch may align until it turns unaligned; None: for ever (None)."""
 
     # --- the job
 
     max_parallelism: int
     """The number of key groups, fixed when the job is born (128)."""
     allow_non_restored_state: bool
-    """Drop what the snapshot has of operators that the program no longer has (False)."""
+    """Drop the state of operators that the program no longer has (False)."""
     program_version: str
-    """What you call this version of the program; it stands in every epoch, for people ("")."""
+    """Your name for this version of the program; every epoch has it, for people ("")."""
     ignore_state: Collection[str]
     """The uids of operators that begin anew at this start, whatever the epoch has of them, rows in flight included. Say
     it for one start only: the next one would drop what they have by then (())."""
@@ -84,26 +84,26 @@ class RunOptions(TypedDict, total=False):
     # --- processes and network
 
     driver_host: str
-    """At which address the processes reach the driver (127.0.0.1, or `spark.driver.host`)."""
+    """The address at which processes reach the driver (127.0.0.1, or `spark.driver.host`)."""
     ports: Sequence[int]
-    """At which ports the driver may listen; the first that is free is taken ((0,), any)."""
+    """The ports at which the driver may listen; it takes the first free one ((0,), any)."""
     heartbeat: Duration
     """How often a process says that it lives (250ms)."""
     lost_after: Duration
-    """A process that has shown no sign of life for so long is lost; three times `heartbeat` at least (2s)."""
+    """How long a process may show no sign of life until it is lost; at least three times `heartbeat` (2s)."""
     start_timeout: Duration
-    """So long the job waits at its start for enough processes (2m)."""
+    """How long the job waits at its start for enough processes (2m)."""
     stop_timeout: Duration
-    """So long its processes have to end by themselves when it is over (10s)."""
+    """How long processes may take to exit after the job ends (10s)."""
     interrupt_timeout: Duration
     """Ctrl-C or SIGTERM stops a job after one more epoch; if that is not complete after so long, the job is cancelled,
     and nothing is lost: it goes on from its last complete epoch when it is started again. With `stop_timeout` it is
     less than the 30 s that Kubernetes leaves (15s)."""
     connect_timeout: Duration
-    """So long a partition tries to reach another (10s)."""
+    """How long a partition tries to reach another (10s)."""
     channel_timeout: Duration
-    """A connection that does not react for so long is broken, be it in use or not; whole seconds count. What it leads
-    to may be as slow as it likes: its machine answers in its place (3s)."""
+    """How long a connection may carry nothing until it is broken, in whole seconds. A slow partition breaks none, as
+    its machine answers in its place (3s)."""
 
     tls: Tls | None
     """Encrypt all connections of the job, with these files, which every host must have (None: do not). Without it,
@@ -120,32 +120,32 @@ class RunOptions(TypedDict, total=False):
     each process over its connection with the driver, so use `tls` on a network that is not yours alone, and are
     written nowhere: not to the tree, nor to events or logs. Whoever starts the job again has to give them again."""
     store_patience: Duration
-    """So long the driver asks a store again that does not do what it is asked, before it gives up the job (5m)."""
+    """How long the driver asks a failing store again before it gives up the job (5m)."""
     store_timeout: Duration
-    """A call of the store that is not answered for so long has failed; an upload gets 1 s more for each MiB (1m)."""
+    """How long a call of the store may take until it has failed; an upload gets 1 s more for each MiB (1m)."""
 
     # --- partitions
 
     batch_rows: int
     """The most rows that are read from a source, or sent on a channel, at once (16384)."""
     linger: Duration
-    """Rows wait no longer than this for others before they are sent (2ms)."""
+    """How long rows wait for others before they are sent (2ms)."""
     channel_buffer: int
-    """Data that may wait to be sent on one channel before its stage stops working; and about as much is worked on at
+    """How much data may wait to be sent on one channel until its stage stops working; about as much is worked on at
     once (1 MiB)."""
     input_buffer: int
-    """Data that may wait to be processed in one stage before its channels are no longer read (4 MiB)."""
+    """How much data may wait in one stage until its channels are no longer read (4 MiB)."""
     socket_buffer: int
-    """What the kernel may hold of a channel at each end (256 KiB)."""
+    """How much the kernel may hold of a channel at each end (256 KiB)."""
     max_frame: int
-    """No frame on a channel is longer (64 MiB)."""
+    """The longest frame on a channel (64 MiB)."""
     report_stall_after: Duration
-    """An operator or an epoch that makes no progress for so long, though it could, is an event that says what it waits
-    for; so is a job in which no epoch is completed for so long (1m)."""
+    """How long an operator or an epoch may make no progress, though it could, until an event says what it waits for;
+    likewise a job that completes no epoch (1m)."""
     status_interval: Duration
     """How often a partition tells the driver its figures (500ms)."""
     state_memory: int
-    """What the keyed state of one operator in one partition may take (256 MiB)."""
+    """The memory that one operator's keyed state may take in one partition (256 MiB)."""
     state_backend: str
     """"rocksdb" or "heap" ("rocksdb")."""
 
@@ -159,14 +159,14 @@ class RunOptions(TypedDict, total=False):
     """The file to which events are appended as lines of JSON. When it has 32 MiB, it is renamed to end with `.1`, in
     place of the one before, and a new one is begun (`events.jsonl` in the folder above, on the driver)."""
     trace: str | Path
-    """The file to which all is recorded that the coordinator was told and said; see `snapshot.epochs.trace` (none)."""
+    """The file that records what the coordinator was told and what it answered; see `snapshot.epochs.trace` (none)."""
     compact_after: int
-    """The journal is compacted when it has so many more entries (256)."""
+    """How many new entries the journal takes until it is compacted (256)."""
 
     # --- people
 
     progress: bool
-    """Whether to show a line of progress on the standard error (where that is a terminal)."""
+    """Show a line of progress on standard error (where that is a terminal)."""
 
 
 def described() -> Mapping[str, str]:
