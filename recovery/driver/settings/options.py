@@ -102,8 +102,8 @@ class RunOptions(TypedDict, total=False):
     connect_timeout: Duration
     """How long a partition tries to reach another (10s)."""
     channel_timeout: Duration
-    """How long a connection may carry nothing until it is broken, in whole seconds. A slow partition breaks none, as
-    its machine answers in its place (3s)."""
+    """How long a connection may go without an answer of its peer's machine, in whole seconds; then it is broken. A
+    slow partition breaks none, as its machine answers in its place (3s)."""
 
     tls: Tls | None
     """Encrypt all connections of the job, with these files, which every host must have (None: do not). Without it,
