@@ -37,7 +37,7 @@ class JobSettings:
 
 @dataclass(frozen=True, slots=True)
 class DriverPlace:
-    """Where the driver runs, and what it has made there."""
+    """The place where the driver runs, and the files that it has made there."""
 
     folder: Path | None = None
     """Where to leave how the driver is reached from other processes of its host; see `address`."""
