@@ -23,9 +23,9 @@ from statebackend.keys.types import KeyType
 from statebackend.tables import loader as loader_module
 from statebackend.tables.format import blocks
 from statebackend.tables.memory import read_ahead_rows
-from statebackend.tables.memory.clock import TouchClock
 from statebackend.tables.memory.frozen import FrozenTable
 from statebackend.tables.memory.space import TableSpace
+from statebackend.tables.memory.touches import TouchClock
 from statebackend.tables.table import Table
 from statebackend.tables.values.accumulators import Accumulator
 from statebackend.tables.values.aggregations import Accumulators, Aggregation, Count, First, Last, Max, Slots, Sum

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from statebackend.tables.memory.clock import TouchClock
+from statebackend.tables.memory.touches import TouchClock
 from statebackend.tables.values.accumulators import Column, bytes_of
 from statebackend.tables.values.aggregations import Slots
 

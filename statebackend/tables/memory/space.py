@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from statebackend.keys.columns import KeyColumn
 from statebackend.tables.format.blocks import Block, arrow_keys
 from statebackend.tables.memory.before_images import Images
-from statebackend.tables.memory.clock import TouchClock
 from statebackend.tables.memory.frozen import Changed, Deleted, FrozenSpace
 from statebackend.tables.memory.kept_keys import LastKept
 from statebackend.tables.memory.slot_index import ABSENT, SlotIndex
-from statebackend.tables.memory.touches import LONG_AGO, Touches
+from statebackend.tables.memory.touches import LONG_AGO, TouchClock, Touches
 from statebackend.tables.values.accumulators import OBJECTS, Column, blank, bytes_of, clear, grown
 from statebackend.tables.values.aggregations import Slots
 from statebackend.tables.values.spec import Layout

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from statebackend.keys.columns import KeyColumn
 from statebackend.tables.format.blocks import Block
-from statebackend.tables.memory.clock import TouchClock
 from statebackend.tables.memory.frozen import FrozenSpace, FrozenTable
 from statebackend.tables.memory.space import TableSpace
+from statebackend.tables.memory.touches import TouchClock
 from statebackend.tables.values.aggregations import Slots
 from statebackend.tables.values.spec import Layout
 

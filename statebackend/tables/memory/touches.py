@@ -5,10 +5,11 @@ Invariant: a slot is in `dirty` once if its key was changed since the last cut, 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from statebackend.tables.memory.clock import TouchClock
 from statebackend.tables.values.accumulators import grown
 from statebackend.tables.values.aggregations import Slots
 
@@ -17,6 +18,28 @@ _BORN = -2
 """When a key was touched that was not, and that is new since then or since the last cut."""
 
 _NONE: Slots = np.empty(0, dtype=np.int64)
+
+
+@dataclass(slots=True)
+class TouchClock:
+    """Numbers what is touched, over all namespaces; what was touched since the last cut has a number from `cut` on.
+
+    The times between cuts are numbered, too. Of those from `kept` on it is noted what was there before; of none if
+    `kept` is yet to come. What is noted in all namespaces takes about so many bytes. Whenever keys leave, or come that
+    are not new, that is one more of the `losses`.
+    """
+
+    now: int = 0
+    cut: int = 0
+    interval: int = 0
+    kept: int = 0
+    noted_bytes: int = 0
+    losses: int = 0
+
+    @property
+    def notes(self) -> bool:
+        """True if what is there is noted before it changes."""
+        return self.kept <= self.interval
 
 
 class Touches:
