@@ -8,6 +8,7 @@ import re
 import textwrap
 from decimal import Decimal
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -59,7 +60,10 @@ def test_help_shows_everything_that_a_function_can_do() -> None:
 
 
 @pytest.mark.parametrize(("place", "example"), WITH_EXAMPLES, ids=[place for place, _ in WITH_EXAMPLES])
-def test_an_example_in_a_docstring_runs(place: str, example: str) -> None:
+def test_an_example_in_a_docstring_runs(
+    place: str, example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # an example may write files
     names = {name: getattr(package, name) for package, name in PUBLIC}
     found = {**names, "Decimal": Decimal, "np": np, "pa": pa}
     exec(example, found)
