@@ -223,6 +223,20 @@ def test_a_task_that_is_tried_again_counts_once(tmp_path: Path) -> None:
         assert counts(state) == {"ann": 1, "bob": 1, "eve": 1}
 
 
+def test_of_two_tries_of_a_task_only_the_one_that_is_completed_counts(tmp_path: Path) -> None:
+    where = str(tmp_path / "snapshots")
+    snapshots = SnapshotFolder(open_store(where), "users")
+    epoch = snapshots.next_epoch(snapshots.begin())
+    parts = []
+    for users in (["ann", "bob"], ["eve"]):  # as if the second had been given other rows
+        with KeyedState.open_part(USERS, where, epoch, None, 0, 1) as state:
+            state["users"].update(state.keys(pa.array(users)), {})
+            parts.append(state.snapshot(epoch))
+    snapshots.complete(epoch, {0: parts[0]})
+    with KeyedState.open(USERS, where) as state:
+        assert counts(state) == {"ann": 1, "bob": 1}
+
+
 def test_a_partition_is_opened_to_be_read_as_it_was_in_any_kept_snapshot(tmp_path: Path) -> None:
     where = str(tmp_path / "snapshots")
     epochs = [run(where, ["ann", "bob"], parallelism=2) for _ in range(2)]
