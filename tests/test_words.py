@@ -125,6 +125,18 @@ def test_errors_help_and_events_name_who_or_what_they_are_about() -> None:
     assert wrong == [], "name the driver, the sink, the program, the user, the epoch"
 
 
+def test_pages_name_who_or_what_they_are_about() -> None:
+    places = ("*.md", ".github/*.md", "*/README.md", "tests/bench/README.md")
+    lines = [
+        f"{path.relative_to(ROOT)}: {line[:120]}"
+        for place in places
+        for path in sorted(ROOT.glob(place))
+        for line in path.read_text().splitlines()
+        if NAMELESS.search(line) or CONTORTED.search(line)
+    ]
+    assert lines == []
+
+
 @pytest.mark.parametrize(
     ("found_in", "text", "is_noticed"),
     [
