@@ -129,7 +129,13 @@ class Ears:
 def test_who_was_to_leave_stands_by_if_another_process_is_let_go_in_its_place() -> None:
     ears: Any = Ears("left", "other")
     settings: Any = SimpleNamespace(
-        scheme=Passive(standbys=1), job="", pickled_plan=b"", parallelism=1, host=None, store="", local=""
+        scheme=Passive(standbys=1),
+        job="",
+        pickled_plan=b"",
+        parallelism=1,
+        options=SimpleNamespace(host=None),
+        store="",
+        local="",
     )
     nothing: Any = None
     standbys = Standbys(settings, ears, nothing, print)

@@ -127,10 +127,12 @@ class Deployment:
         self._slots = {Partition(index): there[worker].slot for index, worker in enumerate(chosen)}
         environment, record = self._environment, self._record
         aside, trouble = environment.threads.aside, environment.reporting.trouble
-        attempt = AttemptRun(self._settings, self._workers, aside, self._loop, self._tree, trouble)
-        self.attempt = attempt
         processes = tuple(there[worker] for worker in chosen)
-        attempt.deploy(roll_back, processes, self._found, record.failures.suspects, record.windows)
+        attempt = AttemptRun(
+            self._settings, self._workers, aside, self._loop, self._tree, trouble, roll_back, processes
+        )
+        self.attempt = attempt
+        attempt.deploy(self._found, record.failures.suspects, record.windows)
         self._standbys.look(attempt.deployed)
         self._tell(Deployed(attempt, roll_back))
 

@@ -23,7 +23,7 @@ from snapshot.ids import TransactionId
 from snapshot.program.plan import ToSink
 from snapshot.program.source import Available, Resuming, Source
 from snapshot.tree.frozen_json import Json
-from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
+from statebackend.ids import Partition, Uid
 
 _PAUSES: Final = (0.5, 1.0, 2.0, 5.0)
 """Seconds before a sink's recovery is tried again."""
@@ -44,7 +44,10 @@ class AttemptRun:
         loop: EventLoop,
         tree: Tree,
         trouble: Trouble,
+        roll_back: RollBack,
+        chosen: tuple[Hello, ...],
     ) -> None:
+        """Give each partition to a process, in the order of `chosen`; `deploy` tells them."""
         self._settings = settings
         self._workers = workers
         self._aside = aside
@@ -56,29 +59,26 @@ class AttemptRun:
         self._committed: set[Partition] = set()
         self._commits_first = False
         self._ended: set[Partition] = set()
-        self._worker_of: dict[Partition, str] = {}
+        self._epoch = roll_back.epoch
+        self._chosen = chosen
+        self._worker_of = {Partition(index): hello.worker for index, hello in enumerate(chosen)}
         self._looks: dict[Uid, Timer] = {}
         self._recoveries: dict[Uid, Timer] = {}
         self._closed = False
-        self.incarnation = Incarnation(Generation(0), Attempt(0))
-        self.deployed: dict[str, Partition] = {}
+        self.incarnation = roll_back.incarnation
+        self.deployed = {worker: partition for partition, worker in self._worker_of.items()}
 
     def deploy(
         self,
-        roll_back: RollBack,
-        chosen: tuple[Hello, ...],
         found: Mapping[Uid, Available],
         suspects: Collection[Partition] = (),
         windows: Mapping[Partition, Mapping[Uid, int]] = _NO_WINDOWS,
     ) -> None:
-        """Give each partition to a process, in order; `found` is what there was of sources that the first epoch lacks.
+        """Tell each process its role; `found` is what there was of sources that the first epoch lacks.
 
         The processes of `suspects` are to say what they call; `windows` are those of the attempt before.
         """
-        settings, epoch = self._settings, roll_back.epoch
-        self.incarnation = roll_back.incarnation
-        self.deployed = {hello.worker: Partition(index) for index, hello in enumerate(chosen)}
-        self._worker_of = {partition: worker for worker, partition in self.deployed.items()}
+        settings, epoch, chosen = self._settings, self._epoch, self._chosen
         manifest = self._tree.manifest(epoch)
         ends = {uid: there.ends for uid, there in found.items()}
         roles = roles_from(manifest, settings.plan, len(chosen), self._tree.broadcast(epoch), ends)
