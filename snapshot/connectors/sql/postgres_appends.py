@@ -15,10 +15,10 @@ from typing import Final
 import psycopg
 import pyarrow as pa
 
+from snapshot.connectors.sql.postgres_columns import copy_rows
 from snapshot.connectors.sql.postgres_prepared import gid_of, is_prepared, prepare, rolled_back_if_over
 from snapshot.connectors.sql.postgres_session import Connection, Sessions, execute, passes, words
 from snapshot.connectors.sql.postgres_target import Tokens
-from snapshot.connectors.sql.postgres_types import copy_rows
 from snapshot.connectors.sql.staged import StagedChanges
 from snapshot.connectors.staging.commit_tokens import Token, TokenLives
 from snapshot.connectors.staging.direct_rows import BATCH, WAITING

@@ -11,9 +11,10 @@ from typing import Final
 
 import pyarrow as pa
 
+from snapshot.connectors.sql.postgres_columns import found_table
 from snapshot.connectors.sql.postgres_prepared import token_in
 from snapshot.connectors.sql.postgres_session import Connection, execute
-from snapshot.connectors.sql.postgres_types import declared_for, found_table, takes
+from snapshot.connectors.sql.postgres_types import declared_for, takes
 from snapshot.connectors.staging.sql_statements import TokenStatements, quoted
 from snapshot.connectors.staging.table_fit import Wanted, create_table, misfits
 from snapshot.ids import JobId

@@ -18,8 +18,8 @@ import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from snapshot.connectors.sql.postgres_columns import copy_rows
 from snapshot.connectors.sql.postgres_session import Connection, execute, target_error
-from snapshot.connectors.sql.postgres_types import copy_rows
 from snapshot.connectors.sql.staged import StagedChanges
 from snapshot.connectors.staging.commit_tokens import TargetError, Token, overtaken, to_forget, token_of
 from snapshot.connectors.staging.sql_statements import TableStatements, TokenStatements, column, listed, quoted
