@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,7 @@ import pytest
 from hypothesis import settings
 
 from snapshot.testing.simulation import EXPLORED
-from tests.extras import hide, not_brought_by
+from tests.extras import hide, hide_from_processes, not_brought_by, shown_to_processes
 
 FACTORS = {"ci": 1, "thorough": 50}
 """How much further than in CI a profile searches; chosen by EPOCHCUT_PROFILE, as `make test PROFILE=thorough` does."""
@@ -65,6 +65,8 @@ _WITHOUT_SERVERS: Final = "not servers"
 _SPECS: Final = "specs"
 """That of `make test-specs`."""
 _HIDDEN: Final = pytest.StashKey[list[str]]()
+_PANDAS: Final = "pandas"
+"""Comes with the extra for Spark, and takes each process longer to load than all that the process needs."""
 
 
 def _forget(folder: str, owner: int) -> None:
@@ -88,11 +90,16 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hide what only other extras bring from tests that need no server; processes of xdist are started without it."""
+    """Hide what only other extras bring from tests that need no server; processes of xdist are started without it.
+
+    Pandas is hidden from the processes that tests start, as it is not there where jobs run without Spark.
+    """
     if config.option.markexpr == _WITHOUT_SERVERS and not hasattr(config, "workerinput"):
         hidden = not_brought_by("test")
         config.stash[_HIDDEN] = hidden
         hide(hidden)
+    if config.option.markexpr == _WITHOUT_SERVERS and not config.getoption("numprocesses", None):  # here run tests
+        hide_from_processes([_PANDAS])
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -101,6 +108,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     left_out = chosen == _WITHOUT_SERVERS and collection_path == here / "servers"
     left_out |= chosen != _SPECS and collection_path == here / "specs" / "test_specs.py"
     return left_out or None
+
+
+@pytest.fixture(scope="module")
+def with_pandas() -> Iterator[None]:
+    """Processes that are started for tests of a module find pandas, as most do where there is Spark."""
+    with shown_to_processes(_PANDAS):
+        yield
 
 
 @pytest.fixture

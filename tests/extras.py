@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +20,7 @@ from packaging.utils import canonicalize_name
 
 _OURS: Final = "epochcut"
 _AT_THE_START: Final = str(Path(__file__).parent / "hidden")
+_HIDDEN: Final = "EPOCHCUT_HIDDEN_MODULES"
 
 
 def brought_by(*extras: str) -> set[str]:
@@ -57,5 +59,27 @@ def hide(modules: Iterable[str], environment: MutableMapping[str, str] = os.envi
     """Make modules as good as not installed: in this process, and in those that are started with the environment."""
     names = list(modules)
     sys.modules.update(dict.fromkeys(names, cast("ModuleType", None)))
-    environment["EPOCHCUT_HIDDEN_MODULES"] = " ".join(names)
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [_AT_THE_START, environment.get("PYTHONPATH")]))
+    hide_from_processes(names, environment)
+
+
+def hide_from_processes(modules: Iterable[str], environment: MutableMapping[str, str] = os.environ) -> None:
+    """Make these modules, too, as good as not installed in processes that are started with the environment.
+
+    Processes of jobs are started with the path of this process, not with that of its environment.
+    """
+    if _AT_THE_START not in sys.path:
+        sys.path.append(_AT_THE_START)
+    environment[_HIDDEN] = " ".join([*environment.get(_HIDDEN, "").split(), *modules])
+    path = [one for one in environment.get("PYTHONPATH", "").split(os.pathsep) if one not in ("", _AT_THE_START)]
+    environment["PYTHONPATH"] = os.pathsep.join([_AT_THE_START, *path])
+
+
+@contextmanager
+def shown_to_processes(module: str, environment: MutableMapping[str, str] = os.environ) -> Iterator[None]:
+    """Do not hide this module from processes that are started in the block."""
+    given = environment.get(_HIDDEN, "")
+    environment[_HIDDEN] = " ".join(name for name in given.split() if name != module)
+    try:
+        yield
+    finally:
+        environment[_HIDDEN] = given

@@ -100,7 +100,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def test_every_verb_is_tried() -> None:
-    [verbs] = [one for one in _parser()._actions if isinstance(one, argparse._SubParsersAction)]
+    [verbs] = [one for one in _parser(None)._actions if isinstance(one, argparse._SubParsersAction)]
     assert {verb[0] for verb in (*LOOKING, *CHANGING, START)} | ELSEWHERE == set(verbs.choices)
 
 
