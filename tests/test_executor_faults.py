@@ -27,6 +27,8 @@ from statebackend.ids import Partition
 from tests.endless_job import wait_for
 from tests.test_running_locally import NUMBERS, counted
 
+pytestmark = pytest.mark.usefixtures("with_pandas")
+
 rows = []
 for number in range({ROWS}):
     rows += [("k" + str(number % {KEYS}), 1), PAUSE(0.04)]

@@ -30,6 +30,8 @@ from snapshot.host.process.worker import DRIVER_LOST
 from snapshot.host.protocol.messages import Address
 from tests.test_running_locally import check_exact, program, start, when_complete
 
+pytestmark = pytest.mark.usefixtures("with_pandas")
+
 PATIENCE = 60.0
 NOBODY = ("127.0.0.1", 1)
 TOO_SHORT = "ab"

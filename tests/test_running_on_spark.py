@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.test_running_locally import KEYS, ROWS
 
 ROOT = Path(__file__).parent.parent
@@ -20,6 +22,8 @@ from pyspark.sql import SparkSession
 import recovery
 from recovery.events import EpochCompleted, WorkerJoined
 from tests.test_running_locally import program, when_complete
+
+pytestmark = pytest.mark.usefixtures("with_pandas")
 
 spark = SparkSession.builder.master("local[3]").config("spark.ui.enabled", "false").getOrCreate()
 spark.sparkContext.setLogLevel("OFF")

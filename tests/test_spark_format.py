@@ -23,6 +23,8 @@ from statebackend.states.schema import Schema
 from tests import visits_job
 from tests.shop_job import baskets, totals, tree_of
 
+pytestmark = pytest.mark.usefixtures("with_pandas")
+
 ROOT = Path(__file__).parent.parent
 
 

@@ -20,6 +20,8 @@ from statebackend.stores.memory_store import MemoryStore
 from statebackend.stores.store import Creation, UnknownOutcome
 from tests.structured_modes_job import ROWS
 
+pytestmark = pytest.mark.usefixtures("with_pandas")
+
 ROOT = Path(__file__).parent.parent
 COUNTS = [[user, count] for user, count in sorted(Counter(user for users in ROWS for user in users).items())]
 NUMBERS = sorted(batch * 10 + place for batch, users in enumerate(ROWS) for place in range(len(users)))

@@ -15,6 +15,8 @@ import pytest
 from tests.structured_formats import PIPE
 from tests.structured_job import TARGETS
 
+pytestmark = pytest.mark.usefixtures("with_pandas")
+
 ROOT = Path(__file__).parent.parent
 FILES, ROWS = 3, 25
 PATIENCE = 250
