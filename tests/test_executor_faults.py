@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("with_pandas")
+
 ROOT = Path(__file__).parent.parent
 PATIENCE = 550
 KEYS, ROWS = 5, 200
@@ -26,8 +28,6 @@ from snapshot import PAUSE, Collection, Stream, ToDriver
 from statebackend.ids import Partition
 from tests.endless_job import wait_for
 from tests.test_running_locally import NUMBERS, counted
-
-pytestmark = pytest.mark.usefixtures("with_pandas")
 
 rows = []
 for number in range({ROWS}):

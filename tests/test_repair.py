@@ -172,7 +172,14 @@ def test_whatever_a_journal_has_lost_nothing_is_written_before_the_refusal_and_r
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("way", ["one in the middle", "the newest completion", "cut to 20 bytes", "all and job.json"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "the newest completion",
+        "all and job.json",
+        *(pytest.param(way, marks=pytest.mark.thorough) for way in ("one in the middle", "cut to 20 bytes")),
+    ],
+)
 def test_a_repaired_job_goes_on_exactly(way: str, stopped: Stopped) -> None:
     WAYS[way](Path(stopped.uri))
     before = everything(stopped.uri)

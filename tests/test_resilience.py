@@ -26,8 +26,9 @@ from tests.jobs.running_job import RunningJob
 from tests.jobs.trouble import TroubledFiles, install
 
 PATIENCE = 120.0
-ROWS = 40_000
-RATE = 2_000.0
+ROWS = 10_000
+RATE = 500.0
+"""Rows for twenty seconds: longer than any trouble here, so that some are always under way."""
 
 
 class Job:

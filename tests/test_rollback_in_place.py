@@ -41,14 +41,23 @@ RATE = 4_000.0
 
 # --- one process, whose driver is the test
 
+PROGRAMS = ("sequences", "tumbling", "sessions", "merges", "controlled", "running")
+MODES = (MarkerMode.ALIGNED, MarkerMode.UNALIGNED)
+
 
 def job_of(folder: Path, name: str) -> tuple[Program, Path]:
     gate = folder / "gate"
     return JOBS[name].program(Scale(ROWS, RATE, str(gate)), ToDriver()), gate
 
 
-@pytest.mark.parametrize("mode", [MarkerMode.ALIGNED, MarkerMode.UNALIGNED])
-@pytest.mark.parametrize("name", ["sequences", "tumbling", "sessions", "merges", "controlled", "running"])
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        pytest.param(name, mode, marks=[] if number % 2 == turn else pytest.mark.thorough)
+        for number, name in enumerate(PROGRAMS)
+        for turn, mode in enumerate(MODES)
+    ],
+)
 def test_a_survivor_rewinds_its_state_again_and_again_and_its_output_is_exact(
     tmp_path: Path, name: str, mode: MarkerMode
 ) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from tests.test_running_locally import KEYS, ROWS
 
+pytestmark = pytest.mark.usefixtures("with_pandas")
+
 ROOT = Path(__file__).parent.parent
 PATIENCE = 200
 
@@ -22,8 +24,6 @@ from pyspark.sql import SparkSession
 import recovery
 from recovery.events import EpochCompleted, WorkerJoined
 from tests.test_running_locally import program, when_complete
-
-pytestmark = pytest.mark.usefixtures("with_pandas")
 
 spark = SparkSession.builder.master("local[3]").config("spark.ui.enabled", "false").getOrCreate()
 spark.sparkContext.setLogLevel("OFF")

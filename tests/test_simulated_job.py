@@ -15,7 +15,7 @@ from snapshot.testing.search import check
 from snapshot.testing.simulation import EXPLORED
 from tests.seeded import worlds
 
-HISTORIES, DISTINCT, STEPS = 500, 450, 250_000
+HISTORIES, DISTINCT, STEPS = 300, 270, 150_000
 """In CI, where all searches together see many thousand histories; the thorough profile goes 200 times further."""
 WAYS_BACK = 120
 """Histories of jobs that go back."""
