@@ -1,6 +1,6 @@
-"""Columns of PostgreSQL tables: what they are, and how rows are given to them, as COPY takes them.
+"""Columns of PostgreSQL tables, and rows for them in the form that COPY takes.
 
-What always holds: only this side needs the client; a program that names a sink does without it, see `postgres_types`.
+This side needs the client `psycopg`; `postgres_types`, which a program needs, does without it.
 """
 
 from __future__ import annotations
