@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from recovery.driver.launchers.spark_tasks import SparkTasks as SparkTasks
     from recovery.driver.report.status import RunState as RunState
     from recovery.driver.report.status import RunStatus as RunStatus
+    from recovery.driver.settings.options import Advanced as Advanced
+    from recovery.driver.settings.options import RunOptions as RunOptions
     from recovery.driver.settings.options import Tls as Tls
     from recovery.driver.settings.options import UnknownOption as UnknownOption
     from recovery.driver.settings.options import UnusableTls as UnusableTls
@@ -107,7 +109,7 @@ _HOME = {
     "recovery.driver.launchers.spark_settings": ("spark_settings",),
     "recovery.driver.launchers.spark_tasks": ("SparkTasks",),
     "recovery.driver.report.status": ("RunState", "RunStatus"),
-    "recovery.driver.settings.options": ("Tls", "UnknownOption", "UnusableTls"),
+    "recovery.driver.settings.options": ("Advanced", "RunOptions", "Tls", "UnknownOption", "UnusableTls"),
     "recovery.driver.settings.program_fit": ("ProgramDoesNotFit",),
     "recovery.driver.tree.address": ("JobNotRunning", "NotAllowed"),
     "recovery.driver.tree.identity": ("WrongJob",),

@@ -37,7 +37,7 @@ def start(
         scheme=Passive(standbys=standbys, restarts=FailureRate(1000, "1s", delay=0)),
         launcher=LocalProcesses(),
         local=folder / "local",
-        lost_after=lost_after,
+        advanced={"lost_after": lost_after},
         progress=False,
     )
 

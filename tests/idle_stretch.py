@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 
 import recovery
+from recovery.driver.settings.options import in_their_places
 from recovery.driver.tree.manifests import without_output
 from recovery.events import EpochCompleted
 from recovery.offline.epoch_choice import choose, go_back
@@ -111,7 +112,7 @@ class IdleJob:
             parallelism=1,
             local=self.folder / "local",
             progress=False,
-            **options,
+            **in_their_places(options),
         )
 
     def output(self) -> Counter[int]:

@@ -28,6 +28,7 @@ import recovery
 import recovery.driver.tree.address
 import snapshot
 import statebackend
+from recovery.driver.settings.options import in_their_places
 from snapshot import EOF, Collection, Program, Stream, ToDriver
 from snapshot.host.net.tls import Tls
 from snapshot.host.process.worker import run_worker
@@ -149,7 +150,7 @@ def run_job(folder: Path, me: As, **options: Any) -> dict[str, Any]:
         every="100ms",
         progress=False,
         launcher=launcher,
-        **options,
+        **in_their_places(options),
     ) as run:
         rows = run.rows("out")
         counts = {str(row["k"]): row["n"] for _, row in zip(range(ROWS), rows, strict=False)}

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 
 import recovery
+from recovery.driver.settings.options import in_their_places
 from snapshot import EOF, Collection, KeyedProcess, ProcessContext, Program, Stream, ToDriver
 from snapshot.operators.row_class import Row
 from statebackend import ListState, MapState, ValueState
@@ -75,7 +76,7 @@ def start(folder: Path, of: Program | None = None, **options: Any) -> recovery.R
         checkpoints=folder / "tree",
         launcher=recovery.LocalProcesses(),
         local=folder / "local",
-        **chosen,
+        **in_their_places(chosen),
     )
 
 

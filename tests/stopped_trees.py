@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import recovery
+from recovery.driver.settings.options import in_their_places
 from recovery.events import EpochCommitted
 from recovery.offline.epoch_choice import choose
 from recovery.offline.job_tree import JobTree, open_tree
@@ -92,7 +93,7 @@ class Stopped:
             parallelism=parallelism,
             local=self.folder / "local",
             progress=False,
-            **options,
+            **in_their_places(options),
         )
 
     def finish(self, uri: str = "", parallelism: int = 2, **options: Any) -> Comparison:

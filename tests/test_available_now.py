@@ -13,6 +13,7 @@ import pytest
 
 import recovery
 from recovery.driver.attempts.requests import EndKind
+from recovery.driver.settings.options import in_their_places
 from snapshot import (
     ABORT,
     EOF,
@@ -49,7 +50,7 @@ PATIENCE = 120.0
 def run(folder: Path, of: Program, **options: Any) -> tuple[recovery.Run, list[dict[str, object]]]:
     """Run it to its end; what it has given."""
     chosen: dict[str, Any] = {"every": "50ms", "progress": False, "available_now": True, **options}
-    started = recovery.run(of, checkpoints=folder / "tree", local=folder / "local", **chosen)
+    started = recovery.run(of, checkpoints=folder / "tree", local=folder / "local", **in_their_places(chosen))
     end = started.wait(PATIENCE)
     assert end is not None
     assert end.kind is EndKind.FINISHED

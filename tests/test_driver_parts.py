@@ -23,7 +23,16 @@ from recovery.driver.report.event_log import EventLog, line_of
 from recovery.driver.report.progress import ProgressLine
 from recovery.driver.report.progress import line_of as progress_of
 from recovery.driver.report.status import RunState, RunStatus, StatusBoard
-from recovery.driver.settings.options import PARAMETERS, Options, RunOptions, UnknownOption, check_names, options_of
+from recovery.driver.settings.options import (
+    PARAMETERS,
+    Advanced,
+    Options,
+    RunOptions,
+    UnknownOption,
+    check_names,
+    in_their_places,
+    options_of,
+)
 from recovery.driver.tree.address import home_of
 from recovery.driver.tree.identity import Birth, Wanted, WrongJob, bear, bytes_of, find_birth, wanted_birth
 from recovery.schemes.passive import Passive
@@ -582,7 +591,24 @@ def test_every_option_has_a_place_in_the_frozen_type_and_the_other_way_round() -
     parts = {"coordinator", "host"}
     of_epochs = {field.name for field in fields(CoordinatorOptions)} - {"interval", "mode"}  # parameters of `run`
     of_hosts = {field.name for field in fields(HostOptions)}
-    assert {field.name for field in fields(Options)} - parts | of_epochs | of_hosts == set(RunOptions.__annotations__)
+    frozen = {field.name for field in fields(Options)} - parts | of_epochs | of_hosts
+    public, advanced = set(RunOptions.__annotations__) - {"advanced"}, set(Advanced.__annotations__)
+    assert frozen == public | advanced
+    assert not public & advanced
+
+
+def test_an_advanced_option_among_the_others_is_refused_with_its_place_and_the_other_way_round() -> None:
+    with pytest.raises(
+        UnknownOption, match=r"heartbeat is an advanced option; give it as advanced=\{'heartbeat': ...\}"
+    ):
+        check_names({"heartbeat": "1s"})
+    with pytest.raises(UnknownOption, match=r"retain is no advanced option; give it as retain=..."):
+        check_names({"advanced": {"retain": 1}})
+    with pytest.raises(UnknownOption, match=r"advanced: there is no option 'lingr'; did you mean 'linger'\?"):
+        check_names({"advanced": {"lingr": 1}})
+    with pytest.raises(UnknownOption, match="advanced is 5; give a dict"):
+        check_names({"advanced": 5})
+    assert in_their_places({"retain": 2, "linger": "1ms"}) == {"retain": 2, "advanced": {"linger": "1ms"}}
 
 
 def test_what_is_left_out_is_as_the_texts_say() -> None:
@@ -591,15 +617,17 @@ def test_what_is_left_out_is_as_the_texts_say() -> None:
 
 def test_times_may_be_written_as_people_say_them() -> None:
     given: RunOptions = {
-        "timeout": "1m",
-        "min_pause": 0,
-        "linger": "3ms",
-        "heartbeat": "100ms",
         "alignment_timeout": None,
-        "stop_timeout": "1500ms",
         "give_up_after": None,
-        "lost_after": "1500ms",
         "local": "folder",
+        "advanced": {
+            "timeout": "1m",
+            "min_pause": 0,
+            "linger": "3ms",
+            "heartbeat": "100ms",
+            "stop_timeout": "1500ms",
+            "lost_after": "1500ms",
+        },
     }
     made = options_of("2s", "unaligned", given)
     epochs = made.coordinator
@@ -610,8 +638,8 @@ def test_times_may_be_written_as_people_say_them() -> None:
 
 def test_no_process_can_be_lost_for_one_beat_that_is_late() -> None:
     with pytest.raises(ContradictingOptions, match=r"lost_after is 299 ms.* 100 ms it must be at least 300"):
-        options_of("1s", "aligned", {"heartbeat": "100ms", "lost_after": "299ms"})
-    assert options_of("1s", "aligned", {"heartbeat": "100ms", "lost_after": "300ms"}).lost_after == 300
+        options_of("1s", "aligned", {"advanced": {"heartbeat": "100ms", "lost_after": "299ms"}})
+    assert options_of("1s", "aligned", {"advanced": {"heartbeat": "100ms", "lost_after": "300ms"}}).lost_after == 300
 
 
 def test_options_that_cannot_be_meant_are_refused() -> None:

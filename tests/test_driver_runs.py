@@ -14,6 +14,7 @@ import pytest
 
 import recovery
 from recovery.driver.attempts.requests import Cancelled, EndKind
+from recovery.driver.settings.options import in_their_places
 from recovery.driver.tree.owned import FencedOff
 from recovery.events import (
     AnyEvent,
@@ -79,7 +80,7 @@ def start(folder: Path, cluster: ScriptedCluster, of: Program | None = None, **o
         checkpoints=folder / "tree",
         launcher=cluster,
         local=folder / "local",
-        **chosen,
+        **in_their_places(chosen),
     )
 
 

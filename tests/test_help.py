@@ -17,7 +17,7 @@ import pytest
 import recovery
 import snapshot
 import statebackend
-from recovery.driver.settings.options import RunOptions, described
+from recovery.driver.settings.options import Advanced, RunOptions, described
 from snapshot import InvalidProgram, ProcessContext, Stream
 from statebackend import Pickled, ValueState
 from statebackend.columns import schema_of
@@ -47,8 +47,8 @@ WITH_EXAMPLES = [
 
 def test_help_of_run_shows_every_option_with_its_value() -> None:
     shown = pydoc.plain(pydoc.render_doc(recovery.run))
-    texts = described()
-    assert texts.keys() == RunOptions.__annotations__.keys()
+    texts = {**described(), **described(Advanced)}
+    assert texts.keys() == RunOptions.__annotations__.keys() | Advanced.__annotations__.keys()
     for name, text in texts.items():
         assert f"\n    {name}\n" in shown
         assert re.search(r"\(.+\)\.?", text), f"{name}: its value when left out is not said"

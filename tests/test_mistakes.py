@@ -17,7 +17,7 @@ import pytest
 import recovery
 import snapshot
 import statebackend
-from recovery.driver.settings.options import PARAMETERS, RunOptions
+from recovery.driver.settings.options import PARAMETERS, Advanced, RunOptions
 from snapshot import (
     PAUSE,
     Collection,
@@ -295,7 +295,8 @@ TOLD = [
         "options are misspelt",
         "run(few, evry='1s', rows=3)",
         "UnknownOption: there is no option 'evry'; did you mean 'every'?\nthere is no option 'rows'\n"
-        f"There are: {', '.join(sorted([*RunOptions.__annotations__, *PARAMETERS]))}",
+        f"There are: {', '.join(sorted([*RunOptions.__annotations__, *PARAMETERS]))}\n"
+        f"Advanced: {', '.join(sorted(Advanced.__annotations__))}",
     ),
     (
         "a second start has nothing to read",

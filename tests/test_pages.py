@@ -310,7 +310,9 @@ def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
 def test_a_recorded_run_is_replayed_as_the_page_says(tmp_path: Path) -> None:
     numbers = Stream.read(Collection([{"n": n} for n in range(100)], pa.schema({"n": pa.int64()})), uid="numbers")
     with recovery.run(
-        numbers.write(ToDriver(), uid="out"), checkpoints=tmp_path / "tree", trace=tmp_path / "trace.jsonl"
+        numbers.write(ToDriver(), uid="out"),
+        checkpoints=tmp_path / "tree",
+        advanced={"trace": tmp_path / "trace.jsonl"},
     ) as run:
         assert len(list(run.rows("out"))) == 100
     (program,) = [block for block in in_language("python") if block.page == ".github/CONTRIBUTING.md"]

@@ -15,6 +15,7 @@ import pytest
 
 import recovery
 from recovery import events as log
+from recovery.driver.settings.options import in_their_places
 from recovery.events import AnyEvent
 from recovery.inject.targets import Kind as Fault
 from recovery.inject.targets import LinkBetween, Order
@@ -47,7 +48,7 @@ class Job:
             checkpoints=folder / "tree",
             launcher=self.launcher,
             local=chosen.pop("local", folder / "local"),
-            **chosen,
+            **in_their_places(chosen),
         )
         self.run._driver.events.listen(self._hear)
 

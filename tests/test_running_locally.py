@@ -17,6 +17,7 @@ import pytest
 
 import recovery
 from recovery.command.status import in_words
+from recovery.driver.settings.options import in_their_places
 from recovery.events import AnyEvent, BadRows, EpochCompleted
 from snapshot import PAUSE, Collection, Files, InvalidProgram, Program, Stream, ToDriver
 from snapshot.epochs.trace import replay
@@ -42,7 +43,9 @@ def counted(numbers: Stream) -> Program:
 
 def start(folder: Path, launcher: recovery.LocalProcesses, of: Program, **options: Any) -> recovery.Run:
     chosen: dict[str, Any] = {"every": "100ms", "parallelism": 2, "progress": False, **options}
-    return recovery.run(of, checkpoints=folder / "tree", launcher=launcher, local=folder / "local", **chosen)
+    return recovery.run(
+        of, checkpoints=folder / "tree", launcher=launcher, local=folder / "local", **in_their_places(chosen)
+    )
 
 
 def when_complete(run: recovery.Run, count: int, act: Any) -> None:

@@ -193,7 +193,7 @@ def test_a_job_tells_of_a_function_that_hangs_and_goes_on_when_it_does(tmp_path:
         every="50ms",
         parallelism=2,
         progress=False,
-        report_stall_after="300ms",
+        advanced={"report_stall_after": "300ms"},
         launcher=recovery.LocalProcesses(),
     )
     hangs, waits = threading.Event(), threading.Event()

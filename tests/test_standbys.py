@@ -42,7 +42,7 @@ class Watched:
             scheme=Passive(standbys=1, following=following, restarts=FailureRate(1000, "1s", delay=0)),
             launcher=LocalProcesses(),
             local=folder / "local",
-            lost_after="30s",
+            advanced={"lost_after": "30s"},
             retain=1,
             progress=False,
         )

@@ -38,7 +38,7 @@ def start(folder: Path, options: Mapping[str, Any]) -> recovery.Run:
         checkpoints=folder / "tree",
         local=folder / "local",
         events=folder / "events.jsonl",
-        trace=folder / "trace.jsonl",
+        advanced={"trace": folder / "trace.jsonl"},
         every="100ms",
         storage_options=options,
         progress=False,

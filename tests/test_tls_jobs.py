@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 import recovery
+from recovery.driver.settings.options import in_their_places
 from recovery.driver.tree import address as reach
 from recovery.events import AnyEvent, PeerRefused
 from snapshot import Collection, Program, Stream, ToDriver
@@ -126,7 +127,9 @@ def start(
 ) -> recovery.Run:
     options: dict[str, Any] = {"every": "100ms", "parallelism": 2, "progress": False, "local": folder / "local"}
     launcher = launcher or recovery.LocalProcesses()
-    return recovery.run(of or program(), checkpoints=folder / "tree", launcher=launcher, tls=tls, **options)
+    return recovery.run(
+        of or program(), checkpoints=folder / "tree", launcher=launcher, tls=tls, **in_their_places(options)
+    )
 
 
 class Recorder(recovery.LocalProcesses):

@@ -33,7 +33,7 @@ from recovery.command.exits import WrongUsage
 from recovery.command.sinks import output_in_words
 from recovery.driver.attempts.requests import End, EndKind
 from recovery.driver.launchers.spark_settings import spark_settings
-from recovery.driver.settings.options import RunOptions
+from recovery.driver.settings.options import RunOptions, in_their_places
 from recovery.offline.job_tree import open_tree
 from recovery.savepoints.programs import program_from
 from recovery.savepoints.restoring import ToRestore, plan_restore_of, restore
@@ -189,7 +189,7 @@ def _options(arguments: argparse.Namespace) -> RunOptions:
         options["ignore_state"] = tuple(arguments.ignore_state)
     if arguments.job_folder is not None:
         options["local"] = arguments.job_folder
-    return cast("RunOptions", options)
+    return cast("RunOptions", in_their_places(options))
 
 
 def _spark(master: str, stack: ExitStack) -> SparkContext:

@@ -484,7 +484,7 @@ def test_a_job_whose_broker_is_gone_reports_it_and_goes_on(restarted_kafka_serve
         local=tmp_path / "local",
         every="100ms",
         progress=False,
-        report_stall_after="1s",
+        advanced={"report_stall_after": "1s"},
     ) as run:
         found = run.rows("out")
         seen = [next(found)["n"] for _ in range(5)]

@@ -30,12 +30,8 @@ class UnknownOption(OptionError, TypeError):
     """An option that does not exist; the message names the one that was probably meant."""
 
 
-class RunOptions(TypedDict, total=False):
-    """Options of `recovery.run`. Times are durations such as "5s", "1 second" or a `timedelta`; a number without a unit
-    is refused. Sizes are in bytes. The values of those that are left out stand at the end of each.
-    """
-
-    # --- epochs
+class Advanced(TypedDict, total=False):
+    """Options of `recovery.run` that few need: `advanced={"lost_after": "5s"}`. Units are as for the others."""
 
     timeout: Duration
     """How long an epoch may take until all partitions have acknowledged it; then it is given up (60s)."""
@@ -45,48 +41,6 @@ class RunOptions(TypedDict, total=False):
     """How many epochs may be in flight; further triggers are skipped (2)."""
     tolerated_failures: int | None
     """How many epochs in a row may fail until the attempt fails; None: any number (None)."""
-    give_up_after: Duration | None
-    """How long a job may run without completing an epoch that was due; then it ends with the reason. None: for
-    ever (10m). Attempts that fail are not counted here: `restarts` and `poisoned_after` limit those."""
-    retain: int
-    """How many complete epochs are kept (1)."""
-    alignment_timeout: Duration | None
-    """How long an epoch may align until it turns unaligned; None: for ever (None)."""
-
-    # --- the job
-
-    max_parallelism: int
-    """The number of key groups, fixed when the job is born (128)."""
-    allow_non_restored_state: bool
-    """Drop the state of operators that the program no longer has (False)."""
-    program_version: str
-    """Your name for this version of the program; every epoch has it, for people ("")."""
-    ignore_state: Collection[str]
-    """The uids of operators that begin anew at this start, whatever the epoch has of them, rows in flight included. Say
-    it for one start only: the next one would drop what they have by then (())."""
-    available_now: bool
-    """Read what there is when the job starts, and then end with all of it committed, as a daily run does: files that
-    are new since the last run, also where the source does not grow; of Kafka's partitions all up to where they end now.
-    The next start reads what is new by then. Aggregates with per="end" give their results; windows that are open stay
-    open, as more may come for them. Not for sources that cannot say where they end (False)."""
-    take_over: bool
-    """Start though a driver of the job lives on this host, which is ended by that. Say it for one start only, or two
-    programs that are started again and again end each other for ever (False)."""
-    accept_duplicates: bool
-    """Go back behind epochs that are damaged, or start a copy that is older than its job, though output of later epochs
-    may be committed and is made once more then. Say it for one start only (False)."""
-
-    accept_places: Collection[str]
-    """The places to which the job may commit output that was prepared for them, though its sinks write elsewhere by
-    now, as `recovery sinks list` names them. Whoever wrote the tree may have named any place there, so only those of
-    the program's own sinks are written to unless they are given here (())."""
-
-    # --- processes and network
-
-    driver_host: str
-    """The address at which processes reach the driver (127.0.0.1, or `spark.driver.host`)."""
-    ports: Sequence[int]
-    """The ports at which the driver may listen; it takes the first free one ((0,), any)."""
     heartbeat: Duration
     """How often a process says that it lives (250ms)."""
     lost_after: Duration
@@ -95,37 +49,15 @@ class RunOptions(TypedDict, total=False):
     """How long the job waits at its start for enough processes (2m)."""
     stop_timeout: Duration
     """How long processes may take to exit after the job ends (10s)."""
-    interrupt_timeout: Duration
-    """Ctrl-C or SIGTERM stops a job after one more epoch; if that is not complete after so long, the job is cancelled,
-    and nothing is lost: it goes on from its last complete epoch when it is started again. With `stop_timeout` it is
-    less than the 30 s that Kubernetes leaves (15s)."""
     connect_timeout: Duration
     """How long a partition tries to reach another (10s)."""
     channel_timeout: Duration
     """How long a connection may go without an answer of its peer's machine, in whole seconds; then it is broken. A
     slow partition breaks none, as its machine answers in its place (3s)."""
-
-    tls: Tls | None
-    """Encrypt all connections of the job, with these files, which every host must have (None: do not). Without it,
-    only who knows the run's secret gets in and can steer the job, but others on the network can read what connections
-    carry, passwords in the program included, and change rows."""
-
-    # --- the store
-
-    storage_options: Mapping[str, Mapping[str, object]]
-    """Options of fsspec's file systems by protocol, such as {"s3": {"key": ..., "secret": ...}}, for the job's tree and
-    its sources ({}). Better give none: on every host what is usual there is found anyway, such as a role of the
-    machine, AWS_* in the environment (`spark.executorEnv.AWS_*`), fsspec's own files and FSSPEC_*, and for HDFS the
-    ticket of Kerberos. These here become fsspec's defaults in the job's processes, and in this one. They are told to
-    each process over its connection with the driver, so use `tls` on a network that is not yours alone, and are
-    written nowhere: not to the tree, nor to events or logs. Whoever starts the job again has to give them again."""
     store_patience: Duration
     """How long the driver asks a failing store again before it gives up the job (5m)."""
     store_timeout: Duration
     """How long a call of the store may take until it has failed; an upload gets 1 s more for each MiB (1m)."""
-
-    # --- partitions
-
     batch_rows: int
     """The most rows that are read from a source, or sent on a channel, at once (16384)."""
     linger: Duration
@@ -144,13 +76,78 @@ class RunOptions(TypedDict, total=False):
     likewise a job that completes no epoch (1m)."""
     status_interval: Duration
     """How often a partition tells the driver its figures (500ms)."""
-    state_memory: int
-    """The memory that one operator's keyed state may take in one partition (256 MiB)."""
     state_backend: str
     """"rocksdb" or "heap" ("rocksdb")."""
+    trace: str | Path
+    """The file that records what the coordinator was told and what it answered; see `snapshot.epochs.trace` (none)."""
+    compact_after: int
+    """How many new entries the journal takes until it is compacted (256)."""
 
-    # --- files
 
+class RunOptions(TypedDict, total=False):
+    """Options of `recovery.run`. Times are durations such as "5s", "1 second" or a `timedelta`; a number without a unit
+    is refused. Sizes are in bytes. The values of those that are left out stand at the end of each.
+    """
+
+    # --- epochs
+
+    retain: int
+    """How many complete epochs are kept (1)."""
+    alignment_timeout: Duration | None
+    """How long an epoch may align until it turns unaligned; None: for ever (None)."""
+    give_up_after: Duration | None
+    """How long a job may run without completing an epoch that was due; then it ends with the reason. None: for
+    ever (10m). Attempts that fail are not counted here: `restarts` and `poisoned_after` limit those."""
+
+    # --- the job
+
+    max_parallelism: int
+    """The number of key groups, fixed when the job is born (128)."""
+    allow_non_restored_state: bool
+    """Drop the state of operators that the program no longer has (False)."""
+    ignore_state: Collection[str]
+    """The uids of operators that begin anew at this start, whatever the epoch has of them, rows in flight included. Say
+    it for one start only: the next one would drop what they have by then (())."""
+    program_version: str
+    """Your name for this version of the program; every epoch has it, for people ("")."""
+    available_now: bool
+    """Read what there is when the job starts, and then end with all of it committed, as a daily run does: files that
+    are new since the last run, also where the source does not grow; of Kafka's partitions all up to where they end now.
+    The next start reads what is new by then. Aggregates with per="end" give their results; windows that are open stay
+    open, as more may come for them. Not for sources that cannot say where they end (False)."""
+    take_over: bool
+    """Start though a driver of the job lives on this host, which is ended by that. Say it for one start only, or two
+    programs that are started again and again end each other for ever (False)."""
+    accept_duplicates: bool
+    """Go back behind epochs that are damaged, or start a copy that is older than its job, though output of later epochs
+    may be committed and is made once more then. Say it for one start only (False)."""
+    accept_places: Collection[str]
+    """The places to which the job may commit output that was prepared for them, though its sinks write elsewhere by
+    now, as `recovery sinks list` names them. Whoever wrote the tree may have named any place there, so only those of
+    the program's own sinks are written to unless they are given here (())."""
+
+    # --- network and store
+
+    driver_host: str
+    """The address at which processes reach the driver (127.0.0.1, or `spark.driver.host`)."""
+    ports: Sequence[int]
+    """The ports at which the driver may listen; it takes the first free one ((0,), any)."""
+    tls: Tls | None
+    """Encrypt all connections of the job, with these files, which every host must have (None: do not). Without it,
+    only who knows the run's secret gets in and can steer the job, but others on the network can read what connections
+    carry, passwords in the program included, and change rows."""
+    storage_options: Mapping[str, Mapping[str, object]]
+    """Options of fsspec's file systems by protocol, such as {"s3": {"key": ..., "secret": ...}}, for the job's tree and
+    its sources ({}). Better give none: on every host what is usual there is found anyway, such as a role of the
+    machine, AWS_* in the environment (`spark.executorEnv.AWS_*`), fsspec's own files and FSSPEC_*, and for HDFS the
+    ticket of Kerberos. These here become fsspec's defaults in the job's processes, and in this one. They are told to
+    each process over its connection with the driver, so use `tls` on a network that is not yours alone, and are
+    written nowhere: not to the tree, nor to events or logs. Whoever starts the job again has to give them again."""
+
+    # --- processes
+
+    state_memory: int
+    """The memory that one operator's keyed state may take in one partition (256 MiB)."""
     local: str | Path
     """The folder for a job's files on each host. It is made if it is absent, and refused if another user could change
     it; state is removed from it when the job has finished (the job's own in `epochcut-<user id>`, which is closed to
@@ -158,21 +155,21 @@ class RunOptions(TypedDict, total=False):
     events: str | Path
     """The file to which events are appended as lines of JSON. When it has 32 MiB, it is renamed to end with `.1`, in
     place of the one before, and a new one is begun (`events.jsonl` in the folder above, on the driver)."""
-    trace: str | Path
-    """The file that records what the coordinator was told and what it answered; see `snapshot.epochs.trace` (none)."""
-    compact_after: int
-    """How many new entries the journal takes until it is compacted (256)."""
-
-    # --- people
-
+    interrupt_timeout: Duration
+    """Ctrl-C or SIGTERM stops a job after one more epoch; if that is not complete after so long, the job is cancelled,
+    and nothing is lost: it goes on from its last complete epoch when it is started again. With `stop_timeout` it is
+    less than the 30 s that Kubernetes leaves (15s)."""
     progress: bool
     """Show a line of progress on standard error (where that is a terminal)."""
 
+    advanced: Advanced
+    """Options that few need, as in advanced={"lost_after": "5s"}; they are listed after these ({})."""
 
-def described() -> Mapping[str, str]:
+
+def described(kind: type[object] = RunOptions) -> Mapping[str, str]:
     """Return what each option does, by its name, for readers who cannot see the texts below the fields."""
     try:
-        body = ast.parse(textwrap.dedent(inspect.getsource(RunOptions))).body[0]
+        body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     except OSError:  # there are no sources, as in an archive of compiled modules
         return {}
     assert isinstance(body, ast.ClassDef)
@@ -188,9 +185,13 @@ def described() -> Mapping[str, str]:
 
 def in_a_list() -> str:
     """Return the list of all options, with what they do, as `help` shows it."""
+    return f"{_listed(RunOptions)}\n\nAdvanced options, given as advanced={{...}}:\n\n{_listed(Advanced)}"
+
+
+def _listed(kind: type[object]) -> str:
     return "\n".join(
         f"{name}\n" + textwrap.fill(said, 100, initial_indent="    ", subsequent_indent="    ")
-        for name, said in described().items()
+        for name, said in described(kind).items()
     )
 
 
@@ -202,18 +203,43 @@ PARAMETERS: Final = ("checkpoints", "job", "every", "parallelism", "scheme", "mo
 _BEATS: Final = 3
 """So many in a row have to fail to come before a process may be taken for lost."""
 _TIMES: Final = frozenset(
-    name for name, kind in RunOptions.__annotations__.items() if "Duration" in getattr(kind, "__forward_arg__", "")
+    name
+    for name, kind in (RunOptions.__annotations__ | Advanced.__annotations__).items()
+    if "Duration" in getattr(kind, "__forward_arg__", "")
 )
 _PATHS: Final = frozenset(("local", "events", "trace"))
 
 
 def check_names(options: Mapping[str, object]) -> None:
-    """Raise `UnknownOption`, with all names that do not exist."""
-    known = RunOptions.__annotations__
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        complaints = "\n".join(_unknown(name, [*known, *PARAMETERS]) for name in unknown)
-        raise UnknownOption(f"{complaints}\nThere are: {', '.join(sorted([*known, *PARAMETERS]))}")
+    """Raise `UnknownOption`, with all names that do not exist, or that belong among the advanced ones."""
+    known, advanced = RunOptions.__annotations__, Advanced.__annotations__
+    complaints = [
+        f"{name} is an advanced option; give it as advanced={{{name!r}: ...}}"
+        if name in advanced
+        else _unknown(name, [*known, *PARAMETERS])
+        for name in options
+        if name not in known
+    ]
+    given = options.get("advanced", {})
+    if not isinstance(given, Mapping):
+        raise UnknownOption(f"advanced is {given!r}; give a dict of options, such as advanced={{'lost_after': '5s'}}")
+    complaints += [
+        f"{name} is no advanced option; give it as {name}=..."
+        if name in known
+        else f"advanced: {_unknown(name, list(advanced))}"
+        for name in given
+        if name not in advanced
+    ]
+    if complaints:
+        all_names = f"There are: {', '.join(sorted([*known, *PARAMETERS]))}\nAdvanced: {', '.join(sorted(advanced))}"
+        raise UnknownOption("\n".join([*complaints, all_names]))
+
+
+def in_their_places(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options that were given as one list, with the advanced ones among `advanced`."""
+    advanced = {name: value for name, value in options.items() if name in Advanced.__annotations__}
+    others = {name: value for name, value in options.items() if name not in advanced}
+    return others | ({"advanced": advanced} if advanced else {})
 
 
 def _unknown(name: str, known: Collection[str]) -> str:
@@ -269,7 +295,8 @@ class Options:
 def options_of(every: Duration, mode: MarkerMode | str, given: RunOptions) -> Options:
     """Convert the options of a run; refuse those that do not exist, and values that cannot be meant."""
     check_names(given)
-    plain = {name: _plain(name, value) for name, value in given.items()}
+    flat: dict[str, object] = {**given, **given.get("advanced", {})}
+    plain = {name: _plain(name, value) for name, value in flat.items() if name != "advanced"}
 
     def of(kind: type[CoordinatorOptions | HostOptions | Options]) -> dict[str, Any]:
         return {one.name: plain[one.name] for one in fields(kind) if one.name in plain}
