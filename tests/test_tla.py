@@ -21,7 +21,9 @@ from snapshot.testing.tla import (
     as_value,
     rejections,
     trace_of,
+    traces_of_lines,
 )
+from tests.test_trace import RUN, recorded
 
 
 class Colour(Enum):
@@ -93,10 +95,10 @@ def test_a_module_has_every_trace_as_a_constant() -> None:
     module = as_module("Check", "Calls", [trace(), Trace([Step("Nothing")])])
     assert module.startswith("---- MODULE Check ----\nEXTENDS Calls, ")
     assert '[action |-> "Call", number |-> 1],\n[action |-> "Answer", number |-> 1],' in module
-    assert 'T1 == [config |-> [processes |-> {"callee", "caller"}], steps |-> <<' in module
-    assert 'T2 == [config |-> <<>>, steps |-> <<\n[action |-> "Nothing"]\n>>]' in module
-    assert "Traces == <<T1, T2>>" in module
-    assert "Longest == 6" in module
+    assert 'Trace1 == [config |-> [processes |-> {"callee", "caller"}], steps |-> <<' in module
+    assert 'Trace2 == [config |-> <<>>, steps |-> <<\n[action |-> "Nothing"]\n>>]' in module
+    assert "Traces == <<Trace1, Trace2>>" in module
+    assert "TraceLongest == 6" in module
 
 
 def test_a_module_without_traces_is_refused() -> None:
@@ -150,12 +152,12 @@ The exception was a java.lang.RuntimeException
 : Attempted to apply a function to an argument not in its domain.
 Error: The behavior up to this point is:
 State 1: <Initial predicate>
-/\\ next = 1
-/\\ trace = 2
+/\\ traceNext = 1
+/\\ traceNumber = 2
 
 State 2: <Consume line 1>
-/\\ next = 2
-/\\ trace = 2
+/\\ traceNext = 2
+/\\ traceNumber = 2
 
 END
 else grep -o 'Traces == .*' Check.tla >&2; echo '<<"rejected", 1, 0>>'; echo '<<"checked", 1>>'; fi
@@ -177,3 +179,18 @@ def test_a_step_that_cannot_be_evaluated_is_rejected_and_the_others_are_checked_
 def test_the_example_of_the_module_is_as_it_says() -> None:
     assert doctest.testmod(tla).attempted == 2
     assert doctest.testmod(tla).failed == 0
+
+
+def test_a_recorded_trace_of_a_coordinator_becomes_steps() -> None:
+    lines = recorded(RUN)
+    first, second = traces_of_lines([*lines, *lines, '{"event"'])
+    assert first.steps == second.steps
+    assert first.config["complete"] == "5-2"
+    actions = [step.action for step in first.steps]
+    assert actions[:3] == ["AttemptStarted", "Ticked", "Ticked"]
+    trigger = first.steps[actions.index("Trigger")]
+    assert trigger.fields["epoch"] == "6-3"
+    assert trigger.fields["participants"] == [0, 1]
+    assert "marker" not in trigger.fields
+    assert first.steps[actions.index("Publish")].fields["contents"] == ["0", "1"]
+    assert as_module("Check", "Coordinator", [first]).count('action |-> "RollBack"') == 1

@@ -10,13 +10,13 @@ A specification that histories are checked against defines, besides whatever els
     TraceStep(step)       the action that this step of a history is, a record with the field `action` and others
 
 `TraceStep` is one `CASE` over `step.action` as a rule, so that each event is one action; `/\ Invariant'` beside it lets
-an invariant reject a step, too. The names `Traces`, `trace` and `next` are taken.
+an invariant reject a step, too. Other names that begin with `trace` or `Trace` are taken.
 
     >>> trace = Trace([Step("Pay", {"amount": 5})], {"accounts": {"a", "b"}})
-    >>> print(as_module("Check", "Bank", [trace]).split("Traces")[0])
+    >>> print(as_module("Check", "Bank", [trace]).split("Traces ==")[0])
     ---- MODULE Check ----
     EXTENDS Bank, TLC, Naturals, Sequences
-    T1 == [config |-> [accounts |-> {"a", "b"}], steps |-> <<
+    Trace1 == [config |-> [accounts |-> {"a", "b"}], steps |-> <<
     [action |-> "Pay", amount |-> 5]
     >>]
     <BLANKLINE>
@@ -24,6 +24,7 @@ an invariant reject a step, too. The names `Traces`, `trace` and `next` are take
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import tempfile
@@ -51,32 +52,33 @@ _REJECTED: Final = re.compile(r'<<"rejected", (\d+), (\d+)>>')
 _CHECKED: Final = re.compile(r'<<"checked", (\d+)>>')
 _STATES: Final = re.compile(r"(\d+) states generated, (\d+) distinct states found, 0 states left on queue")
 _DEPTH: Final = re.compile(r"The depth of the complete state graph search is (\d+)")
-_AT: Final = re.compile(r"^/\\ next = (\d+)$|^/\\ trace = (\d+)$", re.MULTILINE)
+_AT: Final = re.compile(r"^/\\ traceNext = (\d+)$|^/\\ traceNumber = (\d+)$", re.MULTILINE)
 _NEXT: Final = r"""
-VARIABLES trace, next
-Longest == {longest}
-Reached(i) == TLCGet(i + 1)
-Ended(i) == IF Reached(i) = Len(Traces[i].steps) THEN TRUE ELSE PrintT(<<"rejected", i, Reached(i)>>)
+VARIABLES traceNumber, traceNext
+TraceLongest == {longest}
+TraceReached(i) == TLCGet(i + 1)
+TraceEnded(i) == IF TraceReached(i) = Len(Traces[i].steps) THEN TRUE ELSE PrintT(<<"rejected", i, TraceReached(i)>>)
 TraceSpecInit ==
-    /\ trace \in 0..Len(Traces)
-    /\ next = 1
-    /\ TLCSet(trace + 1, 0)
-    /\ TraceInit(Traces[IF trace = 0 THEN 1 ELSE trace].config)
-Consume ==
-    /\ trace > 0
-    /\ next <= Len(Traces[trace].steps)
-    /\ TraceStep(Traces[trace].steps[next])
-    /\ TLCSet(trace + 1, next)
-    /\ next' = next + 1
-    /\ UNCHANGED trace
+    /\ traceNumber \in 0..Len(Traces)
+    /\ traceNext = 1
+    /\ TLCSet(traceNumber + 1, 0)
+    /\ TraceInit(Traces[IF traceNumber = 0 THEN 1 ELSE traceNumber].config)
+TraceConsume ==
+    /\ traceNumber > 0
+    /\ traceNext <= Len(Traces[traceNumber].steps)
+    /\ TraceStep(Traces[traceNumber].steps[traceNext])
+    /\ TLCSet(traceNumber + 1, traceNext)
+    /\ traceNext' = traceNext + 1
+    /\ UNCHANGED traceNumber
 \* TLC searches breadth-first: when this one has made as many steps as the longest trace has, all others are over.
-Report ==
-    /\ trace = 0
-    /\ next <= Longest
-    /\ next' = next + 1
-    /\ (next < Longest \/ ((\A i \in 1..Len(Traces) : Ended(i)) /\ PrintT(<<"checked", Len(Traces)>>))) = TRUE
-    /\ UNCHANGED <<trace, vars>>
-TraceSpecNext == Consume \/ Report
+TraceReport ==
+    /\ traceNumber = 0
+    /\ traceNext <= TraceLongest
+    /\ traceNext' = traceNext + 1
+    /\ IF traceNext < TraceLongest THEN TRUE
+       ELSE (\A i \in 1..Len(Traces) : TraceEnded(i)) /\ PrintT(<<"checked", Len(Traces)>>)
+    /\ UNCHANGED <<traceNumber, vars>>
+TraceSpecNext == TraceConsume \/ TraceReport
 ====
 """
 
@@ -181,8 +183,8 @@ def as_module(name: str, specification: str, traces: Sequence[Trace]) -> str:
     lines = [f"---- MODULE {name} ----", f"EXTENDS {specification}, TLC, Naturals, Sequences"]
     for number, trace in enumerate(traces, start=1):
         steps = ",\n".join(as_value({"action": step.action, **step.fields}) for step in trace.steps)
-        lines.append(f"T{number} == [config |-> {as_value(trace.config)}, steps |-> <<\n{steps}\n>>]")
-    lines.append(f"Traces == <<{', '.join(f'T{number + 1}' for number in range(len(traces)))}>>")
+        lines.append(f"Trace{number} == [config |-> {as_value(trace.config)}, steps |-> <<\n{steps}\n>>]")
+    lines.append(f"Traces == <<{', '.join(f'Trace{number + 1}' for number in range(len(traces)))}>>")
     return "\n".join(lines) + _NEXT.format(longest=max(len(trace.steps) for trace in traces) + 2)
 
 
@@ -296,3 +298,45 @@ def _evaluation(output: str) -> tuple[int, int, str] | None:
         r"Error: (?:TLC threw an unexpected exception|Evaluating)[^\n]*\n(?:[^\n]*\n){0,3}?[^\n]*: ([^\n]+)", output
     )
     return numbers[-1], nexts[-1], why[1] if why else "TLC cannot evaluate the action"
+
+
+# --- recorded traces -------------------------------------------------------------------------------------------------
+
+
+def traces_of_lines(lines: Iterable[str], name: str = "the recorded trace") -> list[Trace]:
+    """Return recorded traces of coordinators (`snapshot.epochs.trace`), each event and instruction as a step.
+
+    The action is the name of the event's or instruction's class, and the fields are as recorded: epochs and
+    incarnations as texts, "" for None; a mapping as the sequence of its keys. Each header begins another trace, whose
+    configuration it is. A last line that was cut short by a crash is left out.
+    """
+    found: list[Trace] = []
+    steps: list[Step] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith("\n"):
+            break
+        entry = json.loads(line)
+        if "trace" in entry:
+            steps = []
+            found.append(
+                Trace(steps, {key: _simple(one) for key, one in entry.items()}, name=f"{name} (line {number})")
+            )
+            continue
+        for one in (entry["event"], *entry["instructions"]):
+            fields = {**one, **one.get("marker", {})}
+            kept = {key: _simple(value) for key, value in fields.items() if key not in ("is", "marker")}
+            steps.append(Step(one["is"], kept))
+    return found
+
+
+def _simple(value: object) -> object:
+    """Return a value of JSON in a form that TLC can compare: it compares texts with texts alone."""
+    match value:
+        case None:
+            return ""
+        case dict():
+            return sorted(value)
+        case list():
+            return [_simple(one) for one in value]
+        case _:
+            return value

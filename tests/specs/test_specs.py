@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from snapshot.testing import Statistics
-from snapshot.testing.history import Violation
-from snapshot.testing.tla import Tlc, accept
-from tests.specs import marker_rule
+from recovery.testing import job as simulated
+from snapshot.testing import Statistics, Violation
+from snapshot.testing.tla import NOTHING, Rejected, Tlc, Trace, accept, traces_of_lines
+from tests.seeded.error import ERRORS
+from tests.specs import job, marker_rule, seeded_runs
+from tests.test_trace import recorded
 
 pytestmark = pytest.mark.specs
 
 FOLDER = Path(__file__).parent
 RULE = FOLDER / "ChandyLamport.tla"
 TLC = Tlc()
-RING = 'Nodes = {"a", "b", "c"}\nChannels <- Ring\n'
 
 
 def mutated(specification: Path, wrong: tuple[str, str]) -> dict[str, str]:
@@ -74,3 +78,121 @@ def test_a_mutated_marker_rule_breaks_its_promise_in_a_small_instance() -> None:
     wrong = marker_rule.MUTATIONS["what arrives between cut and marker is not in flight"]
     with pytest.raises(Violation, match="Safe is violated"):
         TLC.explore(FOLDER / "ChandyLamportModel.tla", config, mutated(RULE, wrong))
+
+
+# --- the job ----------------------------------------------------------------------------------------------------------
+
+
+def check(name: str, traces: list[Trace], instead: Mapping[str, str] = NOTHING) -> list[Rejected]:
+    seen = [job.only(trace, job.SPECIFICATIONS[name]) for trace in traces]
+    print(f"{name}: {len(seen)} histories, {sum(len(trace.steps) for trace in seen)} steps of the specification")
+    return TLC.check(FOLDER / f"{name}.tla", seen, instead)
+
+
+@pytest.fixture(scope="module")
+def honest() -> list[Trace]:
+    """Histories of jobs, a few of which lose manifests or go back to a savepoint."""
+    factor = 20 if os.environ.get("EPOCHCUT_PROFILE") == "thorough" else 1
+    return [*job.traces(160 * factor, seed=1), *job.traces(20 * factor, seed=1, run=simulated.run_going_back)]
+
+
+@pytest.mark.parametrize("name", job.SPECIFICATIONS)
+def test_histories_of_a_job_that_fails_and_recovers_are_accepted(name: str, honest: list[Trace]) -> None:
+    accept(check(name, honest))
+
+
+def coordinators(count: int) -> list[Trace]:
+    """Traces of coordinators that are told anything at all, as a run of a job would record them."""
+    random = Random(5)
+    lines = [line for _ in range(count) for line in recorded(any_steps(random))]
+    return traces_of_lines(lines, "a coordinator")
+
+
+def any_steps(random: Random) -> list[tuple[int, int]]:
+    return [(2, 0), *((random.randrange(10), random.randrange(8)) for _ in range(60))]
+
+
+def test_recorded_traces_of_coordinators_are_accepted() -> None:
+    traces = coordinators(100)
+    print(f"{len(traces)} recorded traces, {sum(len(trace.steps) for trace in traces)} steps of the specification")
+    accept(TLC.check(FOLDER / "Coordinator.tla", traces))
+
+
+def test_a_recorded_trace_of_a_coordinator_that_does_not_wait_for_all_is_rejected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    error = next(one for one in ERRORS if one.sentence == "an epoch is published before all have acknowledged")
+    error.switch_on(monkeypatch)
+    rejected = TLC.check(FOLDER / "Coordinator.tla", coordinators(20))
+    assert {one.step.action for one in rejected} == {"Publish"}
+
+
+MUTATIONS = [
+    ("Epochs", "an operator cuts when all markers are there", ("THEN \\E c \\in Into", "THEN \\A c \\in Into")),
+    ("Epochs", "what is in flight is left out", ("Data(l, cut.at[i] + 1, Divides(l, cut.epoch))", "{}")),
+    ("Epochs", "an attempt begins at the beginning", ("/\\ e = latest[Generation(a)]", "/\\ e = 0")),
+    ("Epochs", "a split may be with nobody", ("content.spare = one.spare", "content.spare = spare[a]")),
+    ("Epochs", "a marker is never dead", ("e <= lastCut[a][j]\n", "e < lastCut[a][j]\n")),
+    (
+        "Commit",
+        "one participant decides",
+        ("\\A j \\in Parts(a) : \\E one \\in acks", "\\A j \\in Parts(a) : \\A one \\in acks"),
+    ),
+    ("Commit", "output is committed before the decision", ("/\\ t \\in carried\n", "/\\ t \\notin carried\n")),
+    (
+        "Commit",
+        "an epoch carries its own output alone",
+        ("UNION {one.txs : one \\in {t \\in taken", "{one.tx : one \\in {t \\in taken"),
+    ),
+    ("Retention", "nothing is ever removed", ("path \\notin one.files", "path \\in one.files")),
+]
+
+
+def test_mutated_specifications_reject_honest_histories(honest: list[Trace]) -> None:
+    for name, sentence, wrong in MUTATIONS:
+        rejected = check(name, honest[-50:], mutated(FOLDER / f"{name}.tla", wrong))
+        assert rejected, f"a specification in which {sentence} accepts all"
+
+
+def test_histories_in_which_a_seeded_error_shows_are_rejected() -> None:
+    by_name: dict[str, list[Trace]] = {}
+    for name, trace in seeded_runs.traces():
+        by_name.setdefault(name, []).append(trace)
+    shown = {trace.name for traces in by_name.values() for trace in traces}
+    rejected: dict[str, str] = {}
+    for name, traces in by_name.items():
+        for one in TLC.check(FOLDER / f"{name}.tla", traces):
+            rejected.setdefault(one.trace.name, f"{name}, {one.step.action} (step {one.index + 1})")
+    for sentence in sorted(shown):
+        print(f"{sentence}: {rejected.get(sentence, 'ACCEPTED')}")
+    print(f"{len(rejected)} of {len(shown)} seeded errors are rejected")
+    assert len(rejected) >= 40
+    assert shown - set(rejected) == set(seeded_runs.UNSEEN)
+
+
+# --- small instances of the commit ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "epochs"),
+    [
+        ("{1}", "{3}", "FirstEpoch EpochAfterRecovery"),
+        pytest.param("{1, 2}", "{3}", "FirstEpoch SecondEpoch EpochAfterRecovery", marks=pytest.mark.thorough),
+    ],
+)
+def test_in_small_instances_every_epoch_is_a_two_phase_commit(first: str, second: str, epochs: str) -> None:
+    config = (
+        f"CONSTANTS\nFirst = {first}\nSecond = {second}\nSPECIFICATION Spec\nINVARIANT Safe\n"
+        f"PROPERTIES {epochs}\nCHECK_DEADLOCK FALSE\n"
+    )
+    print(first, second, TLC.explore(FOLDER / "CommitModel.tla", config))
+
+
+def test_a_commit_that_does_not_wait_for_the_decision_is_no_two_phase_commit() -> None:
+    config = (
+        "CONSTANTS\nFirst = {1}\nSecond = {3}\nSPECIFICATION Spec\n"
+        "PROPERTIES FirstEpoch EpochAfterRecovery\nCHECK_DEADLOCK FALSE\n"
+    )
+    wrong = ("    /\\ \\A j \\in Parts(a) : \\E one \\in acks", "    /\\ \\E j \\in Parts(a) : \\E one \\in acks")
+    with pytest.raises(Violation):
+        TLC.explore(FOLDER / "CommitModel.tla", config, mutated(FOLDER / "Commit.tla", wrong))
