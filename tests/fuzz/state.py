@@ -22,6 +22,7 @@ from statebackend.files import FileKind, FileRef, FileSet
 from statebackend.keygroups import KeyGroupRange
 from statebackend.keys.types import BrokenKey, KeyType, UndeclarableKeyType
 from statebackend.state_reader import StateReader
+from statebackend.states.declarations import AggregatingState
 from statebackend.tables.format import blocks
 from tests.canonical_states import NAMESPACES, STATES, Workshop, change, content, epoch, operator
 from tests.fuzz.decoder import Decoder, dumped, texts
@@ -46,7 +47,10 @@ def state_as_stored() -> tuple[tuple[bytes, bytes], ...]:
             return (*((name, stamp + payload) for name, payload in content.entries if payload is not None), meta)
 
 
-_STATES: Final = {name: declared for name, declared in STATES.items() if name != "anything"}
+_STATES: Final = {
+    **{name: declared for name, declared in STATES.items() if name != "anything"},
+    "all": AggregatingState(int, int, lambda total, one: total + one, int.bit_length),  # which takes every whole number
+}
 
 
 def _packed(some: Sequence[tuple[bytes, bytes]]) -> bytes:
