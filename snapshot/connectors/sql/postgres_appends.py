@@ -19,6 +19,7 @@ from snapshot.connectors.sql.postgres_columns import copy_rows
 from snapshot.connectors.sql.postgres_prepared import gid_of, is_prepared, prepare, rolled_back_if_over
 from snapshot.connectors.sql.postgres_session import Connection, Sessions, execute, passes, words
 from snapshot.connectors.sql.postgres_target import Tokens
+from snapshot.connectors.sql.postgres_types import unwritable
 from snapshot.connectors.sql.staged import StagedChanges
 from snapshot.connectors.staging.commit_tokens import Token, TokenLives
 from snapshot.connectors.staging.direct_rows import BATCH, WAITING
@@ -27,7 +28,7 @@ from snapshot.connectors.staging.sql_statements import quoted
 from snapshot.connectors.staging.staged_rows import StagedRows, in_chunks
 from snapshot.ids import TransactionId
 from snapshot.operators.rows import Rows
-from snapshot.program.sink import CommitAnswer, Sealed, SinkContext, SinkError, Staging
+from snapshot.program.sink import CommitAnswer, Sealed, SinkContext, SinkError, Staging, UnwritableRow
 from snapshot.tree.frozen_json import Json, JsonLike
 from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Uid
@@ -120,6 +121,8 @@ class PreparedAppends:
         self._check()
         if not len(rows):
             return
+        if fault := unwritable(rows.batch):
+            raise UnwritableRow(f"sink {self._uid}: {fault}")
         current = self._current
         assert current is not None, "a transaction was begun"
         current.rows.append(rows.batch)

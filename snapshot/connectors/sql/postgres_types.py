@@ -10,6 +10,7 @@ import re
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _DECLARED: Final = re.compile(r"([^(]*?)(?: ?\((\d+)(?:,(\d+))?\))?( with(?:out)? time zone)?")
 _TEXTS: Final = frozenset({"text", "character varying", "character", "json", "jsonb", "uuid", "xml", "citext"})
@@ -43,6 +44,15 @@ def declared_for(type: pa.DataType) -> str:
     if pa.types.is_decimal(type):
         return f"numeric({type.precision - min(type.scale, 0)},{max(type.scale, 0)})"
     return "bytea" if is_bytes(type) else ""
+
+
+def unwritable(batch: pa.RecordBatch) -> str:
+    """Return which texts PostgreSQL has no way to hold, in a sentence; empty if there are none."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        texts = column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
+        if declared_for(texts.type) == "text" and pc.any(pc.match_substring(texts, "\0")).as_py():
+            return f"a text in {name!r} has a NUL, which PostgreSQL cannot hold; replace it before"
+    return ""
 
 
 def takes(type: pa.DataType, declared: str) -> bool:

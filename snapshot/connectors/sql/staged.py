@@ -75,7 +75,8 @@ def settled_in(transaction: TransactionId, fields: PayloadFields) -> tuple[str, 
 
 class StagedSql:
     """A writer that stages rows; `commit` is what commits them, and `close` is called in the end. `kind` and `place` go
-    into each payload: which sink makes it, and where the table is.
+    into each payload: which sink makes it, and where the table is. `unwritable` says what is wrong with rows that the
+    commit would fail with.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class StagedSql:
         lives: TokenLives,
         commit: Callable[[TransactionId, CommitPayload], CommitAnswer],
         close: Callable[[], None] = lambda: None,
+        unwritable: Callable[[pa.RecordBatch], str] = lambda _: "",
     ) -> None:
         self._uid = context.uid
         self._rows = StagedRows(context.uid, context.staging)
@@ -96,6 +98,7 @@ class StagedSql:
         self._lives = lives
         self._commit = commit
         self._close = close
+        self._unwritable = unwritable
         self._token: Token | None = None
 
     def begin(self, transaction: TransactionId) -> None:
@@ -104,7 +107,9 @@ class StagedSql:
         self._rows.begin()
 
     def write(self, rows: Rows) -> None:
-        """Keep the rows, or store them; `UnwritableRow` if one has no key: the table would refuse it at the commit."""
+        """Keep the rows, or store them; `UnwritableRow` for one without a key, or that the commit would fail with."""
+        if fault := self._unwritable(rows.batch):
+            raise UnwritableRow(f"sink {self._uid}: {fault}")
         for name in self._key:
             if rows.batch.column(name).null_count:
                 raise UnwritableRow(
