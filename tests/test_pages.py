@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from configparser import ConfigParser
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -338,3 +339,12 @@ def test_the_seeded_errors_are_counted_right() -> None:
 
 def test_the_first_page_stays_short() -> None:
     assert PAGES["README.md"].count("\n") <= 150
+
+
+def test_the_description_of_the_package_has_no_links_to_files_beside_it() -> None:
+    settings = ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    description = settings["metadata"]["long_description"]
+    assert description.startswith("\nEpochcut runs stream programs")
+    assert "](" not in description
+    assert "file:" not in description
