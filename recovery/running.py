@@ -76,7 +76,7 @@ class Terminated(SystemExit):
 
 
 class Run:
-    """A job that runs, or has run. Any thread may use it.
+    """A job that runs, or has run, as `recovery.run` returns it. Any thread may use it.
 
     As a context manager it stops the job at the end of the block, after one more epoch; if the block ends with an
     exception, at once. A job that failed raises at the end of the block what `wait` raises, unless that was raised in

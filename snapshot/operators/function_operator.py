@@ -101,8 +101,9 @@ class KeyedProcess(KeyedFunction):
                 self.clicks.set(self.clicks.get() + 1)
                 ctx.emit((event.user, self.clicks.get()))
 
-    The keys of a partition take turns in the order in which their rows come; a key's rows come in the order in which
-    each sender has sent them. An exception of a method fails the attempt, and all goes back to the last epoch.
+    A partition handles rows one by one, in the order in which they arrive; the rows of a key arrive in the order in
+    which each sender has sent them. An exception in a method fails the attempt: all partitions roll back to the last
+    complete epoch.
     """
 
     def on_event(self, event: Row, ctx: ProcessContext, /) -> None:

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Stream:
-    """Rows of one schema, in any number of partitions. `Stream.read` makes the first of a program.
+    """Rows of one schema, in any number of partitions. A program begins with `Stream.read(source, uid=...)`.
 
-    Functions get rows as named tuples and give named tuples, tuples, lists or mappings; those of `..._batches` get
-    Arrow record batches. They have no state, and may run again for the same rows after a crash.
+    Functions receive rows as named tuples and return named tuples, tuples, lists or mappings; those of `..._batches`
+    receive Arrow record batches. They have no state, and may run again for the same rows after a crash.
     """
 
     node: Node
@@ -55,29 +55,29 @@ class Stream:
         return cls(Read(uid, source, event_time))
 
     def map(self, function: Callable[[Row], RowLike], *, schema: SchemaLike | None = None) -> Stream:
-        """Apply the function to each row; the rows it makes are of the same schema, unless another is declared."""
+        """Apply the function to each row; the rows it returns have the same schema, or the declared one."""
         return Stream(Changed(self.node, Change.MAP, function, schema))
 
     def flat_map(self, function: Callable[[Row], Iterable[RowLike]], *, schema: SchemaLike | None = None) -> Stream:
-        """Apply the function to each row; it gives an iterable, all rows of which follow one after the other."""
+        """Apply the function to each row; it returns an iterable of rows, which follow one after the other."""
         return Stream(Changed(self.node, Change.FLAT_MAP, function, schema))
 
     def filter(self, function: Callable[[Row], object]) -> Stream:
-        """Keep the rows for which the function gives something true."""
+        """Keep the rows for which the function returns something true."""
         return Stream(Changed(self.node, Change.FILTER, function))
 
     def map_batches(self, function: Callable[[pa.RecordBatch], Batches], *, schema: SchemaLike | None = None) -> Stream:
-        """Apply the function to each batch; where rows have event times, it gives as many rows as there were."""
+        """Apply the function to each batch; if rows have event times, it returns as many rows as it received."""
         return Stream(Changed(self.node, Change.MAP_BATCHES, function, schema))
 
     def flat_map_batches(
         self, function: Callable[[pa.RecordBatch], tuple[pa.RecordBatch, Any]], *, schema: SchemaLike | None = None
     ) -> Stream:
-        """Apply the function to each batch; it gives a batch, and an array that says of which row each row came."""
+        """Apply the function to each batch; it returns a batch, and an array with the row that each row came from."""
         return Stream(Changed(self.node, Change.FLAT_MAP_BATCHES, function, schema))
 
     def filter_batches(self, function: Callable[[pa.RecordBatch], Any]) -> Stream:
-        """Keep the rows where the function, given a batch, gives true in its array of booleans."""
+        """Keep the rows for which the function, called with a batch, returns true in its array of booleans."""
         return Stream(Changed(self.node, Change.FILTER_BATCHES, function))
 
     def select(self, *columns: str) -> Stream:

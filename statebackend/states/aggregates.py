@@ -26,8 +26,8 @@ class AggregateTable(Declaration[Table]):
 
         totals = AggregateTable({"cents": int}, clicks=Count(), spent=Sum("cents"), most=Max("cents"))
 
-    First come the columns that it reads, with their types, as for a schema: an Arrow schema, or names with `int`,
-    "timestamp[ms]" and the like. With a `ttl` a key expires so long after its last update; the methods are told the
+    First give the columns that the table reads, as a schema: an Arrow schema, names with `int`, "timestamp[ms]" and
+    the like, or "cents bigint". With a `ttl` a key expires so long after its last update; the methods are told the
     time as `now`, of the kind that the `ttl` names. In a call the attribute is a `Table`: `update`, `update_each`,
     `results`, `read`, `remove`.
     """

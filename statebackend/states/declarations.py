@@ -102,7 +102,7 @@ class ValueState(Declaration[ValueHandle[T]]):
                 self.clicks.set(self.clicks.get() + 1)
                 ctx.emit((ctx.key, self.clicks.get()))
 
-    What is declared is the type of the values: `int`, `float`, `bool`, `str`, `bytes`, `date`, `datetime`, `None`;
+    Declare the type of the values: `int`, `float`, `bool`, `str`, `bytes`, `date`, `datetime`, `None`;
     `tuple[int, str]` of these; `int | None`; Arrow's types, such as `pa.struct(...)`, and their names, such as "int64";
     `Pickled()` for whatever pickle takes; or a `Codec` of your own. With `ttl` a value is forgotten some time after it
     was written. In a call the attribute is a `ValueHandle`: `get`, `set`, `clear`.

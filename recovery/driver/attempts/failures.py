@@ -25,7 +25,7 @@ _SETTLE: Final = 0.01
 
 
 class JobFailed(JobError):
-    """The job is over, and was not meant to be; started again it goes on from its last complete epoch."""
+    """The job ended with an error; started again, it goes on from its last complete epoch."""
 
     def __init__(self, reason: str, traceback: str = "") -> None:
         super().__init__(f"{reason}\n\n{traceback}".rstrip())
