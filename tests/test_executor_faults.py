@@ -42,7 +42,7 @@ spark.sparkContext.setLogLevel("OFF")
 folder = Path(sys.argv[1])
 run = recovery.run(
     program, spark, checkpoints=folder / "tree", local=folder / "local", every="150ms", parallelism=2,
-    advanced={"lost_after": "1500ms"}, progress=False,
+    advanced={{"lost_after": "1500ms"}}, progress=False,
 )
 done = []
 with recovery.attach(job_folder=folder / "local") as job:
