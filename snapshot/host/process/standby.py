@@ -129,7 +129,8 @@ class Follower:
     def _run(self) -> None:
         if not self._stand_by.awaited:
             with suppress(OSError):  # whoever started the process may forbid it
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+                usual = os.getpriority(os.PRIO_PROCESS, 0)
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), usual + _NICENESS)
         while (follow := self._await()) is not None:
             answer = self._answer(follow)
             if not self._over:
