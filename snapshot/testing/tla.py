@@ -255,7 +255,10 @@ class Tlc:
                 (folder / f"{root}.tla").write_text(module)
             (folder / f"{root}.cfg").write_text(config)
             jars = ":".join(str(path.resolve()) for path in sorted(self.folder.glob("*.jar")))
-            command = [self.java, *self.options, "-cp", jars, "tlc2.TLC", "-workers", "1", "-nowarning"]
+            # TLC unpacks its own modules there and deletes them when it ends, so that two at once must not share it.
+            (folder / "java").mkdir()
+            own = f"-Djava.io.tmpdir={folder / 'java'}"
+            command = [self.java, *self.options, own, "-cp", jars, "tlc2.TLC", "-workers", "1", "-nowarning"]
             command += ["-metadir", str(folder / "states"), root]
             if not jars:
                 raise TlcFailed(f"there is no jar of TLC in {self.folder}; `make test-specs` puts it there")

@@ -5,7 +5,7 @@
 (* its transactions: the one that the epoch's cut has sealed, and those    *)
 (* before it that are not known to be committed. The journal's entry is    *)
 (* the decision; it may be made by the newest generation alone. After it,  *)
-(* whoever restores the epoch may commit, and nobody may abort.            *)
+(* each attempt that restores the epoch may commit, and none may abort.    *)
 (***************************************************************************)
 EXTENDS Integers, Sequences, FiniteSets
 
@@ -23,7 +23,7 @@ VARIABLES
     carried,    \* every transaction that a complete epoch has ever had
     committed,  \* those whose rows readers see
     aborted,    \* those that recovery has dropped
-    accepted    \* <<generation, epoch>>: ways back that repeat output, which somebody has accepted
+    accepted    \* <<generation, epoch>>: ways back that repeat output, accepted by a person
 
 vars == <<plan, claimed, triggered, made, sealed, prepared, taken, acks, decided, course, carried, committed, aborted, accepted>>
 

@@ -8,7 +8,7 @@ EXTENDS Integers, Sequences, FiniteSets
 VARIABLES
     incarnation,  \* of the present attempt
     parts,        \* its participants, once they have started
-    awaited,      \* awaited[e]: who has still to acknowledge an epoch in flight
+    awaited,      \* awaited[e]: partitions that have not acknowledged an epoch in flight
     publishing,   \* the epochs whose entry is being written: one at most
     complete,     \* all complete epochs, and the one that the generation began with
     last          \* the last of them; "" for none

@@ -162,8 +162,11 @@ HandOut(a, i, s) ==
     /\ UNCHANGED <<plan, claimed, latest, deployed, newest, restored, triggered, read, log, pos, held, lastCut, over, marks,
                    cuts, acks, complete>>
 
+(* It comes on the channel of the triggers, and in their order. *)
 Assigned(a, i, s) ==
     /\ <<s, i>> \in given[a]
+    /\ \A one \in triggered :
+         one.attempt = a /\ s \in one.spare => \E m \in marks : m.attempt = a /\ m.partition = i /\ m.epoch = one.epoch
     /\ given' = [given EXCEPT ![a] = @ \ {<<s, i>>}]
     /\ read' = [read EXCEPT ![a][i][s] = 0]
     /\ UNCHANGED <<plan, claimed, latest, deployed, newest, restored, spare, triggered, log, pos, held, lastCut, over, marks,

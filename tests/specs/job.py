@@ -1,7 +1,7 @@
 """Histories of the whole simulated job, as steps of `Epochs.tla` and `Commit.tla`.
 
 Invariant: what is noted changes nothing of what happens, so that a schedule gives the history that it gives
-without anybody looking.
+when it is not watched.
 """
 
 from __future__ import annotations
