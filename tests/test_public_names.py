@@ -16,12 +16,13 @@ import recovery
 import recovery.savepoints
 import recovery.testing
 import snapshot
+import snapshot.connectors.staging
 import statebackend
 from recovery import events
 from snapshot.program import sink, source
 from tests.public_names import typed_names
 
-PACKAGES = (statebackend, snapshot, recovery, recovery.savepoints, recovery.testing)
+PACKAGES = (statebackend, snapshot, snapshot.connectors.staging, recovery, recovery.savepoints, recovery.testing)
 ROOT = Path(__file__).parent.parent
 PUBLIC = {
     **{package.__name__: package.__all__ for package in PACKAGES},
